@@ -1,0 +1,206 @@
+//! Mutations: the records of the modify log, the same on disk and on the wire.
+
+use crate::{Class, DataVersion, Fid, Kind, Mode, Name, StoreId, SymlinkTarget, Timestamp};
+
+/// One mutation with everything that is needed to apply it exactly once, at any time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CmlRecord {
+    /// Its name, never used for anything else.
+    pub id: StoreId,
+    /// Records that must be applied before it; at most [`CmlRecord::DEPENDS_ON_MAX`].
+    pub depends_on: Vec<StoreId>,
+    /// The client's wall clock at the operation: the ctime and mtime it causes.
+    pub time: Timestamp,
+    /// The caller's user, owner of what is created.
+    pub uid: u32,
+    /// The caller's group.
+    pub gid: u32,
+    /// What is done.
+    pub op: CmlOp,
+}
+
+impl CmlRecord {
+    /// The most records one may depend on.
+    pub const DEPENDS_ON_MAX: usize = 1024;
+}
+
+/// What a mutation does. Names as in Coda's client modify log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CmlOp {
+    /// Makes a file, pipe, socket or device. The name must be free.
+    Create {
+        /// Directory.
+        parent: Fid,
+        /// Name in it.
+        name: Name,
+        /// From a range granted to the client.
+        fid: Fid,
+        /// Neither directory nor symlink.
+        kind: Kind,
+        /// Permissions.
+        mode: Mode,
+        /// Device number, of devices only.
+        rdev: u64,
+    },
+    /// Makes a directory. The name must be free.
+    MakeDir {
+        /// Directory.
+        parent: Fid,
+        /// Name in it.
+        name: Name,
+        /// From a range granted to the client.
+        fid: Fid,
+        /// Permissions.
+        mode: Mode,
+    },
+    /// Makes a symbolic link. The name must be free.
+    SymLink {
+        /// Directory.
+        parent: Fid,
+        /// Name in it.
+        name: Name,
+        /// From a range granted to the client.
+        fid: Fid,
+        /// What it points at.
+        target: SymlinkTarget,
+    },
+    /// Gives an object that is not a directory another name. The name must be free.
+    Link {
+        /// Directory.
+        parent: Fid,
+        /// Name in it.
+        name: Name,
+        /// The object.
+        fid: Fid,
+    },
+    /// Removes a name of an object that is not a directory.
+    Remove {
+        /// Directory.
+        parent: Fid,
+        /// Name in it.
+        name: Name,
+        /// What the name must mean.
+        fid: Fid,
+    },
+    /// Removes an empty directory.
+    RemoveDir {
+        /// Directory.
+        parent: Fid,
+        /// Name in it.
+        name: Name,
+        /// What the name must mean.
+        fid: Fid,
+    },
+    /// Moves a name.
+    Rename {
+        /// Directory it leaves.
+        from_parent: Fid,
+        /// Name it loses.
+        from_name: Name,
+        /// Directory it enters.
+        to_parent: Fid,
+        /// Name it gets.
+        to_name: Name,
+        /// What moves.
+        fid: Fid,
+        /// What the target name must mean: `None` must be free.
+        replaced: Option<Fid>,
+        /// What happens to the target.
+        mode: RenameMode,
+    },
+    /// Changes attributes.
+    SetAttr {
+        /// The object.
+        fid: Fid,
+        /// What changes.
+        set: SetAttr,
+    },
+    /// Replaces the whole content of a file; it comes as payload.
+    Store {
+        /// The file.
+        fid: Fid,
+        /// The content the new one was made from.
+        base: Base,
+        /// Bytes of the payload.
+        size: u64,
+        /// The file's new mtime.
+        mtime: Timestamp,
+    },
+}
+
+impl CmlOp {
+    /// The class a record travels in when it is replayed in the background (arpc.md).
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Store { .. } => Class::Store,
+            Self::Create { .. }
+            | Self::MakeDir { .. }
+            | Self::SymLink { .. }
+            | Self::Link { .. }
+            | Self::Remove { .. }
+            | Self::RemoveDir { .. }
+            | Self::Rename { .. }
+            | Self::SetAttr { .. } => Class::Metadata,
+        }
+    }
+
+    /// The object the operation is about.
+    #[must_use]
+    pub fn fid(&self) -> Fid {
+        match self {
+            Self::Create { fid, .. }
+            | Self::MakeDir { fid, .. }
+            | Self::SymLink { fid, .. }
+            | Self::Link { fid, .. }
+            | Self::Remove { fid, .. }
+            | Self::RemoveDir { fid, .. }
+            | Self::Rename { fid, .. }
+            | Self::SetAttr { fid, .. }
+            | Self::Store { fid, .. } => *fid,
+        }
+    }
+}
+
+/// What a rename does with its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenameMode {
+    /// An existing target is removed in the same step.
+    Replace,
+    /// An existing target is an error (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// The two names swap what they mean (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// Attributes to set; `None` leaves one as it is. Sizes change by Store only, because contents are whole versions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// Permissions.
+    pub mode: Option<Mode>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Access time.
+    pub atime: Option<Timestamp>,
+    /// Modification time.
+    pub mtime: Option<Timestamp>,
+}
+
+impl SetAttr {
+    /// Whether nothing would change.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The version an update was made from. The server accepts it only if that is the present one (invariant 9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    /// A version the server has shown.
+    Version(DataVersion),
+    /// The version that another record of this client makes.
+    Record(StoreId),
+}
