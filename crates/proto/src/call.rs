@@ -1,0 +1,284 @@
+//! The calls a client makes: one request type each, tied to its method and reply.
+
+use crate::{
+    ChangeNumber, ClientId, CmlRecord, DataVersion, Entry, Fid, FidRange, Generation, HistoryId, Incarnation, Name,
+    Object, ServerEpoch, ServerId, StoreId, VolumeName, Wire,
+};
+
+/// A request with its method and the type of its reply.
+pub trait Call: Wire {
+    /// How the peer knows the call.
+    const METHOD: Method;
+    /// The body of a successful reply.
+    type Reply: Wire;
+}
+
+/// The calls by their number on the wire. Numbers are never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+pub enum Method {
+    /// [`AttachRequest`].
+    Attach = 1,
+    /// [`DetachRequest`].
+    Detach = 2,
+    /// [`GrantFidsRequest`].
+    GrantFids = 3,
+    /// [`GetStatusRequest`].
+    GetStatus = 4,
+    /// [`LookupRequest`].
+    Lookup = 5,
+    /// [`ReadDirRequest`]; the page is the payload of the reply.
+    ReadDir = 6,
+    /// [`FetchRequest`]; the content is the payload of the reply.
+    Fetch = 7,
+    /// [`ApplyRequest`]; the content of a Store is the payload of the request.
+    Apply = 8,
+    /// [`StatFsRequest`].
+    StatFs = 9,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Self; 9] = [
+        Self::Attach,
+        Self::Detach,
+        Self::GrantFids,
+        Self::GetStatus,
+        Self::Lookup,
+        Self::ReadDir,
+        Self::Fetch,
+        Self::Apply,
+        Self::StatFs,
+    ];
+
+    /// The number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// The method with this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.number() == number)
+    }
+}
+
+/// First call of every connection: who I am, what I speak, which volume I want.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttachRequest {
+    /// Oldest protocol version the client speaks.
+    pub protocol_min: u32,
+    /// Newest protocol version the client speaks.
+    pub protocol_max: u32,
+    /// The client's identity.
+    pub client: ClientId,
+    /// Its host name, to show to people; at most 255 bytes.
+    pub client_name: String,
+    /// The volume.
+    pub volume: VolumeName,
+    /// Replies to this client's records before this one have arrived, so the server may forget them.
+    pub confirmed_below: Option<StoreId>,
+}
+
+/// What an attach grants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttachReply {
+    /// The protocol version both speak.
+    pub protocol: u32,
+    /// Which server this is.
+    pub server: ServerId,
+    /// Which of its lives.
+    pub epoch: ServerEpoch,
+    /// Which history of the volume.
+    pub history: HistoryId,
+    /// The client's new life; it must be durable before the first record made in it.
+    pub incarnation: Incarnation,
+    /// This attach.
+    pub generation: Generation,
+    /// The volume's last change.
+    pub change: ChangeNumber,
+    /// The root directory.
+    pub root: Object,
+    /// Fids for new objects.
+    pub fids: FidRange,
+}
+
+/// Gives the volume back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DetachRequest;
+/// Answers [`DetachRequest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DetachReply;
+
+/// Asks for more fids.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrantFidsRequest;
+/// Answers [`GrantFidsRequest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GrantFidsReply {
+    /// Granted to this client only.
+    pub fids: FidRange,
+}
+
+/// Asks for the status of objects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GetStatusRequest {
+    /// At most [`GetStatusRequest::FIDS_MAX`].
+    pub fids: Vec<Fid>,
+}
+
+impl GetStatusRequest {
+    /// The most fids of one call.
+    pub const FIDS_MAX: usize = 256;
+}
+
+/// Answers [`GetStatusRequest`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GetStatusReply {
+    /// Those that exist, in the order asked.
+    pub objects: Vec<Object>,
+}
+
+/// Asks what a name means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LookupRequest {
+    /// The directory.
+    pub parent: Fid,
+    /// The name.
+    pub name: Name,
+}
+
+/// Answers [`LookupRequest`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LookupReply {
+    /// `None`: the directory has no such name.
+    pub object: Option<Object>,
+    /// The version of the directory that the answer belongs to.
+    pub parent_version: DataVersion,
+}
+
+/// Asks for entries of a directory in the order of their names' bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadDirRequest {
+    /// The directory.
+    pub fid: Fid,
+    /// Entries behind this name; `None`: from the first.
+    pub after: Option<Name>,
+    /// The most entries wanted, 1 to [`ReadDirRequest::ENTRIES_MAX`].
+    pub entries_max: u32,
+}
+
+impl ReadDirRequest {
+    /// The most entries of one page: about 100 KB.
+    pub const ENTRIES_MAX: u32 = 1024;
+}
+
+/// Part of a directory: payload of the reply to [`ReadDirRequest`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadDirPage {
+    /// The directory, in the version the entries belong to.
+    pub directory: Object,
+    /// In the order of their names' bytes.
+    pub entries: Vec<Entry>,
+    /// Whether these are the last.
+    pub end: bool,
+}
+
+/// Body of the reply to [`ReadDirRequest`]: the page is the payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadDirReply;
+
+/// Asks for the content of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FetchRequest {
+    /// The file.
+    pub fid: Fid,
+    /// The version wanted; `None`: the present one.
+    pub data_version: Option<DataVersion>,
+    /// First byte wanted.
+    pub offset: u64,
+}
+
+/// Answers [`FetchRequest`]; the content follows as payload.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FetchReply {
+    /// The file, in the version that follows.
+    pub object: Object,
+}
+
+/// Asks to apply a record exactly once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApplyRequest {
+    /// The record.
+    pub record: CmlRecord,
+    /// Replies to this client's records before this one have arrived, so the server may forget them.
+    pub confirmed_below: Option<StoreId>,
+}
+
+/// How a mutation changed the entries of a directory. A client adopts `after` only if `before` is its own version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectoryChange {
+    /// The directory.
+    pub fid: Fid,
+    /// Its version before.
+    pub before: DataVersion,
+    /// Its version after.
+    pub after: DataVersion,
+}
+
+/// Answers [`ApplyRequest`]: the record is on stable storage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApplyReply {
+    /// The change the record became.
+    pub change: ChangeNumber,
+    /// The directories whose entries it changed.
+    pub directories: Vec<DirectoryChange>,
+    /// Every object whose status it changed, as it is now; an object that is gone has `nlink` 0.
+    pub objects: Vec<Object>,
+}
+
+/// Asks how full the server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFsRequest;
+
+/// Answers [`StatFsRequest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFsReply {
+    /// Size of the volume's storage in bytes.
+    pub bytes_total: u64,
+    /// Free bytes.
+    pub bytes_free: u64,
+    /// Objects there may be.
+    pub files_total: u64,
+    /// Objects that may still be made.
+    pub files_free: u64,
+}
+
+/// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ErrorDetail {
+    /// One line.
+    pub message: String,
+}
+
+macro_rules! calls {
+    ($($request:ident => $method:ident, $reply:ident;)+) => {
+        $(impl Call for $request {
+            const METHOD: Method = Method::$method;
+            type Reply = $reply;
+        })+
+    };
+}
+
+calls! {
+    AttachRequest => Attach, AttachReply;
+    DetachRequest => Detach, DetachReply;
+    GrantFidsRequest => GrantFids, GrantFidsReply;
+    GetStatusRequest => GetStatus, GetStatusReply;
+    LookupRequest => Lookup, LookupReply;
+    ReadDirRequest => ReadDir, ReadDirReply;
+    FetchRequest => Fetch, FetchReply;
+    ApplyRequest => Apply, ApplyReply;
+    StatFsRequest => StatFs, StatFsReply;
+}

@@ -1,0 +1,343 @@
+//! Requests and replies.
+
+use bytes::Bytes;
+
+use super::nouns::{id16, name, optional_object};
+use super::{Convert, Malformed, list, optional, required, to_messages, wire};
+use crate::call::{
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail,
+    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GrantFidsReply, GrantFidsRequest, LookupReply,
+    LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply, StatFsRequest,
+};
+use crate::{
+    ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, ServerEpoch, ServerId, VolumeName,
+};
+
+/// The most directories or objects one mutation changes: far above what any does.
+const CHANGES_MAX: usize = 16;
+const CLIENT_NAME_BYTES_MAX: usize = 255;
+const ERROR_MESSAGE_BYTES_MAX: usize = 1000;
+
+/// Messages without fields.
+macro_rules! empty_messages {
+    ($($name:ident),+) => {
+        $(impl Convert for $name {
+            type Message = wire::$name;
+            const NAME: &'static str = stringify!($name);
+
+            fn to_message(&self) -> wire::$name {
+                wire::$name {}
+            }
+
+            fn from_message(_: wire::$name) -> Result<Self, Malformed> {
+                Ok(Self)
+            }
+        })+
+    };
+}
+
+empty_messages!(DetachRequest, DetachReply, GrantFidsRequest, ReadDirReply, StatFsRequest);
+
+impl Convert for AttachRequest {
+    type Message = wire::AttachRequest;
+    const NAME: &'static str = "AttachRequest";
+
+    fn to_message(&self) -> wire::AttachRequest {
+        wire::AttachRequest {
+            protocol_min: self.protocol_min,
+            protocol_max: self.protocol_max,
+            client: Bytes::copy_from_slice(&self.client.0),
+            client_name: self.client_name.clone(),
+            volume: self.volume.as_str().to_owned(),
+            confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
+        }
+    }
+
+    fn from_message(message: wire::AttachRequest) -> Result<Self, Malformed> {
+        if message.client_name.len() > CLIENT_NAME_BYTES_MAX {
+            return Err(Malformed::invalid("client_name", "longer than 255 bytes"));
+        }
+        Ok(Self {
+            protocol_min: message.protocol_min,
+            protocol_max: message.protocol_max,
+            client: ClientId(id16(&message.client, "client")?),
+            client_name: message.client_name,
+            volume: VolumeName::new(&message.volume).map_err(|error| Malformed::invalid("volume", error))?,
+            confirmed_below: optional(message.confirmed_below)?,
+        })
+    }
+}
+
+impl Convert for AttachReply {
+    type Message = wire::AttachReply;
+    const NAME: &'static str = "AttachReply";
+
+    fn to_message(&self) -> wire::AttachReply {
+        wire::AttachReply {
+            protocol: self.protocol,
+            server: Bytes::copy_from_slice(&self.server.0),
+            epoch: self.epoch.0,
+            history: self.history.0,
+            incarnation: self.incarnation.0,
+            generation: self.generation.0,
+            change: self.change.0,
+            root: Some(self.root.to_message()),
+            fids: Some(self.fids.to_message()),
+        }
+    }
+
+    fn from_message(message: wire::AttachReply) -> Result<Self, Malformed> {
+        Ok(Self {
+            protocol: message.protocol,
+            server: ServerId(id16(&message.server, "server")?),
+            epoch: ServerEpoch(message.epoch),
+            history: HistoryId(message.history),
+            incarnation: Incarnation(message.incarnation),
+            generation: Generation(message.generation),
+            change: ChangeNumber(message.change),
+            root: required(message.root, "root")?,
+            fids: required(message.fids, "fids")?,
+        })
+    }
+}
+
+impl Convert for GrantFidsReply {
+    type Message = wire::GrantFidsReply;
+    const NAME: &'static str = "GrantFidsReply";
+
+    fn to_message(&self) -> wire::GrantFidsReply {
+        wire::GrantFidsReply { fids: Some(self.fids.to_message()) }
+    }
+
+    fn from_message(message: wire::GrantFidsReply) -> Result<Self, Malformed> {
+        Ok(Self { fids: required(message.fids, "fids")? })
+    }
+}
+
+impl Convert for GetStatusRequest {
+    type Message = wire::GetStatusRequest;
+    const NAME: &'static str = "GetStatusRequest";
+
+    fn to_message(&self) -> wire::GetStatusRequest {
+        wire::GetStatusRequest { fids: to_messages(&self.fids) }
+    }
+
+    fn from_message(message: wire::GetStatusRequest) -> Result<Self, Malformed> {
+        Ok(Self { fids: list(message.fids, Self::FIDS_MAX, "fids")? })
+    }
+}
+
+impl Convert for GetStatusReply {
+    type Message = wire::GetStatusReply;
+    const NAME: &'static str = "GetStatusReply";
+
+    fn to_message(&self) -> wire::GetStatusReply {
+        wire::GetStatusReply { objects: to_messages(&self.objects) }
+    }
+
+    fn from_message(message: wire::GetStatusReply) -> Result<Self, Malformed> {
+        Ok(Self { objects: list(message.objects, GetStatusRequest::FIDS_MAX, "objects")? })
+    }
+}
+
+impl Convert for LookupRequest {
+    type Message = wire::LookupRequest;
+    const NAME: &'static str = "LookupRequest";
+
+    fn to_message(&self) -> wire::LookupRequest {
+        wire::LookupRequest { parent: Some(self.parent.to_message()), name: self.name.to_bytes() }
+    }
+
+    fn from_message(message: wire::LookupRequest) -> Result<Self, Malformed> {
+        Ok(Self { parent: required(message.parent, "parent")?, name: name(message.name)? })
+    }
+}
+
+impl Convert for LookupReply {
+    type Message = wire::LookupReply;
+    const NAME: &'static str = "LookupReply";
+
+    fn to_message(&self) -> wire::LookupReply {
+        wire::LookupReply {
+            object: self.object.as_ref().map(Convert::to_message),
+            parent_version: self.parent_version.0,
+        }
+    }
+
+    fn from_message(message: wire::LookupReply) -> Result<Self, Malformed> {
+        Ok(Self { object: optional_object(message.object)?, parent_version: DataVersion(message.parent_version) })
+    }
+}
+
+impl Convert for ReadDirRequest {
+    type Message = wire::ReadDirRequest;
+    const NAME: &'static str = "ReadDirRequest";
+
+    fn to_message(&self) -> wire::ReadDirRequest {
+        wire::ReadDirRequest {
+            fid: Some(self.fid.to_message()),
+            after: self.after.as_ref().map(Name::to_bytes).unwrap_or_default(),
+            entries_max: self.entries_max,
+        }
+    }
+
+    fn from_message(message: wire::ReadDirRequest) -> Result<Self, Malformed> {
+        if !(1..=Self::ENTRIES_MAX).contains(&message.entries_max) {
+            return Err(Malformed::invalid("entries_max", format_args!("{} is not 1 to 1024", message.entries_max)));
+        }
+        Ok(Self {
+            fid: required(message.fid, "fid")?,
+            after: if message.after.is_empty() { None } else { Some(name(message.after)?) },
+            entries_max: message.entries_max,
+        })
+    }
+}
+
+impl Convert for ReadDirPage {
+    type Message = wire::ReadDirPage;
+    const NAME: &'static str = "ReadDirPage";
+
+    fn to_message(&self) -> wire::ReadDirPage {
+        wire::ReadDirPage {
+            directory: Some(self.directory.to_message()),
+            entries: to_messages(&self.entries),
+            end: self.end,
+        }
+    }
+
+    fn from_message(message: wire::ReadDirPage) -> Result<Self, Malformed> {
+        let count_max = ReadDirRequest::ENTRIES_MAX as usize;
+        Ok(Self {
+            directory: required(message.directory, "directory")?,
+            entries: list(message.entries, count_max, "entries")?,
+            end: message.end,
+        })
+    }
+}
+
+impl Convert for FetchRequest {
+    type Message = wire::FetchRequest;
+    const NAME: &'static str = "FetchRequest";
+
+    fn to_message(&self) -> wire::FetchRequest {
+        wire::FetchRequest {
+            fid: Some(self.fid.to_message()),
+            data_version: self.data_version.map_or(0, |version| version.0),
+            offset: self.offset,
+        }
+    }
+
+    fn from_message(message: wire::FetchRequest) -> Result<Self, Malformed> {
+        Ok(Self {
+            fid: required(message.fid, "fid")?,
+            data_version: (message.data_version != 0).then_some(DataVersion(message.data_version)),
+            offset: message.offset,
+        })
+    }
+}
+
+impl Convert for FetchReply {
+    type Message = wire::FetchReply;
+    const NAME: &'static str = "FetchReply";
+
+    fn to_message(&self) -> wire::FetchReply {
+        wire::FetchReply { object: Some(self.object.to_message()) }
+    }
+
+    fn from_message(message: wire::FetchReply) -> Result<Self, Malformed> {
+        Ok(Self { object: required(message.object, "object")? })
+    }
+}
+
+impl Convert for ApplyRequest {
+    type Message = wire::ApplyRequest;
+    const NAME: &'static str = "ApplyRequest";
+
+    fn to_message(&self) -> wire::ApplyRequest {
+        wire::ApplyRequest {
+            record: Some(self.record.to_message()),
+            confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
+        }
+    }
+
+    fn from_message(message: wire::ApplyRequest) -> Result<Self, Malformed> {
+        Ok(Self { record: required(message.record, "record")?, confirmed_below: optional(message.confirmed_below)? })
+    }
+}
+
+impl Convert for DirectoryChange {
+    type Message = wire::DirectoryChange;
+    const NAME: &'static str = "DirectoryChange";
+
+    fn to_message(&self) -> wire::DirectoryChange {
+        wire::DirectoryChange { fid: Some(self.fid.to_message()), before: self.before.0, after: self.after.0 }
+    }
+
+    fn from_message(message: wire::DirectoryChange) -> Result<Self, Malformed> {
+        Ok(Self {
+            fid: required(message.fid, "fid")?,
+            before: DataVersion(message.before),
+            after: DataVersion(message.after),
+        })
+    }
+}
+
+impl Convert for ApplyReply {
+    type Message = wire::ApplyReply;
+    const NAME: &'static str = "ApplyReply";
+
+    fn to_message(&self) -> wire::ApplyReply {
+        wire::ApplyReply {
+            change: self.change.0,
+            directories: to_messages(&self.directories),
+            objects: to_messages(&self.objects),
+        }
+    }
+
+    fn from_message(message: wire::ApplyReply) -> Result<Self, Malformed> {
+        Ok(Self {
+            change: ChangeNumber(message.change),
+            directories: list(message.directories, CHANGES_MAX, "directories")?,
+            objects: list(message.objects, CHANGES_MAX, "objects")?,
+        })
+    }
+}
+
+impl Convert for StatFsReply {
+    type Message = wire::StatFsReply;
+    const NAME: &'static str = "StatFsReply";
+
+    fn to_message(&self) -> wire::StatFsReply {
+        wire::StatFsReply {
+            bytes_total: self.bytes_total,
+            bytes_free: self.bytes_free,
+            files_total: self.files_total,
+            files_free: self.files_free,
+        }
+    }
+
+    fn from_message(message: wire::StatFsReply) -> Result<Self, Malformed> {
+        Ok(Self {
+            bytes_total: message.bytes_total,
+            bytes_free: message.bytes_free,
+            files_total: message.files_total,
+            files_free: message.files_free,
+        })
+    }
+}
+
+impl Convert for ErrorDetail {
+    type Message = wire::ErrorDetail;
+    const NAME: &'static str = "ErrorDetail";
+
+    fn to_message(&self) -> wire::ErrorDetail {
+        wire::ErrorDetail { message: self.message.chars().take(ERROR_MESSAGE_BYTES_MAX / 4).collect() }
+    }
+
+    fn from_message(message: wire::ErrorDetail) -> Result<Self, Malformed> {
+        if message.message.len() > ERROR_MESSAGE_BYTES_MAX {
+            return Err(Malformed::invalid("message", "longer than 1,000 bytes"));
+        }
+        Ok(Self { message: message.message })
+    }
+}

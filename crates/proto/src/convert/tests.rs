@@ -1,0 +1,292 @@
+//! Every domain type survives the wire; no bytes make a parser panic.
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::{Malformed, Wire};
+use crate::call::{
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail,
+    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GrantFidsReply, GrantFidsRequest, LookupReply,
+    LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply, StatFsRequest,
+};
+use crate::{
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange, Generation,
+    HistoryId, Incarnation, Kind, Mode, Name, Object, RenameMode, ServerEpoch, ServerId, SetAttr, Status,
+    StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName,
+};
+
+fn fid() -> impl Strategy<Value = Fid> {
+    (any::<u32>(), 1u64.., any::<u32>()).prop_map(|(volume, vnode, unique)| Fid {
+        volume: VolumeId(volume),
+        vnode: VnodeId(vnode),
+        unique: Uniquifier(unique),
+    })
+}
+
+fn fid_range() -> impl Strategy<Value = FidRange> {
+    (fid(), any::<u64>()).prop_filter_map("range beyond the last vnode", |(first, count)| FidRange::new(first, count))
+}
+
+fn store_id() -> impl Strategy<Value = StoreId> {
+    (any::<[u8; 16]>(), any::<u64>(), any::<u64>()).prop_map(|(client, incarnation, seq)| StoreId {
+        client: ClientId(client),
+        incarnation: Incarnation(incarnation),
+        seq,
+    })
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    (any::<i64>(), 0u32..1_000_000_000).prop_map(|(seconds, nanos)| Timestamp::new(seconds, nanos).unwrap())
+}
+
+fn name() -> impl Strategy<Value = Name> {
+    vec(any::<u8>(), 1..=255).prop_filter_map("not a name", |bytes| Name::new(bytes).ok())
+}
+
+fn target() -> impl Strategy<Value = SymlinkTarget> {
+    vec(1u8.., 1..=300).prop_map(|bytes| SymlinkTarget::new(bytes).unwrap())
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    (0u32..=0o7777).prop_map(Mode::from_bits)
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::File),
+        Just(Kind::Directory),
+        Just(Kind::Symlink),
+        Just(Kind::Fifo),
+        Just(Kind::Socket),
+        Just(Kind::CharDevice),
+        Just(Kind::BlockDevice),
+    ]
+}
+
+prop_compose! {
+    fn status()(
+        kind in kind(), mode in mode(), nlink in any::<u32>(), uid in any::<u32>(), gid in any::<u32>(),
+        size in 0..=FILE_SIZE_MAX, rdev in any::<u64>(), times in [time(), time(), time(), time()],
+        data_version in any::<u64>(), status_version in any::<u64>(),
+    ) -> Status {
+        let [atime, mtime, ctime, crtime] = times;
+        Status {
+            kind, mode, nlink, uid, gid, size, rdev, atime, mtime, ctime, crtime,
+            data_version: DataVersion(data_version), status_version: StatusVersion(status_version),
+        }
+    }
+}
+
+prop_compose! {
+    fn object()(fid in fid(), status in status(), target in target()) -> Object {
+        let target = (status.kind == Kind::Symlink).then_some(target);
+        Object { fid, status, target }
+    }
+}
+
+fn base() -> impl Strategy<Value = Base> {
+    prop_oneof![any::<u64>().prop_map(|version| Base::Version(DataVersion(version))), store_id().prop_map(Base::Record)]
+}
+
+prop_compose! {
+    fn set_attr()(
+        mode in option::of(mode()), uid in any::<Option<u32>>(), gid in any::<Option<u32>>(),
+        atime in option::of(time()), mtime in option::of(time()),
+    ) -> SetAttr {
+        SetAttr { mode, uid, gid, atime, mtime }
+    }
+}
+
+fn op() -> impl Strategy<Value = CmlOp> {
+    let place = || (fid(), name(), fid());
+    let creatable =
+        kind().prop_filter("has an operation of its own", |kind| !matches!(kind, Kind::Directory | Kind::Symlink));
+    let rename_mode = prop_oneof![Just(RenameMode::Replace), Just(RenameMode::NoReplace), Just(RenameMode::Exchange)];
+    prop_oneof![
+        (place(), creatable, mode(), any::<u64>()).prop_map(|((parent, name, fid), kind, mode, rdev)| CmlOp::Create {
+            parent,
+            name,
+            fid,
+            kind,
+            mode,
+            rdev
+        }),
+        (place(), mode()).prop_map(|((parent, name, fid), mode)| CmlOp::MakeDir { parent, name, fid, mode }),
+        (place(), target()).prop_map(|((parent, name, fid), target)| CmlOp::SymLink { parent, name, fid, target }),
+        place().prop_map(|(parent, name, fid)| CmlOp::Link { parent, name, fid }),
+        place().prop_map(|(parent, name, fid)| CmlOp::Remove { parent, name, fid }),
+        place().prop_map(|(parent, name, fid)| CmlOp::RemoveDir { parent, name, fid }),
+        (place(), (fid(), name()), option::of(fid()), rename_mode).prop_map(
+            |((from_parent, from_name, fid), (to_parent, to_name), replaced, mode)| CmlOp::Rename {
+                from_parent,
+                from_name,
+                to_parent,
+                to_name,
+                fid,
+                replaced,
+                mode
+            }
+        ),
+        (fid(), set_attr()).prop_map(|(fid, set)| CmlOp::SetAttr { fid, set }),
+        (fid(), base(), 0..=FILE_SIZE_MAX, time()).prop_map(|(fid, base, size, mtime)| CmlOp::Store {
+            fid,
+            base,
+            size,
+            mtime
+        }),
+    ]
+}
+
+prop_compose! {
+    fn record()(
+        id in store_id(), depends_on in vec(store_id(), 0..4), time in time(), uid in any::<u32>(), gid in any::<u32>(), op in op(),
+    ) -> CmlRecord {
+        CmlRecord { id, depends_on, time, uid, gid, op }
+    }
+}
+
+prop_compose! {
+    fn attach_reply()(
+        protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 5]>(), root in object(), fids in fid_range(),
+    ) -> AttachReply {
+        let [epoch, history, incarnation, generation, change] = numbers;
+        AttachReply {
+            protocol, server: ServerId(server), epoch: ServerEpoch(epoch), history: HistoryId(history),
+            incarnation: Incarnation(incarnation), generation: Generation(generation), change: ChangeNumber(change), root, fids,
+        }
+    }
+}
+
+prop_compose! {
+    fn attach_request()(
+        versions in any::<[u32; 2]>(), client in any::<[u8; 16]>(), client_name in "[a-zäöü]{0,100}",
+        volume in "[a-zA-Z0-9_-]{1,64}", confirmed_below in option::of(store_id()),
+    ) -> AttachRequest {
+        let [protocol_min, protocol_max] = versions;
+        let volume = VolumeName::new(&volume).unwrap();
+        AttachRequest { protocol_min, protocol_max, client: ClientId(client), client_name, volume, confirmed_below }
+    }
+}
+
+fn apply_reply() -> impl Strategy<Value = ApplyReply> {
+    let change = (fid(), any::<u64>(), any::<u64>()).prop_map(|(fid, before, after)| DirectoryChange {
+        fid,
+        before: DataVersion(before),
+        after: DataVersion(after),
+    });
+    (any::<u64>(), vec(change, 0..3), vec(object(), 0..5)).prop_map(|(change, directories, objects)| ApplyReply {
+        change: ChangeNumber(change),
+        directories,
+        objects,
+    })
+}
+
+/// One property per type: what is encoded decodes to the same.
+macro_rules! round_trips {
+    ($($test:ident: $type:ty = $strategy:expr;)+) => {
+        proptest! {
+            $(#[test]
+            fn $test(value in $strategy) {
+                let decoded: Result<$type, Malformed> = Wire::decode(value.encode());
+                prop_assert_eq!(decoded, Ok(value));
+            })+
+        }
+    };
+}
+
+round_trips! {
+    proptest_fids_round_trip: Fid = fid();
+    proptest_store_ids_round_trip: StoreId = store_id();
+    proptest_statuses_round_trip: Status = status();
+    proptest_objects_round_trip: Object = object();
+    proptest_records_round_trip: CmlRecord = record();
+    proptest_attach_requests_round_trip: AttachRequest = attach_request();
+    proptest_attach_replies_round_trip: AttachReply = attach_reply();
+    proptest_grants_round_trip: GrantFidsReply = fid_range().prop_map(|fids| GrantFidsReply { fids });
+    proptest_status_requests_round_trip: GetStatusRequest = vec(fid(), 0..5).prop_map(|fids| GetStatusRequest { fids });
+    proptest_status_replies_round_trip: GetStatusReply = vec(object(), 0..5).prop_map(|objects| GetStatusReply { objects });
+    proptest_lookup_requests_round_trip: LookupRequest = (fid(), name()).prop_map(|(parent, name)| LookupRequest { parent, name });
+    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>())
+        .prop_map(|(object, version)| LookupReply { object, parent_version: DataVersion(version) });
+    proptest_listing_requests_round_trip: ReadDirRequest = (fid(), option::of(name()), 1u32..=1024)
+        .prop_map(|(fid, after, entries_max)| ReadDirRequest { fid, after, entries_max });
+    proptest_listing_pages_round_trip: ReadDirPage = (object(), vec((name(), object()), 0..5), any::<bool>())
+        .prop_map(|(directory, entries, end)| ReadDirPage {
+            directory,
+            entries: entries.into_iter().map(|(name, object)| Entry { name, object }).collect(),
+            end,
+        });
+    proptest_fetch_requests_round_trip: FetchRequest = (fid(), option::of(1u64..), any::<u64>())
+        .prop_map(|(fid, version, offset)| FetchRequest { fid, data_version: version.map(DataVersion), offset });
+    proptest_fetch_replies_round_trip: FetchReply = object().prop_map(|object| FetchReply { object });
+    proptest_apply_requests_round_trip: ApplyRequest = (record(), option::of(store_id()))
+        .prop_map(|(record, confirmed_below)| ApplyRequest { record, confirmed_below });
+    proptest_apply_replies_round_trip: ApplyReply = apply_reply();
+    proptest_space_round_trips: StatFsReply = any::<[u64; 4]>().prop_map(|[bytes_total, bytes_free, files_total, files_free]| {
+        StatFsReply { bytes_total, bytes_free, files_total, files_free }
+    });
+    proptest_error_details_round_trip: ErrorDetail = "[a-zé ]{0,200}".prop_map(|message| ErrorDetail { message });
+}
+
+/// Feeds the same bytes to the parser of every type.
+fn decode_as_everything(bytes: &Bytes) {
+    macro_rules! decode {
+        ($($type:ty),+) => { $(let _ = <$type>::decode(bytes.clone());)+ };
+    }
+    decode!(Fid, FidRange, StoreId, Timestamp, Status, Object, Entry, CmlRecord, Base);
+    decode!(AttachRequest, AttachReply, DetachRequest, DetachReply, GrantFidsRequest, GrantFidsReply);
+    decode!(GetStatusRequest, GetStatusReply, LookupRequest, LookupReply, ReadDirRequest, ReadDirReply, ReadDirPage);
+    decode!(
+        FetchRequest,
+        FetchReply,
+        ApplyRequest,
+        ApplyReply,
+        DirectoryChange,
+        StatFsRequest,
+        StatFsReply,
+        ErrorDetail
+    );
+}
+
+proptest! {
+    #[test]
+    fn proptest_invariant_10_arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..400)) {
+        decode_as_everything(&bytes.into());
+    }
+
+    #[test]
+    fn proptest_invariant_10_damaged_messages_never_panic(
+        request in (record(), option::of(store_id())),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let (record, confirmed_below) = request;
+        let mut bytes = ApplyRequest { record, confirmed_below }.encode().to_vec();
+        for (at, value) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        bytes.truncate(cut.index(bytes.len() + 1));
+        decode_as_everything(&bytes.into());
+    }
+}
+
+#[test]
+fn a_message_that_lacks_a_part_is_refused_by_name() {
+    assert_eq!(LookupRequest::decode(Bytes::new()), Err(Malformed::Missing("parent")));
+    assert_eq!(CmlRecord::decode(Bytes::new()), Err(Malformed::Missing("id")));
+}
+
+#[test]
+fn names_that_leave_their_directory_are_refused() {
+    let parent = Fid::root(VolumeId(1));
+    let good = LookupRequest { parent, name: Name::new(&b"ab"[..]).unwrap() }.encode();
+    let at = good.windows(2).position(|window| window == b"ab").unwrap();
+    for bad in [b"..", b"/x", b"x\0"] {
+        let mut bytes = good.to_vec();
+        bytes[at..at + 2].copy_from_slice(bad);
+        assert!(matches!(LookupRequest::decode(bytes.into()), Err(Malformed::Invalid { field: "name", .. })));
+    }
+}

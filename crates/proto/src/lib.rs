@@ -1,0 +1,39 @@
+//! The nouns of mafs and their wire form.
+//!
+//! Domain types here can only hold valid values: they are built by parsing constructors, and every message from a peer, a log or
+//! an index goes through [`Wire::decode`] before anything else looks at it. The prost messages behind them stay private to
+//! `convert`, so no other crate can use an unparsed one.
+//!
+//! Knows nothing of transports, storage or clocks.
+
+pub mod call;
+mod class;
+mod convert;
+mod error;
+mod fid;
+mod identity;
+mod name;
+mod op;
+mod status;
+mod time;
+mod version;
+
+pub use call::{Call, Method};
+pub use class::Class;
+pub use convert::{Malformed, Wire};
+pub use error::FsError;
+pub use fid::{Fid, FidRange, Uniquifier, VnodeId, VolumeId};
+pub use identity::{
+    ClientId, Generation, HistoryId, Incarnation, PROTOCOL_MAX, PROTOCOL_MIN, ServerEpoch, ServerId, StoreId,
+};
+pub use name::{InvalidName, Name, SymlinkTarget, VolumeName};
+pub use op::{Base, CmlOp, CmlRecord, RenameMode, SetAttr};
+pub use status::{Entry, Kind, Mode, Object, Status};
+pub use time::{Clock, Instant, Timestamp};
+pub use version::{ChangeNumber, DataVersion, StatusVersion};
+
+/// The largest file: what a signed 64-bit offset can reach, as on Linux.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// The most bytes of a message that is not a payload. Keeps a hostile peer from filling memory with one frame.
+pub const BODY_BYTES_MAX: usize = 256 * 1024;
