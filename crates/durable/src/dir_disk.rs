@@ -1,0 +1,221 @@
+//! A disk in a real directory.
+//!
+//! Owns nothing but the root path; every call goes straight to the kernel. The root is made private to its user (mode 0700),
+//! because everything of everybody's files lies below it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::disk::components;
+use crate::{Disk, DiskFile, DiskPath, SpaceInfo};
+
+/// A [`Disk`] in a directory of the real file system.
+#[derive(Clone, Debug)]
+pub struct DirDisk {
+    root: PathBuf,
+}
+
+impl DirDisk {
+    /// The disk below `root`, which is made (readable by its user only) if it is absent.
+    ///
+    /// # Errors
+    /// Whatever making the directory answers.
+    pub fn new(root: PathBuf) -> io::Result<Self> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&root)?;
+        let root = root.canonicalize()?;
+        if let Some(parent) = root.parent() {
+            // A parent that may be passed but not read cannot be synced; then it is not ours to vouch for either.
+            match sync_directory(parent) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                other => other?,
+            }
+        }
+        Ok(Self { root })
+    }
+
+    /// Where a path of this disk is in the real file system. The path is one that this disk takes: this does not check it.
+    #[must_use]
+    pub fn path(&self, path: &DiskPath) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+
+    fn checked(&self, path: &DiskPath) -> io::Result<PathBuf> {
+        components(path).map(|_| self.path(path))
+    }
+
+    fn open_with(&self, path: &DiskPath, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.checked(path)?;
+        let file = options.open(&path).map_err(|error| naming(&path, error))?;
+        Ok(Arc::new(DirFile(file)))
+    }
+}
+
+impl Disk for DirDisk {
+    fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
+        self.open_with(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
+    }
+
+    fn open(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
+        self.open_with(path, OpenOptions::new().read(true).write(true))
+    }
+
+    fn rename(&self, from: &DiskPath, to: &DiskPath) -> io::Result<()> {
+        let from = self.checked(from)?;
+        fs::rename(&from, self.checked(to)?).map_err(|error| naming(&from, error))
+    }
+
+    fn remove(&self, path: &DiskPath) -> io::Result<()> {
+        let path = self.checked(path)?;
+        fs::remove_file(&path).map_err(|error| naming(&path, error))
+    }
+
+    fn remove_dir_all(&self, path: &DiskPath) -> io::Result<()> {
+        let path = self.checked(path)?;
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(naming(&path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()> {
+        let mut at = self.root.clone();
+        for part in components(path)? {
+            let parent = at.clone();
+            at.push(part);
+            match fs::create_dir(&at) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && at.is_dir() => {}
+                other => other.map_err(|error| naming(&at, error))?,
+            }
+            // Also if it was there: whoever made it may have been killed before its own sync.
+            sync_directory(&parent)?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, path: &DiskPath) -> io::Result<Vec<String>> {
+        let path = self.checked(path)?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&path).map_err(|error| naming(&path, error))? {
+            let name = entry?.file_name().into_string().map_err(|name| {
+                io::Error::new(io::ErrorKind::InvalidData, format!("{name:?} in {} is not UTF-8", path.display()))
+            })?;
+            names.push(name);
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync_dir(&self, path: &DiskPath) -> io::Result<()> {
+        sync_directory(&self.checked(path)?)
+    }
+
+    fn space(&self) -> io::Result<SpaceInfo> {
+        let stat = rustix::fs::statvfs(&self.root)?;
+        Ok(SpaceInfo {
+            bytes_total: stat.f_blocks.saturating_mul(stat.f_frsize),
+            bytes_free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            files_total: stat.f_files,
+            files_free: stat.f_favail,
+        })
+    }
+}
+
+/// An open file of a [`DirDisk`].
+struct DirFile(File);
+
+impl DiskFile for DirFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.0.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::empty(), offset, bytes) {
+            // Some file systems (NFS before 4.2, ZFS) cannot reserve; then the size is all that can be promised.
+            Err(rustix::io::Errno::OPNOTSUPP) => match offset.saturating_add(bytes) {
+                end if end > self.len()? => self.0.set_len(end),
+                _ => Ok(()),
+            },
+            other => Ok(other?),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn modified(&self) -> io::Result<SystemTime> {
+        self.0.metadata()?.modified()
+    }
+
+    fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.0.set_modified(time)
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| naming(path, error))
+}
+
+/// Adds the path to an error of the kernel, which names none.
+fn naming(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_cannot_leave_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DirDisk::new(dir.path().join("root")).unwrap();
+        for bad in ["..", "a/../b", "/etc/passwd", "a//b", "a/", ".", "a\0b"] {
+            assert_eq!(disk.create(bad).err().unwrap().kind(), io::ErrorKind::InvalidInput, "{bad:?}");
+            assert_eq!(disk.create_dir_all(bad).err().unwrap().kind(), io::ErrorKind::InvalidInput, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_root_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DirDisk::new(dir.path().join("root")).unwrap();
+        assert_eq!(fs::metadata(disk.path("")).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn space_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = DirDisk::new(dir.path().to_owned()).unwrap().space().unwrap();
+        assert!(space.bytes_free > 0 && space.bytes_free <= space.bytes_total);
+    }
+}

@@ -1,0 +1,105 @@
+//! The disk seam: files and directories below one root.
+
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A path below the root of a [`Disk`]: `/`-separated components, none of them empty, `.` or `..`. The empty path is the root
+/// itself.
+pub type DiskPath = str;
+
+/// Splits a path into its components; those of the root are none.
+pub(crate) fn components(path: &DiskPath) -> io::Result<Vec<&str>> {
+    if path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.iter().find(|part| matches!(**part, "" | "." | "..") || part.contains('\0')) {
+        Some(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{path:?} is not a path below the root"))),
+        None => Ok(parts),
+    }
+}
+
+/// The directory that holds `path`.
+pub(crate) fn parent(path: &DiskPath) -> &DiskPath {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// The path of `name` in a directory.
+pub(crate) fn join(dir: &DiskPath, name: &str) -> String {
+    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
+}
+
+/// Room on a disk, as statvfs(3) tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceInfo {
+    /// Size of the file system in bytes.
+    pub bytes_total: u64,
+    /// Bytes this process may still use.
+    pub bytes_free: u64,
+    /// Inodes of the file system.
+    pub files_total: u64,
+    /// Inodes this process may still use.
+    pub files_free: u64,
+}
+
+/// Files and directories below one root.
+///
+/// As on POSIX, what a crash leaves is: of a file the bytes before its last `sync`, of a directory the names before its last
+/// `sync_dir`. Anything later may be there, or not, or in part.
+pub trait Disk: Send + Sync + 'static {
+    /// Makes an empty file, or empties an existing one; its directory must exist.
+    fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens an existing file for reading and writing. `NotFound` if there is none.
+    fn open(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Moves a file or directory; an existing target file is replaced atomically.
+    fn rename(&self, from: &DiskPath, to: &DiskPath) -> io::Result<()>;
+
+    /// Removes a file. Open handles keep its bytes.
+    fn remove(&self, path: &DiskPath) -> io::Result<()>;
+
+    /// Removes a directory with everything below it; no error if there is none.
+    fn remove_dir_all(&self, path: &DiskPath) -> io::Result<()>;
+
+    /// Makes a directory and its parents, durably; no error if it exists.
+    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()>;
+
+    /// The names in a directory, sorted. `NotFound` if there is none.
+    fn list(&self, path: &DiskPath) -> io::Result<Vec<String>>;
+
+    /// Makes the names of a directory durable.
+    fn sync_dir(&self, path: &DiskPath) -> io::Result<()>;
+
+    /// How much room there is.
+    fn space(&self) -> io::Result<SpaceInfo>;
+}
+
+/// An open file. All methods may be called from any thread at any time.
+#[allow(clippy::len_without_is_empty, reason = "a file is not a collection")]
+pub trait DiskFile: Send + Sync + 'static {
+    /// Reads into `buffer` from `offset`; fewer bytes than asked only at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `bytes` at `offset`, growing the file (with zeros in between) if need be.
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// The size in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Cuts the file, or grows it with zeros.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Reserves blocks for a range, growing the file if need be (fallocate(2) with mode 0).
+    fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// Makes the bytes and the size durable (fdatasync).
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// When the bytes last changed. Every write sets it to the present.
+    fn modified(&self) -> io::Result<SystemTime>;
+
+    /// Sets that time.
+    fn set_modified(&self, time: SystemTime) -> io::Result<()>;
+}

@@ -1,0 +1,30 @@
+//! What survives a crash: the seams between mafs and its storage.
+//!
+//! Two seams, each a small trait with a real implementation and a memory twin that can lose whatever was not synced:
+//! [`Disk`] (files and directories) and [`Kv`] (an index that can be rebuilt). Everything else, the append log and the logged
+//! index, is written once on top of them, so it is tested on the twins and runs on the real ones.
+//!
+//! Calls block. Shells run them through `mafs_arpc::blocking`, so that nothing here knows of an executor.
+
+mod atomic;
+mod dir_disk;
+mod disk;
+#[cfg(test)]
+mod formats;
+mod index;
+mod kv;
+mod log;
+mod memory_disk;
+mod memory_kv;
+mod seeded;
+mod sled_kv;
+
+pub use atomic::write_file_atomically;
+pub use dir_disk::DirDisk;
+pub use disk::{Disk, DiskFile, DiskPath, SpaceInfo};
+pub use index::{KvOpen, LoggedIndex, LoggedIndexConfig, LoggedIndexError, OpenKv, sled_opener};
+pub use kv::{Batch, Kv, KvError, Pair};
+pub use log::{AppendLog, LogConfig, LogError, LogReader, LogRecovery, Lsn, TornTail};
+pub use memory_disk::MemoryDisk;
+pub use memory_kv::MemoryKv;
+pub use sled_kv::SledKv;

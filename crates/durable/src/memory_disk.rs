@@ -1,0 +1,254 @@
+//! The memory twin of a disk, which can lose everything that was not synced.
+//!
+//! Owns the whole tree of files and directories, twice: as programs see it and as it is durable. Knows nothing of what the bytes
+//! mean. Time does not pass here: each write is a millisecond after the one before, so that runs can be repeated.
+
+mod crash;
+mod tree;
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::seeded::Seeded;
+use crate::{Disk, DiskFile, DiskPath, SpaceInfo};
+use tree::{Ino, Tree};
+
+/// A [`Disk`] in memory. Clones are the same disk.
+#[derive(Clone, Default)]
+pub struct MemoryDisk {
+    world: Arc<Mutex<World>>,
+}
+
+/// The tree, and what shall go wrong with it.
+#[derive(Default)]
+struct World {
+    tree: Tree,
+    /// The tree at the moment of the power cut, if there was one.
+    cut: Option<Tree>,
+    /// Syncs so far, of files and directories.
+    syncs: u64,
+    freeze_after: Option<u64>,
+    fail_from: Option<u64>,
+    capacity: Option<u64>,
+}
+
+impl MemoryDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The disk that a power cut leaves: exactly what was synced. The cut is at the present, or at the sync that
+    /// [`Self::freeze_after_syncs`] chose.
+    #[must_use]
+    pub fn crash(&self) -> Self {
+        Self::of(self.at_cut(|tree| tree.durable(None)))
+    }
+
+    /// Like [`Self::crash`], but of what was not synced some survives, in part: writes whole, torn or not at all, in any
+    /// order; names one by one. A rename never loses a file that was durable under its old name.
+    #[must_use]
+    pub fn crash_torn(&self, seed: u64) -> Self {
+        Self::of(self.at_cut(|tree| tree.durable(Some(&mut Seeded::new(seed)))))
+    }
+
+    /// The disk that kill -9 leaves: everything, with what is not synced still not synced.
+    #[must_use]
+    pub fn kill(&self) -> Self {
+        Self::of(self.world().tree.without_handles())
+    }
+
+    /// Cuts the power at sync number `count` (the first is number 0): it and all later ones make nothing durable, though
+    /// they succeed, and what is done from then on is in no image of a crash.
+    pub fn freeze_after_syncs(&self, count: u64) {
+        self.world().freeze_after = Some(count);
+    }
+
+    /// Whether the power is cut.
+    #[must_use]
+    pub fn frozen(&self) -> bool {
+        self.world().cut.is_some()
+    }
+
+    /// How often a file or directory was synced.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.world().syncs
+    }
+
+    /// Lets sync number `count` (the first is number 0) and all later ones fail with an I/O error.
+    pub fn fail_syncs_from(&self, count: u64) {
+        self.world().fail_from = Some(count);
+    }
+
+    /// Lets writes fail with `StorageFull` that would make all files together larger than `bytes`.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.world().capacity = Some(bytes);
+    }
+
+    fn of(tree: Tree) -> Self {
+        Self { world: Arc::new(Mutex::new(World { tree, ..World::default() })) }
+    }
+
+    fn at_cut(&self, image: impl FnOnce(&Tree) -> Tree) -> Tree {
+        let world = self.world();
+        image(world.cut.as_ref().unwrap_or(&world.tree))
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self, ino: Ino) -> Arc<dyn DiskFile> {
+        Arc::new(MemoryFile { disk: self.clone(), ino })
+    }
+}
+
+impl World {
+    /// Counts a sync; whether it makes anything durable.
+    fn sync(&mut self) -> io::Result<bool> {
+        let number = self.syncs;
+        self.syncs += 1;
+        if self.fail_from.is_some_and(|from| number >= from) {
+            return Err(io::Error::other("injected: the sync failed"));
+        }
+        if self.freeze_after.is_some_and(|count| number >= count) {
+            self.cut.get_or_insert_with(|| self.tree.clone());
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Refuses `grow` more bytes if the disk is full.
+    fn reserve(&mut self, grow: u64) -> io::Result<()> {
+        match self.capacity {
+            Some(capacity) if grow > 0 && self.tree.bytes_used() + grow > capacity => {
+                Err(io::Error::new(io::ErrorKind::StorageFull, "injected: the disk is full"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
+        let ino = self.world().tree.create(path)?;
+        Ok(self.handle(ino))
+    }
+
+    fn open(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
+        let ino = self.world().tree.open(path)?;
+        Ok(self.handle(ino))
+    }
+
+    fn rename(&self, from: &DiskPath, to: &DiskPath) -> io::Result<()> {
+        self.world().tree.rename(from, to)
+    }
+
+    fn remove(&self, path: &DiskPath) -> io::Result<()> {
+        self.world().tree.remove(path)
+    }
+
+    fn remove_dir_all(&self, path: &DiskPath) -> io::Result<()> {
+        self.world().tree.remove_dir_all(path)
+    }
+
+    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()> {
+        let mut world = self.world();
+        let durable = world.sync()?;
+        world.tree.create_dir_all(path, durable)
+    }
+
+    fn list(&self, path: &DiskPath) -> io::Result<Vec<String>> {
+        self.world().tree.list(path)
+    }
+
+    fn sync_dir(&self, path: &DiskPath) -> io::Result<()> {
+        let mut world = self.world();
+        let durable = world.sync()?;
+        world.tree.sync_dir(path, durable)
+    }
+
+    fn space(&self) -> io::Result<SpaceInfo> {
+        let mut world = self.world();
+        let used = world.tree.bytes_used();
+        let total = world.capacity.unwrap_or(1 << 40);
+        let files_total = 1 << 20;
+        Ok(SpaceInfo {
+            bytes_total: total,
+            bytes_free: total.saturating_sub(used),
+            files_total,
+            files_free: files_total - (world.tree.count() as u64).min(files_total),
+        })
+    }
+}
+
+/// An open file of a [`MemoryDisk`].
+struct MemoryFile {
+    disk: MemoryDisk,
+    ino: Ino,
+}
+
+impl DiskFile for MemoryFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut world = self.disk.world();
+        let bytes = world.tree.file(self.ino)?.bytes();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let count = buffer.len().min(bytes.len() - start);
+        buffer[..count].copy_from_slice(&bytes[start..start + count]);
+        Ok(count)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut world = self.disk.world();
+        let end = offset.saturating_add(bytes.len() as u64);
+        let grow = end.saturating_sub(world.tree.file(self.ino)?.len());
+        world.reserve(grow)?;
+        world.tree.write(self.ino, bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.world().tree.file(self.ino)?.len())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        let mut world = self.disk.world();
+        world.tree.resize(self.ino, bytes)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let mut world = self.disk.world();
+        let end = offset.saturating_add(bytes);
+        let len = world.tree.file(self.ino)?.len();
+        world.reserve(end.saturating_sub(len))?;
+        if end > len { world.tree.resize(self.ino, end) } else { Ok(()) }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut world = self.disk.world();
+        if world.sync()? {
+            world.tree.file(self.ino)?.sync();
+        }
+        Ok(())
+    }
+
+    fn modified(&self) -> io::Result<SystemTime> {
+        Ok(self.disk.world().tree.file(self.ino)?.modified)
+    }
+
+    fn set_modified(&self, time: SystemTime) -> io::Result<()> {
+        self.disk.world().tree.file(self.ino)?.modified = time;
+        Ok(())
+    }
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        self.disk.world().tree.close(self.ino);
+    }
+}
+
+#[cfg(test)]
+mod tests;

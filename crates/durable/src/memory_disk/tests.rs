@@ -1,0 +1,130 @@
+//! What survives: the same rules for the twin and, as far as one can look, for a real directory.
+
+use super::*;
+use crate::DirDisk;
+
+fn read(disk: &dyn Disk, path: &str) -> Option<Vec<u8>> {
+    let file = disk.open(path).ok()?;
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    Some(bytes)
+}
+
+fn write(disk: &dyn Disk, path: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
+    let file = disk.create(path).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+    file
+}
+
+/// A file `a` and its name, both durable.
+fn with_durable_file() -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    write(&disk, "a", b"one").sync_data().unwrap();
+    disk.sync_dir("").unwrap();
+    disk
+}
+
+#[test]
+fn both_disks_answer_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = DirDisk::new(dir.path().to_owned()).unwrap();
+    for disk in [&real as &dyn Disk, &MemoryDisk::new()] {
+        disk.create_dir_all("d/e").unwrap();
+        disk.create_dir_all("d/e").unwrap();
+        let file = write(disk, "d/e/f", b"hello");
+        file.write_all_at(b"!", 7).unwrap();
+        assert_eq!(read(disk, "d/e/f").unwrap(), b"hello\0\0!");
+        let mut tail = [0; 8];
+        assert_eq!(file.read_at(&mut tail, 5).unwrap(), 3);
+        assert_eq!(file.read_at(&mut tail, 99).unwrap(), 0);
+        file.set_len(2).unwrap();
+        file.allocate(0, 4).unwrap();
+        assert_eq!(file.len().unwrap(), 4);
+        let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        file.set_modified(time).unwrap();
+        assert_eq!(file.modified().unwrap(), time);
+        write(disk, "d/g", b"other");
+        disk.rename("d/e/f", "d/g").unwrap();
+        assert_eq!(disk.list("d").unwrap(), ["e", "g"]);
+        assert_eq!(disk.open("d/e/f").err().unwrap().kind(), io::ErrorKind::NotFound);
+        assert_eq!(disk.list("nowhere").unwrap_err().kind(), io::ErrorKind::NotFound);
+        disk.sync_dir("d").unwrap();
+        disk.remove("d/g").unwrap();
+        assert_eq!(file.len().unwrap(), 4, "an open handle keeps its bytes");
+        disk.remove_dir_all("d").unwrap();
+        disk.remove_dir_all("d").unwrap();
+        assert_eq!(disk.list("").unwrap(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_crash_keeps_what_was_synced_and_a_kill_keeps_all() {
+    let disk = with_durable_file();
+    disk.open("a").unwrap().write_all_at(b"two and more", 0).unwrap();
+    write(&disk, "b", b"new").sync_data().unwrap();
+    let after = disk.crash();
+    assert_eq!(read(&after, "a").unwrap(), b"one");
+    assert_eq!(read(&after, "b"), None, "its name was not synced");
+    assert_eq!(read(&disk.kill(), "a").unwrap(), b"two and more");
+    assert_eq!(read(&disk.kill(), "b").unwrap(), b"new");
+}
+
+#[test]
+fn a_rename_is_durable_after_its_directory_is_synced() {
+    let disk = with_durable_file();
+    disk.rename("a", "b").unwrap();
+    assert_eq!(disk.crash().list("").unwrap(), ["a"]);
+    disk.sync_dir("").unwrap();
+    assert_eq!(disk.crash().list("").unwrap(), ["b"]);
+}
+
+#[test]
+fn a_torn_crash_keeps_parts_but_never_loses_a_renamed_file() {
+    let mut lengths = std::collections::BTreeSet::new();
+    let mut names = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let disk = with_durable_file();
+        disk.open("a").unwrap().write_all_at(b"+tail", 3).unwrap();
+        disk.rename("a", "b").unwrap();
+        let after = disk.crash_torn(seed);
+        let left = after.list("").unwrap();
+        let bytes = read(&after, &left[0]).expect("the file is there under some name");
+        assert!(b"one+tail".starts_with(&bytes) && bytes.len() >= 3, "{bytes:?}");
+        lengths.insert(bytes.len());
+        names.insert(left);
+    }
+    assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [3, 4, 5, 6, 7, 8]);
+    assert_eq!(names.len(), 3, "old name, new name, both");
+}
+
+#[test]
+fn a_frozen_disk_keeps_nothing_of_what_comes_after() {
+    let disk = with_durable_file();
+    disk.freeze_after_syncs(disk.syncs());
+    let file = disk.open("a").unwrap();
+    file.write_all_at(b"ONE", 0).unwrap();
+    assert!(!disk.frozen());
+    file.sync_data().unwrap();
+    assert!(disk.frozen());
+    write(&disk, "late", b"x").sync_data().unwrap();
+    disk.sync_dir("").unwrap();
+    assert_eq!(read(&disk.crash(), "a").unwrap(), b"one");
+    for seed in 0..20 {
+        assert_eq!(disk.crash_torn(seed).list("").unwrap(), ["a"]);
+    }
+}
+
+#[test]
+fn errors_can_be_injected() {
+    let disk = MemoryDisk::new();
+    disk.set_capacity(4);
+    let file = write(&disk, "a", b"four");
+    assert_eq!(file.write_all_at(b"x", 4).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(disk.space().unwrap().bytes_free, 0);
+    file.write_all_at(b"FOUR", 0).unwrap();
+    disk.remove("a").unwrap();
+    drop(file);
+    assert_eq!(disk.space().unwrap().bytes_free, 4, "a removed file gives its room back");
+    disk.fail_syncs_from(0);
+    assert!(disk.sync_dir("").is_err());
+}

@@ -1,0 +1,302 @@
+//! The tree of a memory disk: what is there, and what of it is durable.
+//!
+//! A file holds its bytes, the bytes of its last sync and the changes between; a directory its names and the names of its last
+//! sync. Nodes that no name, durable or not, and no handle reaches are swept now and then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use crate::DiskPath;
+use crate::disk::{components, parent};
+
+/// Names a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Ino(pub(super) u64);
+
+/// Names and their nodes.
+pub(super) type Names = BTreeMap<String, Ino>;
+
+/// All nodes below one root.
+#[derive(Clone)]
+pub(super) struct Tree {
+    pub(super) nodes: BTreeMap<Ino, Node>,
+    next: u64,
+    /// How many nodes the last sweep left.
+    swept: usize,
+    writes: u64,
+}
+
+#[derive(Clone)]
+pub(super) enum Node {
+    File(FileNode),
+    Dir(DirNode),
+}
+
+#[derive(Clone, Default)]
+pub(super) struct DirNode {
+    pub(super) names: Names,
+    pub(super) durable: Names,
+}
+
+#[derive(Clone)]
+pub(super) struct FileNode {
+    bytes: Vec<u8>,
+    pub(super) durable: Vec<u8>,
+    /// What made `bytes` of `durable`, in order.
+    pub(super) changes: Vec<Change>,
+    pub(super) modified: SystemTime,
+    pub(super) handles: usize,
+}
+
+#[derive(Clone)]
+pub(super) enum Change {
+    Write { offset: usize, bytes: Vec<u8> },
+    Resize(usize),
+}
+
+impl Tree {
+    pub(super) const ROOT: Ino = Ino(0);
+
+    /// How many more nodes than the last sweep left are worth the next.
+    const SWEEP_SLACK: usize = 64;
+
+    pub(super) fn create(&mut self, path: &DiskPath) -> io::Result<Ino> {
+        let (dir, name) = self.place(path)?;
+        let ino = match self.dir(dir)?.names.get(name) {
+            Some(ino) => *ino,
+            None => {
+                let ino = self.add(Node::File(FileNode::new(Vec::new())));
+                self.dir(dir)?.names.insert(name.to_owned(), ino);
+                ino
+            }
+        };
+        self.resize(ino, 0)?;
+        self.file(ino)?.handles += 1;
+        Ok(ino)
+    }
+
+    pub(super) fn open(&mut self, path: &DiskPath) -> io::Result<Ino> {
+        let ino = self.walk(path)?;
+        self.file(ino)?.handles += 1;
+        Ok(ino)
+    }
+
+    pub(super) fn close(&mut self, ino: Ino) {
+        if let Ok(file) = self.file(ino) {
+            file.handles = file.handles.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn rename(&mut self, from: &DiskPath, to: &DiskPath) -> io::Result<()> {
+        let (from_dir, from_name) = self.place(from)?;
+        let (to_dir, to_name) = self.place(to)?;
+        let ino = *self.dir(from_dir)?.names.get(from_name).ok_or_else(|| not_found(from))?;
+        if let Some(replaced) = self.dir(to_dir)?.names.get(to_name).copied() {
+            let both_files = self.file(replaced).is_ok() && self.file(ino).is_ok();
+            let empty_dir = self.dir(ino).is_ok() && self.dir(replaced).is_ok_and(|dir| dir.names.is_empty());
+            if !both_files && !empty_dir {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{to}: in the way")));
+            }
+        }
+        self.dir(from_dir)?.names.remove(from_name);
+        self.dir(to_dir)?.names.insert(to_name.to_owned(), ino);
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, path: &DiskPath) -> io::Result<()> {
+        let ino = self.walk(path)?;
+        self.file(ino)?;
+        let (dir, name) = self.place(path)?;
+        self.dir(dir)?.names.remove(name);
+        Ok(())
+    }
+
+    pub(super) fn remove_dir_all(&mut self, path: &DiskPath) -> io::Result<()> {
+        let ino = match self.walk(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        self.dir(ino)?;
+        let (dir, name) = self.place(path)?;
+        self.dir(dir)?.names.remove(name);
+        Ok(())
+    }
+
+    pub(super) fn create_dir_all(&mut self, path: &DiskPath, durable: bool) -> io::Result<()> {
+        let mut at = Self::ROOT;
+        for part in components(path)? {
+            let next = match self.dir(at)?.names.get(part) {
+                Some(ino) => *ino,
+                None => self.add(Node::Dir(DirNode::default())),
+            };
+            self.dir(next)?;
+            let dir = self.dir(at)?;
+            dir.names.insert(part.to_owned(), next);
+            if durable {
+                dir.durable.insert(part.to_owned(), next);
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    pub(super) fn list(&mut self, path: &DiskPath) -> io::Result<Vec<String>> {
+        let ino = self.walk(path)?;
+        Ok(self.dir(ino)?.names.keys().cloned().collect())
+    }
+
+    pub(super) fn sync_dir(&mut self, path: &DiskPath, durable: bool) -> io::Result<()> {
+        let ino = self.walk(path)?;
+        let dir = self.dir(ino)?;
+        if durable {
+            dir.durable = dir.names.clone();
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, ino: Ino, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let offset = usize::try_from(offset).map_err(io::Error::other)?;
+        self.change(ino, Change::Write { offset, bytes: bytes.to_vec() })
+    }
+
+    pub(super) fn resize(&mut self, ino: Ino, bytes: u64) -> io::Result<()> {
+        self.change(ino, Change::Resize(usize::try_from(bytes).map_err(io::Error::other)?))
+    }
+
+    pub(super) fn file(&mut self, ino: Ino) -> io::Result<&mut FileNode> {
+        match self.nodes.get_mut(&ino) {
+            Some(Node::File(file)) => Ok(file),
+            Some(Node::Dir(_)) => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Bytes of all files that are still reachable.
+    pub(super) fn bytes_used(&mut self) -> u64 {
+        self.sweep();
+        let sizes = self.nodes.values().map(|node| match node {
+            Node::File(file) => file.len(),
+            Node::Dir(_) => 0,
+        });
+        sizes.sum()
+    }
+
+    fn change(&mut self, ino: Ino, change: Change) -> io::Result<()> {
+        self.writes += 1;
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_millis(self.writes);
+        let file = self.file(ino)?;
+        change.apply(&mut file.bytes);
+        file.changes.push(change);
+        file.modified = modified;
+        Ok(())
+    }
+
+    fn add(&mut self, node: Node) -> Ino {
+        if self.nodes.len() > 2 * self.swept + Self::SWEEP_SLACK {
+            self.sweep();
+        }
+        let ino = Ino(self.next);
+        self.next += 1;
+        self.nodes.insert(ino, node);
+        ino
+    }
+
+    fn sweep(&mut self) {
+        let mut reached = BTreeSet::new();
+        let mut todo = vec![Self::ROOT];
+        todo.extend(self.nodes.iter().filter(|(_, node)| node.has_handles()).map(|(ino, _)| *ino));
+        while let Some(ino) = todo.pop() {
+            if !reached.insert(ino) {
+                continue;
+            }
+            if let Some(Node::Dir(dir)) = self.nodes.get(&ino) {
+                todo.extend(dir.names.values().chain(dir.durable.values()));
+            }
+        }
+        self.nodes.retain(|ino, _| reached.contains(ino));
+        self.swept = self.nodes.len();
+    }
+
+    fn dir(&mut self, ino: Ino) -> io::Result<&mut DirNode> {
+        match self.nodes.get_mut(&ino) {
+            Some(Node::Dir(dir)) => Ok(dir),
+            Some(Node::File(_)) => Err(io::Error::from(io::ErrorKind::NotADirectory)),
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
+        }
+    }
+
+    /// The node at a path.
+    fn walk(&mut self, path: &DiskPath) -> io::Result<Ino> {
+        let mut at = Self::ROOT;
+        for part in components(path)? {
+            at = *self.dir(at)?.names.get(part).ok_or_else(|| not_found(path))?;
+        }
+        Ok(at)
+    }
+
+    /// The directory that holds the last component of a path, and that component.
+    fn place<'a>(&mut self, path: &'a DiskPath) -> io::Result<(Ino, &'a str)> {
+        match components(path)?.last() {
+            Some(name) => Ok((self.walk(parent(path))?, *name)),
+            None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the root has no name")),
+        }
+    }
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        let root = Node::Dir(DirNode::default());
+        Self { nodes: BTreeMap::from([(Self::ROOT, root)]), next: 1, swept: 1, writes: 0 }
+    }
+}
+
+impl Node {
+    fn has_handles(&self) -> bool {
+        matches!(self, Self::File(file) if file.handles > 0)
+    }
+}
+
+impl FileNode {
+    /// A file whose bytes are durable.
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        Self { durable: bytes.clone(), bytes, changes: Vec::new(), modified: SystemTime::UNIX_EPOCH, handles: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    pub(super) fn sync(&mut self) {
+        for change in self.changes.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+}
+
+impl Change {
+    pub(super) fn apply(&self, file: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, bytes } => {
+                let end = offset + bytes.len();
+                if file.len() < end {
+                    file.resize(end, 0);
+                }
+                file[*offset..end].copy_from_slice(bytes);
+            }
+            Self::Resize(bytes) => file.resize(*bytes, 0),
+        }
+    }
+}
+
+fn not_found(path: &DiskPath) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{path}: not found"))
+}
