@@ -1,0 +1,305 @@
+//! The append log: numbered records in segments, made durable in groups.
+//!
+//! Owns one directory of segment files (docs/formats.md has their bytes). Must not know what the records mean. Invariants:
+//! - a record that a successful `sync` covered is read back until it is truncated, or the log says that it is damaged;
+//! - a segment is durable before the next one begins, so only the last can have an unfinished tail;
+//! - each record says how many before it were not yet durable when it was written, and after each sync a seal says that none is
+//!   left; so a later record or seal tells whether bad bytes were ever durable;
+//! - after the first failed write or sync nothing more is promised: the log must be opened again.
+
+pub(crate) mod format;
+mod reader;
+mod recover;
+pub(crate) mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::{Disk, DiskFile, DiskPath};
+use format::{Body, FileHeader, RecordHeader, encode_record};
+
+pub use reader::LogReader;
+
+/// The number of a record. The first is 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// The number of a log's first record.
+    pub const FIRST: Self = Self(1);
+
+    /// The name of the file that begins here.
+    pub(crate) fn file_name(self) -> String {
+        format!("{:020}", self.0)
+    }
+
+    /// The reverse of [`Self::file_name`]; `None` for other names.
+    pub(crate) fn from_file_name(name: &str) -> Option<Self> {
+        let lsn = Self(name.parse().ok()?);
+        (lsn.file_name() == name).then_some(lsn)
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Limits of an [`AppendLog`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogConfig {
+    /// Size at which a new segment begins, in bytes. Default 64 MB.
+    pub segment_bytes: u64,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { segment_bytes: 64 << 20 }
+    }
+}
+
+/// Where an unfinished write was cut off.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TornTail {
+    /// File name of the segment.
+    pub segment: String,
+    /// Where the good records end.
+    pub offset: u64,
+    /// How many bytes were dropped.
+    pub bytes: u64,
+}
+
+/// What [`AppendLog::open`] found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogRecovery {
+    /// The oldest record.
+    pub first: Lsn,
+    /// The number after the newest record.
+    pub next: Lsn,
+    /// What a crash had left unfinished; nobody was told that it was durable.
+    pub torn: Option<TornTail>,
+}
+
+/// Why a log cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Bytes that were durable are not what was written. Nothing was changed.
+    #[error("the log is damaged in segment {segment} at byte {offset}: {why}")]
+    Damaged {
+        /// File name of the segment.
+        segment: String,
+        /// Position in it.
+        offset: u64,
+        /// What is wrong there.
+        why: String,
+    },
+    /// A write or sync failed before, so what is durable is unknown; open again.
+    #[error("the log failed before; it must be opened again")]
+    Poisoned,
+    /// The record is longer than [`AppendLog::RECORD_BYTES_MAX`]. Nothing was written.
+    #[error("a record of {bytes} bytes is too long")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The log no longer goes back that far.
+    #[error("the log begins at record {first}")]
+    Gone {
+        /// The oldest record there is.
+        first: Lsn,
+    },
+    /// The disk failed or is full.
+    #[error("the log cannot be read or written: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// A segment file.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    /// Its first record; its name too.
+    first: Lsn,
+    /// Its length without a seal.
+    bytes: u64,
+}
+
+/// A log of records of up to 1 MB. One writer; calls block.
+pub struct AppendLog {
+    disk: Arc<dyn Disk>,
+    dir: String,
+    config: LogConfig,
+    /// Never empty; appended to is the last.
+    segments: Vec<Segment>,
+    /// The last segment.
+    file: Arc<dyn DiskFile>,
+    salt: u32,
+    next: Lsn,
+    /// Everything below is durable.
+    durable: Lsn,
+    poisoned: bool,
+    buffer: Vec<u8>,
+}
+
+impl AppendLog {
+    /// The longest record, in bytes.
+    pub const RECORD_BYTES_MAX: usize = 1 << 20;
+
+    /// Opens the log in `dir` (made if absent), checks every record, cuts off an unfinished tail and makes the rest durable.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] if bytes are wrong that had been durable; nothing was changed then. [`LogError::Io`] for the disk's.
+    pub fn open(disk: Arc<dyn Disk>, dir: &DiskPath, config: LogConfig) -> Result<(Self, LogRecovery), LogError> {
+        recover::open(disk, dir, config)
+    }
+
+    /// Writes a record. It survives kill -9 from now on, and power loss after the next [`Self::sync`].
+    ///
+    /// # Errors
+    /// [`LogError::TooLong`] changes nothing. [`LogError::Io`] poisons the log; [`LogError::Poisoned`] ever after.
+    pub fn append(&mut self, payload: &[u8]) -> Result<Lsn, LogError> {
+        if payload.len() > Self::RECORD_BYTES_MAX {
+            return Err(LogError::TooLong { bytes: payload.len() });
+        }
+        self.guarded(|log| log.write_record(payload))
+    }
+
+    /// Makes everything appended so far durable.
+    ///
+    /// # Errors
+    /// [`LogError::Io`] poisons the log, and whether what was appended is durable shows only when it is opened again;
+    /// [`LogError::Poisoned`] ever after.
+    pub fn sync(&mut self) -> Result<(), LogError> {
+        self.guarded(|log| {
+            if log.durable < log.next {
+                log.sync_segment()?;
+                log.seal();
+            }
+            Ok(())
+        })
+    }
+
+    /// The records from `from` on, up to the last one at the time of the call. Its items are [`LogError::Gone`] if records were
+    /// truncated, [`LogError::Damaged`] or [`LogError::Io`].
+    pub fn read(&self, from: Lsn) -> LogReader {
+        let skipped = self.segments.partition_point(|segment| segment.first <= from).saturating_sub(1);
+        LogReader::new(Arc::clone(&self.disk), self.dir.clone(), self.segments[skipped..].to_vec(), from, self.next)
+    }
+
+    /// Deletes whole segments whose records are all below `lsn`; never the last segment.
+    ///
+    /// # Errors
+    /// [`LogError::Io`] poisons the log; [`LogError::Poisoned`] ever after.
+    pub fn truncate_before(&mut self, lsn: Lsn) -> Result<(), LogError> {
+        self.guarded(|log| {
+            while log.segments.get(1).is_some_and(|second| second.first <= lsn) {
+                let oldest = log.segments.remove(0);
+                log.disk.remove(&recover::segment_path(&log.dir, oldest.first))?;
+                // One by one: a crash must never bring back an older segment without the one after it.
+                log.disk.sync_dir(&log.dir)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The number of the oldest record there is; that of the next one if there is none.
+    #[must_use]
+    pub fn first_lsn(&self) -> Lsn {
+        self.segments.first().map_or(self.next, |segment| segment.first)
+    }
+
+    /// The number that the next record gets.
+    #[must_use]
+    pub fn next_lsn(&self) -> Lsn {
+        self.next
+    }
+
+    /// Size of all segments in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Bytes from the segment that holds `lsn` on.
+    #[must_use]
+    pub(crate) fn bytes_from(&self, lsn: Lsn) -> u64 {
+        let skipped = self.segments.partition_point(|segment| segment.first <= lsn).saturating_sub(1);
+        self.segments[skipped..].iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// The first record of the oldest segment from which on there are at most `bytes` bytes, or of the last segment.
+    #[must_use]
+    pub(crate) fn first_within(&self, bytes: u64) -> Lsn {
+        let mut sum = 0;
+        let mut first = self.next;
+        for (index, segment) in self.segments.iter().rev().enumerate() {
+            sum += segment.bytes;
+            if index > 0 && sum > bytes {
+                break;
+            }
+            first = segment.first;
+        }
+        first
+    }
+
+    /// Cuts a torn tail off and makes what a killed owner may have left unsynced durable.
+    fn settle(&mut self, torn: bool) -> Result<(), LogError> {
+        if torn {
+            self.file.set_len(self.end())?;
+        }
+        self.sync_segment()?;
+        self.seal();
+        Ok(())
+    }
+
+    fn write_record(&mut self, payload: &[u8]) -> Result<Lsn, LogError> {
+        let bytes = (RecordHeader::BYTES + payload.len()) as u64;
+        if self.end() > FileHeader::BYTES as u64 && self.end() + bytes > self.config.segment_bytes {
+            self.sync_segment()?;
+            let (file, salt, segment) = recover::begin(&*self.disk, &self.dir, self.next)?;
+            (self.file, self.salt) = (file, salt);
+            self.segments.push(segment);
+        }
+        let number = self.next;
+        let unsynced = u32::try_from(number.0 - self.durable.0).map_err(io::Error::other)?;
+        self.buffer.clear();
+        encode_record(self.salt, number, unsynced, payload, &mut self.buffer);
+        self.file.write_all_at(&self.buffer, self.end())?;
+        if let Some(last) = self.segments.last_mut() {
+            last.bytes += bytes;
+        }
+        self.next = Lsn(number.0 + 1);
+        Ok(number)
+    }
+
+    fn sync_segment(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        self.durable = self.next;
+        Ok(())
+    }
+
+    /// Marks that everything is durable, so that damage to the last records shows. Not synced itself: that would double the cost
+    /// of a commit. A failure is of no consequence: the next record is written over it.
+    fn seal(&self) {
+        let head = RecordHeader { number: self.next, unsynced: 0, body: Body::Seal };
+        if let Err(error) = self.file.write_all_at(&head.encode(self.salt), self.end()) {
+            tracing::debug!(dir = self.dir, %error, "log not sealed");
+        }
+    }
+
+    /// Where the next record goes in the last segment.
+    fn end(&self) -> u64 {
+        self.segments.last().map_or(0, |last| last.bytes)
+    }
+
+    fn guarded<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, LogError>) -> Result<T, LogError> {
+        if self.poisoned {
+            return Err(LogError::Poisoned);
+        }
+        let result = step(self);
+        self.poisoned = result.is_err();
+        result
+    }
+}
