@@ -1,0 +1,325 @@
+//! The engine: everything that one end of a connection decides, and nothing that it does.
+//!
+//! Owns the calls under way, their order, the window, the credit and the timers. Knows no sockets, tasks or clocks: `now` is an
+//! argument. It never holds payload bytes that wait to be sent: the driver says how many of a call it has ready
+//! ([`Engine::payload_ready`]) and fills them into the frame that [`Engine::poll_frame`] returns.
+//!
+//! The verbs: a driver feeds `call`, `reply`, `payload_*`, `handle_frame`, `handle_timeout`, `reprioritise`, `cancel`, `unwanted`,
+//! `consumed`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are worth asking again.
+//!
+//! Invariants:
+//! - every own call ends with exactly one of [`Event::Reply`] and [`Event::Ended`];
+//! - every payload that was announced as incoming ends with exactly one `last` or [`Event::PayloadEnded`], unless unwanted;
+//! - a Control frame waits for what is in flight (at most the window) and one chunk, whatever else is queued;
+//! - memory is bounded by [`Settings`], whatever the peer sends.
+
+mod call;
+mod credit;
+mod frame;
+mod receive;
+mod scheduler;
+mod send;
+mod table;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod violation;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_proto::{Class, Instant};
+
+use self::call::{End, Entry, Header, Receiving, Sending, Unsent};
+pub(crate) use self::credit::Charge;
+use self::credit::{Allowance, Grants};
+pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
+use self::scheduler::Scheduler;
+use self::timers::{Liveness, Timer, Timers};
+pub(crate) use self::violation::Violation;
+use self::window::{Receipts, Window};
+use crate::error::{CallError, PayloadError};
+
+/// The status of a reply when the application let a call go unanswered.
+pub(crate) const STATUS_UNANSWERED: u32 = u32::MAX;
+/// The status of a reply when too many calls are under way.
+pub(crate) const STATUS_BUSY: u32 = u32::MAX - 1;
+/// The most calls under way from either end.
+pub(crate) const CALLS_MAX: usize = 1024;
+/// What each end may send of each class before the first Credit frame.
+pub(crate) const CREDIT_BYTES: u64 = 1024 * 1024;
+
+/// The numbers of an engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// The most body and payload in one frame, apart from one large body.
+    pub(crate) chunk_bytes: u64,
+    /// The most content in flight.
+    pub(crate) window_bytes: u64,
+    /// Credit of each class; the same at both ends.
+    pub(crate) credit_bytes: u64,
+    /// The most calls under way from either end.
+    pub(crate) calls_max: usize,
+}
+
+impl Default for Settings {
+    /// Measured over gRPC on loopback, two processes on a busy machine with 2 cores: 1.0 to 2.0 GB/s each way (1.2 to 2.3 without
+    /// an engine), and a Control call beside an upload takes 0.1 to 0.4 ms (median). Twice the window was not reliably faster
+    /// and made that 0.4 to 0.9 ms. Until the window adapts, a chunk also has to arrive within 10 s, or the link counts as dead.
+    fn default() -> Self {
+        Self { chunk_bytes: 64 * 1024, window_bytes: 512 * 1024, credit_bytes: CREDIT_BYTES, calls_max: CALLS_MAX }
+    }
+}
+
+/// A call to make.
+#[derive(Debug)]
+pub(crate) struct NewCall {
+    /// From this side's ids, not under way.
+    pub(crate) id: CallId,
+    pub(crate) class: Class,
+    pub(crate) method: u32,
+    pub(crate) body: Bytes,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) payload: Ready,
+}
+
+/// What the driver has of a payload when it announces it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Ready {
+    /// Bytes at hand.
+    pub(crate) bytes: u64,
+    /// Whether they are all.
+    pub(crate) finished: bool,
+}
+
+impl From<Ready> for Unsent {
+    fn from(ready: Ready) -> Self {
+        Self { ready: ready.bytes, end: if ready.finished { End::Finished } else { End::Open } }
+    }
+}
+
+/// What the driver has to act on.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// The peer calls.
+    Call { id: CallId, class: Class, method: u32, body: Bytes, data: Bytes, last: bool },
+    /// An own call is answered.
+    Reply { id: CallId, class: Class, status: u32, body: Bytes, data: Bytes, last: bool },
+    /// An own call has ended without an answer; its payload is not wanted any more.
+    Ended { id: CallId, error: CallError },
+    /// More of an incoming payload.
+    Data { id: CallId, class: Class, data: Bytes, last: bool },
+    /// An incoming payload has ended early.
+    PayloadEnded { id: CallId, error: PayloadError },
+    /// The peer wants no more of an outgoing payload.
+    PayloadUnwanted { id: CallId },
+    /// The caller of an incoming call has given it up; nobody waits for a reply.
+    Cancelled { id: CallId },
+    /// The peer has acknowledged payload of an own call.
+    Acknowledged { id: CallId, bytes: u64 },
+    /// The connection is over; nothing follows but the end of calls that are made nevertheless.
+    Closed { why: String },
+}
+
+/// A frame to send. `payload_bytes` of the call's payload go into it.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) frame: Frame,
+    pub(crate) payload: Option<(CallId, usize)>,
+}
+
+/// One end of one connection.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    side: Side,
+    settings: Settings,
+    calls: BTreeMap<CallId, Entry>,
+    /// How many of `calls` this end made.
+    own: usize,
+    deadlines: BTreeSet<(Instant, CallId)>,
+    scheduler: Scheduler,
+    queued_bytes: [u64; 5],
+    window: Window,
+    receipts: Receipts,
+    allowance: Allowance,
+    grants: Grants,
+    liveness: Liveness,
+    timers: Timers,
+    /// Frames without content. Bounded: at most three per call under way, two probes, one Close.
+    signals: VecDeque<FrameKind>,
+    events: VecDeque<Event>,
+    /// Why the connection is over.
+    closed: Option<String>,
+}
+
+impl Engine {
+    pub(crate) fn new(side: Side, settings: Settings, now: Instant) -> Self {
+        let mut engine = Self {
+            side,
+            settings,
+            calls: BTreeMap::new(),
+            own: 0,
+            deadlines: BTreeSet::new(),
+            scheduler: Scheduler::default(),
+            queued_bytes: [0; 5],
+            window: Window::new(settings.window_bytes),
+            receipts: Receipts::default(),
+            allowance: Allowance::new(settings.credit_bytes),
+            grants: Grants::new(settings.credit_bytes),
+            liveness: Liveness::new(now),
+            timers: Timers::default(),
+            signals: VecDeque::new(),
+            events: VecDeque::new(),
+            closed: None,
+        };
+        engine.set_timers(now);
+        engine
+    }
+
+    /// Makes a call. It ends with one [`Event::Reply`] or [`Event::Ended`].
+    pub(crate) fn call(&mut self, call: NewCall, now: Instant) {
+        let NewCall { id, class, method, body, timeout, payload } = call;
+        let refused = match &self.closed {
+            Some(why) => Some(CallError::Disconnected(why.clone())),
+            None => (self.own >= self.settings.calls_max).then_some(CallError::Busy),
+        };
+        if let Some(error) = refused {
+            self.events.push_back(Event::Ended { id, error });
+            return;
+        }
+        let deadline = timeout.map(|timeout| now + timeout);
+        self.deadlines.extend(deadline.map(|at| (at, id)));
+        let sending = Sending::First(Header::Call { method, body }, payload.into());
+        let receiving = Receiving::Reply;
+        let entry = Entry { class, sending, receiving, deadline: timeout.zip(deadline), lane: None };
+        self.own += 1;
+        self.insert(id, entry);
+        self.set_timers(now);
+    }
+
+    /// Answers an incoming call. Ignored if nobody waits for the answer any more.
+    pub(crate) fn reply(&mut self, id: CallId, status: u32, body: Bytes, payload: Ready) {
+        self.update(id, |entry| {
+            if matches!(entry.sending, Sending::Unanswered) {
+                entry.sending = Sending::First(Header::Reply { status, body }, payload.into());
+            }
+        });
+    }
+
+    /// Says that `bytes` more of an outgoing payload are at hand.
+    pub(crate) fn payload_ready(&mut self, id: CallId, bytes: u64) {
+        self.update(id, |entry| entry.add_ready(bytes));
+    }
+
+    /// Says that an outgoing payload has no more bytes.
+    pub(crate) fn payload_finished(&mut self, id: CallId) {
+        self.update(id, |entry| entry.end_payload(End::Finished));
+    }
+
+    /// Says that the rest of an outgoing payload cannot be had. What is ready but not sent does not go either.
+    pub(crate) fn payload_aborted(&mut self, id: CallId, why: String) {
+        self.update(id, |entry| entry.end_payload(End::Aborted(why)));
+    }
+
+    /// Says that nobody reads an incoming payload any more.
+    pub(crate) fn unwanted(&mut self, id: CallId) {
+        let Some(entry) = self.calls.get_mut(&id) else { return };
+        if entry.receiving == Receiving::Payload {
+            entry.receiving = Receiving::Unwanted;
+            self.signals.push_back(FrameKind::Stop { id });
+        }
+    }
+
+    /// Says that the application has taken bytes of a class, so that the peer may send as many again.
+    pub(crate) fn consumed(&mut self, charge: Charge) {
+        self.grants.consume(charge);
+    }
+
+    /// Gives an own call up. Does nothing once it is answered.
+    pub(crate) fn cancel(&mut self, id: CallId) {
+        self.give_up(id, CallError::Cancelled);
+    }
+
+    /// Moves what an own call has not sent, and its reply, to another class.
+    pub(crate) fn reprioritise(&mut self, id: CallId, class: Class) {
+        let Some(entry) = self.calls.get(&id) else { return };
+        if !self.side.owns(id) || entry.class == class || entry.receiving == Receiving::Unwanted {
+            return;
+        }
+        if !matches!(entry.sending, Sending::First(..)) {
+            let earlier = |kind: &FrameKind| matches!(kind, FrameKind::Reprioritise { id: other, .. } if *other == id);
+            self.signals.retain(|kind| !earlier(kind));
+            self.signals.push_back(FrameKind::Reprioritise { id, class });
+        }
+        self.update(id, |entry| entry.class = class);
+    }
+
+    /// Ends the connection and tells the peer why.
+    pub(crate) fn close(&mut self, why: &str) {
+        if self.closed.is_none() {
+            self.end_all(why);
+            self.signals.push_back(FrameKind::Close { why: why.to_owned() });
+        }
+    }
+
+    /// Notes that the carrier is gone.
+    pub(crate) fn disconnected(&mut self, why: &str) {
+        self.end_all(why);
+    }
+
+    /// What there is to act on.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] is due. Changes with every other verb.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.expired(now) {
+            match timer {
+                // Its frame is made by `poll_frame`.
+                Timer::Acknowledge => {}
+                Timer::Deadline => self.expire_calls(now),
+                Timer::Probe => self.probe(now),
+                // The peer had no chance to answer if this end itself slept.
+                Timer::Dead if self.liveness.slept(now) => self.probe(now),
+                Timer::Dead => {
+                    let silence = self.liveness.silence(now).as_secs();
+                    self.close(&format!("no answer for {silence} s"));
+                }
+            }
+        }
+        self.set_timers(now);
+    }
+
+    /// Whether somebody here waits for the peer, so that its silence is to be noticed soon.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.own > 0 || self.window.unacknowledged_bytes() > 0
+    }
+
+    /// Smallest round-trip time of late.
+    pub(crate) fn rtt_min(&self) -> Option<Duration> {
+        self.window.rtt_min()
+    }
+
+    /// Bytes waiting to be sent, by class.
+    pub(crate) fn queued_bytes(&self) -> [u64; 5] {
+        self.queued_bytes
+    }
+
+    /// Bytes sent and not acknowledged.
+    pub(crate) fn unacknowledged_bytes(&self) -> u64 {
+        self.window.unacknowledged_bytes()
+    }
+
+    /// The chunk size in use: the driver holds about two of each payload ready.
+    pub(crate) fn chunk_bytes(&self) -> u64 {
+        self.settings.chunk_bytes
+    }
+}

@@ -1,0 +1,233 @@
+//! One call under way, as one end sees it: what it still has to send, and what it still expects.
+//!
+//! Each end sends one message per call, the call or its reply: a header, then a payload. A message ends with exactly one of: a
+//! content frame marked last, Abort, or (the caller's) Cancel. A call is forgotten when both messages have ended, so that no
+//! frame ever meets an unknown call, except those that can cross an end on their way: Cancel, Stop and Reprioritise.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_proto::{Class, Instant};
+
+use super::Charge;
+use super::frame::{CONTROL_BYTES_MAX, CallId, FrameKind};
+use super::scheduler::Turn;
+
+/// Replies up to this size are Control, so that a long download does not starve the answers of stores.
+const CONTROL_REPLY_BYTES_MAX: u64 = 1024;
+
+/// A call under way.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// As the caller wants it now.
+    pub(super) class: Class,
+    pub(super) sending: Sending,
+    pub(super) receiving: Receiving,
+    /// After how long, and so when, the caller gives up.
+    pub(super) deadline: Option<(Duration, Instant)>,
+    /// The class it is queued in, while it has something to send.
+    pub(super) lane: Option<Class>,
+}
+
+/// This end's message.
+#[derive(Debug)]
+pub(super) enum Sending {
+    /// Of an incoming call: the application has not answered.
+    Unanswered,
+    /// Nothing of it has gone.
+    First(Header, Unsent),
+    /// The header has gone.
+    Rest(Unsent),
+    /// It has ended.
+    Done,
+}
+
+/// The other end's message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Receiving {
+    /// Of an own call: the reply has not come.
+    Reply,
+    /// More payload is to come.
+    Payload,
+    /// Nobody here wants it: what comes is thrown away until it ends.
+    Unwanted,
+    /// It has ended.
+    Done,
+}
+
+/// How a message begins.
+#[derive(Debug)]
+pub(super) enum Header {
+    Call { method: u32, body: Bytes },
+    Reply { status: u32, body: Bytes },
+}
+
+impl Header {
+    fn body_len(&self) -> u64 {
+        match self {
+            Self::Call { body, .. } | Self::Reply { body, .. } => body.len() as u64,
+        }
+    }
+
+    fn into_frame(self, id: CallId, class: Class, last: bool) -> FrameKind {
+        let data = Bytes::new();
+        match self {
+            Self::Call { method, body } => FrameKind::Call { id, class, method, body, data, last },
+            Self::Reply { status, body } => FrameKind::Reply { id, class, status, body, data, last },
+        }
+    }
+}
+
+/// Payload that has not gone yet.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    /// Bytes the driver holds ready.
+    pub(super) ready: u64,
+    pub(super) end: End,
+}
+
+/// What follows the bytes that are ready.
+#[derive(Debug)]
+pub(super) enum End {
+    /// More, later.
+    Open,
+    /// Nothing: they are the last.
+    Finished,
+    /// Nothing: the rest could not be had, and the ready ones do not go either.
+    Aborted(String),
+}
+
+/// A frame that could go, and what it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next {
+    /// Bytes of payload in it.
+    pub(super) payload_bytes: u64,
+    /// Bytes of header body in it.
+    pub(super) body_bytes: u64,
+    /// Whether the body needs credit: that of a reply does not, the caller has asked for it.
+    charged_body: bool,
+    /// False for Abort, which needs neither credit nor window.
+    pub(super) content: bool,
+}
+
+impl Next {
+    /// What it takes of the credit of its class.
+    pub(super) fn charge(&self, class: Class) -> Charge {
+        let body = Charge::of(class, if self.charged_body { self.body_bytes } else { 0 });
+        Charge { class, bytes: body.bytes + Charge::of(class, self.payload_bytes).bytes }
+    }
+}
+
+impl Entry {
+    /// Bytes waiting to go.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        match &self.sending {
+            Sending::First(header, unsent) => header.body_len() + unsent.ready,
+            Sending::Rest(unsent) => unsent.ready,
+            Sending::Unanswered | Sending::Done => 0,
+        }
+    }
+
+    /// The class in which the next frame has to travel, if there is one to send.
+    pub(super) fn wanted_lane(&self) -> Option<(Class, Turn)> {
+        let bulk = if self.class == Class::Control { Class::Fetch } else { self.class };
+        match &self.sending {
+            Sending::First(header, unsent) => {
+                let whole = matches!(unsent.end, End::Finished);
+                let bytes = header.body_len() + unsent.ready;
+                let control = match header {
+                    Header::Call { .. } => self.class == Class::Control && bytes <= CONTROL_BYTES_MAX,
+                    Header::Reply { .. } if self.class == Class::Control => bytes <= CONTROL_BYTES_MAX,
+                    Header::Reply { .. } => bytes <= CONTROL_REPLY_BYTES_MAX,
+                };
+                Some((if whole && control { Class::Control } else { bulk }, Turn::First))
+            }
+            Sending::Rest(unsent) if unsent.ready > 0 || !matches!(unsent.end, End::Open) => Some((bulk, Turn::Next)),
+            Sending::Rest(_) | Sending::Unanswered | Sending::Done => None,
+        }
+    }
+
+    /// The next frame's size, if there is one to send.
+    pub(super) fn next(&self, chunk_bytes: u64) -> Option<Next> {
+        match &self.sending {
+            Sending::First(header, unsent) => {
+                let body_bytes = header.body_len();
+                let room = chunk_bytes.saturating_sub(body_bytes);
+                let payload_bytes = if matches!(unsent.end, End::Aborted(_)) { 0 } else { unsent.ready.min(room) };
+                let charged_body = matches!(header, Header::Call { .. });
+                Some(Next { payload_bytes, body_bytes, charged_body, content: true })
+            }
+            Sending::Rest(Unsent { end: End::Aborted(_), .. }) => {
+                Some(Next { payload_bytes: 0, body_bytes: 0, charged_body: false, content: false })
+            }
+            Sending::Rest(unsent) => {
+                let payload_bytes = unsent.ready.min(chunk_bytes);
+                Some(Next { payload_bytes, body_bytes: 0, charged_body: false, content: true })
+            }
+            Sending::Unanswered | Sending::Done => None,
+        }
+    }
+
+    /// Makes the frame that [`Self::next`] described, without its data.
+    pub(super) fn take_frame(&mut self, id: CallId, class: Class, next: Next) -> Option<FrameKind> {
+        let (header, mut unsent) = match std::mem::replace(&mut self.sending, Sending::Done) {
+            Sending::First(header, unsent) => (Some(header), unsent),
+            Sending::Rest(unsent) => (None, unsent),
+            idle @ (Sending::Unanswered | Sending::Done) => {
+                self.sending = idle;
+                return None;
+            }
+        };
+        if let (None, End::Aborted(why)) = (&header, &mut unsent.end) {
+            return Some(FrameKind::Abort { id, why: std::mem::take(why) });
+        }
+        unsent.ready -= next.payload_bytes;
+        let last = unsent.ready == 0 && matches!(unsent.end, End::Finished);
+        if !last {
+            self.sending = Sending::Rest(unsent);
+        }
+        Some(match header {
+            Some(header) => header.into_frame(id, class, last),
+            None => FrameKind::Data { id, class, data: Bytes::new(), last },
+        })
+    }
+
+    /// More of the payload is ready.
+    pub(super) fn add_ready(&mut self, bytes: u64) {
+        if let Sending::First(_, unsent) | Sending::Rest(unsent) = &mut self.sending
+            && matches!(unsent.end, End::Open)
+        {
+            unsent.ready += bytes;
+        }
+    }
+
+    /// No more of the payload will be ready. What ended stays ended, but an abort overtakes a finish.
+    pub(super) fn end_payload(&mut self, end: End) {
+        if let Sending::First(_, unsent) | Sending::Rest(unsent) = &mut self.sending {
+            match (&unsent.end, &end) {
+                (End::Open, End::Finished) => unsent.end = end,
+                (End::Open | End::Finished, End::Aborted(_)) => {
+                    unsent.ready = 0;
+                    unsent.end = end;
+                }
+                (_, End::Open) | (End::Finished | End::Aborted(_), End::Finished) | (End::Aborted(_), _) => {}
+            }
+        }
+    }
+
+    /// Ends this end's message as soon as possible, because the other end wants no more of it.
+    pub(super) fn cut_sending(&mut self, why: &str) {
+        match self.sending {
+            Sending::Unanswered | Sending::First(..) => {
+                self.sending = Sending::Rest(Unsent { ready: 0, end: End::Aborted(why.to_owned()) });
+            }
+            Sending::Rest(_) => self.end_payload(End::Aborted(why.to_owned())),
+            Sending::Done => {}
+        }
+    }
+
+    /// Whether both messages have ended.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.sending, Sending::Done) && self.receiving == Receiving::Done
+    }
+}

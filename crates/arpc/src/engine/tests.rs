@@ -1,0 +1,9 @@
+//! Tests of the engine, with two engines over a model of a link.
+
+mod calls;
+mod hostile;
+mod liveness;
+mod pair;
+mod priority;
+mod robustness;
+mod window;

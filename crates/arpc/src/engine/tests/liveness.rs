@@ -1,0 +1,93 @@
+//! Silence is noticed, and silence alone costs nothing.
+
+use std::time::Duration;
+
+use mafs_proto::{Class, Instant};
+
+use super::pair::{ANSWERS, Application, FAST, Outcome, Pair, SETTINGS};
+use crate::CallError;
+use crate::engine::FrameKind;
+
+const SILENT: Application = Application { answers: false, ..ANSWERS };
+
+fn seconds(seconds: u64) -> Instant {
+    Instant(seconds * 1_000_000_000)
+}
+
+#[test]
+fn dead_peer_is_given_up_after_10_s_when_it_owes_an_answer() {
+    let mut pair = Pair::new(SETTINGS, FAST, [SILENT; 2]);
+    let id = pair.ends[0].call(Class::Fetch, 0, None, pair.now);
+    let end = &mut pair.ends[0];
+    let mut probes = 0;
+    while end.closed.is_none() {
+        while let Some(frame) = end.next_frame(pair.now) {
+            probes += u32::from(matches!(frame.kind, FrameKind::Probe { .. }));
+        }
+        pair.now = end.engine.poll_timeout().unwrap();
+        end.engine.handle_timeout(pair.now);
+        if end.engine.poll_timeout().is_none() {
+            break;
+        }
+    }
+    assert_eq!((probes, pair.now), (1, seconds(10)));
+    pair.run(Duration::ZERO);
+    let why = "no answer for 10 s".to_owned();
+    assert_eq!(pair.ends[0].outcomes[&id], [Outcome::Error(CallError::Disconnected(why))]);
+}
+
+#[test]
+fn slow_answer_is_waited_for_while_probes_are_answered() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS, SILENT]);
+    let id = pair.ends[0].call(Class::Fetch, 0, None, pair.now);
+    pair.run(Duration::from_secs(120));
+    assert_eq!((&pair.ends[0].outcomes[&id][..], &pair.ends[0].closed), (&[][..], &None));
+}
+
+#[test]
+fn idle_connection_wakes_every_20_s_and_notices_a_dead_peer_within_30() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS; 2]);
+    let end = &mut pair.ends[0];
+    assert_eq!(end.engine.poll_timeout(), Some(seconds(20)));
+    end.engine.handle_timeout(seconds(20));
+    assert!(matches!(end.next_frame(seconds(20)).unwrap().kind, FrameKind::Probe { .. }));
+    assert_eq!(end.engine.poll_timeout(), Some(seconds(28)));
+    end.engine.handle_timeout(seconds(28));
+    assert!(matches!(end.next_frame(seconds(28)).unwrap().kind, FrameKind::Close { .. }));
+    assert_eq!(end.engine.poll_timeout(), None);
+}
+
+#[test]
+fn call_after_a_long_idle_time_gets_its_full_patience() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS; 2]);
+    pair.now = seconds(19);
+    pair.ends[0].call(Class::Fetch, 0, None, pair.now);
+    assert_eq!(pair.ends[0].engine.poll_timeout(), Some(seconds(21)));
+}
+
+#[test]
+fn suspend_is_not_taken_for_a_dead_peer() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS, SILENT]);
+    pair.ends[0].call(Class::Fetch, 0, None, pair.now);
+    pair.run(Duration::from_secs(1));
+    pair.now = seconds(7200);
+    pair.run(Duration::from_secs(30));
+    assert_eq!(pair.ends[0].closed, None);
+
+    // Nor one that begins between a probe and its answer.
+    while !pair.ends[0].next_frame(pair.now).is_some_and(|frame| matches!(frame.kind, FrameKind::Probe { .. })) {
+        pair.now = pair.ends[0].engine.poll_timeout().unwrap().max(pair.now);
+        pair.ends[0].engine.handle_timeout(pair.now);
+    }
+    pair.now = pair.now + Duration::from_secs(3600);
+    pair.run(Duration::from_secs(30));
+    assert_eq!(pair.ends[0].closed, None);
+}
+
+#[test]
+fn idle_engines_exchange_nothing_but_probes() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS; 2]);
+    pair.run(Duration::from_secs(3600));
+    assert!(pair.carried <= 4 * 180, "{}", pair.carried);
+    assert_eq!((&pair.ends[0].closed, &pair.ends[1].closed), (&None, &None));
+}

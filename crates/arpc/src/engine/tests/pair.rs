@@ -1,0 +1,231 @@
+//! Two engines, a link between them, and applications that answer: all in virtual time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_proto::{Class, Instant};
+
+use crate::engine::{CallId, Charge, Engine, Event, Frame, FrameKind, NewCall, Outgoing, Ready, Settings, Side};
+
+/// Small numbers, so that every limit is met often.
+pub(super) const SETTINGS: Settings =
+    Settings { chunk_bytes: 2000, window_bytes: 8000, credit_bytes: 20_000, calls_max: 8 };
+
+/// A link: each direction carries one frame after another at `rate`, then takes `delay`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkModel {
+    pub(super) delay: Duration,
+    pub(super) bytes_per_s: u64,
+}
+
+/// What one application does with calls that come in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Application {
+    pub(super) reply_bytes: u64,
+    /// Takes the payloads that arrive, so that credit returns.
+    pub(super) reads: bool,
+    pub(super) answers: bool,
+}
+
+/// How an own call ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    Status(u32),
+    Error(crate::CallError),
+}
+
+/// One engine and what its application knows.
+pub(super) struct End {
+    pub(super) engine: Engine,
+    pub(super) application: Application,
+    pub(super) outcomes: BTreeMap<CallId, Vec<Outcome>>,
+    /// Bytes received of each incoming payload, and how often it ended.
+    pub(super) received: BTreeMap<CallId, (u64, u32)>,
+    /// Kinds and classes of the content sent, for tests of order.
+    pub(super) sent: Vec<(Instant, CallId, Class, u64)>,
+    pub(super) closed: Option<String>,
+    /// Bytes sent of each outgoing payload.
+    offsets: BTreeMap<CallId, u64>,
+    next_id: u64,
+    wire: VecDeque<(Instant, Frame)>,
+    free_at: Instant,
+}
+
+/// The byte at a place of a payload, so that loss, repetition and disorder show.
+#[allow(clippy::cast_possible_truncation, reason = "below 251")]
+fn pattern(id: CallId, offset: u64) -> u8 {
+    ((id.0 * 31 + offset) % 251) as u8
+}
+
+impl End {
+    fn new(side: Side, settings: Settings, application: Application) -> Self {
+        Self {
+            engine: Engine::new(side, settings, Instant(0)),
+            application,
+            outcomes: BTreeMap::new(),
+            received: BTreeMap::new(),
+            sent: Vec::new(),
+            closed: None,
+            offsets: BTreeMap::new(),
+            next_id: side.first_id(),
+            wire: VecDeque::new(),
+            free_at: Instant(0),
+        }
+    }
+
+    /// Calls with a payload that is all at hand.
+    pub(super) fn call(&mut self, class: Class, payload: u64, timeout: Option<Duration>, now: Instant) -> CallId {
+        let ready = Ready { bytes: payload, finished: true };
+        self.call_ready(class, ready, timeout, now)
+    }
+
+    pub(super) fn call_ready(
+        &mut self,
+        class: Class,
+        payload: Ready,
+        timeout: Option<Duration>,
+        now: Instant,
+    ) -> CallId {
+        let id = CallId(self.next_id);
+        self.next_id += 2;
+        self.outcomes.insert(id, Vec::new());
+        let body = Bytes::from_static(b"request");
+        self.engine.call(NewCall { id, class, method: 7, body, timeout, payload }, now);
+        id
+    }
+
+    fn settle(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                Event::Call { id, class, body, data, last, .. } => {
+                    self.engine.consumed(Charge::of(class, body.len() as u64));
+                    self.receive(id, class, &data, last);
+                    if self.application.answers {
+                        let payload = Ready { bytes: self.application.reply_bytes, finished: true };
+                        self.engine.reply(id, 0, Bytes::new(), payload);
+                    }
+                }
+                Event::Reply { id, class, status, data, last, .. } => {
+                    self.outcomes.entry(id).or_default().push(Outcome::Status(status));
+                    self.receive(id, class, &data, last);
+                }
+                Event::Ended { id, error } => self.outcomes.entry(id).or_default().push(Outcome::Error(error)),
+                Event::Data { id, class, data, last } => self.receive(id, class, &data, last),
+                Event::PayloadEnded { id, .. } => self.received.entry(id).or_default().1 += 1,
+                Event::Closed { why } => {
+                    assert_eq!(self.closed.replace(why), None, "closed twice");
+                }
+                Event::PayloadUnwanted { .. } | Event::Cancelled { .. } | Event::Acknowledged { .. } => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, id: CallId, class: Class, data: &[u8], last: bool) {
+        let (offset, ends) = self.received.entry(id).or_default();
+        assert_eq!(*ends, 0, "payload of {id:?} goes on after its end");
+        for byte in data {
+            assert_eq!(*byte, pattern(id, *offset), "payload of {id:?} at {offset}");
+            *offset += 1;
+        }
+        *ends += u32::from(last);
+        if self.application.reads {
+            self.engine.consumed(Charge::of(class, data.len() as u64));
+        }
+    }
+
+    /// The next frame with its payload filled in.
+    pub(super) fn next_frame(&mut self, now: Instant) -> Option<Frame> {
+        let Outgoing { mut frame, payload } = self.engine.poll_frame(now)?;
+        if let Some((id, count)) = payload {
+            let offset = self.offsets.entry(id).or_default();
+            let bytes: Vec<u8> = (*offset..*offset + count as u64).map(|at| pattern(id, at)).collect();
+            *offset += count as u64;
+            frame.kind.set_data(bytes.into());
+        }
+        if let FrameKind::Call { id, class, .. }
+        | FrameKind::Data { id, class, .. }
+        | FrameKind::Reply { id, class, .. } = &frame.kind
+        {
+            self.sent.push((now, *id, *class, frame.kind.cost()));
+        }
+        Some(frame)
+    }
+}
+
+/// Both ends and the time.
+pub(super) struct Pair {
+    pub(super) ends: [End; 2],
+    pub(super) now: Instant,
+    link: LinkModel,
+    /// Frames carried so far.
+    pub(super) carried: usize,
+}
+
+impl Pair {
+    pub(super) fn new(settings: Settings, link: LinkModel, applications: [Application; 2]) -> Self {
+        let [left, right] = applications;
+        let ends = [End::new(Side::Connector, settings, left), End::new(Side::Acceptor, settings, right)];
+        Self { ends, now: Instant(0), link, carried: 0 }
+    }
+
+    /// Lets the engines put on the link all they want: the worst case for priority.
+    fn transmit(&mut self) {
+        for end in &mut self.ends {
+            end.settle();
+            while let Some(frame) = end.next_frame(self.now) {
+                let bytes = frame.kind.cost().max(16);
+                let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.link.bytes_per_s);
+                end.free_at = end.free_at.max(self.now) + takes;
+                end.wire.push_back((end.free_at + self.link.delay, frame));
+            }
+            end.settle();
+        }
+    }
+
+    /// Moves to the next thing that happens, at most to `until`; false if that is reached.
+    pub(super) fn step(&mut self, until: Instant) -> bool {
+        self.transmit();
+        let arrivals = self.ends.iter().filter_map(|end| end.wire.front().map(|(at, _)| *at));
+        let timers = self.ends.iter().filter_map(|end| end.engine.poll_timeout());
+        let next = arrivals.chain(timers).min().map_or(until, |at| at.max(self.now));
+        if next >= until {
+            self.now = until;
+            return false;
+        }
+        self.now = next;
+        for index in 0..2 {
+            while self.ends[index].wire.front().is_some_and(|(at, _)| *at <= next) {
+                let Some((_, frame)) = self.ends[index].wire.pop_front() else { break };
+                self.carried += 1;
+                let wire = frame.into_wire();
+                self.ends[1 - index].engine.handle_frame(Frame::parse(wire), next);
+            }
+        }
+        for end in &mut self.ends {
+            if end.engine.poll_timeout().is_some_and(|at| at <= next) {
+                end.engine.handle_timeout(next);
+            }
+            end.settle();
+        }
+        true
+    }
+
+    pub(super) fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.step(until) {}
+        self.transmit();
+    }
+
+    /// The carrier breaks: frames on their way are lost.
+    pub(super) fn disconnect(&mut self) {
+        for end in &mut self.ends {
+            end.wire.clear();
+            end.engine.disconnected("the link broke");
+            end.settle();
+        }
+    }
+}
+
+pub(super) const FAST: LinkModel = LinkModel { delay: Duration::from_millis(1), bytes_per_s: 100_000_000 };
+pub(super) const ANSWERS: Application = Application { reply_bytes: 0, reads: true, answers: true };

@@ -1,0 +1,144 @@
+//! What may be in flight, what may lie unread, and what is acknowledged when.
+
+use std::time::Duration;
+
+use mafs_proto::{Class, Instant};
+use proptest::prelude::*;
+
+use super::pair::{ANSWERS, Application, End, FAST, LinkModel, Pair, SETTINGS};
+use crate::engine::frame::{Acknowledgement, CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, CallId};
+use crate::engine::window::{Admission, EXEMPT_FRAMES_MAX, Receipts, Window};
+use crate::engine::{Charge, FrameKind};
+
+/// The most that may be in flight.
+const IN_FLIGHT_MAX: u64 =
+    SETTINGS.window_bytes + EXEMPT_FRAMES_MAX as u64 * (CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES);
+
+fn sent_without_acknowledgement(end: &mut End) -> u64 {
+    let mut bytes = 0;
+    while let Some(frame) = end.next_frame(Instant(0)) {
+        bytes += frame.kind.cost();
+    }
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn invariant_7_no_more_than_the_window_waits_below_the_engine(
+        calls in proptest::collection::vec((0..5u32, 0..30_000u64), 1..8),
+    ) {
+        let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS; 2]);
+        for (class, bytes) in calls {
+            pair.ends[0].call(Class::from_index(class).unwrap(), bytes, None, Instant(0));
+            prop_assert!(sent_without_acknowledgement(&mut pair.ends[0]) <= IN_FLIGHT_MAX);
+        }
+        prop_assert!(pair.ends[0].engine.unacknowledged_bytes() <= IN_FLIGHT_MAX);
+    }
+
+    #[test]
+    fn frames_larger_than_the_window_still_go_one_by_one(bytes in 1..100_000u64) {
+        let mut window = Window::new(10);
+        prop_assert_eq!(window.admit(bytes, false), Some(Admission::Charged));
+        window.send(bytes, Admission::Charged, CallId(1), bytes, Instant(0));
+        prop_assert_eq!(window.admit(1, false).is_some(), bytes < 10);
+    }
+}
+
+#[test]
+fn four_small_control_frames_pass_a_full_window() {
+    let mut window = Window::new(1000);
+    window.send(1000, Admission::Charged, CallId(1), 1000, Instant(0));
+    for _ in 0..EXEMPT_FRAMES_MAX {
+        assert_eq!(window.admit(100, false), None);
+        assert_eq!(window.admit(CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES + 1, true), None);
+        assert_eq!(window.admit(100, true), Some(Admission::Exempt));
+        window.send(100, Admission::Exempt, CallId(3), 0, Instant(0));
+    }
+    assert_eq!(window.admit(100, true), None);
+    let all = Acknowledgement { bytes: 1400, delay: Duration::ZERO };
+    window.acknowledge(all, Instant(5), |_, _| ()).unwrap();
+    assert_eq!(window.unacknowledged_bytes(), 0);
+    assert_eq!(window.admit(1000, false), Some(Admission::Charged));
+}
+
+#[test]
+fn round_trip_time_leaves_out_what_the_peer_waited() {
+    let link = LinkModel { delay: Duration::from_millis(20), bytes_per_s: 1_000_000_000 };
+    let mut pair = Pair::new(SETTINGS, link, [ANSWERS, Application { answers: false, ..ANSWERS }]);
+    pair.ends[0].call(Class::Control, 0, None, pair.now);
+    pair.run(Duration::from_secs(1));
+    let rtt = pair.ends[0].engine.rtt_min().unwrap();
+    assert!((Duration::from_millis(40)..Duration::from_micros(40_100)).contains(&rtt), "{rtt:?}");
+}
+
+#[test]
+fn old_round_trip_minimum_is_forgotten() {
+    let mut window = Window::new(1000);
+    let mut sample = |at_s: u64, rtt_ms: u64| {
+        let at = Instant(at_s * 1_000_000_000);
+        window.send(100, Admission::Charged, CallId(1), 0, at);
+        let bytes = window.unacknowledged_bytes() + at_s / 4 * 100;
+        let ack = Acknowledgement { bytes, delay: Duration::ZERO };
+        window.acknowledge(ack, at + Duration::from_millis(rtt_ms), |_, _| ()).unwrap();
+        window.rtt_min()
+    };
+    assert_eq!(sample(0, 10), Some(Duration::from_millis(10)));
+    for at in [4, 8, 12, 16, 20] {
+        sample(at, 50);
+    }
+    assert_eq!(sample(24, 50), Some(Duration::from_millis(50)));
+}
+
+#[test]
+fn chunks_are_acknowledged_at_once_and_together_and_small_frames_later() {
+    let mut receipts = Receipts::default();
+    receipts.receive(50, Instant(0));
+    assert_eq!(receipts.due(), Some(Instant(5_000_000)));
+    receipts.receive(2000, Instant(1000));
+    receipts.receive(2000, Instant(2000));
+    assert_eq!(receipts.due(), Some(Instant(2000)));
+    let ack = receipts.take(Instant(5000)).unwrap();
+    assert_eq!((ack.bytes, ack.delay), (4050, Duration::from_micros(3)));
+    assert_eq!(receipts.take(Instant(6000)), None);
+}
+
+#[test]
+fn unread_payload_stops_at_its_credit_and_leaves_other_classes_theirs() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS, Application { reads: false, answers: false, ..ANSWERS }]);
+    let stuck = pair.ends[0].call(Class::Store, 1_000_000, None, pair.now);
+    pair.run(Duration::from_secs(1));
+    let arrived = pair.ends[1].received[&stuck].0;
+    assert!(arrived <= SETTINGS.credit_bytes && arrived > SETTINGS.credit_bytes / 2, "{arrived}");
+
+    let pulled = pair.ends[0].call(Class::Fetch, 5000, None, pair.now);
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.ends[1].received[&pulled], (5000, 1));
+
+    // Raised to another class the store goes on with that one's credit.
+    pair.ends[0].engine.reprioritise(stuck, Class::Prefetch);
+    pair.run(Duration::from_secs(1));
+    assert!(pair.ends[1].received[&stuck].0 > arrived);
+}
+
+#[test]
+fn credit_returns_when_the_application_takes_the_bytes() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS, Application { reads: false, answers: false, ..ANSWERS }]);
+    let id = pair.ends[0].call(Class::Store, 60_000, None, pair.now);
+    for _ in 0..100 {
+        pair.run(Duration::from_millis(100));
+        pair.ends[1].engine.consumed(Charge { class: Class::Store, bytes: 2000 });
+    }
+    assert_eq!(pair.ends[1].received[&id], (60_000, 1));
+}
+
+#[test]
+fn acknowledgements_ride_on_other_frames_when_they_can() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS; 2]);
+    pair.ends[0].call(Class::Control, 0, None, pair.now);
+    pair.run(Duration::from_millis(4));
+    // Call and reply; the reply has the acknowledgement of the call on it.
+    assert_eq!(pair.carried, 2);
+    assert_eq!(pair.ends[0].engine.unacknowledged_bytes(), 0);
+    let idle = pair.ends[0].next_frame(pair.now);
+    assert!(idle.is_none_or(|frame| frame.kind != FrameKind::Acknowledge), "small frames are acknowledged later");
+}
