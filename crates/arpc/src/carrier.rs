@@ -1,0 +1,34 @@
+//! Carriers: ordered, reliable ways to move frames between two peers.
+//!
+//! A carrier holds only a few frames by itself: what waits to be sent waits in the engine, where it can still be overtaken.
+
+pub mod grpc;
+pub mod memory;
+
+use std::fmt;
+use std::pin::Pin;
+
+use futures_util::Stream;
+use tokio::sync::mpsc;
+
+use crate::engine::Side;
+use crate::wire;
+
+/// How many frames wait between the driver and the transport.
+const SINK_FRAMES: usize = 2;
+
+/// Frames from the peer; an error says how the connection ended.
+type FrameStream = Pin<Box<dyn Stream<Item = Result<wire::Frame, String>> + Send>>;
+
+/// One end of a connection that moves frames in order. Dropping it ends the connection.
+pub struct Carrier {
+    pub(crate) side: Side,
+    pub(crate) sink: mpsc::Sender<wire::Frame>,
+    pub(crate) stream: FrameStream,
+}
+
+impl fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Carrier").field("side", &self.side).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,89 @@
+//! Frames in a bidirectional gRPC stream, over TCP or a UNIX socket.
+//!
+//! HTTP/2's own flow control is set out of the way (the engine's window and credit rule), and so are its pings.
+
+mod client;
+mod server;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use futures_util::{Stream, StreamExt};
+use tonic::{Status, Streaming};
+
+pub use self::client::connect;
+pub use self::server::Listener;
+use crate::engine::CONTENT_BYTES_MAX;
+use crate::wire;
+
+/// The most bytes of an encoded frame: its content and room for its fields.
+const FRAME_BYTES_MAX: usize = CONTENT_BYTES_MAX + 8 * 1024;
+/// HTTP/2 windows, far above what the engine lets be in flight (facts.md section 2: small ones cap the rate of long paths).
+const STREAM_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// `host:port`, resolved when connecting.
+    Tcp(String),
+    /// A UNIX socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host_port) => f.write_str(host_port),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The host's name has no address.
+    #[error("cannot find the host of {address}: {source}")]
+    UnknownHost {
+        /// What was to be resolved.
+        address: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Nobody answers there.
+    #[error("cannot connect to {address}: {source}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Somebody answers, but does not speak this protocol.
+    #[error("{address} answers, but not as a mafs server: {why}")]
+    NotMafs {
+        /// Where.
+        address: String,
+        /// What it did.
+        why: String,
+    },
+}
+
+/// The frames of a gRPC stream; its errors in words.
+fn frames(stream: Streaming<wire::Frame>) -> impl Stream<Item = Result<wire::Frame, String>> + Send {
+    stream.map(|frame| frame.map_err(|status| format!("the connection failed: {}", in_words(&status))))
+}
+
+/// The message of a status, and of the innermost error behind it, which is what tells a reader something.
+fn in_words(status: &Status) -> String {
+    let mut innermost = None;
+    let mut error = std::error::Error::source(status);
+    while let Some(source) = error {
+        innermost = Some(source.to_string());
+        error = source.source();
+    }
+    match innermost {
+        Some(cause) if cause != status.message() => format!("{} ({cause})", status.message()),
+        Some(_) | None => status.message().to_owned(),
+    }
+}

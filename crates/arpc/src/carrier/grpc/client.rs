@@ -1,0 +1,111 @@
+//! The connecting end.
+
+use std::io;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tower::service_fn;
+
+use super::{Address, CONNECTION_WINDOW_BYTES, ConnectError, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, in_words};
+use crate::carrier::{Carrier, SINK_FRAMES};
+use crate::engine::Side;
+use crate::wire::arpc_client::ArpcClient;
+
+/// How long somebody who accepted a connection may take to answer as a mafs server.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Connects to a server.
+///
+/// # Errors
+/// [`ConnectError`]; the call itself has no deadline while it resolves and connects, callers set one around it. A peer that
+/// accepts and then says nothing for 5 s is `NotMafs`.
+pub async fn connect(address: &Address) -> Result<Carrier, ConnectError> {
+    match address {
+        Address::Tcp(host_port) => attach(connect_tcp(host_port).await?, address).await,
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(|source| unreachable(address, source))?;
+            attach(stream, address).await
+        }
+    }
+}
+
+async fn connect_tcp(host_port: &str) -> Result<TcpStream, ConnectError> {
+    let unknown = |source| ConnectError::UnknownHost { address: host_port.to_owned(), source };
+    let mut failed = None;
+    for address in lookup_host(host_port).await.map_err(unknown)? {
+        match TcpStream::connect(address).await.and_then(|stream| stream.set_nodelay(true).map(|()| stream)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(match failed {
+        Some(source) => ConnectError::Unreachable { address: host_port.to_owned(), source },
+        None => unknown(io::Error::other("the name has no address")),
+    })
+}
+
+/// Opens the gRPC stream over a connection.
+async fn attach<T>(connection: T, address: &Address) -> Result<Carrier, ConnectError>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let not_mafs = |why: String| ConnectError::NotMafs { address: address.to_string(), why };
+    let opened = async {
+        let channel = channel(connection).await.map_err(|error| Status::from_error(error.into()))?;
+        let (sink, sent) = mpsc::channel(SINK_FRAMES);
+        let mut client = ArpcClient::new(channel).max_decoding_message_size(FRAME_BYTES_MAX);
+        let received = client.attach(ReceiverStream::new(sent)).await?.into_inner();
+        Ok(Carrier { side: Side::Connector, sink, stream: Box::pin(frames(received)) })
+    };
+    match tokio::time::timeout(ANSWER_WITHIN, opened).await {
+        Ok(Ok(carrier)) => Ok(carrier),
+        Ok(Err(status)) => Err(match lost(&status) {
+            Some(source) => unreachable(address, source),
+            None => not_mafs(in_words(&status)),
+        }),
+        Err(_) => Err(not_mafs(format!("it said nothing for {} s", ANSWER_WITHIN.as_secs()))),
+    }
+}
+
+/// An HTTP/2 connection over this one stream; it is never dialled again.
+async fn channel<T>(connection: T) -> Result<Channel, tonic::transport::Error>
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let mut connection = Some(connection);
+    // The name only fills the `:authority` field: the connection exists already.
+    Endpoint::from_static("http://mafs")
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .connect_with_connector(service_fn(move |_| {
+            let connection = connection.take().map(TokioIo::new);
+            std::future::ready(connection.ok_or_else(|| io::Error::other("the connection was lost")))
+        }))
+        .await
+}
+
+/// Whether an answer failed because the connection did, or the server is full; anything else is not how mafs answers.
+fn lost(status: &Status) -> Option<io::Error> {
+    if status.code() == Code::ResourceExhausted {
+        return Some(io::Error::other(status.message().to_owned()));
+    }
+    let mut error = std::error::Error::source(status);
+    while let Some(source) = error {
+        let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
+        if let Some(kind @ (io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)) = kind {
+            return Some(kind.into());
+        }
+        error = source.source();
+    }
+    None
+}
+
+fn unreachable(address: &Address, source: io::Error) -> ConnectError {
+    ConnectError::Unreachable { address: address.to_string(), source }
+}

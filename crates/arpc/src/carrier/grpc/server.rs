@@ -1,0 +1,238 @@
+//! The listening end.
+//!
+//! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. Whatever a peer does ends at
+//! most its own connection; one that carries no frames for [`IDLE_MAX`] is cut.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames};
+use crate::carrier::{Carrier, SINK_FRAMES};
+use crate::engine::Side;
+use crate::wire::Frame;
+use crate::wire::arpc_server::{Arpc, ArpcServer};
+
+/// The most connections of one listener, and the most frame streams in all of them.
+const CONNECTIONS_MAX: usize = 1024;
+/// The most frame streams in one connection: more than one only behind a proxy.
+const STREAMS_PER_CONNECTION_MAX: u32 = 64;
+/// How long a connection may be without a frame stream.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+/// Pause after a failed accept, which is mostly a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Carriers that wait to be taken by [`Listener::accept`].
+const BACKLOG: usize = 16;
+
+/// A listening server: a stream of carriers. Dropping it ends all its connections.
+#[derive(Debug)]
+pub struct Listener {
+    carriers: mpsc::Receiver<Carrier>,
+    acceptor: AbortHandle,
+    tcp_address: Option<SocketAddr>,
+    socket_path: Option<PathBuf>,
+}
+
+impl Listener {
+    /// Listens on a TCP address (port 0: any free one).
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub async fn bind_tcp(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let tcp_address = Some(listener.local_addr()?);
+        Ok(Self::start(Socket::Tcp(listener), tcp_address, None))
+    }
+
+    /// Listens on a UNIX socket; a stale socket file is replaced, and the file is removed in the end. Must be called in a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// If the path cannot be bound, in particular if another process listens there.
+    pub fn bind_unix(path: PathBuf) -> io::Result<Self> {
+        let listener = match UnixListener::bind(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(&path) => {
+                std::fs::remove_file(&path)?;
+                UnixListener::bind(&path)?
+            }
+            bound => bound?,
+        };
+        Ok(Self::start(Socket::Unix(listener), None, Some(path)))
+    }
+
+    /// The TCP address in use.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.tcp_address
+    }
+
+    /// The next connection; survives failed accepts. `None` once the listener is closed.
+    pub async fn accept(&mut self) -> Option<Carrier> {
+        self.carriers.recv().await
+    }
+
+    fn start(socket: Socket, tcp_address: Option<SocketAddr>, socket_path: Option<PathBuf>) -> Self {
+        let (carriers, accepted) = mpsc::channel(BACKLOG);
+        let acceptor = tokio::spawn(accept_all(socket, carriers)).abort_handle();
+        Self { carriers: accepted, acceptor, tcp_address, socket_path }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The connections' tasks belong to the acceptor and end with it.
+        self.acceptor.abort();
+        if let Some(path) = &self.socket_path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether a socket file has no listener any more.
+fn is_stale(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+enum Accepted {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Accepted::Tcp(stream))
+            }
+            Self::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+async fn accept_all(socket: Socket, carriers: mpsc::Sender<Carrier>) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            accepted = socket.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
+        };
+        let service =
+            Attachments { carriers: carriers.clone(), slots: slots.clone(), streams: Arc::new(Streams::default()) };
+        match accepted {
+            Ok(Accepted::Tcp(stream)) => drop(connections.spawn(serve(stream, service))),
+            Ok(Accepted::Unix(stream)) => drop(connections.spawn(serve(stream, service))),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Speaks HTTP/2 on one connection until it ends or is idle.
+async fn serve<T>(stream: T, service: Attachments)
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let streams = service.streams.clone();
+    let service = ArpcServer::new(service).max_decoding_message_size(FRAME_BYTES_MAX);
+    let mut builder = auto::Builder::new(TokioExecutor::new()).http2_only();
+    builder
+        .http2()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX);
+    let connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
+    tokio::select! {
+        ended = connection => if let Err(error) = ended {
+            tracing::debug!(error, "connection ended");
+        },
+        () = streams.idle_for(IDLE_MAX) => tracing::debug!("connection cut: it carries nothing"),
+    }
+}
+
+/// The frame streams of one connection.
+#[derive(Debug, Default)]
+struct Streams {
+    count: AtomicUsize,
+    none_left: Notify,
+}
+
+impl Streams {
+    /// Waits until there has been none for so long.
+    async fn idle_for(&self, time: Duration) {
+        loop {
+            while self.count.load(Ordering::Acquire) > 0 {
+                self.none_left.notified().await;
+            }
+            tokio::time::sleep(time).await;
+            if self.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// One frame stream; holds its slots until it is dropped.
+struct Attached {
+    streams: Arc<Streams>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.streams.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.streams.none_left.notify_one();
+        }
+    }
+}
+
+/// The gRPC service of one connection: makes a carrier of each stream.
+struct Attachments {
+    carriers: mpsc::Sender<Carrier>,
+    slots: Arc<Semaphore>,
+    streams: Arc<Streams>,
+}
+
+#[tonic::async_trait]
+impl Arpc for Attachments {
+    type AttachStream = Pin<Box<dyn Stream<Item = Result<Frame, Status>> + Send>>;
+
+    async fn attach(&self, request: Request<Streaming<Frame>>) -> Result<Response<Self::AttachStream>, Status> {
+        let full = |_| Status::resource_exhausted("the server has too many connections");
+        let slot = self.slots.clone().try_acquire_owned().map_err(full)?;
+        self.streams.count.fetch_add(1, Ordering::AcqRel);
+        let attached = Attached { streams: self.streams.clone(), _slot: slot };
+        let received = frames(request.into_inner()).map(move |frame| {
+            let _held = &attached;
+            frame
+        });
+        let (sink, sent) = mpsc::channel(SINK_FRAMES);
+        let carrier = Carrier { side: Side::Acceptor, sink, stream: Box::pin(received) };
+        self.carriers.send(carrier).await.map_err(|_| Status::unavailable("the server is shutting down"))?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(sent).map(Ok))))
+    }
+}

@@ -1,0 +1,46 @@
+//! The real clock, and how blocking work is run.
+
+use mafs_proto::{Clock, Instant, Timestamp};
+use rustix::time::{ClockId, clock_gettime};
+
+/// `CLOCK_BOOTTIME`: runs through suspend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    fn now(&self) -> Instant {
+        let time = clock_gettime(ClockId::Boottime);
+        // Neither is ever negative on this clock.
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+        Instant(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    }
+
+    fn wall(&self) -> Timestamp {
+        std::time::SystemTime::now().into()
+    }
+}
+
+/// Runs a call that may block on the local disk: off the executor's core on a multi-threaded runtime, in place on a
+/// single-threaded one (the simulator), where it must not switch threads.
+pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        Ok(_) | Err(_) => work(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boot_clock_counts_from_the_start_of_the_machine() {
+        let before = BootClock.now();
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        let seconds: u64 = uptime.split('.').next().unwrap().parse().unwrap();
+        assert!(before <= BootClock.now());
+        assert!((before.0 / 1_000_000_000).abs_diff(seconds) < 5, "{before:?} {seconds}");
+    }
+}

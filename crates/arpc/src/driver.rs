@@ -1,0 +1,282 @@
+//! The driver: the one task of a connection. Owns the engine and the carrier, and moves what is between them and the handles.
+//!
+//! It waits for one thing, then takes all that is there (up to a bound), then sends all that may go. It decides
+//! nothing. An idle connection wakes only for the probe of every 20 s.
+
+mod events;
+mod outbound;
+mod sending;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use mafs_proto::{Clock, Instant};
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+
+use self::outbound::{Outbound, Read, Reading};
+use crate::carrier::Carrier;
+use crate::engine::{CALLS_MAX, CallId, Engine, Frame, NewCall, Settings};
+use crate::error::PayloadError;
+use crate::link::{Command, Link, OwnCall};
+use crate::peer::{BodyCredit, Call, Estimate, IncomingCall, Over};
+use crate::pipe::Pipe;
+use crate::wire;
+
+/// How many frames are taken before frames are sent again.
+const FRAMES_BATCH: usize = 32;
+/// The same of commands: as many as there can be replies.
+const COMMANDS_BATCH: usize = CALLS_MAX;
+/// While somebody waits the clock is read at least this often, so that a resume from suspend is noticed: tokio's timers stand
+/// still during it.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long the peer has to hear why the connection ends.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// What woke the driver.
+enum Wake {
+    Frame(Option<Result<wire::Frame, String>>),
+    Command(Option<Command>),
+    Read(Option<Read>),
+    Timer,
+    /// Something that every turn looks at.
+    Other,
+}
+
+/// One connection's task.
+pub(crate) struct Driver {
+    engine: Engine,
+    carrier: Carrier,
+    clock: Arc<dyn Clock>,
+    now: Instant,
+    link: Arc<Link>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    incoming: mpsc::Sender<(IncomingCall, BodyCredit)>,
+    own: BTreeMap<CallId, OwnCall>,
+    theirs: BTreeMap<CallId, Arc<Over>>,
+    inbound: BTreeMap<CallId, Arc<Pipe>>,
+    outbound: BTreeMap<CallId, Outbound>,
+    /// At most one per outgoing payload.
+    reads: FuturesUnordered<Reading>,
+    timer: Pin<Box<Sleep>>,
+    /// When `timer` goes off; `None`: it has.
+    armed: Option<Instant>,
+    /// The carrier took no more.
+    blocked: bool,
+    /// The connection is to end when the carrier has taken what could go, or at the latest then.
+    closing: Option<(String, Instant)>,
+    over: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        carrier: Carrier,
+        clock: Arc<dyn Clock>,
+        link: Arc<Link>,
+        commands: mpsc::UnboundedReceiver<Command>,
+        incoming: mpsc::Sender<(IncomingCall, BodyCredit)>,
+    ) -> Self {
+        let now = clock.now();
+        Self {
+            engine: Engine::new(carrier.side, Settings::default(), now),
+            carrier,
+            clock,
+            now,
+            link,
+            commands,
+            incoming,
+            own: BTreeMap::new(),
+            theirs: BTreeMap::new(),
+            inbound: BTreeMap::new(),
+            outbound: BTreeMap::new(),
+            reads: FuturesUnordered::new(),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            armed: None,
+            blocked: false,
+            closing: None,
+            over: false,
+        }
+    }
+
+    /// Runs until the connection has ended.
+    pub(crate) async fn run(mut self) {
+        loop {
+            self.flush();
+            if self.over {
+                break;
+            }
+            self.arm_timer();
+            let wake = self.wait().await;
+            self.now = self.clock.now();
+            self.handle(wake);
+            self.drain();
+        }
+        self.farewell().await;
+    }
+
+    async fn wait(&mut self) -> Wake {
+        tokio::select! {
+            frame = self.carrier.stream.next() => Wake::Frame(frame),
+            command = self.commands.recv() => Wake::Command(command),
+            Some(read) = self.reads.next(), if !self.reads.is_empty() => Wake::Read(read.ok()),
+            _ = self.carrier.sink.reserve(), if self.blocked => Wake::Other,
+            () = self.link.wake.notified() => Wake::Other,
+            () = &mut self.timer, if self.armed.is_some() => Wake::Timer,
+        }
+    }
+
+    fn handle(&mut self, wake: Wake) {
+        match wake {
+            Wake::Frame(Some(Ok(frame))) => self.engine.handle_frame(Frame::parse(frame), self.now),
+            Wake::Frame(Some(Err(why))) => self.engine.disconnected(&why),
+            Wake::Frame(None) => self.engine.disconnected("the connection was lost"),
+            Wake::Command(Some(command)) => self.handle_command(command),
+            Wake::Read(Some(read)) => self.handle_read(read),
+            Wake::Timer => self.armed = None,
+            Wake::Command(None) | Wake::Read(None) | Wake::Other => {}
+        }
+        self.handle_events();
+    }
+
+    /// Takes what else is there already, so that its answers go out together.
+    fn drain(&mut self) {
+        for _ in 0..COMMANDS_BATCH {
+            let Ok(command) = self.commands.try_recv() else { break };
+            self.handle_command(command);
+        }
+        for _ in 0..FRAMES_BATCH {
+            // A carrier that has ended must not be asked again.
+            if self.over {
+                return;
+            }
+            let Some(frame) = self.carrier.stream.next().now_or_never() else { break };
+            // Round-trip times are measured with it.
+            self.now = self.clock.now();
+            self.handle(Wake::Frame(frame));
+        }
+        for charge in self.link.take_consumed() {
+            self.engine.consumed(charge);
+        }
+        if self.engine.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.engine.handle_timeout(self.now);
+        }
+        if let Some(why) = self.link.close_wanted() {
+            self.closing.get_or_insert((why, self.now + FAREWELL_MAX));
+        }
+    }
+
+    /// Acts on the engine's events and sends what may go.
+    fn flush(&mut self) {
+        self.now = self.clock.now();
+        self.handle_events();
+        self.blocked = false;
+        // A peer that takes no more may still have sent something: only its end of frames ends the connection.
+        while !self.over && !self.blocked && !self.carrier.sink.is_closed() {
+            if self.carrier.sink.capacity() == 0 {
+                self.blocked = true;
+            } else if let Some(outgoing) = self.engine.poll_frame(self.now) {
+                self.send(outgoing);
+            } else {
+                break;
+            }
+        }
+        if let Some((why, _)) = self.closing.take_if(|(_, latest)| !self.blocked || *latest <= self.now) {
+            self.engine.close(&why);
+            self.handle_events();
+        }
+        self.link.set_estimate(Estimate {
+            rtt_min: self.engine.rtt_min(),
+            queued_bytes: self.engine.queued_bytes(),
+            unacknowledged_bytes: self.engine.unacknowledged_bytes(),
+        });
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::Call { id, call: Call { class, timeout, method, body, payload }, own } => {
+                self.own.insert(id, own);
+                let now = self.now;
+                self.open_outbound(id, payload, |engine, payload| {
+                    engine.call(NewCall { id, class, method, body, timeout, payload }, now);
+                });
+            }
+            Command::Cancel { id } => self.engine.cancel(id),
+            Command::Reprioritise { id } => {
+                let Some(own) = self.own.get(&id) else { return };
+                let mut class = own.progress.class.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if let Some(class) = class.take() {
+                    self.engine.reprioritise(id, class);
+                }
+            }
+            Command::Reply { id, status, body, payload } => {
+                // Without an entry nobody waits any more.
+                if self.theirs.remove(&id).is_some() {
+                    self.open_outbound(id, payload, |engine, payload| engine.reply(id, status, body, payload));
+                }
+            }
+            Command::Unwanted { id } => {
+                self.inbound.remove(&id);
+                self.engine.unwanted(id);
+            }
+        }
+    }
+
+    fn handle_events(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            self.handle_event(event);
+        }
+    }
+
+    fn arm_timer(&mut self) {
+        let Some(mut due) = self.engine.poll_timeout() else { return };
+        if self.engine.is_owed() || self.closing.is_some() {
+            due = due.min(self.now + WAIT_MAX);
+        }
+        // A timer that goes off early finds nothing due and is set again.
+        if self.armed.is_none_or(|armed| due < armed) {
+            self.timer.as_mut().reset(tokio::time::Instant::now() + due.since(self.now));
+            self.armed = Some(due);
+        }
+    }
+
+    /// Lets go of everything that still belongs to somebody.
+    fn end(&mut self, why: &str) {
+        self.over = true;
+        self.link.set_closed(why);
+        self.outbound.clear();
+        self.reads.clear();
+        for pipe in std::mem::take(&mut self.inbound).into_values() {
+            pipe.end(Err(PayloadError::CallEnded(why.to_owned())));
+        }
+        for over in std::mem::take(&mut self.theirs).into_values() {
+            over.set();
+        }
+        self.commands.close();
+        while self.commands.try_recv().is_ok() {}
+        tracing::debug!(why, "connection ended");
+    }
+
+    /// Tells the peer why, if the engine wants that and the peer listens.
+    async fn farewell(mut self) {
+        let Some(outgoing) = self.engine.poll_frame(self.now) else { return };
+        let close = async {
+            let _ = self.carrier.sink.send(outgoing.frame.into_wire()).await;
+            // The peer ends the stream when it has read the frame; cutting it earlier could overtake the frame.
+            while let Some(Ok(_)) = self.carrier.stream.next().await {}
+        };
+        let _ = tokio::time::timeout(FAREWELL_MAX, close).await;
+    }
+}
+
+impl Drop for Driver {
+    /// Also when the runtime stops the task: nobody may wait for ever.
+    fn drop(&mut self) {
+        if !self.over {
+            self.end("the connection's task was stopped");
+        }
+    }
+}

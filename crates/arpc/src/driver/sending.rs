@@ -1,0 +1,86 @@
+//! Payloads on their way out: what the engine may be told is ready, and the bytes of a frame that goes.
+
+use bytes::Bytes;
+
+use super::Driver;
+use super::outbound::{Outbound, Progress, Read};
+use crate::engine::{CallId, Engine, Outgoing, Ready};
+use crate::payload::Payload;
+
+impl Driver {
+    /// Puts the payload into a frame and hands it to the carrier, which has room.
+    pub(super) fn send(&mut self, outgoing: Outgoing) {
+        let Outgoing { mut frame, payload } = outgoing;
+        if let Some((id, count)) = payload {
+            frame.kind.set_data(self.take_payload(id, count));
+        }
+        // Full cannot be: only this task fills it. Closed shows in the next turn.
+        let _ = self.carrier.sink.try_send(frame.into_wire());
+    }
+
+    fn take_payload(&mut self, id: CallId, count: usize) -> Bytes {
+        let Some(outbound) = self.outbound.get_mut(&id) else { return Bytes::new() };
+        let bytes = outbound.take(count);
+        self.fill(id);
+        bytes
+    }
+
+    /// How much of a payload is kept at hand: enough for the frame after the next.
+    fn at_hand_bytes(&self) -> usize {
+        usize::try_from(2 * self.engine.chunk_bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// Keeps an outgoing payload at hand.
+    fn fill(&mut self, id: CallId) {
+        let limit = self.at_hand_bytes();
+        let Some(outbound) = self.outbound.get_mut(&id) else { return };
+        let (progress, reading) = outbound.fill(id, limit);
+        self.reads.extend(reading);
+        if outbound.is_over() {
+            self.outbound.remove(&id);
+        }
+        if let Some(progress) = progress {
+            self.report(id, progress);
+        }
+    }
+
+    fn report(&mut self, id: CallId, progress: Progress) {
+        match progress {
+            Progress::Ready(Ready { bytes, finished }) => {
+                self.engine.payload_ready(id, bytes);
+                if finished {
+                    self.engine.payload_finished(id);
+                }
+            }
+            Progress::Failed(why) => {
+                self.outbound.remove(&id);
+                self.engine.payload_aborted(id, why);
+            }
+        }
+    }
+
+    /// Takes what a read brought, and goes on.
+    pub(super) fn handle_read(&mut self, read: Read) {
+        let id = read.id;
+        let Some(outbound) = self.outbound.get_mut(&id) else { return };
+        let progress = outbound.finish_read(read);
+        self.report(id, progress);
+        self.fill(id);
+    }
+
+    /// Takes a payload to send; what is at hand goes with the first frame.
+    pub(super) fn open_outbound(&mut self, id: CallId, payload: Payload, announce: impl FnOnce(&mut Engine, Ready)) {
+        let mut outbound = Outbound::new(payload);
+        let (progress, reading) = outbound.fill(id, self.at_hand_bytes());
+        self.reads.extend(reading);
+        if let Some(Progress::Failed(why)) = progress {
+            announce(&mut self.engine, Ready::default());
+            self.engine.payload_aborted(id, why);
+            return;
+        }
+        announce(&mut self.engine, Ready { bytes: outbound.bytes() as u64, finished: !outbound.is_open() });
+        if !outbound.is_over() {
+            self.outbound.insert(id, outbound);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What the handles of one connection share with its driver: the way in for commands, and what the driver publishes.
+//!
+//! Commands never wait and never get lost, so their queue is not bounded by a capacity but by what can be in it: per call under
+//! way (at most 1,024 from each end, see `permits` and the engine's limit) one Call or Reply, one Cancel, one Reprioritise and two
+//! Unwanted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use mafs_proto::Class;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use crate::engine::{CALLS_MAX, CREDIT_BYTES, CallId, Charge};
+use crate::error::CallError;
+use crate::payload::Payload;
+use crate::peer::{Call, Estimate, Reply};
+
+/// The driver is woken when an application has taken this much of a class; less is collected when it runs anyway.
+const CONSUMED_WAKE_BYTES: u64 = CREDIT_BYTES / 4;
+
+/// What handles ask of the driver.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Make a call.
+    Call { id: CallId, call: Call, own: OwnCall },
+    /// Give an own call up.
+    Cancel { id: CallId },
+    /// Move an own call to the class in its progress.
+    Reprioritise { id: CallId },
+    /// Answer an incoming call.
+    Reply { id: CallId, status: u32, body: Bytes, payload: Payload },
+    /// Nobody reads this incoming payload any more.
+    Unwanted { id: CallId },
+}
+
+/// What the driver keeps of an own call until it has ended.
+#[derive(Debug)]
+pub(crate) struct OwnCall {
+    pub(crate) answer: oneshot::Sender<Result<Reply, CallError>>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) _permit: OwnedSemaphorePermit,
+}
+
+/// What a call's handle and the driver tell each other while it is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Payload bytes acknowledged.
+    pub(crate) acknowledged: AtomicU64,
+    /// The class that the driver has been asked for and has not seen yet.
+    pub(crate) class: Mutex<Option<Class>>,
+}
+
+/// The shared part of a connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    commands: mpsc::UnboundedSender<Command>,
+    /// Wakes the driver for what is not a command.
+    pub(crate) wake: Notify,
+    consumed: [AtomicU64; 5],
+    close: Mutex<Option<String>>,
+    closed: watch::Sender<Option<String>>,
+    estimate: Mutex<Estimate>,
+    /// One for each own call that has not ended.
+    pub(crate) permits: Arc<Semaphore>,
+}
+
+impl Link {
+    pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
+        let (commands, received) = mpsc::unbounded_channel();
+        let link = Self {
+            commands,
+            wake: Notify::new(),
+            consumed: Default::default(),
+            close: Mutex::default(),
+            closed: watch::Sender::new(None),
+            estimate: Mutex::default(),
+            permits: Arc::new(Semaphore::new(CALLS_MAX)),
+        };
+        (Arc::new(link), received)
+    }
+
+    /// Hands a command to the driver; without one it has no effect any more.
+    pub(crate) fn send(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+
+    /// Notes that an application has taken bytes.
+    pub(crate) fn consumed(&self, charge: Charge) {
+        let Charge { class, bytes } = charge;
+        let before = self.consumed[class.index()].fetch_add(bytes, Ordering::Relaxed);
+        if before < CONSUMED_WAKE_BYTES && before + bytes >= CONSUMED_WAKE_BYTES {
+            self.wake.notify_one();
+        }
+    }
+
+    /// What has been taken since the last time.
+    pub(crate) fn take_consumed(&self) -> impl Iterator<Item = Charge> {
+        let taken = |class: Class| Charge { class, bytes: self.consumed[class.index()].swap(0, Ordering::Relaxed) };
+        Class::ALL.into_iter().map(taken)
+    }
+
+    /// Asks the driver to end the connection.
+    pub(crate) fn close(&self, why: &str) {
+        self.close.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.to_owned());
+        self.wake.notify_one();
+    }
+
+    /// Why the connection is to be ended, if it is.
+    pub(crate) fn close_wanted(&self) -> Option<String> {
+        self.close.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Publishes that the connection has ended. The first reason counts.
+    pub(crate) fn set_closed(&self, why: &str) {
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            closed.get_or_insert_with(|| why.to_owned());
+            first
+        });
+    }
+
+    /// Why the connection has ended, once it has.
+    pub(crate) fn watch_closed(&self) -> watch::Receiver<Option<String>> {
+        self.closed.subscribe()
+    }
+
+    pub(crate) fn set_estimate(&self, estimate: Estimate) {
+        *self.estimate.lock().unwrap_or_else(PoisonError::into_inner) = estimate;
+    }
+
+    pub(crate) fn estimate(&self) -> Estimate {
+        self.estimate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,294 @@
+//! One end of a session, as its users see it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_proto::{BODY_BYTES_MAX, Class, Clock};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::carrier::Carrier;
+use crate::driver::Driver;
+use crate::engine::{CALLS_MAX, CallId, Charge, STATUS_BUSY, STATUS_UNANSWERED};
+use crate::error::CallError;
+use crate::link::{Command, Link, OwnCall, Progress};
+use crate::payload::{Payload, PayloadReader};
+
+/// How one end behaves. Defaults are right for every link.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Config {}
+
+/// A call to make.
+#[derive(Debug)]
+pub struct Call {
+    /// How urgently somebody waits.
+    pub class: Class,
+    /// Give up after this long without a reply; `None`: only when the connection ends. The payload of the reply may take longer.
+    pub timeout: Option<Duration>,
+    /// What is asked.
+    pub method: u32,
+    /// The request: at most `mafs_proto::BODY_BYTES_MAX`.
+    pub body: Bytes,
+    /// Bytes that go with it.
+    pub payload: Payload,
+}
+
+/// The answer to a call.
+#[derive(Debug)]
+pub struct Reply {
+    /// 0: success; otherwise a number the two ends agree on. `u32::MAX`: the peer left the call unanswered.
+    pub status: u32,
+    /// The answer.
+    pub body: Bytes,
+    /// Bytes that come with it; arrives while it is read.
+    pub payload: PayloadReader,
+}
+
+/// What is known of the link.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Estimate {
+    /// Smallest round-trip time seen of late; `None` before the first answer.
+    pub rtt_min: Option<Duration>,
+    /// Bytes waiting to be sent, by [`Class::index`].
+    pub queued_bytes: [u64; 5],
+    /// Bytes sent that the peer has not acknowledged.
+    pub unacknowledged_bytes: u64,
+}
+
+/// One end of a session. Clones are the same end. When the last clone is dropped the connection closes.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    link: Arc<Link>,
+    next_id: AtomicU64,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.link.close("nobody uses the connection any more");
+    }
+}
+
+impl Peer {
+    /// Starts the engine over a carrier. Must be called in a tokio runtime. Calls of the other end come out of [`Incoming`];
+    /// if that is dropped they are refused.
+    #[must_use]
+    pub fn start(carrier: Carrier, config: Config, clock: Arc<dyn Clock>) -> (Self, Incoming) {
+        let Config {} = config;
+        let (link, commands) = Link::new();
+        // As many as the engine lets the peer have under way; more can only be calls that were cancelled meanwhile.
+        let (incoming, calls) = mpsc::channel(CALLS_MAX);
+        let next_id = AtomicU64::new(carrier.side.first_id());
+        let driver = Driver::new(carrier, clock, link.clone(), commands, incoming);
+        tokio::spawn(driver.run());
+        (Self { shared: Arc::new(Shared { link, next_id }) }, Incoming { calls })
+    }
+
+    /// Makes a call. It goes out even if the handle is not awaited; dropping the handle cancels it.
+    #[must_use]
+    pub fn call(&self, call: Call) -> CallHandle {
+        let link = &self.shared.link;
+        let id = CallId(self.shared.next_id.fetch_add(2, Ordering::Relaxed));
+        let progress = Arc::new(Progress::default());
+        let (answer, answered) = oneshot::channel();
+        let handle = CallHandle { id, link: link.clone(), progress: progress.clone(), answered, ended: false };
+        let refused = match (link.permits.clone().try_acquire_owned(), call.body.len()) {
+            (_, bytes) if bytes > BODY_BYTES_MAX => CallError::TooLarge(bytes),
+            (Err(_), _) => CallError::Busy,
+            (Ok(permit), _) => {
+                link.send(Command::Call { id, call, own: OwnCall { answer, progress, _permit: permit } });
+                return handle;
+            }
+        };
+        // The handle's end is here: this cannot fail.
+        let _ = answer.send(Err(refused));
+        handle
+    }
+
+    /// What is known of the link.
+    #[must_use]
+    pub fn estimate(&self) -> Estimate {
+        self.shared.link.estimate()
+    }
+
+    /// Waits until the connection has ended, and says why.
+    pub async fn closed(&self) -> String {
+        why_closed(&self.shared.link).await
+    }
+
+    /// Ends the connection; calls under way end with `Disconnected`. Small replies given before still arrive.
+    pub fn close(&self, why: &str) {
+        self.shared.link.close(why);
+    }
+}
+
+async fn why_closed(link: &Link) -> String {
+    let mut closed = link.watch_closed();
+    // The sender lives in the link.
+    let why = closed.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
+    why.unwrap_or_default()
+}
+
+/// A call under way. Dropping it cancels the call.
+#[derive(Debug)]
+pub struct CallHandle {
+    id: CallId,
+    link: Arc<Link>,
+    progress: Arc<Progress>,
+    answered: oneshot::Receiver<Result<Reply, CallError>>,
+    ended: bool,
+}
+
+impl CallHandle {
+    /// Waits for the reply's status and body; its payload follows through the reply's reader.
+    ///
+    /// # Errors
+    /// [`CallError`] if there is none.
+    pub async fn reply(mut self) -> Result<Reply, CallError> {
+        let answer = (&mut self.answered).await;
+        self.ended = true;
+        match answer {
+            Ok(answer) => answer,
+            // The driver is gone, or was when the call was made.
+            Err(_) => Err(CallError::Disconnected(why_closed(&self.link).await)),
+        }
+    }
+
+    /// Moves what is not yet sent to another class, and the reply with it.
+    pub fn reprioritise(&self, class: Class) {
+        let mut wanted = self.progress.class.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if wanted.replace(class).is_none() {
+            self.link.send(Command::Reprioritise { id: self.id });
+        }
+    }
+
+    /// Bytes of the payload that the peer has acknowledged.
+    #[must_use]
+    pub fn progress(&self) -> u64 {
+        self.progress.acknowledged.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for CallHandle {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.link.send(Command::Cancel { id: self.id });
+        }
+    }
+}
+
+/// The calls of the other end.
+#[derive(Debug)]
+pub struct Incoming {
+    calls: mpsc::Receiver<(IncomingCall, BodyCredit)>,
+}
+
+impl Incoming {
+    /// The next call; `None` when the connection has ended.
+    pub async fn next(&mut self) -> Option<IncomingCall> {
+        self.calls.recv().await.map(|(call, _)| call)
+    }
+}
+
+/// Credit that the body of a waiting call holds; returned when the call is taken or refused.
+#[derive(Debug)]
+pub(crate) struct BodyCredit {
+    pub(crate) link: Arc<Link>,
+    pub(crate) charge: Charge,
+}
+
+impl Drop for BodyCredit {
+    fn drop(&mut self) {
+        self.link.consumed(self.charge);
+    }
+}
+
+/// A call of the other end. Dropping it without a reply answers with status `u32::MAX`.
+#[derive(Debug)]
+pub struct IncomingCall {
+    /// How urgently the caller waits.
+    pub class: Class,
+    /// What is asked.
+    pub method: u32,
+    /// The request.
+    pub body: Bytes,
+    /// Bytes that come with it.
+    pub payload: PayloadReader,
+    pub(crate) responder: Responder,
+}
+
+impl IncomingCall {
+    /// Answers, in the class of the request (`Control` if the whole reply is at most 1 KB). The body may have
+    /// `mafs_proto::BODY_BYTES_MAX` bytes; with more the call is left unanswered.
+    pub fn reply(self, status: u32, body: Bytes, payload: Payload) {
+        let Self { payload: request, mut responder, .. } = self;
+        if body.len() > BODY_BYTES_MAX {
+            tracing::error!(bytes = body.len(), "the body of a reply is too large");
+        } else {
+            responder.send(status, body, payload);
+        }
+        // After the reply, which makes what is left of the request unwanted.
+        drop(request);
+    }
+
+    /// Waits until the caller has cancelled the call or the connection has ended.
+    pub async fn cancelled(&self) {
+        self.responder.over.wait().await;
+    }
+
+    /// Answers that too many calls are waiting.
+    pub(crate) fn refuse(mut self) {
+        self.responder.send(STATUS_BUSY, Bytes::new(), Payload::None);
+    }
+}
+
+/// Owes one reply.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    pub(crate) id: CallId,
+    pub(crate) link: Arc<Link>,
+    pub(crate) over: Arc<Over>,
+    pub(crate) answered: bool,
+}
+
+impl Responder {
+    fn send(&mut self, status: u32, body: Bytes, payload: Payload) {
+        self.answered = true;
+        self.link.send(Command::Reply { id: self.id, status, body, payload });
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.send(STATUS_UNANSWERED, Bytes::new(), Payload::None);
+        }
+    }
+}
+
+/// Whether nobody waits for an answer any more.
+#[derive(Debug, Default)]
+pub(crate) struct Over {
+    over: AtomicBool,
+    changed: Notify,
+}
+
+impl Over {
+    pub(crate) fn set(&self) {
+        self.over.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    async fn wait(&self) {
+        // Made before the look, so that it sees every later change.
+        let changed = self.changed.notified();
+        if !self.over.load(Ordering::Acquire) {
+            changed.await;
+        }
+    }
+}
