@@ -1,6 +1,7 @@
 //! Carriers: ordered, reliable ways to move frames between two peers.
 //!
-//! A carrier holds only a few frames by itself: what waits to be sent waits in the engine, where it can still be overtaken.
+//! A carrier holds only a few frames by itself: what waits to be sent waits in the engine, where it can still be
+//! overtaken.
 
 pub mod grpc;
 pub mod memory;

@@ -1,4 +1,5 @@
-//! The driver: the one task of a connection. Owns the engine and the carrier, and moves what is between them and the handles.
+//! The driver: the one task of a connection. Owns the engine and the carrier, and moves what is between them and the
+//! handles.
 //!
 //! It waits for one thing, then takes all that is there (up to a bound), then sends all that may go. It decides
 //! nothing. An idle connection wakes only for the probe of every 20 s.
@@ -22,17 +23,17 @@ use self::outbound::{Outbound, Read, Reading};
 use crate::carrier::Carrier;
 use crate::engine::{CALLS_MAX, CallId, Engine, Frame, NewCall, Settings};
 use crate::error::PayloadError;
-use crate::link::{Command, Link, OwnCall};
 use crate::peer::{BodyCredit, Call, Estimate, IncomingCall, Over};
 use crate::pipe::Pipe;
+use crate::shared::{Command, Link, OwnCall};
 use crate::wire;
 
 /// How many frames are taken before frames are sent again.
 const FRAMES_BATCH: usize = 32;
 /// The same of commands: as many as there can be replies.
 const COMMANDS_BATCH: usize = CALLS_MAX;
-/// While somebody waits the clock is read at least this often, so that a resume from suspend is noticed: tokio's timers stand
-/// still during it.
+/// While somebody waits the clock is read at least this often, so that a resume from suspend is noticed: tokio's timers
+/// stand still during it.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long the peer has to hear why the connection ends.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);

@@ -1,15 +1,16 @@
 //! The engine: everything that one end of a connection decides, and nothing that it does.
 //!
-//! Owns the calls under way, their order, the window, the credit and the timers. Knows no sockets, tasks or clocks: `now` is an
-//! argument. It never holds payload bytes that wait to be sent: the driver says how many of a call it has ready
-//! ([`Engine::payload_ready`]) and fills them into the frame that [`Engine::poll_frame`] returns.
+//! Owns the calls under way, their order, the window, the credit and the timers. Knows no sockets, tasks or clocks:
+//! `now` is an argument. It never holds payload bytes that wait to be sent: the driver says how many of a call it has
+//! ready ([`Engine::payload_ready`]) and fills them into the frame that [`Engine::poll_frame`] returns.
 //!
-//! The verbs: a driver feeds `call`, `reply`, `payload_*`, `handle_frame`, `handle_timeout`, `reprioritise`, `cancel`, `unwanted`,
-//! `consumed`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are worth asking again.
+//! The verbs: a driver feeds `call`, `reply`, `payload_*`, `handle_frame`, `handle_timeout`, `reprioritise`, `cancel`,
+//! `unwanted`, `consumed`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are worth asking again.
 //!
 //! Invariants:
 //! - every own call ends with exactly one of [`Event::Reply`] and [`Event::Ended`];
-//! - every payload that was announced as incoming ends with exactly one `last` or [`Event::PayloadEnded`], unless unwanted;
+//! - every payload that was announced as incoming ends with exactly one `last` or [`Event::PayloadEnded`], unless
+//!   unwanted;
 //! - a Control frame waits for what is in flight (at most the window) and one chunk, whatever else is queued;
 //! - memory is bounded by [`Settings`], whatever the peer sends.
 
@@ -65,9 +66,10 @@ pub(crate) struct Settings {
 }
 
 impl Default for Settings {
-    /// Measured over gRPC on loopback, two processes on a busy machine with 2 cores: 1.0 to 2.0 GB/s each way (1.2 to 2.3 without
-    /// an engine), and a Control call beside an upload takes 0.1 to 0.4 ms (median). Twice the window was not reliably faster
-    /// and made that 0.4 to 0.9 ms. Until the window adapts, a chunk also has to arrive within 10 s, or the link counts as dead.
+    /// Measured over gRPC on loopback, two processes on a busy machine with 2 cores: 1.0 to 2.0 GB/s each way (1.2 to
+    /// 2.3 without an engine), and a Control call beside an upload takes 0.1 to 0.4 ms (median). Twice the window was
+    /// not reliably faster and made that 0.4 to 0.9 ms. Until the window adapts, a chunk also has to arrive within 10
+    /// s, or the link counts as dead.
     fn default() -> Self {
         Self { chunk_bytes: 64 * 1024, window_bytes: 512 * 1024, credit_bytes: CREDIT_BYTES, calls_max: CALLS_MAX }
     }

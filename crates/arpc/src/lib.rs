@@ -2,18 +2,19 @@
 //!
 //! Knows nothing of files: a method is a number, a body is bytes, a payload is a stream of bytes.
 //!
-//! `engine` decides everything and is pure; `driver` is the one task of a connection that owns an engine and moves its frames;
-//! [`Peer`], [`CallHandle`], [`IncomingCall`] and the payload ends are what users hold; [`carrier`] is what frames travel over.
+//! `engine` decides everything and is pure; `driver` is the one task of a connection that owns an engine and moves its
+//! frames; [`Peer`], [`CallHandle`], [`IncomingCall`] and the payload ends are what users hold; [`carrier`] is what
+//! frames travel over.
 
 pub mod carrier;
 mod clock;
 mod driver;
 mod engine;
 mod error;
-mod link;
 mod payload;
 mod peer;
 mod pipe;
+mod shared;
 mod wire;
 
 pub use clock::{BootClock, blocking};

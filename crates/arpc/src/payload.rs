@@ -7,8 +7,8 @@ use mafs_proto::Class;
 
 use crate::engine::{CallId, Charge};
 use crate::error::PayloadError;
-use crate::link::{Command, Link};
 use crate::pipe::{Piece, Pipe};
+use crate::shared::{Command, Link};
 
 /// How many pieces a [`PayloadWriter`] may be ahead.
 const PIECES_MAX: usize = 2;

@@ -12,8 +12,8 @@ use crate::carrier::Carrier;
 use crate::driver::Driver;
 use crate::engine::{CALLS_MAX, CallId, Charge, STATUS_BUSY, STATUS_UNANSWERED};
 use crate::error::CallError;
-use crate::link::{Command, Link, OwnCall, Progress};
 use crate::payload::{Payload, PayloadReader};
+use crate::shared::{Command, Link, OwnCall, Progress};
 
 /// How one end behaves. Defaults are right for every link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +24,8 @@ pub struct Config {}
 pub struct Call {
     /// How urgently somebody waits.
     pub class: Class,
-    /// Give up after this long without a reply; `None`: only when the connection ends. The payload of the reply may take longer.
+    /// Give up after this long without a reply; `None`: only when the connection ends. The payload of the reply may
+    /// take longer.
     pub timeout: Option<Duration>,
     /// What is asked.
     pub method: u32,
@@ -75,8 +76,8 @@ impl Drop for Shared {
 }
 
 impl Peer {
-    /// Starts the engine over a carrier. Must be called in a tokio runtime. Calls of the other end come out of [`Incoming`];
-    /// if that is dropped they are refused.
+    /// Starts the engine over a carrier. Must be called in a tokio runtime. Calls of the other end come out of
+    /// [`Incoming`]; if that is dropped they are refused.
     #[must_use]
     pub fn start(carrier: Carrier, config: Config, clock: Arc<dyn Clock>) -> (Self, Incoming) {
         let Config {} = config;

@@ -1,7 +1,7 @@
 //! A pipe: pieces of a payload between the task that makes them and the one that takes them.
 //!
-//! Bounded by whoever pushes: [`Pipe::push`] of a [`crate::PayloadWriter`] waits, the driver's is bounded by credit. Knows nothing
-//! of calls.
+//! Bounded by whoever pushes: [`Pipe::push`] of a [`crate::PayloadWriter`] waits, the driver's is bounded by credit.
+//! Knows nothing of calls.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

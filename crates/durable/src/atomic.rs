@@ -5,8 +5,8 @@ use std::io;
 use crate::disk::parent;
 use crate::{Disk, DiskPath};
 
-/// Replaces a file so that a crash at any moment leaves the old bytes or the new, durably the new when this returns. Uses
-/// `PATH.tmp`; two calls for one path must not overlap.
+/// Replaces a file so that a crash at any moment leaves the old bytes or the new, durably the new when this returns.
+/// Uses `PATH.tmp`; two calls for one path must not overlap.
 ///
 /// # Errors
 /// What the disk answers. The old file is untouched then, unless only the last sync failed.

@@ -1,7 +1,7 @@
 //! A disk in a real directory.
 //!
-//! Owns nothing but the root path; every call goes straight to the kernel. The root is made private to its user (mode 0700),
-//! because everything of everybody's files lies below it.
+//! Owns nothing but the root path; every call goes straight to the kernel. The root is made private to its user (mode
+//! 0700), because everything of everybody's files lies below it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -38,7 +38,8 @@ impl DirDisk {
         Ok(Self { root })
     }
 
-    /// Where a path of this disk is in the real file system. The path is one that this disk takes: this does not check it.
+    /// Where a path of this disk is in the real file system. The path is one that this disk takes: this does not check
+    /// it.
     #[must_use]
     pub fn path(&self, path: &DiskPath) -> PathBuf {
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }

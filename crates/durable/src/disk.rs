@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A path below the root of a [`Disk`]: `/`-separated components, none of them empty, `.` or `..`. The empty path is the root
-/// itself.
+/// A path below the root of a [`Disk`]: `/`-separated components, none of them empty, `.` or `..`. The empty path is
+/// the root itself.
 pub type DiskPath = str;
 
 /// Splits a path into its components; those of the root are none.
@@ -45,8 +45,8 @@ pub struct SpaceInfo {
 
 /// Files and directories below one root.
 ///
-/// As on POSIX, what a crash leaves is: of a file the bytes before its last `sync`, of a directory the names before its last
-/// `sync_dir`. Anything later may be there, or not, or in part.
+/// As on POSIX, what a crash leaves is: of a file the bytes before its last `sync`, of a directory the names before its
+/// last `sync_dir`. Anything later may be there, or not, or in part.
 pub trait Disk: Send + Sync + 'static {
     /// Makes an empty file, or empties an existing one; its directory must exist.
     fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>>;

@@ -1,14 +1,14 @@
 //! The logged index: log first, index second.
 //!
-//! Owns a directory with `journal/` (an append log of batches, the truth) and `checkpoint/` (whole copies of the index), and an
-//! index that can be rebuilt from them. Must not know what keys and values mean. Invariants:
+//! Owns a directory with `journal/` (an append log of batches, the truth) and `checkpoint/` (whole copies of the
+//! index), and an index that can be rebuilt from them. Must not know what keys and values mean. Invariants:
 //! - a batch is applied to the index only after it is durable in the journal, and in the order of the journal;
 //! - the index says, in the same batch, up to which record it goes, so that opening knows where to go on;
 //! - the journal reaches back at least to the older of the two checkpoints that are kept;
 //! - after the first failed commit nothing more is promised: it must be opened again.
 //!
-//! Lock order: `checkpoints`, then `writer`. The writer is locked for the length of a commit; readers of the index never wait
-//! for it.
+//! Lock order: `checkpoints`, then `writer`. The writer is locked for the length of a commit; readers of the index
+//! never wait for it.
 
 mod checkpoint;
 mod codec;
@@ -44,7 +44,8 @@ pub struct LoggedIndexConfig {
     pub checkpoint_bytes: u64,
     /// History that is kept for [`LoggedIndex::read_journal`], in records. Default 1,000,000.
     pub horizon_records: u64,
-    /// History that is kept for [`LoggedIndex::read_journal`], in bytes; whichever limit is met first counts. Default 1 GB.
+    /// History that is kept for [`LoggedIndex::read_journal`], in bytes; whichever limit is met first counts. Default 1
+    /// GB.
     pub horizon_bytes: u64,
 }
 
@@ -84,13 +85,15 @@ impl LoggedIndex {
     /// The longest key, in bytes.
     pub const KEY_BYTES_MAX: usize = 4096;
 
-    /// Opens `dir` (made if absent) and brings the index up to the journal's end. An index that is damaged, missing or does not
-    /// fit the journal is set aside and rebuilt from the newest good checkpoint and the journal; that is told through `tracing`.
+    /// Opens `dir` (made if absent) and brings the index up to the journal's end. An index that is damaged, missing or
+    /// does not fit the journal is set aside and rebuilt from the newest good checkpoint and the journal; that is told
+    /// through `tracing`.
     ///
     /// # Errors
-    /// [`LoggedIndexError::Damaged`], [`Malformed`](LoggedIndexError::Malformed) and [`Shortened`](LoggedIndexError::Shortened)
-    /// if the journal is not what was written, [`Unrecoverable`](LoggedIndexError::Unrecoverable) if the index cannot be rebuilt;
-    /// [`Io`](LoggedIndexError::Io) and [`Index`](LoggedIndexError::Index) for failures of disk and index.
+    /// [`LoggedIndexError::Damaged`], [`Malformed`](LoggedIndexError::Malformed) and
+    /// [`Shortened`](LoggedIndexError::Shortened)
+    /// if the journal is not what was written, [`Unrecoverable`](LoggedIndexError::Unrecoverable) if the index cannot
+    /// be rebuilt; [`Io`](LoggedIndexError::Io) and [`Index`](LoggedIndexError::Index) for failures of disk and index.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &DiskPath,
@@ -112,15 +115,16 @@ impl LoggedIndex {
         })
     }
 
-    /// Logs each batch as one record, makes all of them durable with one fdatasync, then applies them together. Returns the
-    /// number of the first record; the others follow it. Of a commit that fails or is cut off by a crash a prefix of the batches
-    /// may be there afterwards.
+    /// Logs each batch as one record, makes all of them durable with one fdatasync, then applies them together. Returns
+    /// the number of the first record; the others follow it. Of a commit that fails or is cut off by a crash a prefix
+    /// of the batches may be there afterwards.
     ///
     /// # Errors
-    /// [`LoggedIndexError::Refused`] changes nothing: a batch encodes to more than [`AppendLog::RECORD_BYTES_MAX`], a value is
-    /// longer than [`Batch::VALUE_BYTES_MAX`], a key longer than [`Self::KEY_BYTES_MAX`], empty, or begins with a zero byte.
-    /// [`Io`](LoggedIndexError::Io) and [`Index`](LoggedIndexError::Index) poison the index: whether the batches are durable
-    /// shows only when it is opened again. [`Poisoned`](LoggedIndexError::Poisoned) ever after.
+    /// [`LoggedIndexError::Refused`] changes nothing: a batch encodes to more than
+    /// [`AppendLog::RECORD_BYTES_MAX`], a value is
+    /// longer than [`Batch::VALUE_BYTES_MAX`], a key longer than [`Self::KEY_BYTES_MAX`], empty, or begins with a zero
+    /// byte. [`Io`](LoggedIndexError::Io) and [`Index`](LoggedIndexError::Index) poison the index: whether the batches
+    /// are durable shows only when it is opened again. [`Poisoned`](LoggedIndexError::Poisoned) ever after.
     pub fn commit(&self, batches: &[Batch]) -> Result<Lsn, LoggedIndexError> {
         let records: Vec<Vec<u8>> = batches.iter().map(to_record).collect::<Result<_, _>>()?;
         let mut writer = self.writer()?;
@@ -133,8 +137,8 @@ impl LoggedIndex {
         result.map(|()| first)
     }
 
-    /// The index, for reading: what is written to it here is lost when it is next rebuilt. Keys that begin with a zero byte are
-    /// not the caller's.
+    /// The index, for reading: what is written to it here is lost when it is next rebuilt. Keys that begin with a zero
+    /// byte are not the caller's.
     #[must_use]
     pub fn index(&self) -> &dyn Kv {
         &*self.kv
@@ -152,8 +156,9 @@ impl LoggedIndex {
         self.journal_bytes.load(Ordering::Relaxed)
     }
 
-    /// The committed batches from `from` on, up to the last one at the time of the call. Waits for a commit in progress. Its
-    /// items fail with [`LoggedIndexError::Gone`] if the journal is cut meanwhile, with `Damaged`, `Malformed` or `Io`.
+    /// The committed batches from `from` on, up to the last one at the time of the call. Waits for a commit in
+    /// progress. Its items fail with [`LoggedIndexError::Gone`] if the journal is cut meanwhile, with `Damaged`,
+    /// `Malformed` or `Io`.
     ///
     /// # Errors
     /// [`LoggedIndexError::Gone`] if the journal no longer goes back that far.
@@ -182,11 +187,12 @@ impl LoggedIndex {
         self.uncovered_bytes.load(Ordering::Relaxed) > self.config.checkpoint_bytes
     }
 
-    /// Writes the whole index aside while commits go on, then deletes what of checkpoints and journal is no longer needed.
-    /// Returns the journal position that the checkpoint is good from. One at a time: a second caller waits.
+    /// Writes the whole index aside while commits go on, then deletes what of checkpoints and journal is no longer
+    /// needed. Returns the journal position that the checkpoint is good from. One at a time: a second caller waits.
     ///
     /// # Errors
-    /// [`LoggedIndexError::Io`] and [`Index`](LoggedIndexError::Index); commits can go on, unless deleting from the journal
+    /// [`LoggedIndexError::Io`] and [`Index`](LoggedIndexError::Index); commits can go on, unless deleting from
+    /// the journal
     /// failed. [`Poisoned`](LoggedIndexError::Poisoned) after a failed commit.
     pub fn checkpoint(&self) -> Result<Lsn, LoggedIndexError> {
         let mut kept = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);

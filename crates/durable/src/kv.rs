@@ -11,7 +11,8 @@ pub enum KvError {
     Damaged(String),
 }
 
-/// Changes that are applied together or not at all. Values are absolute, so that applying a batch again changes nothing.
+/// Changes that are applied together or not at all. Values are absolute, so that applying a batch again changes
+/// nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     /// In order; a later change of a key wins. `None` removes it.
@@ -52,8 +53,8 @@ pub trait Kv: Send + Sync + 'static {
     /// Applies a batch atomically.
     fn apply(&self, batch: &Batch) -> Result<(), KvError>;
 
-    /// Up to `limit` pairs with keys that start with `prefix` and are greater than `after` (from the first if `None`), in
-    /// order.
+    /// Up to `limit` pairs with keys that start with `prefix` and are greater than `after` (from the first if `None`),
+    /// in order.
     fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Pair>, KvError>;
 
     /// Makes everything applied so far durable.

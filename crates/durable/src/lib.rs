@@ -1,8 +1,8 @@
 //! What survives a crash: the seams between mafs and its storage.
 //!
 //! Two seams, each a small trait with a real implementation and a memory twin that can lose whatever was not synced:
-//! [`Disk`] (files and directories) and [`Kv`] (an index that can be rebuilt). Everything else, the append log and the logged
-//! index, is written once on top of them, so it is tested on the twins and runs on the real ones.
+//! [`Disk`] (files and directories) and [`Kv`] (an index that can be rebuilt). Everything else, the append log and the
+//! logged index, is written once on top of them, so it is tested on the twins and runs on the real ones.
 //!
 //! Calls block. Shells run them through `mafs_arpc::blocking`, so that nothing here knows of an executor.
 

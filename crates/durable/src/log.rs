@@ -1,10 +1,11 @@
 //! The append log: numbered records in segments, made durable in groups.
 //!
-//! Owns one directory of segment files (docs/formats.md has their bytes). Must not know what the records mean. Invariants:
+//! Owns one directory of segment files (docs/formats.md has their bytes). Must not know what the records mean.
+//! Invariants:
 //! - a record that a successful `sync` covered is read back until it is truncated, or the log says that it is damaged;
 //! - a segment is durable before the next one begins, so only the last can have an unfinished tail;
-//! - each record says how many before it were not yet durable when it was written, and after each sync a seal says that none is
-//!   left; so a later record or seal tells whether bad bytes were ever durable;
+//! - each record says how many before it were not yet durable when it was written, and after each sync a seal says that
+//!   none is left; so a later record or seal tells whether bad bytes were ever durable;
 //! - after the first failed write or sync nothing more is promised: the log must be opened again.
 
 pub(crate) mod format;
@@ -147,10 +148,12 @@ impl AppendLog {
     /// The longest record, in bytes.
     pub const RECORD_BYTES_MAX: usize = 1 << 20;
 
-    /// Opens the log in `dir` (made if absent), checks every record, cuts off an unfinished tail and makes the rest durable.
+    /// Opens the log in `dir` (made if absent), checks every record, cuts off an unfinished tail and makes the rest
+    /// durable.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] if bytes are wrong that had been durable; nothing was changed then. [`LogError::Io`] for the disk's.
+    /// [`LogError::Damaged`] if bytes are wrong that had been durable; nothing was changed then.
+    /// [`LogError::Io`] for the disk's.
     pub fn open(disk: Arc<dyn Disk>, dir: &DiskPath, config: LogConfig) -> Result<(Self, LogRecovery), LogError> {
         recover::open(disk, dir, config)
     }
@@ -181,8 +184,8 @@ impl AppendLog {
         })
     }
 
-    /// The records from `from` on, up to the last one at the time of the call. Its items are [`LogError::Gone`] if records were
-    /// truncated, [`LogError::Damaged`] or [`LogError::Io`].
+    /// The records from `from` on, up to the last one at the time of the call. Its items are [`LogError::Gone`] if
+    /// records were truncated, [`LogError::Damaged`] or [`LogError::Io`].
     pub fn read(&self, from: Lsn) -> LogReader {
         let skipped = self.segments.partition_point(|segment| segment.first <= from).saturating_sub(1);
         LogReader::new(Arc::clone(&self.disk), self.dir.clone(), self.segments[skipped..].to_vec(), from, self.next)
@@ -280,8 +283,8 @@ impl AppendLog {
         Ok(())
     }
 
-    /// Marks that everything is durable, so that damage to the last records shows. Not synced itself: that would double the cost
-    /// of a commit. A failure is of no consequence: the next record is written over it.
+    /// Marks that everything is durable, so that damage to the last records shows. Not synced itself: that would double
+    /// the cost of a commit. A failure is of no consequence: the next record is written over it.
     fn seal(&self) {
         let head = RecordHeader { number: self.next, unsynced: 0, body: Body::Seal };
         if let Err(error) = self.file.write_all_at(&head.encode(self.salt), self.end()) {

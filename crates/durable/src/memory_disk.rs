@@ -1,7 +1,8 @@
 //! The memory twin of a disk, which can lose everything that was not synced.
 //!
-//! Owns the whole tree of files and directories, twice: as programs see it and as it is durable. Knows nothing of what the bytes
-//! mean. Time does not pass here: each write is a millisecond after the one before, so that runs can be repeated.
+//! Owns the whole tree of files and directories, twice: as programs see it and as it is durable. Knows nothing of what
+//! the bytes mean. Time does not pass here: each write is a millisecond after the one before, so that runs can be
+//! repeated.
 
 mod crash;
 mod tree;
@@ -47,8 +48,8 @@ impl MemoryDisk {
         Self::of(self.at_cut(|tree| tree.durable(None)))
     }
 
-    /// Like [`Self::crash`], but of what was not synced some survives, in part: writes whole, torn or not at all, in any
-    /// order; names one by one. A rename never loses a file that was durable under its old name.
+    /// Like [`Self::crash`], but of what was not synced some survives, in part: writes whole, torn or not at all, in
+    /// any order; names one by one. A rename never loses a file that was durable under its old name.
     #[must_use]
     pub fn crash_torn(&self, seed: u64) -> Self {
         Self::of(self.at_cut(|tree| tree.durable(Some(&mut Seeded::new(seed)))))
@@ -60,8 +61,8 @@ impl MemoryDisk {
         Self::of(self.world().tree.without_handles())
     }
 
-    /// Cuts the power at sync number `count` (the first is number 0): it and all later ones make nothing durable, though
-    /// they succeed, and what is done from then on is in no image of a crash.
+    /// Cuts the power at sync number `count` (the first is number 0): it and all later ones make nothing durable,
+    /// though they succeed, and what is done from then on is in no image of a crash.
     pub fn freeze_after_syncs(&self, count: u64) {
         self.world().freeze_after = Some(count);
     }

@@ -25,7 +25,8 @@ struct State {
     disk: Option<MemoryDisk>,
 }
 
-/// Batches that may wait for a sync; beyond, the oldest become durable by themselves, as a real index flushes now and then.
+/// Batches that may wait for a sync; beyond, the oldest become durable by themselves, as a real index flushes now and
+/// then.
 const PENDING_MAX: usize = 4096;
 
 impl MemoryKv {
@@ -35,7 +36,8 @@ impl MemoryKv {
         Self::default()
     }
 
-    /// Puts the index on the power supply of `disk`: once that is frozen, nothing applied or synced here survives a crash.
+    /// Puts the index on the power supply of `disk`: once that is frozen, nothing applied or synced here survives a
+    /// crash.
     #[must_use]
     pub fn on(self, disk: &MemoryDisk) -> Self {
         self.state().disk = Some(disk.clone());

@@ -1,9 +1,10 @@
 //! The index over sled 0.34.
 //!
-//! sled is used with care, for reasons measured in facts.md section 5: its `flush` is no fdatasync, so the database file is
-//! synced here; values of 128 KB and more are never synced at all, so they are refused; damaged files make it panic as often as
-//! answer, so every call is guarded and both become [`KvError::Damaged`]; its own flush thread syncs twice a second for ever
-//! (0.3 % of a CPU, and a disk that never sleeps), so a thread here does it, which sleeps while nothing changes.
+//! sled is used with care, for reasons measured in facts.md section 5: its `flush` is no fdatasync, so the database
+//! file is synced here; values of 128 KB and more are never synced at all, so they are refused; damaged files make it
+//! panic as often as answer, so every call is guarded and both become [`KvError::Damaged`]; its own flush thread syncs
+//! twice a second for ever (0.3 % of a CPU, and a disk that never sleeps), so a thread here does it, which sleeps while
+//! nothing changes.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use crate::{Batch, Kv, KvError, Pair};
 
-/// What sled may keep of its pages in memory. Small: the kernel's page cache stands behind it, and a daemon has 150 MB in all.
+/// What sled may keep of its pages in memory. Small: the kernel's page cache stands behind it, and a daemon has 150 MB
+/// in all.
 const CACHE_BYTES: u64 = 24 << 20;
 
 /// How long after the first change without a sync the flush thread makes one.
@@ -25,8 +27,8 @@ const FLUSH_AFTER: Duration = Duration::from_millis(500);
 /// Changes from which on a batch leaves more replaced pages behind than sled frees by the way.
 const LARGE_BATCH_CHANGES: usize = 256;
 
-/// How often, and how far apart, opening is tried while somebody else has the index: a database that this process just dropped
-/// is let go by sled's threads a little later.
+/// How often, and how far apart, opening is tried while somebody else has the index: a database that this process just
+/// dropped is let go by sled's threads a little later.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -101,8 +103,8 @@ impl Store {
         Ok(self.file.sync_data()?)
     }
 
-    /// sled frees replaced pages a few at a time, when it is called; a batch is one call however large it is. Loading 950,000 keys
-    /// in batches of 3,000 took 2.6 GB without this, and takes 0.1 GB with it.
+    /// sled frees replaced pages a few at a time, when it is called; a batch is one call however large it is. Loading
+    /// 950,000 keys in batches of 3,000 took 2.6 GB without this, and takes 0.1 GB with it.
     fn free_replaced_pages(&self, changes: usize) -> sled::Result<()> {
         if changes > LARGE_BATCH_CHANGES {
             for _ in 0..changes / 4 {

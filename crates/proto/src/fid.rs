@@ -6,8 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VolumeId(pub u32);
 
-/// An object slot in a volume. Never granted twice. The root of a volume is vnode 1, which is FUSE's root inode too, so inode
-/// numbers are vnode numbers and stable for ever.
+/// An object slot in a volume. Never granted twice. The root of a volume is vnode 1, which is FUSE's root inode too, so
+/// inode numbers are vnode numbers and stable for ever.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VnodeId(pub u64);
 
@@ -16,8 +16,8 @@ impl VnodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// Tells two lives of one vnode number apart. Vnodes are never granted twice, so it differs from 1 only in a volume whose
-/// grants were lost and had to be restarted.
+/// Tells two lives of one vnode number apart. Vnodes are never granted twice, so it differs from 1 only in a volume
+/// whose grants were lost and had to be restarted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Uniquifier(pub u32);
 

@@ -1,8 +1,8 @@
 //! The nouns of mafs and their wire form.
 //!
-//! Domain types here can only hold valid values: they are built by parsing constructors, and every message from a peer, a log or
-//! an index goes through [`Wire::decode`] before anything else looks at it. The prost messages behind them stay private to
-//! `convert`, so no other crate can use an unparsed one.
+//! Domain types here can only hold valid values: they are built by parsing constructors, and every message from a peer,
+//! a log or an index goes through [`Wire::decode`] before anything else looks at it. The prost messages behind them
+//! stay private to `convert`, so no other crate can use an unparsed one.
 //!
 //! Knows nothing of transports, storage or clocks.
 

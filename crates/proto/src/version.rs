@@ -1,7 +1,7 @@
 //! Versions of objects and volumes.
 
-/// Counts the contents of one object: of a file its data, of a directory its entries. Equality decides whether cached data is
-/// current.
+/// Counts the contents of one object: of a file its data, of a directory its entries. Equality decides whether cached
+/// data is current.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DataVersion(pub u64);
 

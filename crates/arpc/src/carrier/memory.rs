@@ -11,8 +11,8 @@ use super::{Carrier, SINK_FRAMES};
 use crate::engine::Side;
 use crate::wire;
 
-/// Two connected ends. Frames arrive in order, `one_way_delay` after they were sent (tokio's clock, so also a paused one). Must be
-/// called in a tokio runtime. The first end counts as the one that connected.
+/// Two connected ends. Frames arrive in order, `one_way_delay` after they were sent (tokio's clock, so also a paused
+/// one). Must be called in a tokio runtime. The first end counts as the one that connected.
 #[must_use]
 pub fn pair(one_way_delay: Duration) -> (Carrier, Carrier) {
     let (left, right, _) = pair_with_fault(one_way_delay);

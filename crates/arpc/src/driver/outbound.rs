@@ -83,8 +83,8 @@ impl Outbound {
         self.bytes == 0 && !self.is_open()
     }
 
-    /// Takes what has come, until `limit` bytes are at hand. `None`: nothing has changed. When a read is to be waited for it is
-    /// returned, to come back through [`Self::finish_read`].
+    /// Takes what has come, until `limit` bytes are at hand. `None`: nothing has changed. When a read is to be waited
+    /// for it is returned, to come back through [`Self::finish_read`].
     pub(super) fn fill(&mut self, id: CallId, limit: usize) -> (Option<Progress>, Option<Reading>) {
         let reader = match std::mem::replace(&mut self.source, Source::End) {
             Source::Resting(reader) => reader,

@@ -1,8 +1,9 @@
 //! One call under way, as one end sees it: what it still has to send, and what it still expects.
 //!
-//! Each end sends one message per call, the call or its reply: a header, then a payload. A message ends with exactly one of: a
-//! content frame marked last, Abort, or (the caller's) Cancel. A call is forgotten when both messages have ended, so that no
-//! frame ever meets an unknown call, except those that can cross an end on their way: Cancel, Stop and Reprioritise.
+//! Each end sends one message per call, the call or its reply: a header, then a payload. A message ends with exactly
+//! one of: a content frame marked last, Abort, or (the caller's) Cancel. A call is forgotten when both messages have
+//! ended, so that no frame ever meets an unknown call, except those that can cross an end on their way: Cancel, Stop
+//! and Reprioritise.
 
 use std::time::Duration;
 

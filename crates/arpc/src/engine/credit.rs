@@ -1,16 +1,17 @@
 //! Credit: how many bytes of each class a sender may send beyond what the receiving application has taken.
 //!
-//! Bounds what an application that does not read its payloads can make arrive. Each class has its own, so half-sent stores
-//! never hold what a demanded one needs. Control needs none: its frames are small and whole, and the number of calls is bounded.
-//! Charged are data, and bodies of calls; bodies of replies answer calls that this end has chosen to make.
+//! Bounds what an application that does not read its payloads can make arrive. Each class has its own, so half-sent
+//! stores never hold what a demanded one needs. Control needs none: its frames are small and whole, and the number of
+//! calls is bounded. Charged are data, and bodies of calls; bodies of replies answer calls that this end has chosen to
+//! make.
 
 use mafs_proto::Class;
 
 use super::Violation;
 use super::frame::CONTENT_OVERHEAD_BYTES;
 
-/// What bytes hold of the credit of their class from when they are sent until the application takes them. A constant is added
-/// so that many tiny ones cannot cost much memory either.
+/// What bytes hold of the credit of their class from when they are sent until the application takes them. A constant is
+/// added so that many tiny ones cannot cost much memory either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Charge {
     /// The class of the frame they came in.

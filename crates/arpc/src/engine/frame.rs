@@ -1,7 +1,7 @@
 //! Frames: what travels between two engines.
 //!
-//! A [`Frame`] can only hold what the protocol allows a frame to say by itself; whether it fits the calls under way is decided
-//! by the engine. Nothing here knows of calls or of time.
+//! A [`Frame`] can only hold what the protocol allows a frame to say by itself; whether it fits the calls under way is
+//! decided by the engine. Nothing here knows of calls or of time.
 
 use std::time::Duration;
 
@@ -64,7 +64,8 @@ pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
 }
 
-/// What a frame says. `Call`, `Data` and `Reply` are content: they are counted, acknowledged and kept within the window.
+/// What a frame says. `Call`, `Data` and `Reply` are content: they are counted, acknowledged and kept within the
+/// window.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FrameKind {
     Call { id: CallId, class: Class, method: u32, body: Bytes, data: Bytes, last: bool },

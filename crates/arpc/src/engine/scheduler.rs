@@ -1,7 +1,7 @@
 //! The scheduler: whose chunk is next.
 //!
-//! Five strict classes. Inside a class calls that have sent nothing yet go first, in the order they came; the others take turns,
-//! one chunk each. Knows calls only by id; a call is in it exactly while it has something to send.
+//! Five strict classes. Inside a class calls that have sent nothing yet go first, in the order they came; the others
+//! take turns, one chunk each. Knows calls only by id; a call is in it exactly while it has something to send.
 
 use std::collections::VecDeque;
 

@@ -6,8 +6,8 @@ use super::frame::CONTENT_OVERHEAD_BYTES;
 use super::{CallId, Engine, Frame, FrameKind, Outgoing};
 
 impl Engine {
-    /// The next frame to send. Call it only when the carrier can take one, and again until it returns `None`; worth asking again
-    /// after any other verb.
+    /// The next frame to send. Call it only when the carrier can take one, and again until it returns `None`; worth
+    /// asking again after any other verb.
     #[must_use]
     pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Outgoing> {
         let next = self.next_signal(now).map(|kind| (kind, None)).or_else(|| self.next_content(now));
@@ -32,7 +32,8 @@ impl Engine {
         self.receipts.due().is_some_and(|at| at <= now).then_some(FrameKind::Acknowledge)
     }
 
-    /// The highest class that has something to send and credit for it; if the window has no room for that, nothing lower passes.
+    /// The highest class that has something to send and credit for it; if the window has no room for that, nothing
+    /// lower passes.
     fn next_content(&mut self, now: Instant) -> Option<(FrameKind, Option<(CallId, usize)>)> {
         for class in Class::ALL {
             let Some(id) = self.scheduler.peek(class) else { continue };

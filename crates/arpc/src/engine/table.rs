@@ -17,8 +17,8 @@ impl Engine {
         self.update(id, |_| ());
     }
 
-    /// Changes a call and puts right what depends on it: its place in the queues, the byte counts, its deadline, its existence.
-    /// Does nothing if there is no such call.
+    /// Changes a call and puts right what depends on it: its place in the queues, the byte counts, its deadline, its
+    /// existence. Does nothing if there is no such call.
     pub(super) fn update(&mut self, id: CallId, change: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.calls.get_mut(&id) else { return };
         self.queued_bytes[entry.class.index()] -= entry.queued_bytes();

@@ -1,6 +1,7 @@
 //! Timers of one connection: a table, and the watch over a silent peer.
 //!
-//! Only three things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is silent.
+//! Only three things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
+//! silent.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use mafs_proto::Instant;
 const PROBE_AFTER: Duration = Duration::from_secs(2);
 /// Silence after which an idle peer is probed.
 const PROBE_IDLE_AFTER: Duration = Duration::from_secs(20);
-/// How long a probe may stay unanswered: with [`PROBE_AFTER`] 10 s of silence, with [`PROBE_IDLE_AFTER`] less than 30 s.
+/// How long a probe may stay unanswered: with [`PROBE_AFTER`] 10 s of silence, with [`PROBE_IDLE_AFTER`] less than 30
+/// s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 
 /// What an engine can be woken for.
@@ -56,7 +58,8 @@ impl Timers {
 /// A timer that comes this much late says that this end was suspended or stopped.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Watches for silence. A peer is given up only after it failed to answer a probe, so that silence during a suspend does not count.
+/// Watches for silence. A peer is given up only after it failed to answer a probe, so that silence during a suspend
+/// does not count.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     quiet_since: Instant,

@@ -1,7 +1,7 @@
 //! The window: how much this end may have sent without an acknowledgement; and what it owes in acknowledgements itself.
 //!
-//! The window is what makes priority real (facts.md section 3): bytes that were given to the transport cannot be overtaken any
-//! more. Its size is fixed in this version; the round-trip time is measured already.
+//! The window is what makes priority real (facts.md section 3): bytes that were given to the transport cannot be
+//! overtaken any more. Its size is fixed in this version; the round-trip time is measured already.
 //!
 //! Invariants: charged bytes in flight never exceed the size, but for a frame sent into an empty window; at most
 //! [`EXEMPT_FRAMES_MAX`] small Control frames are in flight beyond that.
@@ -157,7 +157,8 @@ pub(crate) struct Receipts {
 }
 
 impl Receipts {
-    /// Counts a frame. Large ones are acknowledged at once, together with what else has come by the time a frame can go out.
+    /// Counts a frame. Large ones are acknowledged at once, together with what else has come by the time a frame can go
+    /// out.
     pub(crate) fn receive(&mut self, cost: u64, now: Instant) {
         self.received += cost;
         self.newest = now;

@@ -1,7 +1,7 @@
 //! Checkpoint files: the whole index as journal-format records.
 //!
-//! A checkpoint at position P is fuzzy: it is written while commits go on and holds, for every key, its value at P or a later
-//! one. Changes are absolute, so replaying the journal from P brings every key to the journal's end.
+//! A checkpoint at position P is fuzzy: it is written while commits go on and holds, for every key, its value at P or a
+//! later one. Changes are absolute, so replaying the journal from P brings every key to the journal's end.
 
 use std::io;
 use std::sync::Arc;

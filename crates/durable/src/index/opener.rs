@@ -16,12 +16,12 @@ pub enum KvOpen {
     Fresh,
 }
 
-/// How a [`LoggedIndex`](crate::LoggedIndex) opens its index. Called only while that opens, and never while an index it gave
-/// before is still in use.
+/// How a [`LoggedIndex`](crate::LoggedIndex) opens its index. Called only while that opens, and never while an index it
+/// gave before is still in use.
 pub type OpenKv = Box<dyn Fn(KvOpen) -> Result<Arc<dyn Kv>, KvError> + Send + Sync>;
 
-/// Opens an index in sled at `path`. One that is set aside becomes `PATH.damaged-N`, for people to look at; the one set aside
-/// before it is deleted.
+/// Opens an index in sled at `path`. One that is set aside becomes `PATH.damaged-N`, for people to look at; the one set
+/// aside before it is deleted.
 #[must_use]
 pub fn sled_opener(path: PathBuf) -> OpenKv {
     Box::new(move |how| {

@@ -95,7 +95,8 @@ impl Recovery<'_> {
         Ok(kv)
     }
 
-    /// Checks the checkpoints, newest first, and deletes damaged ones, so that none of them is taken for one of the two to keep.
+    /// Checks the checkpoints, newest first, and deletes damaged ones, so that none of them is taken for one of the two
+    /// to keep.
     fn newest_good_checkpoint(&mut self) -> Result<Option<Lsn>, LoggedIndexError> {
         while let Some(position) = self.checkpoints.last().copied() {
             match checkpoint::read(self.disk, &self.checkpoint_dir, position, |_| Ok(())) {

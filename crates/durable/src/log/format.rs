@@ -1,7 +1,7 @@
 //! The bytes of segments and checkpoints: headers, records, seals. docs/formats.md describes them.
 //!
-//! Every check sum starts from the salt of its file, so that bytes which look like a record in another file, or which somebody
-//! stored in the hope to be taken for one, are none here.
+//! Every check sum starts from the salt of its file, so that bytes which look like a record in another file, or which
+//! somebody stored in the hope to be taken for one, are none here.
 
 use super::Lsn;
 

@@ -1,8 +1,8 @@
 //! Opening a log: every record is checked, and an unfinished tail told apart from damage.
 //!
-//! Bad bytes in the last segment are a torn write if nothing shows that the record missing there had been durable: no later
-//! record, and no seal, was written after a sync that covered it. Anywhere else they are damage, because a segment is synced
-//! before the next one begins. Damage changes nothing on the disk.
+//! Bad bytes in the last segment are a torn write if nothing shows that the record missing there had been durable: no
+//! later record, and no seal, was written after a sync that covered it. Anywhere else they are damage, because a
+//! segment is synced before the next one begins. Damage changes nothing on the disk.
 
 use std::io;
 use std::sync::Arc;

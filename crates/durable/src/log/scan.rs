@@ -89,7 +89,8 @@ impl Scan {
         }
     }
 
-    /// Looks beyond bad bytes for proof that the record missing here was durable: a head whose record was written after that.
+    /// Looks beyond bad bytes for proof that the record missing here was durable: a head whose record was written after
+    /// that.
     pub(crate) fn proof_of_damage(&mut self) -> io::Result<bool> {
         let mut offset = self.offset;
         while let Some(bytes) = self.window.rest(offset, RecordHeader::BYTES)? {

@@ -1,7 +1,7 @@
 //! The tree of a memory disk: what is there, and what of it is durable.
 //!
-//! A file holds its bytes, the bytes of its last sync and the changes between; a directory its names and the names of its last
-//! sync. Nodes that no name, durable or not, and no handle reaches are swept now and then.
+//! A file holds its bytes, the bytes of its last sync and the changes between; a directory its names and the names of
+//! its last sync. Nodes that no name, durable or not, and no handle reaches are swept now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

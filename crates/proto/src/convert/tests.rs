@@ -141,7 +141,8 @@ fn op() -> impl Strategy<Value = CmlOp> {
 
 prop_compose! {
     fn record()(
-        id in store_id(), depends_on in vec(store_id(), 0..4), time in time(), uid in any::<u32>(), gid in any::<u32>(), op in op(),
+        id in store_id(), depends_on in vec(store_id(), 0..4), time in time(), uid in any::<u32>(), gid in any::<u32>(),
+        op in op(),
     ) -> CmlRecord {
         CmlRecord { id, depends_on, time, uid, gid, op }
     }
@@ -149,12 +150,14 @@ prop_compose! {
 
 prop_compose! {
     fn attach_reply()(
-        protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 5]>(), root in object(), fids in fid_range(),
+        protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 5]>(), root in object(),
+        fids in fid_range(),
     ) -> AttachReply {
         let [epoch, history, incarnation, generation, change] = numbers;
         AttachReply {
             protocol, server: ServerId(server), epoch: ServerEpoch(epoch), history: HistoryId(history),
-            incarnation: Incarnation(incarnation), generation: Generation(generation), change: ChangeNumber(change), root, fids,
+            incarnation: Incarnation(incarnation), generation: Generation(generation), change: ChangeNumber(change),
+            root, fids,
         }
     }
 }
@@ -206,8 +209,10 @@ round_trips! {
     proptest_attach_replies_round_trip: AttachReply = attach_reply();
     proptest_grants_round_trip: GrantFidsReply = fid_range().prop_map(|fids| GrantFidsReply { fids });
     proptest_status_requests_round_trip: GetStatusRequest = vec(fid(), 0..5).prop_map(|fids| GetStatusRequest { fids });
-    proptest_status_replies_round_trip: GetStatusReply = vec(object(), 0..5).prop_map(|objects| GetStatusReply { objects });
-    proptest_lookup_requests_round_trip: LookupRequest = (fid(), name()).prop_map(|(parent, name)| LookupRequest { parent, name });
+    proptest_status_replies_round_trip: GetStatusReply = vec(object(), 0..5)
+        .prop_map(|objects| GetStatusReply { objects });
+    proptest_lookup_requests_round_trip: LookupRequest = (fid(), name())
+        .prop_map(|(parent, name)| LookupRequest { parent, name });
     proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>())
         .prop_map(|(object, version)| LookupReply { object, parent_version: DataVersion(version) });
     proptest_listing_requests_round_trip: ReadDirRequest = (fid(), option::of(name()), 1u32..=1024)
@@ -224,9 +229,13 @@ round_trips! {
     proptest_apply_requests_round_trip: ApplyRequest = (record(), option::of(store_id()))
         .prop_map(|(record, confirmed_below)| ApplyRequest { record, confirmed_below });
     proptest_apply_replies_round_trip: ApplyReply = apply_reply();
-    proptest_space_round_trips: StatFsReply = any::<[u64; 4]>().prop_map(|[bytes_total, bytes_free, files_total, files_free]| {
-        StatFsReply { bytes_total, bytes_free, files_total, files_free }
-    });
+    proptest_space_round_trips: StatFsReply = any::<[u64; 4]>()
+        .prop_map(|[bytes_total, bytes_free, files_total, files_free]| StatFsReply {
+            bytes_total,
+            bytes_free,
+            files_total,
+            files_free,
+        });
     proptest_error_details_round_trip: ErrorDetail = "[a-zé ]{0,200}".prop_map(|message| ErrorDetail { message });
 }
 

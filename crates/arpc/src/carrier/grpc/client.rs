@@ -23,7 +23,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Connects to a server.
 ///
 /// # Errors
-/// [`ConnectError`]; the call itself has no deadline while it resolves and connects, callers set one around it. A peer that
+/// [`ConnectError`]; the call itself has no deadline while it resolves and connects, callers set one around it. A peer
+/// that
 /// accepts and then says nothing for 5 s is `NotMafs`.
 pub async fn connect(address: &Address) -> Result<Carrier, ConnectError> {
     match address {

@@ -1,7 +1,7 @@
 //! The listening end.
 //!
-//! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. Whatever a peer does ends at
-//! most its own connection; one that carries no frames for [`IDLE_MAX`] is cut.
+//! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. Whatever a peer
+//! does ends at most its own connection; one that carries no frames for [`IDLE_MAX`] is cut.
 
 use std::io;
 use std::net::SocketAddr;
@@ -59,8 +59,8 @@ impl Listener {
         Ok(Self::start(Socket::Tcp(listener), tcp_address, None))
     }
 
-    /// Listens on a UNIX socket; a stale socket file is replaced, and the file is removed in the end. Must be called in a tokio
-    /// runtime.
+    /// Listens on a UNIX socket; a stale socket file is replaced, and the file is removed in the end. Must be called in
+    /// a tokio runtime.
     ///
     /// # Errors
     /// If the path cannot be bound, in particular if another process listens there.

@@ -78,7 +78,9 @@ proptest! {
             while let Some(event) = engine.poll_event() {
                 unread += event_bytes(&event);
                 match event {
-                    Event::Call { id, .. } if answers => engine.reply(id, 0, Bytes::new(), Ready { bytes: 10, finished: true }),
+                    Event::Call { id, .. } if answers => {
+                        engine.reply(id, 0, Bytes::new(), Ready { bytes: 10, finished: true });
+                    }
                     Event::Reply { id, .. } | Event::Ended { id, .. } => *ended.entry(id).or_default() += 1,
                     _ => {}
                 }
@@ -87,7 +89,8 @@ proptest! {
             prop_assert!(engine.calls.len() <= 3 * SETTINGS.calls_max);
             prop_assert!(engine.signals.len() <= 3 * 3 * SETTINGS.calls_max + 3);
         }
-        // The application has taken nothing: credit, small Control frames and the bodies of the three replies bound what came.
+        // The application has taken nothing: credit, small Control frames and the bodies of the three replies bound
+        // what came.
         let control = 200 * CONTROL_BYTES_MAX;
         prop_assert!(unread <= 4 * SETTINGS.credit_bytes + control + 3 * 3000, "{}", unread);
         engine.disconnected("over");

@@ -11,8 +11,8 @@ use crate::engine::{CallId, FrameKind, Settings};
 
 const BODY: u64 = 7;
 
-/// What the scheduler promises, told differently: among the calls of the highest class, those that have sent nothing go first;
-/// among equals, the one whose turn is longest ago.
+/// What the scheduler promises, told differently: among the calls of the highest class, those that have sent nothing go
+/// first; among equals, the one whose turn is longest ago.
 #[derive(Debug)]
 struct ModelCall {
     id: CallId,
@@ -112,7 +112,8 @@ proptest! {
                     }
                 }
             }
-            let queued: u64 = calls.iter().filter(|call| !call.done).map(|call| call.left + if call.begun { 0 } else { BODY }).sum();
+            let unsent = calls.iter().filter(|call| !call.done);
+            let queued: u64 = unsent.map(|call| call.left + if call.begun { 0 } else { BODY }).sum();
             prop_assert_eq!(pair.ends[0].engine.queued_bytes().iter().sum::<u64>(), queued);
         }
         let mut turn = 1000;

@@ -1,5 +1,5 @@
-//! Power cuts at every sync of a long workload (done-when 6 of part 1): it opens, nothing acknowledged is missing, nothing is
-//! half there.
+//! Power cuts at every sync of a long workload (done-when 6 of part 1): it opens, nothing acknowledged is missing,
+//! nothing is half there.
 
 use super::*;
 

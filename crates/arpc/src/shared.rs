@@ -1,8 +1,8 @@
 //! What the handles of one connection share with its driver: the way in for commands, and what the driver publishes.
 //!
-//! Commands never wait and never get lost, so their queue is not bounded by a capacity but by what can be in it: per call under
-//! way (at most 1,024 from each end, see `permits` and the engine's limit) one Call or Reply, one Cancel, one Reprioritise and two
-//! Unwanted.
+//! Commands never wait and never get lost, so their queue is not bounded by a capacity but by what can be in it: per
+//! call under way (at most 1,024 from each end, see `permits` and the engine's limit) one Call or Reply, one Cancel,
+//! one Reprioritise and two Unwanted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
