@@ -1,0 +1,85 @@
+//! Ranges: which bytes of a file being fetched have arrived.
+//!
+//! Invariant: the ranges are sorted, not empty, and neither overlap nor touch.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A set of byte positions as few ranges.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RangeSet {
+    ends: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    /// Adds the bytes of `range`.
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let Range { mut start, mut end } = range;
+        while let Some((&other_start, &other_end)) = self.ends.range(..=end).next_back() {
+            if other_end < start {
+                break;
+            }
+            self.ends.remove(&other_start);
+            start = start.min(other_start);
+            end = end.max(other_end);
+        }
+        self.ends.insert(start, end);
+    }
+
+    /// Whether all bytes of `range` are there.
+    pub(crate) fn contains(&self, range: Range<u64>) -> bool {
+        range.is_empty() || self.run_end(range.start) >= range.end
+    }
+
+    /// The first byte at or behind `from` that is missing, and where that gap ends; `None` if nothing below `size` is
+    /// missing.
+    pub(crate) fn first_gap(&self, from: u64, size: u64) -> Option<Range<u64>> {
+        let start = self.run_end(from);
+        let end = self.ends.range(start..).next().map_or(size, |(&next_start, _)| next_start.min(size));
+        (start < size).then_some(start..end)
+    }
+
+    /// Where the run of bytes that `offset` is in ends; `offset` itself if that byte is missing.
+    fn run_end(&self, offset: u64) -> u64 {
+        match self.ends.range(..=offset).next_back() {
+            Some((_, &end)) => end.max(offset),
+            None => offset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        #[allow(clippy::cast_possible_truncation, reason = "small numbers")]
+        fn proptest_ranges_hold_exactly_what_was_inserted(
+            inserts in proptest::collection::vec((0u64..64, 0u64..16), 0..20),
+            from in 0u64..80,
+        ) {
+            let mut set = RangeSet::default();
+            let mut model = [false; 96];
+            for (start, length) in inserts {
+                set.insert(start..start + length);
+                model[start as usize..(start + length) as usize].fill(true);
+            }
+            for start in 0..90u64 {
+                let all = model[start as usize..start as usize + 3].iter().all(|there| *there);
+                prop_assert_eq!(set.contains(start..start + 3), all);
+            }
+            let size = 80;
+            let gap_start = (from..size).find(|at| !model[*at as usize]);
+            let gap = gap_start.map(|start| start..(start..size).find(|at| model[*at as usize]).unwrap_or(size));
+            prop_assert_eq!(set.first_gap(from, size), gap);
+            let touching = set.ends.iter().zip(set.ends.keys().skip(1)).any(|((_, end), next)| end >= next);
+            prop_assert!(!touching);
+        }
+    }
+}

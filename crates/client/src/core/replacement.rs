@@ -1,0 +1,121 @@
+//! Replacement: which cached files go when the cache is full. Least recently used first; what is busy (open, dirty)
+//! never.
+
+use std::collections::{BTreeMap, HashMap};
+
+use mafs_proto::VnodeId;
+
+/// The files in the cache, by their last use.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    limit_bytes: u64,
+    used_bytes: u64,
+    last_use: u64,
+    files: HashMap<VnodeId, CachedFile>,
+    by_use: BTreeMap<u64, VnodeId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CachedFile {
+    bytes: u64,
+    used: u64,
+}
+
+impl Replacement {
+    /// An empty cache that may hold `limit_bytes`.
+    pub(crate) fn new(limit_bytes: u64) -> Self {
+        Self { limit_bytes, used_bytes: 0, last_use: 0, files: HashMap::new(), by_use: BTreeMap::new() }
+    }
+
+    /// A file of this size is in the cache and was used just now.
+    pub(crate) fn touch(&mut self, vnode: VnodeId, bytes: u64) {
+        self.remove(vnode);
+        self.last_use += 1;
+        self.used_bytes += bytes;
+        self.files.insert(vnode, CachedFile { bytes, used: self.last_use });
+        self.by_use.insert(self.last_use, vnode);
+    }
+
+    /// A file is no longer in the cache.
+    pub(crate) fn remove(&mut self, vnode: VnodeId) {
+        if let Some(file) = self.files.remove(&vnode) {
+            self.by_use.remove(&file.used);
+            self.used_bytes -= file.bytes;
+        }
+    }
+
+    /// How many bytes too many the cache would hold with `wanted_bytes` more.
+    pub(crate) fn excess_bytes(&self, wanted_bytes: u64) -> u64 {
+        self.used_bytes.saturating_add(wanted_bytes).saturating_sub(self.limit_bytes)
+    }
+
+    /// Files to evict, in order, so that `bytes` become free; fewer if the rest is busy. They stay until `remove`.
+    pub(crate) fn plan(&self, bytes: u64, busy: impl Fn(VnodeId) -> bool) -> Vec<VnodeId> {
+        let mut missing = bytes;
+        let mut evicted = Vec::new();
+        for vnode in self.by_use.values().filter(|vnode| !busy(**vnode)) {
+            if missing == 0 {
+                break;
+            }
+            missing = missing.saturating_sub(self.files.get(vnode).map_or(0, |file| file.bytes));
+            evicted.push(*vnode);
+        }
+        evicted
+    }
+
+    /// All files, least recently used first.
+    pub(crate) fn by_use(&self) -> impl Iterator<Item = VnodeId> {
+        self.by_use.values().copied()
+    }
+
+    /// Bytes in the cache.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// Files in the cache.
+    pub(crate) fn files(&self) -> usize {
+        self.files.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let mut cache = Replacement::new(30);
+        for vnode in [1, 2, 3] {
+            cache.touch(VnodeId(vnode), 10);
+        }
+        cache.touch(VnodeId(1), 10);
+        assert_eq!(cache.plan(cache.excess_bytes(10), |_| false), [VnodeId(2)]);
+        assert_eq!(cache.plan(cache.excess_bytes(15), |_| false), [VnodeId(2), VnodeId(3)]);
+        assert_eq!(cache.plan(cache.excess_bytes(0), |_| false), []);
+    }
+
+    proptest! {
+        #[test]
+        fn proptest_invariant_5_busy_files_are_never_evicted_and_the_limit_holds(
+            sizes in proptest::collection::vec(1u64..50, 1..40),
+            limit in 50u64..200,
+        ) {
+            let busy = |vnode: VnodeId| vnode.0.is_multiple_of(7);
+            let mut cache = Replacement::new(limit);
+            for (index, bytes) in sizes.iter().enumerate() {
+                let evicted = cache.plan(cache.excess_bytes(*bytes), busy);
+                prop_assert!(evicted.iter().all(|vnode| !busy(*vnode)));
+                for vnode in evicted {
+                    cache.remove(vnode);
+                }
+                cache.touch(VnodeId(index as u64), *bytes);
+                let busy_sizes = sizes[..=index].iter().enumerate().filter(|(at, _)| busy(VnodeId(*at as u64)));
+                let busy_bytes: u64 = busy_sizes.map(|(_, size)| size).sum();
+                prop_assert!(cache.used_bytes() <= limit + busy_bytes + bytes);
+            }
+        }
+    }
+}
