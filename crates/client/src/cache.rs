@@ -1,0 +1,115 @@
+//! The cache on the local disk: containers with the contents of files, an index of everything known, and the modify
+//! log.
+//!
+//! The log is the truth about what the server does not have. The index and the containers can be thrown away at any
+//! time as far as the log does not name them; what is lost is fetched again.
+
+mod cml;
+mod containers;
+mod index;
+mod record;
+mod storage;
+
+use std::sync::Arc;
+
+use mafs_durable::{Disk, KvError, KvOpen, LogError, write_file_atomically};
+use mafs_proto::ClientId;
+
+pub(crate) use cml::Cml;
+pub(crate) use containers::{ContainerCopy, Containers, is_sealed, seal, stamp};
+pub(crate) use index::{Index, NameEdit};
+pub(crate) use record::{CachedContent, CachedEntry, CachedObject};
+pub use storage::{CacheStorage, StorageError};
+
+/// Why the cache cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// The disk failed or is full.
+    #[error("the cache's disk failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// The index failed.
+    #[error(transparent)]
+    Index(#[from] KvError),
+    /// The modify log failed.
+    #[error("the cache's modify log failed: {0}")]
+    Log(#[from] LogError),
+    /// A file of the cache makes no sense.
+    #[error("the cache is damaged: {0}")]
+    Damaged(String),
+}
+
+const IDENTITY_FILE: &str = "identity";
+
+/// Everything that is on this disk.
+pub(crate) struct Cache {
+    /// Who this cache is to servers.
+    pub(crate) client: ClientId,
+    /// The disk under all of it.
+    pub(crate) disk: Arc<dyn Disk>,
+    /// What is known of objects and names.
+    pub(crate) index: Index,
+    /// Contents.
+    pub(crate) containers: Containers,
+    /// What the server does not have.
+    pub(crate) cml: Cml,
+    /// Whether the machine has been started again since this cache was last in use.
+    pub(crate) power_lost: bool,
+}
+
+impl Cache {
+    /// Opens a cache, or makes an empty one. A damaged index is replaced by an empty one: it is filled again from the
+    /// server.
+    pub(crate) fn open(storage: &CacheStorage) -> Result<Self, CacheError> {
+        let disk = storage.disk();
+        let client = load_identity(disk.as_ref())?;
+        let cml = Cml::open(&disk)?;
+        let kv = match storage.open_kv(KvOpen::Existing) {
+            Err(KvError::Damaged(why)) => {
+                tracing::warn!(why, "the index of the cache is damaged; it is made anew, files are fetched again");
+                storage.open_kv(KvOpen::Fresh)?
+            }
+            other => other?,
+        };
+        let index = Index::open(kv)?;
+        let power_lost = cml.begin_run(storage.boot())?;
+        if power_lost {
+            index.forget_unsynced_contents()?;
+        }
+        Ok(Self { client, index, containers: Containers::open(Arc::clone(&disk))?, cml, disk, power_lost })
+    }
+
+    /// Makes index and log durable.
+    pub(crate) fn sync(&self) -> Result<(), CacheError> {
+        self.cml.sync()?;
+        self.index.sync()
+    }
+
+    /// Shortens the log if it has grown, keeping what the server does not have.
+    pub(crate) fn compact_log(&self) -> Result<(), CacheError> {
+        if self.cml.compaction_due() {
+            self.index.sync()?;
+            self.cml.compact()?;
+        }
+        Ok(())
+    }
+}
+
+/// The client's identity, made at random when the cache is new.
+fn load_identity(disk: &dyn Disk) -> Result<ClientId, CacheError> {
+    match disk.open(IDENTITY_FILE) {
+        Ok(file) => {
+            let mut id = [0; 16];
+            if file.len()? != 16 || file.read_at(&mut id, 0)? != 16 {
+                return Err(CacheError::Damaged(format!("the file `{IDENTITY_FILE}` does not have 16 bytes")));
+            }
+            Ok(ClientId(id))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let mut id = [0; 16];
+            getrandom::fill(&mut id).map_err(std::io::Error::other)?;
+            write_file_atomically(disk, IDENTITY_FILE, &id)?;
+            Ok(ClientId(id))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,266 @@
+//! The client modify log on disk: entries of [`LogState`] in an append log.
+//!
+//! An entry survives kill -9 as soon as it is appended, and power loss after `sync`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use mafs_durable::{AppendLog, Disk, LogConfig};
+use mafs_proto::{CmlRecord, DataVersion, Fid, Incarnation, Malformed, StoreId, Wire};
+
+use super::CacheError;
+use crate::core::log::{ContainerId, LogEntry, LogState, Stamp};
+
+/// A segment is deleted whole, so a small one keeps the log short.
+const SEGMENT_BYTES: u64 = 4 << 20;
+const COMPACTION_BYTES: u64 = 2 * SEGMENT_BYTES;
+
+/// The log and what it says.
+pub(crate) struct Cml {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    log: AppendLog,
+    state: LogState,
+    unsynced: bool,
+}
+
+impl Cml {
+    /// Opens the log of a disk and reads it.
+    pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<Self, CacheError> {
+        let config = LogConfig { segment_bytes: SEGMENT_BYTES };
+        let (log, recovery) = AppendLog::open(Arc::clone(disk), "cml", config)?;
+        let mut state = LogState::default();
+        for record in log.read(recovery.first) {
+            let (lsn, bytes) = record?;
+            let entry =
+                decode(bytes.into()).map_err(|why| CacheError::Damaged(format!("modify log, record {lsn}: {why}")))?;
+            state.apply(entry);
+        }
+        Ok(Self { inner: Mutex::new(Inner { log, state, unsynced: false }) })
+    }
+
+    /// What the log says now.
+    pub(crate) fn state(&self) -> LogState {
+        self.lock().state.clone()
+    }
+
+    /// The machine's run `boot` goes on, or begins, which is durable then. Returns whether the one before ended since
+    /// the log was written.
+    pub(crate) fn begin_run(&self, boot: &str) -> Result<bool, CacheError> {
+        let last = self.lock().state.boot.clone();
+        if last.as_deref() != Some(boot) {
+            self.append(LogEntry::Run(boot.to_owned()))?;
+            self.sync()?;
+        }
+        Ok(last.is_some_and(|last| last != boot))
+    }
+
+    /// Appends an entry.
+    pub(crate) fn append(&self, entry: LogEntry) -> Result<(), CacheError> {
+        let mut inner = self.lock();
+        inner.log.append(&encode(&entry))?;
+        inner.state.apply(entry);
+        inner.unsynced = true;
+        Ok(())
+    }
+
+    /// Makes all entries durable.
+    pub(crate) fn sync(&self) -> Result<(), CacheError> {
+        let mut inner = self.lock();
+        if inner.unsynced {
+            inner.log.sync()?;
+            inner.unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// Whether the log is long enough to be worth shortening.
+    pub(crate) fn compaction_due(&self) -> bool {
+        let inner = self.lock();
+        inner.log.bytes() > COMPACTION_BYTES
+    }
+
+    /// Writes what still counts again at the end and drops what was before. The index must be durable.
+    pub(crate) fn compact(&self) -> Result<(), CacheError> {
+        let mut inner = self.lock();
+        let start = inner.log.next_lsn();
+        for entry in inner.state.compacted() {
+            inner.log.append(&encode(&entry))?;
+        }
+        inner.log.sync()?;
+        inner.unsynced = false;
+        inner.log.truncate_before(start)?;
+        inner.state.versions.clear();
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const INCARNATION: u8 = 1;
+const WRITING: u8 = 2;
+const LOGGED: u8 = 3;
+const DONE: u8 = 4;
+const ABANDONED: u8 = 5;
+const DROPPED: u8 = 6;
+const SYNCED: u8 = 7;
+const RUN: u8 = 8;
+
+/// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
+/// it.
+fn encode(entry: &LogEntry) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96);
+    match entry {
+        LogEntry::Run(boot) => {
+            out.push(RUN);
+            out.extend(boot.as_bytes());
+        }
+        LogEntry::Incarnation(incarnation) => {
+            out.push(INCARNATION);
+            out.extend(incarnation.0.to_le_bytes());
+        }
+        LogEntry::Writing { fid, base, container } => {
+            out.push(WRITING);
+            out.extend(base.0.to_le_bytes());
+            out.extend(container.0.to_le_bytes());
+            out.extend(fid.encode());
+        }
+        LogEntry::Logged { record, stamp } => {
+            out.push(LOGGED);
+            out.extend(stamp.0.to_le_bytes());
+            out.extend(record.encode());
+        }
+        LogEntry::Done { id, fid, version, clean } => {
+            let fid = fid.encode();
+            out.push(DONE);
+            out.extend(version.0.to_le_bytes());
+            out.push(u8::from(*clean));
+            out.push(u8::try_from(fid.len()).unwrap_or(u8::MAX));
+            out.extend(fid);
+            out.extend(id.encode());
+        }
+        LogEntry::Abandoned { id } => {
+            out.push(ABANDONED);
+            out.extend(id.encode());
+        }
+        LogEntry::Synced { fid } => {
+            out.push(SYNCED);
+            out.extend(fid.encode());
+        }
+        LogEntry::Dropped { fid } => {
+            out.push(DROPPED);
+            out.extend(fid.encode());
+        }
+    }
+    out
+}
+
+#[derive(Debug, thiserror::Error)]
+enum BadEntry {
+    #[error("entry cut short")]
+    Short,
+    #[error("unknown kind {0}")]
+    Kind(u8),
+    #[error(transparent)]
+    Message(#[from] Malformed),
+}
+
+fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
+    Ok(match take_u8(&mut bytes)? {
+        RUN => LogEntry::Run(String::from_utf8_lossy(&bytes).into_owned()),
+        INCARNATION => LogEntry::Incarnation(Incarnation(take_u64(&mut bytes)?)),
+        WRITING => LogEntry::Writing {
+            base: DataVersion(take_u64(&mut bytes)?),
+            container: ContainerId(take_u64(&mut bytes)?),
+            fid: Fid::decode(bytes)?,
+        },
+        LOGGED => LogEntry::Logged { stamp: Stamp(take_u64(&mut bytes)?), record: CmlRecord::decode(bytes)? },
+        DONE => {
+            let version = DataVersion(take_u64(&mut bytes)?);
+            let clean = take_u8(&mut bytes)? != 0;
+            let fid_bytes = usize::from(take_u8(&mut bytes)?);
+            let fid = Fid::decode(take(&mut bytes, fid_bytes)?)?;
+            LogEntry::Done { id: StoreId::decode(bytes)?, fid, version, clean }
+        }
+        ABANDONED => LogEntry::Abandoned { id: StoreId::decode(bytes)? },
+        SYNCED => LogEntry::Synced { fid: Fid::decode(bytes)? },
+        DROPPED => LogEntry::Dropped { fid: Fid::decode(bytes)? },
+        kind => return Err(BadEntry::Kind(kind)),
+    })
+}
+
+fn take(bytes: &mut Bytes, count: usize) -> Result<Bytes, BadEntry> {
+    if bytes.len() < count { Err(BadEntry::Short) } else { Ok(bytes.split_to(count)) }
+}
+
+fn take_u8(bytes: &mut Bytes) -> Result<u8, BadEntry> {
+    take(bytes, 1).map(|one| one[0])
+}
+
+fn take_u64(bytes: &mut Bytes) -> Result<u64, BadEntry> {
+    let eight = take(bytes, 8)?;
+    eight[..].try_into().map(u64::from_le_bytes).map_err(|_| BadEntry::Short)
+}
+
+#[cfg(test)]
+mod tests {
+    use mafs_durable::MemoryDisk;
+    use mafs_proto::{Base, ClientId, CmlOp, Timestamp, VnodeId, VolumeId};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fid(vnode: u64) -> Fid {
+        Fid { vnode: VnodeId(vnode), ..Fid::root(VolumeId(1)) }
+    }
+
+    fn entries() -> Vec<LogEntry> {
+        let id = StoreId { client: ClientId([3; 16]), incarnation: Incarnation(4), seq: 5 };
+        let op =
+            CmlOp::Store { fid: fid(6), base: Base::Version(DataVersion(7)), size: 8, mtime: Timestamp::default() };
+        let record = CmlRecord { id, depends_on: vec![id], time: Timestamp::default(), uid: 1, gid: 2, op };
+        vec![
+            LogEntry::Run("a".to_owned()),
+            LogEntry::Incarnation(Incarnation(4)),
+            LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9) },
+            LogEntry::Logged { record, stamp: Stamp(11) },
+            LogEntry::Done { id, fid: fid(6), version: DataVersion(8), clean: false },
+            LogEntry::Abandoned { id },
+            LogEntry::Synced { fid: fid(6) },
+            LogEntry::Dropped { fid: fid(6) },
+        ]
+    }
+
+    #[test]
+    fn every_entry_round_trips() {
+        for entry in entries() {
+            assert_eq!(decode(encode(&entry).into()).unwrap(), entry);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn proptest_invariant_10_arbitrary_entries_never_panic(bytes in vec(any::<u8>(), 0..200)) {
+            let _ = decode(bytes.into());
+        }
+    }
+
+    #[test]
+    fn the_state_is_the_same_after_reopening_and_compacting() {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        let cml = Cml::open(&disk).unwrap();
+        for entry in entries().into_iter().take(4) {
+            cml.append(entry).unwrap();
+        }
+        let state = cml.state();
+        cml.sync().unwrap();
+        assert_eq!(Cml::open(&disk).unwrap().state(), state);
+        cml.compact().unwrap();
+        assert_eq!(Cml::open(&disk).unwrap().state(), state);
+    }
+}

@@ -1,0 +1,171 @@
+//! Containers: one file on the local disk for the content of each cached file.
+//!
+//! A container that holds a whole, unchanged version is *sealed*: its modification time is set to the number of that
+//! version, in nanoseconds since 1970. Any later write sets it to the present, so neither a killed daemon nor a lost
+//! index can make changed bytes look like the version they were made from.
+//!
+//! A seal says nothing after a power loss, when the time may be durable and the bytes not. So what is fetched goes into
+//! a container with a new name, the index knows which contents are durable, and the log is durable before a durable
+//! content is changed in place.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mafs_durable::{Disk, DiskFile};
+use mafs_proto::{DataVersion, VnodeId};
+
+use crate::core::log::{ContainerId, Stamp};
+
+const SNAPSHOT_DIR: &str = "snapshots";
+const COPY_BYTES: usize = 1 << 20;
+
+/// The containers of one cache.
+pub(crate) struct Containers {
+    disk: Arc<dyn Disk>,
+    snapshots: AtomicU64,
+    /// Containers of this run are `first_id` and up.
+    first_id: u64,
+    next_id: AtomicU64,
+}
+
+/// A frozen copy of a container; its file goes when this is dropped.
+pub(crate) struct ContainerCopy {
+    disk: Arc<dyn Disk>,
+    path: String,
+    pub(crate) file: Arc<dyn DiskFile>,
+}
+
+impl Drop for ContainerCopy {
+    fn drop(&mut self) {
+        if let Err(error) = self.disk.remove(&self.path) {
+            tracing::debug!(%error, path = self.path, "a snapshot stays until the next start");
+        }
+    }
+}
+
+impl Containers {
+    /// Opens the containers of a disk. Snapshots of an earlier life are of no use.
+    pub(crate) fn open(disk: Arc<dyn Disk>) -> io::Result<Self> {
+        disk.remove_dir_all(SNAPSHOT_DIR)?;
+        disk.create_dir_all(SNAPSHOT_DIR)?;
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        // Half the range is left, so that counting up never wraps.
+        let first_id = u64::from_le_bytes(random) / 2;
+        Ok(Self { disk, snapshots: AtomicU64::new(0), first_id, next_id: AtomicU64::new(first_id) })
+    }
+
+    /// A container of a file; `None` if it is not there.
+    pub(crate) fn get(&self, vnode: VnodeId, id: ContainerId) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        match self.disk.open(&path(vnode, id)) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A new, empty container.
+    pub(crate) fn create(&self, vnode: VnodeId) -> io::Result<(ContainerId, Arc<dyn DiskFile>)> {
+        let id = ContainerId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let path = path(vnode, id);
+        let created = match self.disk.create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.disk.create_dir_all(&directory(vnode))?;
+                self.disk.create(&path)
+            }
+            other => other,
+        };
+        Ok((id, created?))
+    }
+
+    /// Makes the names of an object's containers durable.
+    pub(crate) fn sync_name(&self, vnode: VnodeId) -> io::Result<()> {
+        self.disk.sync_dir(&directory(vnode))
+    }
+
+    /// Removes a container; no error if it is not there.
+    pub(crate) fn remove(&self, vnode: VnodeId, id: ContainerId) -> io::Result<()> {
+        match self.disk.remove(&path(vnode, id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes the containers of earlier runs that nothing names.
+    pub(crate) fn sweep(&self, is_named: impl Fn(VnodeId, ContainerId) -> bool) -> io::Result<()> {
+        for low_byte in 0..=u8::MAX {
+            let directory = directory(VnodeId(u64::from(low_byte)));
+            let names = match self.disk.list(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            for (vnode, id) in names.iter().filter_map(|name| parse(name)) {
+                let this_run = (self.first_id..self.next_id.load(Ordering::Relaxed)).contains(&id.0);
+                if !this_run && !is_named(vnode, id) {
+                    self.remove(vnode, id)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes everything.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        self.disk.remove_dir_all("containers")
+    }
+
+    /// Copies the first `size` bytes of a container.
+    pub(crate) fn copy(&self, container: &dyn DiskFile, size: u64) -> io::Result<ContainerCopy> {
+        let path = format!("{SNAPSHOT_DIR}/{}", self.snapshots.fetch_add(1, Ordering::Relaxed));
+        let file = self.disk.create(&path)?;
+        let copy = ContainerCopy { disk: Arc::clone(&self.disk), path, file };
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut offset = 0;
+        while offset < size {
+            let wanted = usize::try_from(size - offset).unwrap_or(COPY_BYTES).min(COPY_BYTES);
+            let read = container.read_at(&mut buffer[..wanted], offset)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            copy.file.write_all_at(&buffer[..read], offset)?;
+            offset += read as u64;
+        }
+        Ok(copy)
+    }
+}
+
+/// Marks the content as the whole, unchanged `version`.
+pub(crate) fn seal(container: &dyn DiskFile, version: DataVersion) -> io::Result<()> {
+    container.set_modified(seal_time(version))
+}
+
+/// Whether the content is the whole, unchanged `version` of `size` bytes.
+pub(crate) fn is_sealed(container: &dyn DiskFile, version: DataVersion, size: u64) -> io::Result<bool> {
+    Ok(container.len()? == size && container.modified()? == seal_time(version))
+}
+
+/// When the content last changed.
+pub(crate) fn stamp(container: &dyn DiskFile) -> io::Result<Stamp> {
+    let since = container.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Stamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+fn seal_time(version: DataVersion) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(version.0)
+}
+
+fn directory(vnode: VnodeId) -> String {
+    format!("containers/{:02x}", vnode.0 & 0xff)
+}
+
+fn path(vnode: VnodeId, id: ContainerId) -> String {
+    format!("{}/{:x}.{:x}", directory(vnode), vnode.0, id.0)
+}
+
+/// Reads the file name of a container.
+fn parse(name: &str) -> Option<(VnodeId, ContainerId)> {
+    let (vnode, id) = name.split_once('.')?;
+    Some((VnodeId(u64::from_str_radix(vnode, 16).ok()?), ContainerId(u64::from_str_radix(id, 16).ok()?)))
+}

@@ -1,0 +1,458 @@
+//! The index: what is known of objects, names and the volume.
+//!
+//! Keys: `o` + vnode: [`CachedObject`]; `d` + vnode + name: [`CachedEntry`]; `u` + vnode: last use; `y` + vnode: fid of
+//! a content that is not durable yet; `v`: [`KnownVolume`]. Numbers in keys are big endian, so that they sort.
+//!
+//! A status is *valid* while its trust is the index's: the volume is this client's alone, so nothing changes behind its
+//! back until an attach finds that changes were missed and raises the trust.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mafs_durable::{Batch, Kv};
+use mafs_proto::call::{ApplyReply, LookupReply};
+use mafs_proto::{ChangeNumber, DataVersion, Entry, Fid, HistoryId, Kind, Name, Object, ServerId, VnodeId, Wire};
+
+use super::CacheError;
+use super::record::{CachedContent, CachedEntries, CachedEntry, CachedObject, KnownVolume};
+
+const SCAN_MAX: usize = 1024;
+/// Never the trust of an index, which starts at 1.
+const NO_TRUST: u64 = 0;
+
+/// How a mutation changes a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NameEdit {
+    /// The directory.
+    pub(crate) parent: Fid,
+    /// The name.
+    pub(crate) name: Name,
+    /// What it means now; `None`: nothing.
+    pub(crate) entry: Option<CachedEntry>,
+}
+
+/// The index of one cache. Reads take no lock; changes that depend on what is there take turns.
+pub(crate) struct Index {
+    kv: Arc<dyn Kv>,
+    volume: Mutex<Volume>,
+}
+
+struct Volume {
+    known: Option<KnownVolume>,
+    /// Changes seen beyond a gap.
+    ahead: BTreeSet<ChangeNumber>,
+}
+
+/// Replies beyond a gap that are remembered; beyond that the gap stays until the next attach validates.
+const AHEAD_MAX: usize = 4096;
+
+impl Index {
+    pub(crate) fn open(kv: Arc<dyn Kv>) -> Result<Self, CacheError> {
+        let known = kv.get(b"v")?.and_then(KnownVolume::decode);
+        Ok(Self { kv, volume: Mutex::new(Volume { known, ahead: BTreeSet::new() }) })
+    }
+
+    /// The volume this index belongs to, once it has been attached.
+    pub(crate) fn known_volume(&self) -> Option<KnownVolume> {
+        self.lock().known
+    }
+
+    /// An attach shows where the volume is. Returns whether everything known stays valid.
+    pub(crate) fn attached(
+        &self,
+        server: ServerId,
+        history: HistoryId,
+        change: ChangeNumber,
+    ) -> Result<bool, CacheError> {
+        let mut volume = self.lock();
+        let same =
+            volume.known.is_some_and(|known| (known.server, known.history, known.change) == (server, history, change));
+        if !same {
+            let trust = volume.known.map_or(NO_TRUST, |known| known.trust) + 1;
+            self.set_known(&mut volume, KnownVolume { server, history, change, trust })?;
+        }
+        volume.ahead.clear();
+        Ok(same)
+    }
+
+    /// Removes everything.
+    pub(crate) fn clear(&self) -> Result<(), CacheError> {
+        let mut volume = self.lock();
+        self.remove_all(b"")?;
+        *volume = Volume { known: None, ahead: BTreeSet::new() };
+        Ok(())
+    }
+
+    /// What is known of an object.
+    pub(crate) fn object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        Ok(self.kv.get(&object_key(vnode))?.and_then(CachedObject::decode))
+    }
+
+    /// What is known of an object, if its status is valid.
+    pub(crate) fn valid_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        let trust = self.trust();
+        Ok(self.object(vnode)?.filter(|cached| cached.trust == trust))
+    }
+
+    /// What a name means, as far as the index knows.
+    pub(crate) fn entry(&self, parent: VnodeId, name: &Name) -> Result<Option<CachedEntry>, CacheError> {
+        Ok(self.kv.get(&entry_key(parent, name.as_bytes()))?.and_then(CachedEntry::decode))
+    }
+
+    /// The entries of a directory behind `after`, in order, at most 1,024.
+    pub(crate) fn entries(
+        &self,
+        parent: VnodeId,
+        after: Option<&Name>,
+    ) -> Result<Vec<(Name, CachedEntry)>, CacheError> {
+        let prefix = entry_key(parent, b"");
+        let after = after.map(|name| entry_key(parent, name.as_bytes()));
+        let pairs = self.kv.scan(&prefix, after.as_deref(), SCAN_MAX)?;
+        let parsed = pairs.into_iter().filter_map(|(key, value)| {
+            Some((Name::new(key.get(prefix.len()..)?.to_vec()).ok()?, CachedEntry::decode(value)?))
+        });
+        Ok(parsed.collect())
+    }
+
+    /// The server has shown objects.
+    pub(crate) fn install(&self, objects: &[Object]) -> Result<(), CacheError> {
+        let volume = self.lock();
+        let mut batch = Batch::default();
+        for object in objects {
+            self.install_one(&volume, object, None, &mut batch)?;
+        }
+        Ok(self.kv.apply(&batch)?)
+    }
+
+    /// The server has said what a name means.
+    pub(crate) fn install_lookup(&self, parent: Fid, name: &Name, reply: &LookupReply) -> Result<(), CacheError> {
+        let volume = self.lock();
+        let mut batch = Batch::default();
+        if let Some(object) = &reply.object {
+            self.install_one(&volume, object, Some(parent.vnode), &mut batch)?;
+        }
+        if let Some(mut directory) = self.object(parent.vnode)?
+            && directory.object.fid == parent
+            && directory.object.status.data_version == reply.parent_version
+            && let Some(object) = &reply.object
+        {
+            if directory.entries.is_none() {
+                self.remove_all(&entry_key(parent.vnode, b""))?;
+                directory.entries = Some(CachedEntries { version: reply.parent_version, complete: false });
+            }
+            batch.put(entry_key(parent.vnode, name.as_bytes()), CachedEntry::of(object).encode());
+            batch.put(object_key(parent.vnode), directory.encode());
+        }
+        Ok(self.kv.apply(&batch)?)
+    }
+
+    /// A page of a listing has come; `first` drops what was known of the directory's names, `last` makes it complete.
+    pub(crate) fn install_page(
+        &self,
+        directory: &Object,
+        entries: &[Entry],
+        first: bool,
+        last: bool,
+    ) -> Result<(), CacheError> {
+        let volume = self.lock();
+        let vnode = directory.fid.vnode;
+        if first {
+            self.remove_all(&entry_key(vnode, b""))?;
+        }
+        let mut batch = Batch::default();
+        for entry in entries {
+            self.install_one(&volume, &entry.object, Some(vnode), &mut batch)?;
+            batch.put(entry_key(vnode, entry.name.as_bytes()), CachedEntry::of(&entry.object).encode());
+        }
+        let mut cached = self.merged(&volume, directory, None)?;
+        let version = directory.status.data_version;
+        let current = cached.object.status.data_version == version;
+        cached.entries = current.then_some(CachedEntries { version, complete: last });
+        batch.put(object_key(vnode), cached.encode());
+        Ok(self.kv.apply(&batch)?)
+    }
+
+    /// A mutation of this client was applied by the server: `edits` are what it did to names.
+    pub(crate) fn applied(&self, reply: &ApplyReply, edits: &[NameEdit]) -> Result<(), CacheError> {
+        let mut volume = self.lock();
+        let mut batch = Batch::default();
+        for change in &reply.directories {
+            let own_edits = edits.iter().filter(|edit| edit.parent == change.fid);
+            self.adopt(change.fid, change.before, change.after, own_edits, &mut batch)?;
+        }
+        self.kv.apply(&batch)?;
+        let mut batch = Batch::default();
+        for object in &reply.objects {
+            let parent = edits.iter().find(|edit| edit.entry.is_some_and(|entry| entry.fid == object.fid));
+            self.install_one(&volume, object, parent.map(|edit| edit.parent.vnode), &mut batch)?;
+        }
+        self.kv.apply(&batch)?;
+        self.note_change(&mut volume, reply.change)
+    }
+
+    /// Where the content of a file is whole, not durable yet; `None`: nowhere. Returns where it was.
+    pub(crate) fn set_content(
+        &self,
+        vnode: VnodeId,
+        content: Option<CachedContent>,
+    ) -> Result<Option<CachedContent>, CacheError> {
+        let _turn = self.lock();
+        let Some(mut cached) = self.object(vnode)? else { return Ok(None) };
+        let before = std::mem::replace(&mut cached.content, content);
+        let mut batch = Batch::default();
+        match content {
+            Some(_) => batch.put(vnode_key(b'y', vnode), cached.object.fid.encode()),
+            None => batch.remove(vnode_key(b'y', vnode)),
+        }
+        batch.put(object_key(vnode), cached.encode());
+        self.kv.apply(&batch)?;
+        Ok(before)
+    }
+
+    /// What is known of objects may be out of date: they must be validated.
+    pub(crate) fn distrust(&self, fids: impl Iterator<Item = Fid>) -> Result<(), CacheError> {
+        let _turn = self.lock();
+        let mut batch = Batch::default();
+        for fid in fids {
+            if let Some(mut cached) = self.object(fid.vnode)? {
+                cached.trust = NO_TRUST;
+                batch.put(object_key(fid.vnode), cached.encode());
+            }
+        }
+        Ok(self.kv.apply(&batch)?)
+    }
+
+    /// An object does not exist any more.
+    pub(crate) fn remove(&self, vnode: VnodeId) -> Result<(), CacheError> {
+        let _turn = self.lock();
+        let mut batch = Batch::default();
+        self.remove_one(vnode, &mut batch)?;
+        Ok(self.kv.apply(&batch)?)
+    }
+
+    /// The power was lost: contents that were not durable are forgotten, because their containers may hold anything
+    /// under a good seal.
+    pub(crate) fn forget_unsynced_contents(&self) -> Result<(), CacheError> {
+        loop {
+            let unsynced = self.unsynced_contents()?;
+            if unsynced.is_empty() {
+                return Ok(());
+            }
+            for fid in &unsynced {
+                self.set_content(fid.vnode, None)?;
+                self.content_synced(fid.vnode)?;
+            }
+        }
+    }
+
+    /// Whether the content of a file is in the cache and durable there.
+    pub(crate) fn is_content_durable(&self, vnode: VnodeId) -> Result<bool, CacheError> {
+        let here = self.object(vnode)?.is_some_and(|cached| cached.content.is_some());
+        Ok(here && self.kv.get(&vnode_key(b'y', vnode))?.is_none())
+    }
+
+    /// Some of the files whose contents are not durable yet; empty: there are none.
+    pub(crate) fn unsynced_contents(&self) -> Result<Vec<Fid>, CacheError> {
+        let page = self.kv.scan(b"y", None, SCAN_MAX)?;
+        page.into_iter()
+            .map(|(_, value)| {
+                Fid::decode(value.into())
+                    .map_err(|why| CacheError::Damaged(format!("the index names an unsynced content: {why}")))
+            })
+            .collect()
+    }
+
+    /// The content of a file is durable.
+    pub(crate) fn content_synced(&self, vnode: VnodeId) -> Result<(), CacheError> {
+        let mut batch = Batch::default();
+        batch.remove(vnode_key(b'y', vnode));
+        Ok(self.kv.apply(&batch)?)
+    }
+
+    /// Every file with content in the cache, least recently used first as far as that is known, with its size.
+    pub(crate) fn contents(&self) -> Result<Vec<(Fid, u64)>, CacheError> {
+        let mut found = Vec::new();
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = self.kv.scan(b"o", after.as_deref(), SCAN_MAX)?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for cached in page.into_iter().filter_map(|(_, value)| CachedObject::decode(value)) {
+                if cached.content.is_some() {
+                    let used = self.kv.get(&vnode_key(b'u', cached.object.fid.vnode))?;
+                    let used = used.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
+                    found.push((used, cached.object.fid, cached.object.status.size));
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(used, fid, _)| (*used, *fid));
+        Ok(found.into_iter().map(|(_, fid, size)| (fid, size)).collect())
+    }
+
+    /// Notes the order of last use for the next start.
+    pub(crate) fn save_usage(&self, by_use: impl Iterator<Item = VnodeId>) -> Result<(), CacheError> {
+        let mut batch = Batch::default();
+        for (order, vnode) in (1u64..).zip(by_use) {
+            batch.put(vnode_key(b'u', vnode), order.to_le_bytes());
+            if batch.changes.len() == SCAN_MAX {
+                self.kv.apply(&std::mem::take(&mut batch))?;
+            }
+        }
+        Ok(self.kv.apply(&batch)?)
+    }
+
+    /// Makes everything durable.
+    pub(crate) fn sync(&self) -> Result<(), CacheError> {
+        Ok(self.kv.sync()?)
+    }
+
+    fn trust(&self) -> u64 {
+        self.lock().known.map_or(NO_TRUST, |known| known.trust)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Volume> {
+        self.volume.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_known(&self, volume: &mut Volume, known: KnownVolume) -> Result<(), CacheError> {
+        let mut batch = Batch::default();
+        batch.put(*b"v", known.encode());
+        self.kv.apply(&batch)?;
+        volume.known = Some(known);
+        Ok(())
+    }
+
+    /// Moves the volume's change number on as far as there is no gap.
+    fn note_change(&self, volume: &mut Volume, change: ChangeNumber) -> Result<(), CacheError> {
+        let Some(mut known) = volume.known else { return Ok(()) };
+        let before = known.change;
+        if change > known.change && volume.ahead.len() < AHEAD_MAX {
+            volume.ahead.insert(change);
+        }
+        while volume.ahead.remove(&known.change.next()) {
+            known.change = known.change.next();
+        }
+        if known.change == before { Ok(()) } else { self.set_known(volume, known) }
+    }
+
+    /// What is known of an object together with what the server shows now; an older answer than the known one is
+    /// ignored.
+    fn merged(&self, volume: &Volume, object: &Object, parent: Option<VnodeId>) -> Result<CachedObject, CacheError> {
+        let trust = volume.known.map_or(NO_TRUST, |known| known.trust);
+        let old = self.object(object.fid.vnode)?.filter(|old| old.object.fid == object.fid);
+        let Some(old) = old else {
+            let entries = self.no_entries(object)?;
+            return Ok(CachedObject { object: object.clone(), trust, parent, entries, content: None });
+        };
+        let newer = old.trust == trust && old.object.status.status_version > object.status.status_version;
+        let object = if newer { old.object } else { object.clone() };
+        let entries = old.entries.filter(|entries| entries.version == object.status.data_version);
+        let entries = match entries {
+            Some(entries) => Some(entries),
+            None => self.no_entries(&object)?,
+        };
+        Ok(CachedObject { object, trust, parent: parent.or(old.parent), entries, content: old.content })
+    }
+
+    fn install_one(
+        &self,
+        volume: &Volume,
+        object: &Object,
+        parent: Option<VnodeId>,
+        batch: &mut Batch,
+    ) -> Result<(), CacheError> {
+        if object.status.nlink == 0 {
+            return self.remove_one(object.fid.vnode, batch);
+        }
+        let merged = self.merged(volume, object, parent)?;
+        batch.put(object_key(object.fid.vnode), merged.encode());
+        Ok(())
+    }
+
+    fn remove_one(&self, vnode: VnodeId, batch: &mut Batch) -> Result<(), CacheError> {
+        if self.object(vnode)?.is_some_and(|cached| cached.object.status.kind == Kind::Directory) {
+            self.remove_all(&entry_key(vnode, b""))?;
+        }
+        batch.remove(object_key(vnode));
+        batch.remove(vnode_key(b'u', vnode));
+        batch.remove(vnode_key(b'y', vnode));
+        Ok(())
+    }
+
+    /// Carries the names known of a directory over a change of this client; after anybody else's they are worth
+    /// nothing.
+    fn adopt<'a>(
+        &self,
+        directory: Fid,
+        before: DataVersion,
+        after: DataVersion,
+        edits: impl Iterator<Item = &'a NameEdit>,
+        batch: &mut Batch,
+    ) -> Result<(), CacheError> {
+        let Some(mut cached) = self.object(directory.vnode)?.filter(|cached| cached.object.fid == directory) else {
+            return Ok(());
+        };
+        if cached.entries.is_none() && cached.object.status.data_version == before {
+            // Nothing was known of its names; what this client does to them is.
+            self.remove_all(&entry_key(directory.vnode, b""))?;
+            cached.entries = Some(CachedEntries { version: before, complete: false });
+        }
+        match &mut cached.entries {
+            Some(entries) if entries.version == before => {
+                entries.version = after;
+                // Until the new status is installed this must not look like the old version.
+                cached.object.status.data_version = after;
+                for edit in edits {
+                    let key = entry_key(directory.vnode, edit.name.as_bytes());
+                    match edit.entry {
+                        Some(entry) => batch.put(key, entry.encode()),
+                        None => batch.remove(key),
+                    }
+                }
+            }
+            Some(_) => cached.entries = None,
+            None => return Ok(()),
+        }
+        batch.put(object_key(directory.vnode), cached.encode());
+        Ok(())
+    }
+
+    /// All entries of a directory that has none.
+    fn no_entries(&self, object: &Object) -> Result<Option<CachedEntries>, CacheError> {
+        if object.status.kind != Kind::Directory || object.status.size != 0 {
+            return Ok(None);
+        }
+        self.remove_all(&entry_key(object.fid.vnode, b""))?;
+        Ok(Some(CachedEntries { version: object.status.data_version, complete: true }))
+    }
+
+    /// Removes all keys with a prefix. Names of a directory whose entries were dropped stay behind until its next
+    /// entries are begun: that is when they must go, or they would come back to life.
+    fn remove_all(&self, prefix: &[u8]) -> Result<(), CacheError> {
+        loop {
+            let page = self.kv.scan(prefix, None, SCAN_MAX)?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            let mut batch = Batch::default();
+            page.into_iter().for_each(|(key, _)| batch.remove(key));
+            self.kv.apply(&batch)?;
+        }
+    }
+}
+
+fn vnode_key(kind: u8, vnode: VnodeId) -> Vec<u8> {
+    let mut key = vec![kind];
+    key.extend(vnode.0.to_be_bytes());
+    key
+}
+
+fn object_key(vnode: VnodeId) -> Vec<u8> {
+    vnode_key(b'o', vnode)
+}
+
+fn entry_key(parent: VnodeId, name: &[u8]) -> Vec<u8> {
+    let mut key = vnode_key(b'd', parent);
+    key.extend(name);
+    key
+}

@@ -1,0 +1,234 @@
+//! What the index says of an object, a name and the volume, and how that is written. Formats are in docs/formats.md.
+
+use bytes::Bytes;
+use mafs_proto::{
+    ChangeNumber, DataVersion, Fid, HistoryId, Kind, Object, ServerId, Uniquifier, VnodeId, VolumeId, Wire,
+};
+
+use crate::core::log::ContainerId;
+
+const FORMAT: u8 = 1;
+
+/// Which of a directory's entries are in the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CachedEntries {
+    /// The version of the directory they belong to.
+    pub(crate) version: DataVersion,
+    /// Whether these are all; a name that is not there does not exist then.
+    pub(crate) complete: bool,
+}
+
+/// A whole version of a file in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CachedContent {
+    /// Which version.
+    pub(crate) version: DataVersion,
+    /// Where.
+    pub(crate) container: ContainerId,
+}
+
+/// What is known of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CachedObject {
+    /// Fid, status, target.
+    pub(crate) object: Object,
+    /// The status is current while the index has this trust.
+    pub(crate) trust: u64,
+    /// Of a directory: the one it is in, if known.
+    pub(crate) parent: Option<VnodeId>,
+    /// Of a directory: its entries.
+    pub(crate) entries: Option<CachedEntries>,
+    /// Of a file: its content, if that is here whole.
+    pub(crate) content: Option<CachedContent>,
+}
+
+impl CachedObject {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        out.push(FORMAT);
+        out.extend(self.trust.to_le_bytes());
+        out.extend(self.parent.map_or(0, |parent| parent.0).to_le_bytes());
+        out.extend(self.entries.map_or(0, |entries| entries.version.0).to_le_bytes());
+        let flags = u8::from(self.entries.is_some())
+            | u8::from(self.entries.is_some_and(|entries| entries.complete)) << 1
+            | u8::from(self.content.is_some()) << 2;
+        out.push(flags);
+        out.extend(self.content.map_or(0, |content| content.version.0).to_le_bytes());
+        out.extend(self.content.map_or(0, |content| content.container.0).to_le_bytes());
+        out.extend(self.object.encode());
+        out
+    }
+
+    /// `None` if the bytes make no sense.
+    pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
+        let mut reader = Reader(Bytes::from(bytes));
+        if reader.u8()? != FORMAT {
+            return None;
+        }
+        let trust = reader.u64()?;
+        let parent = Some(VnodeId(reader.u64()?)).filter(|parent| parent.0 != 0);
+        let entries_version = DataVersion(reader.u64()?);
+        let flags = reader.u8()?;
+        let content = CachedContent { version: DataVersion(reader.u64()?), container: ContainerId(reader.u64()?) };
+        Some(Self {
+            object: Object::decode(reader.0).ok()?,
+            trust,
+            parent,
+            entries: (flags & 1 != 0).then_some(CachedEntries { version: entries_version, complete: flags & 2 != 0 }),
+            content: (flags & 4 != 0).then_some(content),
+        })
+    }
+}
+
+/// What a name means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CachedEntry {
+    /// The object.
+    pub(crate) fid: Fid,
+    /// Its type.
+    pub(crate) kind: Kind,
+}
+
+impl CachedEntry {
+    pub(crate) fn of(object: &Object) -> Self {
+        Self { fid: object.fid, kind: object.status.kind }
+    }
+
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(17);
+        out.push(kind_number(self.kind));
+        out.extend(self.fid.volume.0.to_le_bytes());
+        out.extend(self.fid.vnode.0.to_le_bytes());
+        out.extend(self.fid.unique.0.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
+        let mut reader = Reader(Bytes::from(bytes));
+        let kind = KINDS.get(usize::from(reader.u8()?)).copied()?;
+        let fid =
+            Fid { volume: VolumeId(reader.u32()?), vnode: VnodeId(reader.u64()?), unique: Uniquifier(reader.u32()?) };
+        Some(Self { fid, kind })
+    }
+}
+
+/// What is known of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KnownVolume {
+    /// Whose it is.
+    pub(crate) server: ServerId,
+    /// Which history.
+    pub(crate) history: HistoryId,
+    /// All changes up to this one are in the index.
+    pub(crate) change: ChangeNumber,
+    /// Rises whenever changes were missed, so that every older status must be validated.
+    pub(crate) trust: u64,
+}
+
+impl KnownVolume {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut out = self.server.0.to_vec();
+        out.extend(self.history.0.to_le_bytes());
+        out.extend(self.change.0.to_le_bytes());
+        out.extend(self.trust.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
+        let mut reader = Reader(Bytes::from(bytes));
+        let server = ServerId(reader.take(16)?[..].try_into().ok()?);
+        Some(Self {
+            server,
+            history: HistoryId(reader.u64()?),
+            change: ChangeNumber(reader.u64()?),
+            trust: reader.u64()?,
+        })
+    }
+}
+
+const KINDS: [Kind; 7] =
+    [Kind::File, Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice];
+
+fn kind_number(kind: Kind) -> u8 {
+    match kind {
+        Kind::File => 0,
+        Kind::Directory => 1,
+        Kind::Symlink => 2,
+        Kind::Fifo => 3,
+        Kind::Socket => 4,
+        Kind::CharDevice => 5,
+        Kind::BlockDevice => 6,
+    }
+}
+
+/// Takes numbers off the front of hostile bytes.
+struct Reader(Bytes);
+
+impl Reader {
+    fn take(&mut self, count: usize) -> Option<Bytes> {
+        (self.0.len() >= count).then(|| self.0.split_to(count))
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take(1).map(|one| one[0])
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4)?[..].try_into().ok().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8)?[..].try_into().ok().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mafs_proto::{Mode, Status, StatusVersion, Timestamp};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn records_round_trip() {
+        let time = Timestamp::default();
+        let status = Status {
+            kind: Kind::Directory,
+            mode: Mode::from_bits(0o755),
+            nlink: 2,
+            uid: 3,
+            gid: 4,
+            size: 5,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            data_version: DataVersion(6),
+            status_version: StatusVersion(7),
+        };
+        let record = CachedObject {
+            object: Object { fid: Fid::root(VolumeId(9)), status, target: None },
+            trust: 8,
+            parent: Some(VnodeId(1)),
+            entries: Some(CachedEntries { version: DataVersion(6), complete: true }),
+            content: Some(CachedContent { version: DataVersion(6), container: ContainerId(9) }),
+        };
+        assert_eq!(CachedObject::decode(record.encode()), Some(record.clone()));
+        let entry = CachedEntry::of(&record.object);
+        assert_eq!(CachedEntry::decode(entry.encode()), Some(entry));
+        for (number, kind) in KINDS.into_iter().enumerate() {
+            assert_eq!(usize::from(kind_number(kind)), number);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn proptest_invariant_10_arbitrary_index_records_never_panic(bytes in vec(any::<u8>(), 0..200)) {
+            let _ = CachedObject::decode(bytes.clone());
+            let _ = CachedEntry::decode(bytes.clone());
+            let _ = KnownVolume::decode(bytes);
+        }
+    }
+}

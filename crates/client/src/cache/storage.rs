@@ -1,0 +1,82 @@
+//! Where a cache lives: a directory of its own, locked against a second client; or memory, for tests and the simulator.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mafs_durable::{DirDisk, Disk, Kv, KvError, KvOpen, OpenKv, sled_opener};
+
+/// Why a directory cannot be a cache.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// Another client uses it.
+    #[error("the cache {path} is in use by another mafs-client; unmount that one or choose another with -o cache=DIR")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It cannot be made, read or written.
+    #[error("cannot use the cache {path}: {source}; choose another with -o cache=DIR")]
+    Unusable {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Where a cache lives.
+pub struct CacheStorage {
+    disk: Arc<dyn Disk>,
+    open_kv: OpenKv,
+    boot: String,
+    _lock: Option<File>,
+}
+
+impl CacheStorage {
+    /// A real directory, made if absent, readable by its owner only. It is locked while the storage lives.
+    ///
+    /// # Errors
+    /// [`StorageError`] if the directory is in use or cannot be used.
+    pub fn directory(path: &Path) -> Result<Self, StorageError> {
+        let unusable = |source| StorageError::Unusable { path: path.to_owned(), source };
+        let disk = DirDisk::new(path.to_owned()).map_err(unusable)?;
+        restrict(path).map_err(unusable)?;
+        let lock = File::create(path.join("lock")).map_err(unusable)?;
+        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(StorageError::InUse { path: path.to_owned() }),
+            Err(errno) => return Err(unusable(errno.into())),
+        }
+        let boot = std::fs::read_to_string(BOOT_ID).map_err(unusable)?;
+        Ok(Self { disk: Arc::new(disk), open_kv: sled_opener(path.join("index")), boot, _lock: Some(lock) })
+    }
+
+    /// Any disk and index; `boot` differs after a power loss.
+    #[must_use]
+    pub fn custom(disk: Arc<dyn Disk>, open_kv: OpenKv, boot: String) -> Self {
+        Self { disk, open_kv, boot, _lock: None }
+    }
+
+    /// Names the machine's present run: what was written in an earlier one and not synced may be lost.
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    pub(crate) fn disk(&self) -> Arc<dyn Disk> {
+        Arc::clone(&self.disk)
+    }
+
+    pub(crate) fn open_kv(&self, which: KvOpen) -> Result<Arc<dyn Kv>, KvError> {
+        (self.open_kv)(which)
+    }
+}
+
+/// Contents of other people's files are in there.
+fn restrict(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+}
