@@ -1,0 +1,333 @@
+//! The server, as the rest of the client sees it: typed calls that outlive connections.
+//!
+//! A call waits for a connection if there is none, and is repeated on the next one if its own breaks: reads may be
+//! repeated anyway, mutations because the server applies each `StoreId` once. Every wait ends at the deadline.
+
+mod connection;
+mod error;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use mafs_arpc::carrier::Carrier;
+use mafs_arpc::carrier::grpc::{self, Address, ConnectError};
+use mafs_arpc::{CallError, Payload, PayloadReader, Peer};
+use mafs_proto::call::{ApplyReply, ApplyRequest, AttachReply, DetachRequest, ErrorDetail, GrantFidsRequest};
+use mafs_proto::{
+    Call, Class, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Incarnation, StoreId, Timestamp,
+    VolumeName, Wire,
+};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use crate::core::outstanding::Outstanding;
+pub use error::RemoteError;
+
+/// Makes connections to the server.
+pub type Connector = Arc<dyn Fn() -> BoxFuture<'static, Result<Carrier, ConnectError>> + Send + Sync>;
+
+/// Takes in what an attach says, durably, before anything else is done on the connection.
+pub(crate) type OnAttach = Box<dyn Fn(&AttachReply) -> Result<(), String> + Send + Sync>;
+
+/// Connects over gRPC.
+#[must_use]
+pub fn grpc_connector(address: Address) -> Connector {
+    Arc::new(move || {
+        let address = address.clone();
+        Box::pin(async move { grpc::connect(&address).await })
+    })
+}
+
+/// Whom to talk to, and how long to wait.
+pub(crate) struct RemoteConfig {
+    pub(crate) connector: Connector,
+    pub(crate) client: ClientId,
+    pub(crate) client_name: String,
+    pub(crate) volume: VolumeName,
+    /// How long a call waits for a connection and an answer.
+    pub(crate) deadline: Duration,
+    /// The newest incarnation this client knows of.
+    pub(crate) incarnation: Incarnation,
+}
+
+/// The connection's state.
+#[derive(Clone, Debug)]
+pub(crate) enum Link {
+    /// Calls go out; the number tells connections apart.
+    Up(Peer, u64),
+    /// Being tried again; the reason is for people.
+    Down(String),
+    /// Given up for good.
+    Closed,
+}
+
+/// A reply with its payload.
+pub(crate) struct Answer<R> {
+    pub(crate) reply: R,
+    pub(crate) payload: PayloadReader,
+}
+
+/// Typed calls to one volume of one server. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Remote {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    config: RemoteConfig,
+    clock: Arc<dyn Clock>,
+    on_attach: OnAttach,
+    link: watch::Sender<Link>,
+    link_since: Mutex<mafs_proto::Instant>,
+    ids: Mutex<Ids>,
+    calls: AtomicU64,
+}
+
+/// What names new records and objects.
+struct Ids {
+    outstanding: Outstanding,
+    fids: Option<FidRange>,
+    granting: bool,
+}
+
+/// Connections a call is tried on before it gives up: each is a fresh attach, so this bounds a call that kills its
+/// connection.
+const ATTEMPTS_MAX: u32 = 8;
+/// Ask for more fids when this few are left.
+const FIDS_LOW: u64 = 512;
+
+impl Remote {
+    /// Connects and attaches once; after that connections are replaced in the background for ever.
+    ///
+    /// # Errors
+    /// If the first attempt fails: [`RemoteError`] says why.
+    pub(crate) async fn start(
+        config: RemoteConfig,
+        unanswered: impl IntoIterator<Item = CmlRecord>,
+        clock: Arc<dyn Clock>,
+        on_attach: OnAttach,
+    ) -> Result<Self, RemoteError> {
+        let mut outstanding = Outstanding::new(config.client, config.incarnation);
+        unanswered.into_iter().for_each(|record| outstanding.resume(record));
+        let shared = Arc::new(Shared {
+            link_since: Mutex::new(clock.now()),
+            config,
+            clock,
+            on_attach,
+            link: watch::Sender::new(Link::Down("not tried yet".to_owned())),
+            ids: Mutex::new(Ids { outstanding, fids: None, granting: false }),
+            calls: AtomicU64::new(0),
+        });
+        let first = connection::attach(&shared).await?;
+        tokio::spawn(connection::keep(Arc::clone(&shared), first));
+        Ok(Self { shared })
+    }
+
+    /// Makes a call without payload.
+    pub(crate) async fn call<C: Call>(&self, request: &C, class: Class) -> Result<Answer<C::Reply>, RemoteError> {
+        let deadline = Instant::now() + self.shared.config.deadline;
+        self.call_until(request, class, Some(deadline), &|| Payload::None).await
+    }
+
+    /// Applies a mutation without content.
+    pub(crate) async fn apply(&self, record: &CmlRecord) -> Result<ApplyReply, RemoteError> {
+        let request = self.apply_request(record);
+        // Somebody waits for it, and it is small: as urgent as the names it changes (arpc.md, "O_EXCL create and its
+        // kin").
+        let answer = self.call(&request, Class::Control).await;
+        self.end(record.id);
+        Ok(answer?.reply)
+    }
+
+    /// Sends a store with its content; the record stays outstanding until [`Self::end`]. A store has no deadline while
+    /// it is being sent; a connection must be there within the deadline.
+    pub(crate) async fn store(
+        &self,
+        record: &CmlRecord,
+        content: &(dyn Fn() -> Payload + Sync),
+    ) -> Result<ApplyReply, RemoteError> {
+        let request = self.apply_request(record);
+        Ok(self.call_until(&request, Class::Store, None, content).await?.reply)
+    }
+
+    /// Makes the record of a mutation.
+    pub(crate) fn record(&self, op: CmlOp, uid: u32, gid: u32, time: Timestamp) -> CmlRecord {
+        self.shared.ids().outstanding.begin(op, time, uid, gid)
+    }
+
+    /// A record has been answered, or will never be sent again.
+    pub(crate) fn end(&self, id: StoreId) {
+        self.shared.ids().outstanding.end(id);
+    }
+
+    /// A fid for a new object. Asks for more in the background in good time.
+    pub(crate) async fn take_fid(&self) -> Result<Fid, RemoteError> {
+        let (taken, ask) = {
+            let mut ids = self.shared.ids();
+            let taken = ids.fids.as_mut().and_then(FidRange::take);
+            let low = ids.fids.is_none_or(|fids| fids.count() < FIDS_LOW);
+            let ask = low && !std::mem::replace(&mut ids.granting, low);
+            (taken, ask)
+        };
+        match taken {
+            Some(fid) => {
+                if ask {
+                    let remote = self.clone();
+                    tokio::spawn(async move { remote.grant_fids().await });
+                }
+                Ok(fid)
+            }
+            None => self.grant_fids().await,
+        }
+    }
+
+    /// The connection's state, and when it changed last.
+    pub(crate) fn link(&self) -> (Link, mafs_proto::Instant) {
+        let since = *self.shared.link_since.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.shared.link.borrow().clone(), since)
+    }
+
+    /// Notifies of every change of the connection's state.
+    pub(crate) fn watch_link(&self) -> watch::Receiver<Link> {
+        self.shared.link.subscribe()
+    }
+
+    /// Calls made so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.shared.calls.load(Ordering::Relaxed)
+    }
+
+    /// Gives the volume back if the server answers at once, and ends the connection.
+    pub(crate) async fn close(&self) {
+        if let Link::Up(peer, _) = self.link().0 {
+            let call = self.to_call(&DetachRequest, Class::Control, Some(DETACH_WAIT), Payload::None);
+            if let Err(error) = peer.call(call).reply().await {
+                tracing::debug!(%error, "the server did not confirm the detach");
+            }
+            self.shared.link.send_replace(Link::Closed);
+            peer.close("unmounted");
+        } else {
+            self.shared.link.send_replace(Link::Closed);
+        }
+    }
+
+    fn apply_request(&self, record: &CmlRecord) -> ApplyRequest {
+        let confirmed_below = self.shared.ids().outstanding.confirmed_below();
+        ApplyRequest { record: record.clone(), confirmed_below: Some(confirmed_below) }
+    }
+
+    /// Asks for fids and takes one of them.
+    async fn grant_fids(&self) -> Result<Fid, RemoteError> {
+        let answer = self.call(&GrantFidsRequest, Class::Control).await;
+        let mut ids = self.shared.ids();
+        ids.granting = false;
+        let mut fids = answer?.reply.fids;
+        let fid = fids.take().ok_or_else(|| RemoteError::refused(FsError::Busy, "the server granted no fids"))?;
+        ids.fids = Some(fids);
+        Ok(fid)
+    }
+
+    async fn call_until<C: Call>(
+        &self,
+        request: &C,
+        class: Class,
+        deadline: Option<Instant>,
+        payload: &(dyn Fn() -> Payload + Sync),
+    ) -> Result<Answer<C::Reply>, RemoteError> {
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS_MAX {
+            let connect_by = deadline.unwrap_or_else(|| Instant::now() + self.shared.config.deadline);
+            let (peer, number) = self.connected(connect_by).await?;
+            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            self.shared.calls.fetch_add(1, Ordering::Relaxed);
+            let call = self.to_call(request, class, remaining, payload());
+            match peer.call(call).reply().await {
+                Ok(reply) if reply.status == 0 => {
+                    let decoded = C::Reply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
+                    return Ok(Answer { reply: decoded, payload: reply.payload });
+                }
+                Ok(reply) => match FsError::from_number(reply.status) {
+                    // The session was replaced or lost: the next attach repeats the call.
+                    FsError::NotAttached => {
+                        peer.close("the server says that this client is not attached");
+                        last = "not attached".to_owned();
+                    }
+                    error => return Err(RemoteError::refused(error, &detail(reply.body))),
+                },
+                Err(CallError::Disconnected(why)) => last = why,
+                Err(CallError::Busy) => {
+                    last = "the server has too many calls under way".to_owned();
+                    tokio::time::sleep(BUSY_WAIT).await;
+                }
+                Err(error @ CallError::DeadlineExceeded(_)) => return Err(RemoteError::TimedOut(error.to_string())),
+                Err(error @ (CallError::Cancelled | CallError::TooLarge(_))) => {
+                    return Err(RemoteError::refused(FsError::Malformed, &error.to_string()));
+                }
+            }
+            self.left(number).await;
+        }
+        Err(RemoteError::TimedOut(format!("the connection broke {ATTEMPTS_MAX} times: {last}")))
+    }
+
+    fn to_call<C: Call>(
+        &self,
+        request: &C,
+        class: Class,
+        timeout: Option<Duration>,
+        payload: Payload,
+    ) -> mafs_arpc::Call {
+        mafs_arpc::Call { class, timeout, method: C::METHOD.number(), body: request.encode(), payload }
+    }
+
+    /// Waits for a connection.
+    async fn connected(&self, deadline: Instant) -> Result<(Peer, u64), RemoteError> {
+        let mut link = self.shared.link.subscribe();
+        let state = timeout_at(deadline, link.wait_for(|link| !matches!(link, Link::Down(_)))).await;
+        match state.map(|state| state.map(|state| state.clone())) {
+            Ok(Ok(Link::Up(peer, number))) => Ok((peer, number)),
+            Ok(Ok(Link::Closed | Link::Down(_)) | Err(_)) => {
+                Err(RemoteError::Unreachable("the mount is ending".to_owned()))
+            }
+            Err(_) => match self.link().0 {
+                Link::Down(why) => Err(RemoteError::TimedOut(why)),
+                Link::Up(..) | Link::Closed => Err(RemoteError::TimedOut("no connection in time".to_owned())),
+            },
+        }
+    }
+
+    /// Waits, briefly, until a broken connection has been noticed by its keeper, so that the next attempt does not use
+    /// it.
+    async fn left(&self, number: u64) {
+        let mut link = self.shared.link.subscribe();
+        let noticed = link.wait_for(|link| !matches!(link, Link::Up(_, current) if *current == number));
+        let _ = tokio::time::timeout(BUSY_WAIT, noticed).await;
+    }
+}
+
+const BUSY_WAIT: Duration = Duration::from_millis(50);
+const DETACH_WAIT: Duration = Duration::from_secs(2);
+
+impl Shared {
+    fn ids(&self) -> MutexGuard<'_, Ids> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_link(&self, link: Link) {
+        *self.link_since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
+        self.link.send_if_modified(|current| {
+            let open = !matches!(current, Link::Closed);
+            if open {
+                *current = link;
+            }
+            open
+        });
+    }
+}
+
+/// What an error reply says to people.
+fn detail(body: Bytes) -> String {
+    ErrorDetail::decode(body).map(|detail| detail.message).unwrap_or_default()
+}

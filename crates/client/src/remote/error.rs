@@ -1,0 +1,32 @@
+//! Why the server did not do what it was asked.
+
+use mafs_proto::{FsError, Malformed};
+
+/// Why a call failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// The server refused; the message may be empty.
+    #[error("{error}{}{message}", if .message.is_empty() { "" } else { ": " })]
+    Refused {
+        /// The reason.
+        error: FsError,
+        /// More about it, for people.
+        message: String,
+    },
+    /// There is no connection, and none can be made.
+    #[error("{0}")]
+    Unreachable(String),
+    /// No answer within the deadline.
+    #[error("{0}")]
+    TimedOut(String),
+}
+
+impl RemoteError {
+    pub(crate) fn refused(error: FsError, message: &str) -> Self {
+        Self::Refused { error, message: message.to_owned() }
+    }
+
+    pub(crate) fn malformed(why: &Malformed) -> Self {
+        Self::refused(FsError::Malformed, &why.to_string())
+    }
+}
