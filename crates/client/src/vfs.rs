@@ -1,0 +1,363 @@
+//! The operations of the file system, free of FUSE: every one may be called from any task, and takes and gives plain
+//! values.
+//!
+//! A vnode number is an inode number. Operations that can be answered from the cache do not wait for anything but the
+//! local disk; the others wait for the server, within the deadlines of `remote`. All futures are `'static`.
+
+mod attributes;
+mod error;
+mod fetching;
+mod file;
+mod files;
+mod kernel;
+mod listing;
+mod names;
+mod report;
+mod start;
+mod storing;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_proto::{Clock, Instant, Kind, Mode, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId};
+use tokio::sync::{Notify, watch};
+
+use crate::cache::{Cache, CacheStorage};
+use crate::core::replacement::Replacement;
+use crate::remote::Remote;
+pub use error::Error;
+use files::Files;
+use kernel::Kernel;
+pub use kernel::KernelCache;
+use listing::Listings;
+pub use report::{SpaceReport, StatusReport};
+pub use start::{Settings, StartError};
+
+/// Who asks: the owner of what is created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Caller {
+    /// fsuid.
+    pub uid: u32,
+    /// fsgid.
+    pub gid: u32,
+}
+
+/// An open file, as the kernel names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileHandle(pub u64);
+
+/// An open directory, as the kernel names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DirHandle(pub u64);
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenMode {
+    /// Data will be read.
+    pub read: bool,
+    /// Data will be written.
+    pub write: bool,
+    /// The content is dropped (O_TRUNC).
+    pub truncate: bool,
+    /// Every write goes to the end (O_APPEND).
+    pub append: bool,
+}
+
+/// What open gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// For read, write, flush, fsync, release.
+    pub file: FileHandle,
+    /// Whether pages the kernel has of this file are still current.
+    pub keep_cache: bool,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// This time.
+    To(Timestamp),
+}
+
+/// Attributes to set; `None` leaves one as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attributes {
+    /// Permissions.
+    pub mode: Option<Mode>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size of a file.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+}
+
+/// One entry of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    /// Pass it to `read_dir` to go on behind this entry.
+    pub next_offset: u64,
+    /// The bytes of the name, `.` and `..` included.
+    pub name: Bytes,
+    /// The object's inode number.
+    pub vnode: VnodeId,
+    /// Its type.
+    pub kind: Kind,
+}
+
+/// One entry of a listing with attributes; `object` is `None` for `.` and `..` and for what vanished meanwhile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntryPlus {
+    /// The entry.
+    pub entry: DirEntry,
+    /// The object, counted as one lookup of the kernel if it is handed to it.
+    pub object: Option<Object>,
+}
+
+/// The file system of one mounted volume. Clones are the same.
+#[derive(Clone)]
+pub struct Vfs {
+    inner: Arc<Inner>,
+}
+
+/// What the operations share. Locks, in this order: `files`, a file's `edit`, its `state`, `replacement`; none is held
+/// across an await.
+struct Inner {
+    settings: Settings,
+    clock: Arc<dyn Clock>,
+    cache: Arc<Cache>,
+    remote: Remote,
+    kernel: Arc<Kernel>,
+    files: Mutex<Files>,
+    replacement: Mutex<Replacement>,
+    listings: Mutex<Listings>,
+    /// Notifies of every listing that has come, or has not.
+    listing_fetched: watch::Sender<()>,
+    /// A file was closed that the server does not have.
+    left_dirty: Notify,
+    /// The modify log has grown.
+    log_changed: Notify,
+    last_space: Mutex<Option<(Instant, SpaceReport)>>,
+    /// Keeps the cache's directory locked.
+    #[allow(dead_code, reason = "held for its lock")]
+    storage: CacheStorage,
+}
+
+impl Inner {
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replacement(&self) -> MutexGuard<'_, Replacement> {
+        self.replacement.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listings(&self) -> MutexGuard<'_, Listings> {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last_space(&self) -> MutexGuard<'_, Option<(Instant, SpaceReport)>> {
+        self.last_space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long the kernel may use an answer without asking again. The volume is this client's alone while it is attached,
+/// and an attach that finds missed changes invalidates everything, so this only bounds what the kernel remembers of the
+/// unused.
+const TIME_TO_LIVE: Duration = Duration::from_secs(60);
+
+impl Vfs {
+    /// How long the kernel may use an answer without asking again.
+    #[must_use]
+    pub fn time_to_live(&self) -> Duration {
+        TIME_TO_LIVE
+    }
+
+    /// Tells where to send invalidations, once the kernel is there.
+    pub fn set_kernel_cache(&self, kernel: Arc<dyn KernelCache>) {
+        self.inner.kernel.set_edge(kernel);
+    }
+
+    /// What a name means; counts as one lookup of the kernel.
+    pub async fn lookup(&self, parent: VnodeId, name: Bytes) -> Result<Object, Error> {
+        self.inner.lookup(parent, name).await
+    }
+
+    /// The kernel has dropped `count` lookups.
+    pub fn forget(&self, vnode: VnodeId, count: u64) {
+        self.inner.kernel.forget(vnode, count);
+    }
+
+    /// Attributes.
+    pub async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
+        self.inner.get_attributes(vnode).await
+    }
+
+    /// Sets attributes; `file` is the open file it was done through, if any.
+    pub async fn set_attributes(
+        &self,
+        vnode: VnodeId,
+        set: Attributes,
+        file: Option<FileHandle>,
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        self.inner.set_attributes(vnode, set, file, caller).await
+    }
+
+    /// The target of a symlink.
+    pub async fn read_link(&self, vnode: VnodeId) -> Result<SymlinkTarget, Error> {
+        attributes::symlink_target(self.inner.get_attributes(vnode).await?)
+    }
+
+    /// Makes a file, pipe, socket or device; counts as one lookup.
+    pub async fn make_node(
+        &self,
+        parent: VnodeId,
+        name: Bytes,
+        kind: Kind,
+        mode: Mode,
+        rdev: u64,
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        self.inner.make_node((parent, name), kind, mode, rdev, caller).await
+    }
+
+    /// Makes a directory; counts as one lookup.
+    pub async fn make_dir(&self, parent: VnodeId, name: Bytes, mode: Mode, caller: Caller) -> Result<Object, Error> {
+        self.inner.make_dir((parent, name), mode, caller).await
+    }
+
+    /// Makes a symlink; counts as one lookup.
+    pub async fn make_symlink(
+        &self,
+        parent: VnodeId,
+        name: Bytes,
+        target: Bytes,
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        self.inner.make_symlink((parent, name), target, caller).await
+    }
+
+    /// Gives an object another name; counts as one lookup.
+    pub async fn link(&self, vnode: VnodeId, parent: VnodeId, name: Bytes, caller: Caller) -> Result<Object, Error> {
+        self.inner.link(vnode, (parent, name), caller).await
+    }
+
+    /// Removes a name of anything but a directory.
+    pub async fn unlink(&self, parent: VnodeId, name: Bytes, caller: Caller) -> Result<(), Error> {
+        self.inner.remove((parent, name), false, caller).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn remove_dir(&self, parent: VnodeId, name: Bytes, caller: Caller) -> Result<(), Error> {
+        self.inner.remove((parent, name), true, caller).await
+    }
+
+    /// Moves a name.
+    pub async fn rename(
+        &self,
+        from_parent: VnodeId,
+        from_name: Bytes,
+        to_parent: VnodeId,
+        to_name: Bytes,
+        mode: RenameMode,
+        caller: Caller,
+    ) -> Result<(), Error> {
+        self.inner.rename((from_parent, from_name), (to_parent, to_name), mode, caller).await
+    }
+
+    /// Opens a file.
+    pub async fn open(&self, vnode: VnodeId, mode: OpenMode, caller: Caller) -> Result<Opened, Error> {
+        self.inner.open(vnode, mode, caller).await
+    }
+
+    /// Makes a file and opens it; counts as one lookup. If the name exists: `Exists` (the kernel looked before).
+    pub async fn create(
+        &self,
+        parent: VnodeId,
+        name: Bytes,
+        permissions: Mode,
+        mode: OpenMode,
+        caller: Caller,
+    ) -> Result<(Object, Opened), Error> {
+        self.inner.create((parent, name), permissions, mode, caller).await
+    }
+
+    /// Reads up to `size` bytes; fewer only at the end of the file.
+    pub async fn read(&self, file: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {
+        self.inner.read(file, offset, size).await
+    }
+
+    /// Writes all of `data`.
+    pub async fn write(&self, file: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
+        self.inner.write(file, offset, data).await
+    }
+
+    /// A descriptor of the file is being closed: its data goes to the server before this returns.
+    pub async fn flush(&self, file: FileHandle) -> Result<(), Error> {
+        self.inner.flush(file).await
+    }
+
+    /// Makes what was written durable on this machine.
+    pub fn fsync(&self, file: FileHandle) -> Result<(), Error> {
+        self.inner.fsync(file)
+    }
+
+    /// The last descriptor of an open file is gone.
+    pub fn release(&self, file: FileHandle) {
+        self.inner.release(file);
+    }
+
+    /// Opens a directory: its whole listing as of now.
+    pub async fn open_dir(&self, vnode: VnodeId) -> Result<DirHandle, Error> {
+        self.inner.open_dir(vnode).await
+    }
+
+    /// Entries from `offset` on (0: the first), at most `count_max`.
+    pub async fn read_dir(&self, dir: DirHandle, offset: u64, count_max: usize) -> Result<Vec<DirEntry>, Error> {
+        self.inner.read_dir(dir, offset, count_max).await
+    }
+
+    /// The same with attributes; every object the caller hands to the kernel must be counted with `count_lookup`.
+    pub async fn read_dir_plus(
+        &self,
+        dir: DirHandle,
+        offset: u64,
+        count_max: usize,
+    ) -> Result<Vec<DirEntryPlus>, Error> {
+        self.inner.read_dir_plus(dir, offset, count_max).await
+    }
+
+    /// The kernel got this object in a listing.
+    pub fn count_lookup(&self, vnode: VnodeId) {
+        self.inner.kernel.count_lookup(vnode);
+    }
+
+    /// Closes a directory.
+    pub fn release_dir(&self, dir: DirHandle) {
+        self.inner.release_dir(dir);
+    }
+
+    /// How full the file system is.
+    pub async fn space(&self) -> Result<SpaceReport, Error> {
+        self.inner.space().await
+    }
+
+    /// Waits until the server has everything that was written before the call.
+    pub async fn sync(&self) -> Result<(), Error> {
+        self.inner.sync().await
+    }
+
+    /// What is going on.
+    #[must_use]
+    pub fn status(&self) -> StatusReport {
+        self.inner.status()
+    }
+}

@@ -1,0 +1,146 @@
+//! Attributes: what stat(2) shows, and how it is changed.
+
+use std::sync::Arc;
+
+use mafs_proto::{CmlOp, FsError, Kind, Object, SetAttr, VnodeId};
+
+use super::file::File;
+use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
+
+impl Inner {
+    pub(super) async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
+        if let Some(object) = self.unlinked(vnode) {
+            return Ok(object);
+        }
+        Ok(self.present(self.status_of(vnode).await?.object))
+    }
+
+    /// An object as programs on this machine see it: the server's, with what this client has changed since.
+    pub(super) fn present(&self, mut object: Object) -> Object {
+        let in_use = self.files().get(object.fid.vnode);
+        if let Some(file) = in_use {
+            let state = file.state();
+            if state.is_dirty() {
+                object.status.size = state.size;
+                object.status.mtime = state.mtime;
+                object.status.ctime = object.status.ctime.max(state.mtime);
+            }
+        }
+        object
+    }
+
+    /// An open file without a name.
+    fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
+        let file = self.files().get(vnode)?;
+        let state = file.state();
+        let mut object = state.unlinked.clone()?;
+        object.status.size = state.size;
+        Some(object)
+    }
+
+    pub(super) async fn set_attributes(
+        self: &Arc<Self>,
+        vnode: VnodeId,
+        set: Attributes,
+        handle: Option<FileHandle>,
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        self.check_writable()?;
+        if let Some(size) = set.size {
+            self.set_size(vnode, size, handle, caller).await?;
+        }
+        let rest = self.resolve_times(set);
+        if rest.is_empty() {
+            return self.get_attributes(vnode).await;
+        }
+        let in_use = self.files().get(vnode);
+        if let Some(file) = in_use
+            && (set_unlinked(&file, &rest) || self.set_dirty_mtime(&file, &rest))
+        {
+            return self.get_attributes(vnode).await;
+        }
+        let fid = self.fid_of(vnode)?;
+        self.mutate(CmlOp::SetAttr { fid, set: rest }, caller, &[]).await?;
+        self.get_attributes(vnode).await
+    }
+
+    /// Cuts or grows a file. Without a handle nobody will close it, so its content goes to the server at once.
+    async fn set_size(
+        self: &Arc<Self>,
+        vnode: VnodeId,
+        size: u64,
+        handle: Option<FileHandle>,
+        caller: Caller,
+    ) -> Result<(), Error> {
+        if let Some(handle) = handle {
+            let file = self.handle(handle)?.file;
+            return self.resize(&file, size).await;
+        }
+        let truncate = size == 0;
+        let mode = OpenMode { write: true, truncate, ..OpenMode::default() };
+        let opened = self.open(vnode, mode, caller).await.map_err(|error| match error {
+            Error::Refused(FsError::WrongKind) => Error::Invalid("only files have a size to set".to_owned()),
+            other => other,
+        })?;
+        let changed = async {
+            if !truncate {
+                let file = self.handle(opened.file)?.file;
+                self.resize(&file, size).await?;
+            }
+            self.flush(opened.file).await
+        };
+        let changed = changed.await;
+        self.release(opened.file);
+        changed
+    }
+
+    fn resolve_times(&self, set: Attributes) -> SetAttr {
+        let time = |time: SetTime| match time {
+            SetTime::Now => self.clock.wall(),
+            SetTime::To(time) => time,
+        };
+        SetAttr { mode: set.mode, uid: set.uid, gid: set.gid, atime: set.atime.map(time), mtime: set.mtime.map(time) }
+    }
+
+    /// The mtime of a file whose content is still to be sent goes with the content, or the store would overwrite it.
+    /// Returns whether that was all there was to set.
+    fn set_dirty_mtime(&self, file: &File, set: &SetAttr) -> bool {
+        let Some(mtime) = set.mtime else { return false };
+        let _edit = file.edit();
+        let mut state = file.state();
+        if !state.is_dirty() {
+            return false;
+        }
+        self.note_edit(&mut state);
+        state.mtime = mtime;
+        *set == SetAttr { mtime: Some(mtime), ..SetAttr::default() }
+    }
+
+    /// Whether changes may be made through this mount.
+    pub(super) fn check_writable(&self) -> Result<(), Error> {
+        if self.settings.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+}
+
+/// A file without a name exists on this machine only. Returns whether it was one.
+fn set_unlinked(file: &File, set: &SetAttr) -> bool {
+    let mut state = file.state();
+    let Some(object) = &mut state.unlinked else { return false };
+    let status = &mut object.status;
+    status.mode = set.mode.unwrap_or(status.mode);
+    status.uid = set.uid.unwrap_or(status.uid);
+    status.gid = set.gid.unwrap_or(status.gid);
+    status.atime = set.atime.unwrap_or(status.atime);
+    status.mtime = set.mtime.unwrap_or(status.mtime);
+    true
+}
+
+/// The kind of thing an inode is, for callers that only accept some.
+pub(super) fn symlink_target(object: Object) -> Result<mafs_proto::SymlinkTarget, Error> {
+    match object.status.kind {
+        Kind::Symlink => object.target.ok_or(Error::Refused(FsError::Malformed)),
+        Kind::File | Kind::Directory | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
+            Err(Error::Invalid("not a symlink".to_owned()))
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Why an operation failed.
+
+use mafs_proto::FsError;
+
+use crate::cache::CacheError;
+use crate::remote::RemoteError;
+
+/// Why an operation of the file system failed. `fuse::errno` maps each to one errno.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The server, or the cache in its place, refuses.
+    #[error("{0}")]
+    Refused(#[from] FsError),
+    /// The server was never reached since the mount.
+    #[error("the server cannot be reached: {0}")]
+    Unreachable(String),
+    /// No answer, or no progress, within the deadline.
+    #[error("no answer from the server within the deadline: {0}")]
+    TimedOut(String),
+    /// The name is longer than 255 bytes, or a target longer than 4,095.
+    #[error("the name is too long")]
+    NameTooLong,
+    /// The name cannot be a name, or an argument makes no sense.
+    #[error("invalid argument: {0}")]
+    Invalid(String),
+    /// The handle or inode is not one of ours.
+    #[error("bad file handle")]
+    BadHandle,
+    /// The disk of the cache is full.
+    #[error("the disk of the cache is full")]
+    CacheFull,
+    /// The disk of the cache failed.
+    #[error("the cache cannot be read or written: {0}")]
+    Cache(String),
+    /// The content that was being read is gone from the server.
+    #[error("the version being read is gone from the server")]
+    VersionGone,
+    /// The caller was killed while waiting.
+    #[error("interrupted")]
+    Interrupted,
+    /// The operation does not exist here.
+    #[error("not supported")]
+    Unsupported,
+    /// The mount is read-only.
+    #[error("the mount is read-only")]
+    ReadOnly,
+}
+
+impl Error {
+    /// Whether trying again later may help.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Refused(error) => super::storing::may_pass(*error),
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::CacheFull | Self::Cache(_) => true,
+            Self::NameTooLong
+            | Self::Invalid(_)
+            | Self::BadHandle
+            | Self::VersionGone
+            | Self::Interrupted
+            | Self::Unsupported
+            | Self::ReadOnly => false,
+        }
+    }
+}
+
+impl From<RemoteError> for Error {
+    fn from(error: RemoteError) -> Self {
+        match error {
+            RemoteError::Refused { error: FsError::VersionGone, .. } => Self::VersionGone,
+            RemoteError::Refused { error, message } => {
+                if !message.is_empty() {
+                    tracing::debug!(%error, message, "the server refused");
+                }
+                Self::Refused(error)
+            }
+            RemoteError::Unreachable(why) => Self::Unreachable(why),
+            RemoteError::TimedOut(why) => Self::TimedOut(why),
+        }
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::CacheFull,
+            _ => Self::Cache(error.to_string()),
+        }
+    }
+}
+
+impl From<CacheError> for Error {
+    fn from(error: CacheError) -> Self {
+        match error {
+            CacheError::Io(error)
+            | CacheError::Index(mafs_durable::KvError::Io(error))
+            | CacheError::Log(mafs_durable::LogError::Io(error)) => error.into(),
+            CacheError::Index(_) | CacheError::Log(_) | CacheError::Damaged(_) => Self::Cache(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Fetching: brings the content of a file into its container, range by range, readers first.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mafs_arpc::blocking;
+use mafs_proto::call::FetchRequest;
+use mafs_proto::{Class, DataVersion};
+use tokio::time::timeout;
+
+use super::file::{Arrival, File};
+use super::{Error, Inner};
+use crate::cache::seal;
+use crate::core::ranges::RangeSet;
+use crate::remote::RemoteError;
+
+/// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
+/// asking.
+const JUMP_BYTES: u64 = 1 << 20;
+/// Calls in a row that may bring nothing before the fetch gives up.
+const FAILURES_MAX: u32 = 3;
+
+/// Which fetch of a file this is: a void one must not touch the container.
+#[derive(Clone, Copy)]
+struct Fetch {
+    number: u64,
+    version: DataVersion,
+    size: u64,
+}
+
+impl Inner {
+    /// Begins to fetch `version` of a file into its container, and waits until the server has begun to send.
+    pub(super) async fn fetch(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        version: DataVersion,
+        size: u64,
+    ) -> Result<(), Error> {
+        if let Some(fetch) = self.begin_fetch(file, version, size)? {
+            let (inner, file) = (Arc::clone(self), Arc::clone(file));
+            tokio::spawn(async move {
+                inner.run_fetch(&file, fetch).await;
+                inner.drop_if_unused(&file);
+            });
+        }
+        file.wait(|state| match &state.arrival {
+            Arrival::Partial { answered: false, .. } => None,
+            Arrival::Failed(error) => Some(Err(error.clone())),
+            Arrival::Partial { .. } | Arrival::Complete | Arrival::Missing => Some(Ok(())),
+        })
+        .await
+    }
+
+    /// Prepares the container; `None` if the content is there or on its way.
+    fn begin_fetch(&self, file: &File, version: DataVersion, size: u64) -> Result<Option<Fetch>, Error> {
+        self.make_room(size);
+        let _edit = file.edit();
+        if file.state().is_current(version) {
+            return Ok(None);
+        }
+        if matches!(file.state().arrival, Arrival::Complete) {
+            // The index must not name these bytes, even after a power loss, while they turn into another version.
+            self.cache.index.set_content(file.fid.vnode, None)?;
+            self.cache.index.sync()?;
+        }
+        // Cutting first drops the seal and every byte of an older version.
+        file.container.set_len(0).and_then(|()| file.container.set_len(size))?;
+        let number = {
+            let mut state = file.state();
+            state.fetch += 1;
+            state.base = version;
+            state.size = size;
+            state.wanted = None;
+            state.arrival = Arrival::Partial { present: RangeSet::default(), answered: false };
+            state.fetch
+        };
+        file.notify();
+        Ok(Some(Fetch { number, version, size }))
+    }
+
+    async fn run_fetch(self: &Arc<Self>, file: &Arc<File>, fetch: Fetch) {
+        let mut failures = 0;
+        while let Some(gap) = next_gap(file, fetch) {
+            let started = gap.start;
+            match self.fetch_gap(file, fetch, gap).await {
+                Ok(reached) if reached > started => failures = 0,
+                Ok(_) => failures += 1,
+                Err(error) if failures + 1 >= FAILURES_MAX || !error.may_pass() => return fail(file, fetch, error),
+                Err(error) => {
+                    tracing::debug!(fid = %file.fid, %error, "a fetch is tried again");
+                    failures += 1;
+                }
+            }
+        }
+        if let Err(error) = self.complete_fetch(file, fetch) {
+            fail(file, fetch, error);
+        }
+    }
+
+    /// One call: fills a gap from its start, until its end, or until a reader waits elsewhere. Returns how far it came.
+    async fn fetch_gap(&self, file: &File, fetch: Fetch, gap: Range<u64>) -> Result<u64, Error> {
+        let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
+        let mut content = self.remote.call(&request, Class::Fetch).await?.payload;
+        let mut offset = gap.start;
+        if !mark_answered(file, fetch) {
+            return Ok(gap.end);
+        }
+        while offset < gap.end {
+            let piece = timeout(self.settings.deadline, content.read())
+                .await
+                .map_err(|_| RemoteError::TimedOut("the file stopped arriving".to_owned()))?
+                .map_err(|error| RemoteError::TimedOut(error.to_string()))?;
+            let Some(piece) = piece else { break };
+            let Some(reached) = blocking(|| put(file, fetch, offset, &piece))? else { return Ok(gap.end) };
+            offset = reached;
+            file.notify();
+            if wanted_elsewhere(file, fetch, offset) {
+                break;
+            }
+        }
+        Ok(offset)
+    }
+
+    /// Everything has arrived: the container is the version.
+    fn complete_fetch(&self, file: &File, fetch: Fetch) -> Result<(), Error> {
+        let _edit = file.edit();
+        {
+            let mut state = file.state();
+            if state.fetch != fetch.number || !matches!(state.arrival, Arrival::Partial { .. }) {
+                return Ok(());
+            }
+            state.arrival = Arrival::Complete;
+        }
+        seal(file.container.as_ref(), fetch.version)?;
+        self.set_content(file, fetch.version)?;
+        self.replacement().touch(file.fid.vnode, fetch.size);
+        file.notify();
+        Ok(())
+    }
+}
+
+/// The next bytes to ask for: where a reader waits, else the first that are missing. `None`: complete, or void.
+fn next_gap(file: &File, fetch: Fetch) -> Option<Range<u64>> {
+    let mut state = file.state();
+    let wanted = state.wanted.take().unwrap_or(0);
+    match &state.arrival {
+        Arrival::Partial { present, .. } if state.fetch == fetch.number => {
+            present.first_gap(wanted, fetch.size).or_else(|| present.first_gap(0, fetch.size))
+        }
+        Arrival::Partial { .. } | Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => None,
+    }
+}
+
+/// Notes that the server sends. `false` if the fetch is void.
+fn mark_answered(file: &File, fetch: Fetch) -> bool {
+    let current = {
+        let mut state = file.state();
+        let current = state.fetch == fetch.number;
+        if let (true, Arrival::Partial { answered, .. }) = (current, &mut state.arrival) {
+            *answered = true;
+        }
+        current
+    };
+    file.notify();
+    current
+}
+
+/// Puts a piece into the container. `None` if the fetch is void; else the offset behind the piece.
+fn put(file: &File, fetch: Fetch, offset: u64, piece: &Bytes) -> Result<Option<u64>, Error> {
+    let _edit = file.edit();
+    if file.state().fetch != fetch.number {
+        return Ok(None);
+    }
+    let room = usize::try_from(fetch.size - offset).unwrap_or(usize::MAX);
+    let piece = &piece[..piece.len().min(room)];
+    file.container.write_all_at(piece, offset)?;
+    let end = offset + piece.len() as u64;
+    if let Arrival::Partial { present, .. } = &mut file.state().arrival {
+        present.insert(offset..end);
+    }
+    Ok(Some(end))
+}
+
+fn wanted_elsewhere(file: &File, fetch: Fetch, offset: u64) -> bool {
+    let mut state = file.state();
+    let Some(wanted) = state.wanted else { return false };
+    if state.fetch != fetch.number {
+        return true;
+    }
+    let elsewhere = wanted < offset || wanted > offset + JUMP_BYTES;
+    if !elsewhere {
+        state.wanted = None;
+    }
+    elsewhere
+}
+
+fn fail(file: &File, fetch: Fetch, error: Error) {
+    tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched");
+    {
+        let mut state = file.state();
+        if state.fetch == fetch.number {
+            state.arrival = Arrival::Failed(error);
+        }
+    }
+    file.notify();
+}

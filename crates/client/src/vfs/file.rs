@@ -1,0 +1,217 @@
+//! A file in use: open, being fetched, or holding content that the server does not have.
+//!
+//! Two locks, in this order: `edit` is held while bytes of the container change, so that "which bytes" and "which
+//! version" are decided together; `state` is held for a few instructions only. Neither is held across an await.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use mafs_durable::DiskFile;
+use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Timestamp};
+use tokio::sync::watch;
+
+use super::{Caller, Error};
+use crate::cache::{ContainerCopy, Containers};
+use crate::core::log::ContainerId;
+use crate::core::ranges::RangeSet;
+
+/// How much of the content is in the container.
+#[derive(Clone, Debug)]
+pub(super) enum Arrival {
+    /// Nothing, and nobody has asked.
+    Missing,
+    /// Being fetched; `answered` once the server has begun to send.
+    Partial { present: RangeSet, answered: bool },
+    /// All of it.
+    Complete,
+    /// The fetch failed; the next open tries again.
+    Failed(Error),
+}
+
+/// A store whose outcome is not known.
+#[derive(Clone, Debug)]
+pub(super) struct Unresolved {
+    pub(super) record: CmlRecord,
+    /// The edit whose content it carries.
+    pub(super) edits: u64,
+}
+
+/// What changes of a file in use.
+pub(super) struct FileState {
+    /// Open handles.
+    pub(super) handles: u32,
+    /// The version the content was made from.
+    pub(super) base: DataVersion,
+    /// How much of it is here.
+    pub(super) arrival: Arrival,
+    /// Which fetch may write to the container; an older one is void.
+    pub(super) fetch: u64,
+    /// A byte somebody waits for, far from where the fetch is.
+    pub(super) wanted: Option<u64>,
+    /// Size of the content here.
+    pub(super) size: u64,
+    /// Its modification time.
+    pub(super) mtime: Timestamp,
+    /// Counts changes of the content here.
+    pub(super) edits: u64,
+    /// The edit that the server has.
+    pub(super) stored_edits: u64,
+    /// Who opened it for writing last: in whose name it is stored.
+    pub(super) writer: Caller,
+    /// Whether the log says that this file is being changed.
+    pub(super) writing_logged: bool,
+    /// What is being sent.
+    pub(super) sending: Option<Arc<FrozenContent>>,
+    /// A store that may or may not have been applied.
+    pub(super) unresolved: Option<Unresolved>,
+    /// Why the server refused the content, if it did.
+    pub(super) refused: Option<FsError>,
+    /// The object as it was when its last name went.
+    pub(super) unlinked: Option<Object>,
+}
+
+impl FileState {
+    /// Whether the server lacks content that it should get.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.edits != self.stored_edits && self.unlinked.is_none()
+    }
+
+    /// Whether the content here is what `version` is.
+    pub(super) fn is_current(&self, version: DataVersion) -> bool {
+        self.is_dirty() || (self.base == version && !matches!(self.arrival, Arrival::Missing | Arrival::Failed(_)))
+    }
+}
+
+/// A file in use.
+pub(super) struct File {
+    pub(super) fid: Fid,
+    pub(super) container_id: ContainerId,
+    pub(super) container: Arc<dyn DiskFile>,
+    named_durably: AtomicBool,
+    edit: Mutex<()>,
+    state: Mutex<FileState>,
+    changes: watch::Sender<()>,
+}
+
+impl File {
+    pub(super) fn new(
+        fid: Fid,
+        (container_id, container): (ContainerId, Arc<dyn DiskFile>),
+        state: FileState,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            fid,
+            container_id,
+            container,
+            named_durably: AtomicBool::new(false),
+            edit: Mutex::new(()),
+            state: Mutex::new(state),
+            changes: watch::Sender::new(()),
+        })
+    }
+
+    /// Makes the container's name durable, the first time.
+    pub(super) fn make_name_durable(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        if !self.named_durably.load(Ordering::Relaxed) {
+            sync()?;
+            self.named_durably.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Changes of the container's bytes take turns.
+    pub(super) fn edit(&self) -> MutexGuard<'_, ()> {
+        self.edit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes all who wait for a change.
+    pub(super) fn notify(&self) {
+        self.changes.send_replace(());
+    }
+
+    /// Waits until `check` gives an answer; it is asked again after every `notify`.
+    pub(super) async fn wait<T>(&self, mut check: impl FnMut(&mut FileState) -> Option<T>) -> T {
+        let mut changes = self.changes.subscribe();
+        loop {
+            if let Some(answer) = check(&mut self.state()) {
+                return answer;
+            }
+            // The sender lives in `self`, so this cannot fail; an error would only ask once more.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Waits until the bytes of `range` (as far as the file has them) are in the container. Returns the file's size.
+    ///
+    /// # Errors
+    /// If the fetch failed.
+    pub(super) async fn arrived(&self, range: Range<u64>) -> Result<u64, Error> {
+        self.wait(|state| match &state.arrival {
+            Arrival::Complete => Some(Ok(state.size)),
+            Arrival::Failed(error) => Some(Err(error.clone())),
+            Arrival::Missing => Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
+            Arrival::Partial { present, .. } => {
+                let end = range.end.min(state.size);
+                if range.start >= end || present.contains(range.start..end) {
+                    return Some(Ok(state.size));
+                }
+                state.wanted = present.first_gap(range.start, end).map(|gap| gap.start);
+                None
+            }
+        })
+        .await
+    }
+
+    /// Waits until the whole content is in the container.
+    pub(super) async fn complete(&self) -> Result<(), Error> {
+        self.wait(|state| match &state.arrival {
+            Arrival::Complete => Some(Ok(())),
+            Arrival::Failed(error) => Some(Err(error.clone())),
+            Arrival::Missing => Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
+            Arrival::Partial { .. } => None,
+        })
+        .await
+    }
+}
+
+/// The content of one version while it is being sent. It is read from the container until somebody is about to change
+/// that; then it moves to a copy first, so that what is sent is one version and never a mixture (invariant 4).
+pub(super) struct FrozenContent {
+    pub(super) size: u64,
+    source: RwLock<Source>,
+}
+
+enum Source {
+    Container(Arc<dyn DiskFile>),
+    Copy(ContainerCopy),
+}
+
+impl FrozenContent {
+    pub(super) fn new(container: Arc<dyn DiskFile>, size: u64) -> Arc<Self> {
+        Arc::new(Self { size, source: RwLock::new(Source::Container(container)) })
+    }
+
+    /// Reads part of the version.
+    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
+            Source::Container(file) => file.read_at(buffer, offset),
+            Source::Copy(copy) => copy.file.read_at(buffer, offset),
+        }
+    }
+
+    /// Moves the version out of the container, whose bytes are about to change. The caller holds the file's `edit`
+    /// lock.
+    pub(super) fn preserve(&self, containers: &Containers) -> io::Result<()> {
+        let mut source = self.source.write().unwrap_or_else(PoisonError::into_inner);
+        if let Source::Container(container) = &*source {
+            *source = Source::Copy(containers.copy(container.as_ref(), self.size)?);
+        }
+        Ok(())
+    }
+}

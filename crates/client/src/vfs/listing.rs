@@ -1,0 +1,197 @@
+//! Listings: directories as readdir(3) shows them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use mafs_arpc::PayloadReader;
+use mafs_proto::call::{ReadDirPage, ReadDirRequest};
+use mafs_proto::{Class, Fid, FsError, Kind, Name, VnodeId, Wire};
+use tokio::time::timeout;
+
+use super::{DirEntry, DirEntryPlus, DirHandle, Error, Inner};
+use crate::cache::{CachedEntry, CachedObject};
+use crate::remote::RemoteError;
+
+/// A page is at most this long: 1,024 entries of the longest names and some symlinks.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+/// How often a directory that changes while it is read is read again.
+const RESTARTS_MAX: u32 = 3;
+
+/// Open directories, and those being fetched.
+#[derive(Default)]
+pub(super) struct Listings {
+    open: HashMap<DirHandle, Arc<Listing>>,
+    fetching: HashSet<VnodeId>,
+}
+
+/// A directory as it was when it was opened or rewound.
+struct Listing {
+    vnode: VnodeId,
+    parent: VnodeId,
+    entries: Vec<(Name, CachedEntry)>,
+    /// Whether it has been read from the start: doing so again means rewinddir(3).
+    read: AtomicBool,
+}
+
+/// Removes the mark that a directory is being fetched.
+struct FetchingListing<'a> {
+    inner: &'a Inner,
+    vnode: VnodeId,
+}
+
+impl Drop for FetchingListing<'_> {
+    fn drop(&mut self) {
+        self.inner.listings().fetching.remove(&self.vnode);
+        self.inner.listing_fetched.send_replace(());
+    }
+}
+
+impl Inner {
+    pub(super) async fn open_dir(self: &Arc<Self>, vnode: VnodeId) -> Result<DirHandle, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let listing = self.listing(vnode).await?;
+        let handle = DirHandle(NEXT.fetch_add(1, Ordering::Relaxed));
+        self.listings().open.insert(handle, Arc::new(listing));
+        Ok(handle)
+    }
+
+    pub(super) async fn read_dir(
+        self: &Arc<Self>,
+        handle: DirHandle,
+        offset: u64,
+        count_max: usize,
+    ) -> Result<Vec<DirEntry>, Error> {
+        let mut listing = self.listings().open.get(&handle).cloned().ok_or(Error::BadHandle)?;
+        if offset == 0 && listing.read.swap(true, Ordering::Relaxed) {
+            listing = self.rewind_dir(handle, listing.vnode).await?;
+        }
+        Ok(listing.page(offset, count_max))
+    }
+
+    pub(super) async fn read_dir_plus(
+        self: &Arc<Self>,
+        handle: DirHandle,
+        offset: u64,
+        count_max: usize,
+    ) -> Result<Vec<DirEntryPlus>, Error> {
+        let page = self.read_dir(handle, offset, count_max).await?;
+        let mut with_objects = Vec::with_capacity(page.len());
+        for entry in page {
+            let dots = matches!(&entry.name[..], b"." | b"..");
+            let object = if dots { None } else { self.cache.index.valid_object(entry.vnode)? };
+            let object = object.map(|cached| self.present(cached.object));
+            with_objects.push(DirEntryPlus { entry, object });
+        }
+        Ok(with_objects)
+    }
+
+    /// Takes a new look at an open directory (rewinddir(3)).
+    async fn rewind_dir(self: &Arc<Self>, handle: DirHandle, vnode: VnodeId) -> Result<Arc<Listing>, Error> {
+        let listing = Arc::new(self.listing(vnode).await?);
+        listing.read.store(true, Ordering::Relaxed);
+        if let Some(open) = self.listings().open.get_mut(&handle) {
+            *open = Arc::clone(&listing);
+        }
+        Ok(listing)
+    }
+
+    pub(super) fn release_dir(&self, handle: DirHandle) {
+        self.listings().open.remove(&handle);
+    }
+
+    /// The whole listing of a directory as of now.
+    async fn listing(self: &Arc<Self>, vnode: VnodeId) -> Result<Listing, Error> {
+        let directory = self.fetch_listing(vnode).await?;
+        let mut entries: Vec<(Name, CachedEntry)> = Vec::new();
+        loop {
+            let page = self.cache.index.entries(vnode, entries.last().map(|(name, _)| name))?;
+            if page.is_empty() {
+                break;
+            }
+            entries.extend(page);
+        }
+        Ok(Listing { vnode, parent: directory.parent.unwrap_or(vnode), entries, read: AtomicBool::new(false) })
+    }
+
+    /// Makes sure that all names of a directory are in the index.
+    pub(super) async fn fetch_listing(self: &Arc<Self>, vnode: VnodeId) -> Result<CachedObject, Error> {
+        for _ in 0..=RESTARTS_MAX {
+            let directory = self.directory(vnode).await?;
+            if directory.entries.is_some_and(|entries| entries.complete) {
+                return Ok(directory);
+            }
+            let mut fetched = self.listing_fetched.subscribe();
+            let first = self.listings().fetching.insert(vnode);
+            if first {
+                let _mark = FetchingListing { inner: self, vnode };
+                self.fetch_pages(directory.object.fid).await?;
+            } else {
+                let others = fetched.changed();
+                let waited = timeout(self.settings.deadline, others).await;
+                waited.map_err(|_| RemoteError::TimedOut("a listing did not arrive".to_owned()))?.ok();
+            }
+        }
+        Err(Error::TimedOut("the directory changes faster than it can be read".to_owned()))
+    }
+
+    /// Reads all pages of one version of a directory into the index.
+    async fn fetch_pages(&self, fid: Fid) -> Result<(), Error> {
+        let mut after = None;
+        let mut version = None;
+        loop {
+            let first = after.is_none();
+            let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
+            let answer = self.remote.call(&request, Class::Fetch).await?;
+            let bytes = self.collect(answer.payload).await?;
+            let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
+            let page_version = page.directory.status.data_version;
+            if *version.get_or_insert(page_version) != page_version {
+                return Ok(());
+            }
+            self.cache.index.install_page(&page.directory, &page.entries, first, page.end)?;
+            if page.end {
+                return Ok(());
+            }
+            after = page.entries.last().map(|entry| entry.name.clone());
+            if after.is_none() {
+                return Err(Error::Refused(FsError::Malformed));
+            }
+        }
+    }
+
+    async fn collect(&self, mut payload: PayloadReader) -> Result<Bytes, Error> {
+        let mut bytes = BytesMut::new();
+        loop {
+            let piece = timeout(self.settings.deadline, payload.read()).await;
+            let piece = piece.map_err(|_| RemoteError::TimedOut("a listing stopped arriving".to_owned()))?;
+            match piece.map_err(|error| RemoteError::TimedOut(error.to_string()))? {
+                Some(piece) if bytes.len() + piece.len() <= PAGE_BYTES_MAX => bytes.extend_from_slice(&piece),
+                Some(_) => return Err(Error::Refused(FsError::Malformed)),
+                None => return Ok(bytes.freeze()),
+            }
+        }
+    }
+}
+
+impl Listing {
+    /// Entries from `offset` on: `.` is 0, `..` is 1.
+    fn page(&self, offset: u64, count_max: usize) -> Vec<DirEntry> {
+        let dot = |name: &'static [u8], vnode, next_offset| DirEntry {
+            next_offset,
+            name: Bytes::from_static(name),
+            vnode,
+            kind: Kind::Directory,
+        };
+        let dots = [dot(b".", self.vnode, 1), dot(b"..", self.parent, 2)];
+        let named = self.entries.iter().zip(3u64..).map(|((name, entry), next_offset)| DirEntry {
+            next_offset,
+            name: Bytes::copy_from_slice(name.as_bytes()),
+            vnode: entry.fid.vnode,
+            kind: entry.kind,
+        });
+        let skip = usize::try_from(offset).unwrap_or(usize::MAX);
+        dots.into_iter().chain(named).skip(skip).take(count_max).collect()
+    }
+}

@@ -1,0 +1,254 @@
+//! Names: what they mean, and every mutation of a directory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mafs_proto::call::{ApplyReply, GetStatusRequest, LookupRequest};
+use mafs_proto::{
+    Class, CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, RenameMode, SymlinkTarget, VnodeId,
+};
+
+use super::{Caller, Error, Inner};
+use crate::cache::{CachedEntry, CachedObject, NameEdit};
+use crate::remote::RemoteError;
+
+/// Directories up to this many entries are fetched whole at the second miss; larger ones are asked name by name.
+const WHOLE_LISTING_ENTRIES_MAX: u64 = 4096;
+
+/// Parses a name of an entry.
+pub(super) fn parse(name: Bytes) -> Result<Name, Error> {
+    Name::new(name).map_err(|error| match error {
+        InvalidName::TooLong { .. } => Error::NameTooLong,
+        InvalidName::Empty | InvalidName::Dots | InvalidName::Byte(_) => Error::Invalid(error.to_string()),
+    })
+}
+
+impl Inner {
+    pub(super) async fn lookup(self: &Arc<Self>, parent: VnodeId, name: Bytes) -> Result<Object, Error> {
+        let child = self.child(parent, &parse(name)?).await?;
+        self.kernel.count_lookup(child.object.fid.vnode);
+        Ok(self.present(child.object))
+    }
+
+    /// What a name means, with a valid status.
+    pub(super) async fn child(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
+        let directory = self.directory(parent).await?;
+        match directory.entries {
+            Some(_) => {
+                if let Some(entry) = self.cache.index.entry(parent, name)? {
+                    return self.status_of_fid(entry.fid).await;
+                }
+                let complete = directory.entries.is_some_and(|entries| entries.complete);
+                if !complete && directory.object.status.size > WHOLE_LISTING_ENTRIES_MAX {
+                    return self.ask_name(directory.object.fid, name).await;
+                }
+                if !complete {
+                    self.fetch_listing(parent).await?;
+                }
+                match self.cache.index.entry(parent, name)? {
+                    Some(entry) => self.status_of_fid(entry.fid).await,
+                    None => Err(Error::Refused(FsError::NotFound)),
+                }
+            }
+            None => self.ask_name(directory.object.fid, name).await,
+        }
+    }
+
+    /// Asks the server what a name means.
+    async fn ask_name(&self, parent: Fid, name: &Name) -> Result<CachedObject, Error> {
+        let request = LookupRequest { parent, name: name.clone() };
+        let reply = self.remote.call(&request, Class::Control).await?.reply;
+        self.cache.index.install_lookup(parent, name, &reply)?;
+        let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
+        Ok(CachedObject { object, trust: 0, parent: Some(parent.vnode), entries: None, content: None })
+    }
+
+    /// A directory with a valid status.
+    pub(super) async fn directory(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
+        let directory = self.status_of(vnode).await?;
+        match directory.object.status.kind {
+            Kind::Directory => Ok(directory),
+            Kind::File | Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
+                Err(Error::Refused(FsError::NotDirectory))
+            }
+        }
+    }
+
+    /// What is known of an object, validated if need be.
+    pub(super) async fn status_of(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
+        if let Some(cached) = self.cache.index.valid_object(vnode)? {
+            return Ok(cached);
+        }
+        let in_use = self.files().get(vnode).map(|file| file.fid);
+        let known = self.cache.index.object(vnode)?.map(|cached| cached.object.fid);
+        self.status_of_fid(known.or(in_use).ok_or(Error::Refused(FsError::Stale))?).await
+    }
+
+    /// The same of an object that the index may have lost.
+    async fn status_of_fid(&self, fid: Fid) -> Result<CachedObject, Error> {
+        let of_fid = |cached: &CachedObject| cached.object.fid == fid;
+        if let Some(cached) = self.cache.index.valid_object(fid.vnode)?.filter(of_fid) {
+            return Ok(cached);
+        }
+        let mut fids = vec![fid];
+        if let Some(parent) = self.cache.index.object(fid.vnode)?.and_then(|cached| cached.parent) {
+            self.add_siblings(parent, &mut fids)?;
+        }
+        self.validate(fids).await?;
+        self.cache.index.valid_object(fid.vnode)?.filter(of_fid).ok_or(Error::Refused(FsError::Stale))
+    }
+
+    /// Whoever looks at one object of a directory will look at the next: they are validated in one round trip.
+    fn add_siblings(&self, parent: VnodeId, fids: &mut Vec<Fid>) -> Result<(), Error> {
+        for (_, entry) in self.cache.index.entries(parent, None)? {
+            if fids.len() == GetStatusRequest::FIDS_MAX {
+                break;
+            }
+            if entry.fid != fids[0] && self.cache.index.valid_object(entry.fid.vnode)?.is_none() {
+                fids.push(entry.fid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the server for the status of objects; those it does not know are forgotten.
+    async fn validate(&self, fids: Vec<Fid>) -> Result<(), Error> {
+        let request = GetStatusRequest { fids };
+        let reply = self.remote.call(&request, Class::Control).await?.reply;
+        self.cache.index.install(&reply.objects)?;
+        for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
+            self.cache.index.remove(gone.vnode)?;
+        }
+        Ok(())
+    }
+
+    /// The fid of an inode the kernel knows.
+    pub(super) fn fid_of(&self, vnode: VnodeId) -> Result<Fid, Error> {
+        let cached = self.cache.index.object(vnode)?.ok_or(Error::Refused(FsError::Stale))?;
+        Ok(cached.object.fid)
+    }
+
+    /// Has the server apply a mutation, and takes over what it did.
+    pub(super) async fn mutate(&self, op: CmlOp, caller: Caller, edits: &[NameEdit]) -> Result<ApplyReply, Error> {
+        let record = self.remote.record(op, caller.uid, caller.gid, self.clock.wall());
+        match self.remote.apply(&record).await {
+            Ok(reply) => {
+                for object in reply.objects.iter().filter(|object| object.status.nlink == 0) {
+                    self.object_gone(object);
+                }
+                self.cache.index.applied(&reply, edits)?;
+                Ok(reply)
+            }
+            Err(error @ RemoteError::Refused { .. }) => Err(error.into()),
+            Err(error) => {
+                // Whether it was applied is not known: what it touches must be asked for again.
+                let touched = edits.iter().map(|edit| edit.parent).chain([record.op.fid()]);
+                self.cache.index.distrust(touched)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    pub(super) async fn make_dir(
+        &self,
+        (parent, name): (VnodeId, Bytes),
+        mode: Mode,
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        let op = |parent, name, fid| CmlOp::MakeDir { parent, name, fid, mode };
+        self.make_object(parent, name, Kind::Directory, caller, op).await
+    }
+
+    pub(super) async fn make_symlink(
+        &self,
+        (parent, name): (VnodeId, Bytes),
+        target: Bytes,
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        let target = SymlinkTarget::new(target).map_err(|error| match error {
+            InvalidName::TooLong { .. } => Error::NameTooLong,
+            InvalidName::Empty => Error::Refused(FsError::NotFound),
+            InvalidName::Dots | InvalidName::Byte(_) => Error::Invalid(error.to_string()),
+        })?;
+        let op = |parent, name, fid| CmlOp::SymLink { parent, name, fid, target };
+        self.make_object(parent, name, Kind::Symlink, caller, op).await
+    }
+
+    pub(super) async fn link(
+        self: &Arc<Self>,
+        vnode: VnodeId,
+        (parent, name): (VnodeId, Bytes),
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        self.check_writable()?;
+        let object = self.status_of(vnode).await?.object;
+        let (parent, name) = (self.fid_of(parent)?, parse(name)?);
+        let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry::of(&object)) };
+        self.mutate(CmlOp::Link { parent, name, fid: object.fid }, caller, &[edit]).await?;
+        self.kernel.count_lookup(vnode);
+        let linked = self.status_of(vnode).await?.object;
+        Ok(self.present(linked))
+    }
+
+    /// Removes a name of a directory or of anything else.
+    pub(super) async fn remove(
+        self: &Arc<Self>,
+        (parent, name): (VnodeId, Bytes),
+        directory: bool,
+        caller: Caller,
+    ) -> Result<(), Error> {
+        self.check_writable()?;
+        let name = parse(name)?;
+        let child = self.child(parent, &name).await?.object;
+        match (directory, child.status.kind == Kind::Directory) {
+            (true, false) => return Err(Error::Refused(FsError::NotDirectory)),
+            (false, true) => return Err(Error::Refused(FsError::IsDirectory)),
+            (true, true) | (false, false) => {}
+        }
+        let parent = self.fid_of(parent)?;
+        let edit = NameEdit { parent, name: name.clone(), entry: None };
+        let op = match directory {
+            true => CmlOp::RemoveDir { parent, name, fid: child.fid },
+            false => CmlOp::Remove { parent, name, fid: child.fid },
+        };
+        self.mutate(op, caller, &[edit]).await?;
+        Ok(())
+    }
+
+    pub(super) async fn rename(
+        self: &Arc<Self>,
+        (from_parent, from_name): (VnodeId, Bytes),
+        (to_parent, to_name): (VnodeId, Bytes),
+        mode: RenameMode,
+        caller: Caller,
+    ) -> Result<(), Error> {
+        self.check_writable()?;
+        let (from_name, to_name) = (parse(from_name)?, parse(to_name)?);
+        let moved = self.child(from_parent, &from_name).await?.object;
+        let target = match self.child(to_parent, &to_name).await {
+            Ok(target) => Some(target.object),
+            Err(Error::Refused(FsError::NotFound)) => None,
+            Err(error) => return Err(error),
+        };
+        let target = match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::Refused(FsError::Exists)),
+            (RenameMode::Exchange, None) => return Err(Error::Refused(FsError::NotFound)),
+            // Two names of one object: nothing happens (rename(2)).
+            (RenameMode::Replace, Some(target)) if target.fid == moved.fid => return Ok(()),
+            (_, target) => target,
+        };
+        let (from_parent, to_parent) = (self.fid_of(from_parent)?, self.fid_of(to_parent)?);
+        let left = match mode {
+            RenameMode::Exchange => target.as_ref().map(CachedEntry::of),
+            RenameMode::Replace | RenameMode::NoReplace => None,
+        };
+        let edits = [
+            NameEdit { parent: from_parent, name: from_name.clone(), entry: left },
+            NameEdit { parent: to_parent, name: to_name.clone(), entry: Some(CachedEntry::of(&moved)) },
+        ];
+        let replaced = target.map(|target| target.fid);
+        let op = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid: moved.fid, replaced, mode };
+        self.mutate(op, caller, &edits).await?;
+        Ok(())
+    }
+}

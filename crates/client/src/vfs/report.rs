@@ -1,0 +1,135 @@
+//! What people see: `status` and `df`.
+
+use std::time::Duration;
+
+use mafs_proto::call::StatFsRequest;
+use mafs_proto::{Class, Instant};
+use serde::{Deserialize, Serialize};
+
+use super::file::Arrival;
+use super::{Error, Inner};
+use crate::remote::Link;
+
+/// How full the file system is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceReport {
+    /// Size in bytes.
+    pub bytes_total: u64,
+    /// Free bytes.
+    pub bytes_free: u64,
+    /// Objects there may be.
+    pub files_total: u64,
+    /// Objects that may still be made.
+    pub files_free: u64,
+}
+
+/// Everything `mafs-client status` shows. All sizes in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The server's address.
+    pub server: String,
+    /// The volume.
+    pub volume: String,
+    /// Whether the server can be asked now.
+    pub connected: bool,
+    /// Seconds since that last changed.
+    pub since_s: u64,
+    /// Why not connected, empty if connected.
+    pub why: String,
+    /// Smallest round trip of late in microseconds, if known.
+    pub rtt_us: Option<u64>,
+    /// Bytes waiting to be sent: Control, Fetch, Prefetch, Metadata, Store.
+    pub queued_bytes: [u64; 5],
+    /// Files whose last content the server does not have yet.
+    pub unsent_files: u64,
+    /// Their bytes.
+    pub unsent_bytes: u64,
+    /// Files being fetched.
+    pub fetching_files: u64,
+    /// Updates the server refused: which file (by fid), and why.
+    pub refused: Vec<(String, String)>,
+    /// Bytes in the cache.
+    pub cache_bytes: u64,
+    /// Its limit.
+    pub cache_limit_bytes: u64,
+    /// Files in the cache.
+    pub cache_files: u64,
+    /// Open files.
+    pub open_files: u64,
+    /// Calls made since the mount.
+    pub calls: u64,
+}
+
+/// An answer about space this young is given again: `df` and programs ask often.
+const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
+
+impl Inner {
+    pub(super) async fn space(&self) -> Result<SpaceReport, Error> {
+        let last = *self.last_space();
+        if let Some((asked, report)) = last
+            && self.clock.now().since(asked) < SPACE_AGE_MAX
+        {
+            return Ok(report);
+        }
+        match self.remote.call(&StatFsRequest, Class::Control).await {
+            Ok(answer) => {
+                let reply = answer.reply;
+                let report = SpaceReport {
+                    bytes_total: reply.bytes_total,
+                    bytes_free: reply.bytes_free,
+                    files_total: reply.files_total,
+                    files_free: reply.files_free,
+                };
+                *self.last_space() = Some((self.clock.now(), report));
+                Ok(report)
+            }
+            Err(error) => last.map(|(_, report)| report).ok_or_else(|| error.into()),
+        }
+    }
+
+    pub(super) fn status(&self) -> StatusReport {
+        let (link, since) = self.remote.link();
+        let now: Instant = self.clock.now();
+        let (connected, why, estimate) = match link {
+            Link::Up(peer, _) => (true, String::new(), peer.estimate()),
+            Link::Down(why) => (false, why, mafs_arpc::Estimate::default()),
+            Link::Closed => (false, "unmounting".to_owned(), mafs_arpc::Estimate::default()),
+        };
+        let (cache_bytes, cache_files) = {
+            let replacement = self.replacement();
+            (replacement.used_bytes(), replacement.files() as u64)
+        };
+        let files = self.files().all();
+        let open_files = self.files().handles() as u64;
+        let mut report = StatusReport {
+            server: self.settings.server.clone(),
+            volume: self.settings.volume.to_string(),
+            connected,
+            since_s: now.since(since).as_secs(),
+            why,
+            rtt_us: estimate.rtt_min.map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
+            queued_bytes: estimate.queued_bytes,
+            unsent_files: 0,
+            unsent_bytes: 0,
+            fetching_files: 0,
+            refused: Vec::new(),
+            cache_bytes,
+            cache_limit_bytes: self.settings.cache_limit_bytes,
+            cache_files,
+            open_files,
+            calls: self.remote.calls(),
+        };
+        for file in files {
+            let state = file.state();
+            if state.is_dirty() {
+                report.unsent_files += 1;
+                report.unsent_bytes += state.size;
+            }
+            report.fetching_files += u64::from(matches!(state.arrival, Arrival::Partial { .. }));
+            if let Some(error) = state.refused {
+                report.refused.push((file.fid.to_string(), error.to_string()));
+            }
+        }
+        report
+    }
+}

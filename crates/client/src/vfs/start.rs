@@ -1,0 +1,247 @@
+//! Start and end: what the last life left is taken up, and what this one leaves is put in order.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mafs_arpc::blocking;
+use mafs_proto::call::AttachReply;
+use mafs_proto::{Clock, Fid, Incarnation, Name, VnodeId, VolumeName};
+use tokio::sync::{Notify, watch};
+
+use super::file::Unresolved;
+use super::files::Files;
+use super::kernel::Kernel;
+use super::listing::Listings;
+use super::{Error, Inner, Vfs};
+use crate::cache::{Cache, CacheError, CacheStorage, stamp};
+use crate::core::log::{ContainerId, LogEntry, LogState};
+use crate::core::replacement::Replacement;
+use crate::remote::{Connector, Remote, RemoteConfig, RemoteError};
+
+/// What a mount is made of.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The server as people write it, for messages.
+    pub server: String,
+    /// The volume.
+    pub volume: VolumeName,
+    /// This machine's name, shown to people at the server.
+    pub client_name: String,
+    /// The most bytes of contents in the cache.
+    pub cache_limit_bytes: u64,
+    /// Bytes of the cache's disk to leave free.
+    pub min_free_bytes: u64,
+    /// How long an operation waits for the server.
+    pub deadline: Duration,
+    /// Whether changes are refused.
+    pub read_only: bool,
+}
+
+/// Why a mount cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The cache cannot be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The server cannot be used.
+    #[error("{0}")]
+    Remote(#[from] RemoteError),
+}
+
+/// A log entry becomes durable at most this long after it was written (consistency.md, "The modify log").
+const LOG_SYNC_DELAY: Duration = Duration::from_secs(1);
+/// How long an ending mount tries to send what is not on the server yet.
+const LAST_STORE_WAIT: Duration = Duration::from_secs(8);
+
+impl Vfs {
+    /// Opens the cache, attaches the volume and takes up what an earlier life left unsent.
+    ///
+    /// # Errors
+    /// [`StartError`] if the cache cannot be used, or the server cannot be reached or refuses.
+    pub async fn start(
+        settings: Settings,
+        storage: CacheStorage,
+        connector: Connector,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
+        let cache = Arc::new(blocking(|| Cache::open(&storage))?);
+        let kernel = Arc::new(Kernel::default());
+        let log = cache.cml.state();
+        let config = RemoteConfig {
+            connector,
+            client: cache.client,
+            client_name: settings.client_name.clone(),
+            volume: settings.volume.clone(),
+            deadline: settings.deadline,
+            incarnation: log.incarnation.unwrap_or(Incarnation(0)),
+        };
+        let on_attach = {
+            let (cache, kernel) = (Arc::clone(&cache), Arc::clone(&kernel));
+            Box::new(move |reply: &AttachReply| {
+                blocking(|| attached(&cache, &kernel, reply)).map_err(|error| error.to_string())
+            })
+        };
+        let unanswered = log.logged.values().map(|store| store.record.clone());
+        let remote = Remote::start(config, unanswered, Arc::clone(&clock), on_attach).await?;
+        let inner = Arc::new(Inner {
+            replacement: Mutex::new(Replacement::new(settings.cache_limit_bytes)),
+            settings,
+            clock,
+            cache,
+            remote,
+            kernel,
+            files: Mutex::new(Files::default()),
+            listings: Mutex::new(Listings::default()),
+            listing_fetched: watch::Sender::new(()),
+            left_dirty: Notify::new(),
+            log_changed: Notify::new(),
+            last_space: Mutex::new(None),
+            storage,
+        });
+        blocking(|| inner.take_up(&log))?;
+        tokio::spawn(Arc::clone(&inner).keep_storing());
+        inner.sweep_containers(&log);
+        tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
+        Ok(Self { inner })
+    }
+
+    /// Ends: tries for a few seconds to send what the server lacks; what is left stays in the log for the next mount.
+    pub async fn shut_down(&self) {
+        if tokio::time::timeout(LAST_STORE_WAIT, self.inner.sync()).await.is_err() {
+            tracing::warn!("not everything is on the server yet; it is sent at the next mount");
+        }
+        self.inner.remote.close().await;
+        let ended = blocking(|| {
+            let by_use: Vec<_> = self.inner.replacement().by_use().collect();
+            self.inner.cache.index.save_usage(by_use.into_iter())?;
+            self.inner.sync_contents()?;
+            self.inner.cache.sync()
+        });
+        if let Err(error) = ended {
+            tracing::error!(%error, "the cache could not be made durable");
+        }
+    }
+}
+
+impl Inner {
+    /// Takes up what is in the cache: contents, and what the server does not have.
+    fn take_up(&self, log: &LogState) -> Result<(), CacheError> {
+        for (fid, bytes) in self.cache.index.contents()? {
+            self.replacement().touch(fid.vnode, bytes);
+        }
+        let logged: HashMap<Fid, _> = log.logged.values().map(|store| (store.record.op.fid(), store)).collect();
+        for (&fid, writing) in &log.writing {
+            // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
+            let kept = writing.synced || !self.cache.power_lost;
+            let file = if kept { self.load_dirty(fid, *writing)? } else { None };
+            let Some(file) = file else {
+                tracing::error!(%fid, "an unsaved change was lost with the power; the last stored version stays");
+                self.cache.index.set_content(fid.vnode, None)?;
+                self.cache.index.sync()?;
+                self.cache.cml.append(LogEntry::Dropped { fid })?;
+                if let Some(store) = logged.get(&fid) {
+                    self.remote.end(store.record.id);
+                }
+                continue;
+            };
+            if let Some(store) = logged.get(&fid) {
+                let same = stamp(file.container.as_ref())? == store.stamp;
+                let mut state = file.state();
+                let edits = if same { state.edits } else { state.edits - 1 };
+                state.unresolved = Some(Unresolved { record: store.record.clone(), edits });
+            }
+            tracing::info!(%fid, "a file that the server does not have yet was found in the cache");
+            self.files().insert(file);
+        }
+        Ok(())
+    }
+
+    /// Removes containers that a crash left without a name in index or log.
+    fn sweep_containers(&self, log: &LogState) {
+        let dirty: HashSet<_> = log.writing.iter().map(|(fid, writing)| (fid.vnode, writing.container)).collect();
+        let is_named = |vnode: VnodeId, id: ContainerId| match self.cache.index.object(vnode) {
+            Ok(cached) => {
+                let content = cached.and_then(|cached| cached.content);
+                dirty.contains(&(vnode, id)) || content.is_some_and(|content| content.container == id)
+            }
+            Err(_) => true,
+        };
+        if let Err(error) = blocking(|| self.cache.containers.sweep(is_named)) {
+            tracing::warn!(%error, "the cache could not be swept");
+        }
+    }
+
+    /// Sends everything that was dirty at the call.
+    pub(super) async fn sync(self: &Arc<Self>) -> Result<(), Error> {
+        let mut result = Ok(());
+        let dirty = self.files().dirty();
+        for file in dirty {
+            if let Err(error) = self.store(&file).await {
+                result = Err(error);
+            }
+            self.drop_if_unused(&file);
+        }
+        blocking(|| self.cache.cml.sync())?;
+        result
+    }
+}
+
+/// Takes in an attach: whose volume this is, whether anything was missed, and the new life.
+fn attached(cache: &Arc<Cache>, kernel: &Arc<Kernel>, reply: &AttachReply) -> Result<(), CacheError> {
+    if cache.index.known_volume().is_some_and(|known| known.server != reply.server) {
+        let log = cache.cml.state();
+        if !log.writing.is_empty() {
+            return Err(CacheError::Damaged(format!(
+                "it holds {} changed files of another server; mount that one, or choose another with -o cache=DIR",
+                log.writing.len()
+            )));
+        }
+        tracing::warn!("this is another server than before: the cache is emptied");
+        cache.containers.clear()?;
+        cache.index.clear()?;
+    }
+    let nothing_missed = cache.index.attached(reply.server, reply.history, reply.change)?;
+    cache.index.install(std::slice::from_ref(&reply.root))?;
+    cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;
+    cache.cml.sync()?;
+    if !nothing_missed && kernel.has_edge() {
+        let (cache, kernel) = (Arc::clone(cache), Arc::clone(kernel));
+        tokio::task::spawn_blocking(move || kernel.invalidate_all(|vnode| names_of(&cache, vnode)));
+    }
+    Ok(())
+}
+
+fn names_of(cache: &Cache, vnode: VnodeId) -> Vec<Name> {
+    let mut names: Vec<Name> = Vec::new();
+    while let Ok(page) = cache.index.entries(vnode, names.last())
+        && !page.is_empty()
+    {
+        names.extend(page.into_iter().map(|(name, _)| name));
+    }
+    names
+}
+
+/// Makes the log durable soon after it has grown, and keeps it short. Sleeps while nothing happens.
+async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
+    loop {
+        let Some(strong) = inner.upgrade() else { return };
+        let changed = tokio::time::timeout(CONTAINER_SYNC_DELAY, strong.log_changed.notified()).await;
+        drop(strong);
+        if changed.is_ok() {
+            tokio::time::sleep(LOG_SYNC_DELAY).await;
+        }
+        let Some(inner) = inner.upgrade() else { return };
+        let synced = blocking(|| match changed {
+            Ok(()) => inner.cache.cml.sync().and_then(|()| inner.cache.compact_log()),
+            Err(_) => inner.sync_contents(),
+        });
+        if let Err(error) = synced {
+            tracing::error!(%error, "the cache cannot be made durable");
+        }
+    }
+}
+
+/// After this long without changes the contents that came since are made durable too, so that a power loss does not
+/// cost them.
+const CONTAINER_SYNC_DELAY: Duration = Duration::from_secs(30);
