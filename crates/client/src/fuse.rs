@@ -1,0 +1,15 @@
+//! The kernel's edge: what the kernel asks becomes operations of `vfs`, and their results become its answers.
+//!
+//! Handlers decide nothing. A session thread never waits: it polls an operation once and leaves the rest to a task
+//! (`answer`). The only table of errnos is `errno`. Must not know how the cache or the server work.
+
+mod answer;
+mod caller;
+mod convert;
+mod edge;
+mod errno;
+mod handlers;
+mod kernel_cache;
+mod session;
+
+pub use session::{Access, FuseError, Session, SessionOptions, check_available};

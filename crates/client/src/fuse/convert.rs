@@ -1,0 +1,199 @@
+//! The kernel's words and ours: numbers, names, attributes and flags, both ways. No decisions.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use fuser::{FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow};
+use mafs_proto::{Kind, Object, RenameMode, VnodeId};
+use rustix::fs::OFlags;
+
+use crate::vfs::{Caller, FileHandle, OpenMode, Opened, SetTime};
+
+/// What `st_blksize` says: the page size, the least the kernel reads and writes.
+pub(super) const BLOCK_BYTES: u32 = 4096;
+
+/// What one of `st_blocks` stands for.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// How long the kernel may keep an answer that has nothing to keep.
+pub(super) const NO_TIME: Duration = Duration::ZERO;
+
+pub(super) fn vnode(inode: INodeNo) -> VnodeId {
+    VnodeId(inode.0)
+}
+
+pub(super) fn name(name: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(name.as_bytes())
+}
+
+pub(super) fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+pub(super) fn file(handle: fuser::FileHandle) -> FileHandle {
+    FileHandle(handle.0)
+}
+
+pub(super) fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::SpecificTime(time) => SetTime::To(time.into()),
+        TimeOrNow::Now => SetTime::Now,
+    }
+}
+
+/// `None` for the whiteouts of overlay file systems and for what is not known here.
+pub(super) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
+    if flags.is_empty() {
+        Some(RenameMode::Replace)
+    } else if flags == RenameFlags::RENAME_NOREPLACE {
+        Some(RenameMode::NoReplace)
+    } else if flags == RenameFlags::RENAME_EXCHANGE {
+        Some(RenameMode::Exchange)
+    } else {
+        None
+    }
+}
+
+pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
+    let given = OFlags::from_bits_retain(flags.0.cast_unsigned());
+    let access = flags.acc_mode();
+    OpenMode {
+        read: access != OpenAccMode::O_WRONLY,
+        write: access != OpenAccMode::O_RDONLY,
+        truncate: given.contains(OFlags::TRUNC),
+        append: given.contains(OFlags::APPEND),
+    }
+}
+
+/// A descriptor that cannot write has nothing to flush when it is closed, which saves a request per open.
+pub(super) fn open_answer(opened: Opened, mode: OpenMode) -> (fuser::FileHandle, FopenFlags) {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !mode.write);
+    (fuser::FileHandle(opened.file.0), flags)
+}
+
+/// The kind of object that `mknod` with this mode makes; a mode without type makes a file. `None` for directories and
+/// what is not a type.
+pub(super) fn node_kind(mode: u32) -> Option<Kind> {
+    use rustix::fs::FileType;
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => Some(Kind::File),
+        FileType::Fifo => Some(Kind::Fifo),
+        FileType::Socket => Some(Kind::Socket),
+        FileType::CharacterDevice => Some(Kind::CharDevice),
+        FileType::BlockDevice => Some(Kind::BlockDevice),
+        FileType::Symlink | FileType::Directory => None,
+        FileType::Unknown => (mode & !0o7777 == 0).then_some(Kind::File),
+    }
+}
+
+pub(super) fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+pub(super) fn attributes(object: &Object) -> FileAttr {
+    let status = &object.status;
+    FileAttr {
+        ino: INodeNo(object.fid.vnode.0),
+        size: status.size,
+        blocks: status.size.div_ceil(STAT_BLOCK_BYTES),
+        atime: status.atime.into(),
+        mtime: status.mtime.into(),
+        ctime: status.ctime.into(),
+        crtime: status.crtime.into(),
+        kind: file_type(status.kind),
+        perm: status.mode.bits(),
+        nlink: status.nlink,
+        uid: status.uid,
+        gid: status.gid,
+        // The kernel's encoding of device numbers has 32 bits; what came from it fits.
+        rdev: u32::try_from(status.rdev).unwrap_or(0),
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// The attributes of an entry of which only the type is said. With inode 0 the kernel looks nothing up by it.
+pub(super) fn bare_attributes(inode: INodeNo, kind: FileType) -> FileAttr {
+    let never: SystemTime = UNIX_EPOCH;
+    FileAttr {
+        ino: inode,
+        size: 0,
+        blocks: 0,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        crtime: never,
+        kind,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(flags: OFlags) -> OpenMode {
+        open_mode(OpenFlags(flags.bits().cast_signed()))
+    }
+
+    #[test]
+    fn open_flags_keep_their_meaning() {
+        assert_eq!(flags(OFlags::RDONLY), OpenMode { read: true, ..OpenMode::default() });
+        assert_eq!(
+            flags(OFlags::WRONLY | OFlags::TRUNC),
+            OpenMode { write: true, truncate: true, ..OpenMode::default() }
+        );
+        assert_eq!(
+            flags(OFlags::RDWR | OFlags::APPEND | OFlags::NONBLOCK),
+            OpenMode { read: true, write: true, append: true, ..OpenMode::default() }
+        );
+    }
+
+    #[test]
+    fn only_descriptors_that_write_are_flushed() {
+        let opened = Opened { file: FileHandle(3), keep_cache: true };
+        let (handle, reading) = open_answer(opened, flags(OFlags::RDONLY));
+        assert_eq!((handle.0, reading), (3, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH));
+        let (_, writing) = open_answer(Opened { keep_cache: false, ..opened }, flags(OFlags::RDWR));
+        assert_eq!(writing, FopenFlags::empty());
+    }
+
+    #[test]
+    fn rename_flags_that_are_not_known_are_refused() {
+        assert_eq!(rename_mode(RenameFlags::empty()), Some(RenameMode::Replace));
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE), Some(RenameMode::NoReplace));
+        assert_eq!(rename_mode(RenameFlags::RENAME_EXCHANGE), Some(RenameMode::Exchange));
+        assert_eq!(rename_mode(RenameFlags::RENAME_WHITEOUT), None);
+        assert_eq!(rename_mode(RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE), None);
+    }
+
+    #[test]
+    fn mknod_makes_what_the_mode_says() {
+        assert_eq!(node_kind(0o100_644), Some(Kind::File));
+        assert_eq!(node_kind(0o644), Some(Kind::File));
+        assert_eq!(node_kind(0o010_600), Some(Kind::Fifo));
+        assert_eq!(node_kind(0o140_755), Some(Kind::Socket));
+        assert_eq!(node_kind(0o020_600), Some(Kind::CharDevice));
+        assert_eq!(node_kind(0o060_600), Some(Kind::BlockDevice));
+        assert_eq!(node_kind(0o040_755), None);
+        assert_eq!(node_kind(0o030_000), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! What every handler works with: the file system, the kernel's caches, and how results become replies.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fuser::{Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, Request};
+use mafs_proto::{FsError, Name, Object, VnodeId};
+
+use super::answer::Answerer;
+use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
+use super::errno::errno;
+use super::kernel_cache::Invalidator;
+use crate::vfs::{DirEntry, DirEntryPlus, Error, FileHandle, Vfs};
+
+/// One mount, as its handlers see it.
+pub(super) struct Edge {
+    pub(super) vfs: Vfs,
+    pub(super) kernel: Arc<Invalidator>,
+    pub(super) answerer: Answerer,
+}
+
+impl Edge {
+    /// Runs an operation for the caller of `request`. `reply` gets the result; if the caller is killed before,
+    /// `give_back` gets what the operation yields in the end.
+    pub(super) fn run<T, F>(
+        self: &Arc<Self>,
+        request: &Request,
+        operation: impl FnOnce(Vfs) -> F,
+        reply: impl FnOnce(&Self, Result<T, Error>) + Send + 'static,
+        give_back: impl FnOnce(&Self, T) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (answering, forgotten) = (Arc::clone(self), Arc::clone(self));
+        self.answerer.run(
+            request.pid(),
+            operation(self.vfs.clone()),
+            move |result| reply(&answering, result),
+            move |value| give_back(&forgotten, value),
+        );
+    }
+
+    /// Nobody was told of an object that was looked up.
+    pub(super) fn forget(&self, object: &Object) {
+        self.vfs.forget(object.fid.vnode, 1);
+    }
+
+    /// Nobody was told of an object that was made.
+    pub(super) fn forget_made(&self, parent: VnodeId, name: Bytes, object: &Object) {
+        self.forget(object);
+        self.forget_name(parent, name);
+    }
+
+    /// Nobody was told that a name has changed its meaning: the kernel may still hold what it meant before.
+    pub(super) fn forget_name(&self, parent: VnodeId, name: Bytes) {
+        if let Ok(name) = Name::new(name) {
+            Arc::clone(&self.kernel).invalidate_entry_later(parent, name);
+        }
+    }
+
+    /// Nobody was told that an object has changed.
+    pub(super) fn forget_attributes(&self, vnode: VnodeId) {
+        Arc::clone(&self.kernel).invalidate_inode_later(vnode);
+    }
+
+    /// The last descriptor of an open file is gone, or nobody was told of it. Session threads are outside the runtime
+    /// otherwise.
+    pub(super) fn release(&self, file: FileHandle) {
+        let _in_runtime = self.answerer.runtime().enter();
+        self.vfs.release(file);
+    }
+
+    /// Answers with an object that a name means.
+    pub(super) fn entry(&self, reply: ReplyEntry, result: Result<Object, Error>) {
+        match result {
+            Ok(object) => reply.entry(&self.vfs.time_to_live(), &attributes(&object), generation(&object)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// The same; that there is no such name is an answer too, which the kernel may keep as long as others.
+    pub(super) fn looked_up(&self, reply: ReplyEntry, result: Result<Object, Error>) {
+        match result {
+            Err(Error::Refused(FsError::NotFound)) => {
+                let nothing = bare_attributes(INodeNo(0), fuser::FileType::RegularFile);
+                reply.entry(&self.vfs.time_to_live(), &nothing, Generation(0));
+            }
+            other => self.entry(reply, other),
+        }
+    }
+
+    /// Answers with attributes.
+    pub(super) fn attributes(&self, reply: ReplyAttr, result: Result<Object, Error>) {
+        match result {
+            Ok(object) => reply.attr(&self.vfs.time_to_live(), &attributes(&object)),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// Answers with as many entries as the kernel has room for.
+    pub(super) fn listing(&self, mut reply: ReplyDirectory, result: Result<Vec<DirEntry>, Error>) {
+        match result {
+            Ok(entries) => {
+                for entry in entries {
+                    let inode = INodeNo(entry.vnode.0);
+                    if reply.add(inode, entry.next_offset, file_type(entry.kind), os_str(&entry.name)) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// The same with attributes. What the kernel gets is counted before it gets it, so that no forget comes first.
+    pub(super) fn listing_plus(&self, mut reply: ReplyDirectoryPlus, result: Result<Vec<DirEntryPlus>, Error>) {
+        match result {
+            Ok(entries) => {
+                let time_to_live = self.vfs.time_to_live();
+                for DirEntryPlus { entry, object } in entries {
+                    let (attributes, generation, keep) = match &object {
+                        Some(object) => (attributes(object), generation(object), time_to_live),
+                        None => (bare_attributes(listed_inode(&entry), file_type(entry.kind)), Generation(0), NO_TIME),
+                    };
+                    let name = os_str(&entry.name);
+                    if reply.add(attributes.ino, entry.next_offset, name, &keep, &attributes, generation) {
+                        break;
+                    }
+                    if let Some(object) = object {
+                        self.vfs.count_lookup(object.fid.vnode);
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+}
+
+/// Runs an operation that waits for the local disk away from the session threads.
+pub(super) async fn on_disk<T: Send + 'static>(
+    operation: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(operation).await {
+        Ok(result) => result,
+        Err(failed) => Err(Error::Cache(failed.to_string())),
+    }
+}
+
+/// Answers with success or an errno.
+pub(super) fn done(reply: ReplyEmpty, result: Result<(), Error>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(super) fn generation(object: &Object) -> Generation {
+    Generation(u64::from(object.fid.unique.0))
+}
+
+/// The kernel looks up nothing for `.` and `..`, whatever their number; for other names the number would count as a
+/// lookup.
+fn listed_inode(entry: &DirEntry) -> INodeNo {
+    match &entry.name[..] {
+        b"." | b".." => INodeNo(entry.vnode.0),
+        _ => INodeNo(0),
+    }
+}
+
+fn os_str(name: &Bytes) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(name)
+}

@@ -1,0 +1,96 @@
+//! What applications are told: the only table of errnos. No arm matches several errors by accident, because none is
+//! `_`.
+
+use fuser::Errno;
+use mafs_proto::FsError;
+
+use crate::vfs::Error;
+
+/// For flags no operation of `vfs` stands for.
+pub(super) const INVALID: Errno = Errno::EINVAL;
+
+/// The errno of a failed operation.
+pub(super) fn errno(error: &Error) -> Errno {
+    match error {
+        Error::Refused(refusal) => errno_of_refusal(*refusal),
+        Error::Unreachable(_) => Errno::EHOSTUNREACH,
+        Error::TimedOut(_) => Errno::ETIMEDOUT,
+        Error::NameTooLong => Errno::ENAMETOOLONG,
+        Error::Invalid(_) => Errno::EINVAL,
+        Error::BadHandle => Errno::EBADF,
+        Error::CacheFull => Errno::ENOSPC,
+        Error::Cache(_) => Errno::EIO,
+        // Not ESTALE: path walks answer that one with a second try, but what is gone here is content, not a name.
+        Error::VersionGone => Errno::EIO,
+        Error::Interrupted => Errno::EINTR,
+        // Never ENOSYS: the kernel would not send that operation again as long as the mount lives.
+        Error::Unsupported => Errno::EOPNOTSUPP,
+        Error::ReadOnly => Errno::EROFS,
+    }
+}
+
+fn errno_of_refusal(refusal: FsError) -> Errno {
+    match refusal {
+        FsError::NotFound => Errno::ENOENT,
+        FsError::Exists => Errno::EEXIST,
+        FsError::NotDirectory => Errno::ENOTDIR,
+        FsError::IsDirectory => Errno::EISDIR,
+        FsError::NotEmpty => Errno::ENOTEMPTY,
+        FsError::Stale => Errno::ESTALE,
+        // The kernel walks the path once more, and so gets the object the name means now.
+        FsError::NameChanged => Errno::ESTALE,
+        // The update was not taken. ESTALE would say that the file is gone; it is not.
+        FsError::BaseChanged => Errno::EIO,
+        FsError::BelowItself => Errno::EINVAL,
+        FsError::TooManyLinks => Errno::EMLINK,
+        FsError::CrossVolume => Errno::EXDEV,
+        FsError::WrongKind => Errno::EINVAL,
+        FsError::TooLarge => Errno::EFBIG,
+        FsError::NoSpace => Errno::ENOSPC,
+        FsError::Quota => Errno::EDQUOT,
+        FsError::ReadOnly => Errno::EROFS,
+        FsError::Denied => Errno::EACCES,
+        FsError::Io => Errno::EIO,
+        // The two ends do not understand each other: nothing an application could do differently.
+        FsError::Malformed | FsError::ProtocolMismatch => Errno::EPROTO,
+        // The whole file system is not there; ENOENT would say that a file is not.
+        FsError::NoVolume => Errno::ENODEV,
+        FsError::VolumeInUse => Errno::EBUSY,
+        FsError::VolumeDamaged => Errno::EIO,
+        // Not ENOTCONN: that is how the kernel says that the daemon is dead.
+        FsError::NotAttached => Errno::EIO,
+        // Faults of this client, which the server was right to refuse.
+        FsError::FidNotGranted | FsError::StoreIdReused => Errno::EIO,
+        FsError::Busy => Errno::EBUSY,
+        // Not ENOSYS, as for `Unsupported`.
+        FsError::NoMethod => Errno::EOPNOTSUPP,
+        FsError::VersionGone => Errno::EIO,
+        FsError::ShuttingDown => Errno::EHOSTDOWN,
+        FsError::Unknown(_) => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_error_switches_an_operation_off() {
+        for refusal in FsError::ALL {
+            assert_ne!(errno(&Error::Refused(*refusal)).code(), Errno::ENOSYS.code(), "{refusal:?}");
+        }
+        assert_ne!(errno(&Error::Unsupported).code(), Errno::ENOSYS.code());
+    }
+
+    #[test]
+    fn only_a_missing_name_is_a_missing_name() {
+        let missing: Vec<_> = FsError::ALL
+            .iter()
+            .filter(|error| errno(&Error::Refused(**error)).code() == Errno::ENOENT.code())
+            .collect();
+        assert_eq!(missing, [&FsError::NotFound]);
+        for error in [Error::Unreachable(String::new()), Error::TimedOut(String::new()), Error::VersionGone] {
+            assert_ne!(errno(&error).code(), Errno::ENOENT.code(), "could not ask is never does not exist");
+        }
+    }
+}

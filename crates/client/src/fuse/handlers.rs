@@ -1,0 +1,433 @@
+//! One handler per request of the kernel: convert, run, reply.
+//!
+//! What is missing here is answered by fuser with ENOSYS, which the kernel remembers: extended attributes (so that it
+//! does not ask for `security.capability` before every write, measured at a third of the speed of small writes),
+//! fallocate, SEEK_HOLE and copy_file_range (it copies itself), poll, ioctl, access (it checks permissions itself).
+//! Locks stay in the kernel.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use fuser::{
+    BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use mafs_proto::{Mode, Name};
+
+use super::convert::{
+    BLOCK_BYTES, attributes, caller, file, name, node_kind, open_answer, open_mode, rename_mode, set_time, vnode,
+};
+use super::edge::{Edge, done, generation, on_disk};
+use super::errno::{INVALID, errno};
+use crate::vfs::{Attributes, DirHandle};
+
+/// The largest write the kernel sends: its own limit of 256 pages.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+
+/// How many requests nobody waits for by himself (read-ahead above all) the kernel has under way. Far above its default
+/// of 16, so that files which arrive slowly do not hold up those that are here; below `WAITING_MAX`, so that callers
+/// find a place.
+const BACKGROUND_MAX: u16 = 2048;
+
+/// Entries fetched for one page of a listing. The kernel's buffer is 32 KB at most programs, an entry at least 32
+/// bytes, with attributes 160.
+const ENTRIES_MAX: usize = 1024;
+const ENTRIES_PLUS_MAX: usize = 205;
+
+/// The file system as fuser calls it.
+pub(super) struct Handlers {
+    pub(super) edge: Arc<Edge>,
+}
+
+impl Filesystem for Handlers {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_CACHE_SYMLINKS;
+        // AUTO_INVAL_DATA is not wanted: it would drop all pages of a file whenever its mtime moves, as it does at
+        // every write. `keep_cache` at open and invalidations say when pages are out of date.
+        let missing = config.add_capabilities(wanted).err();
+        if let Some(missing) = missing {
+            config.add_capabilities(wanted & !missing).ok();
+            tracing::warn!(?missing, "this kernel lacks FUSE features: it will be slower");
+        }
+        config.set_max_write(WRITE_BYTES_MAX).map_err(out_of_range)?;
+        config.set_max_background(BACKGROUND_MAX).map_err(|nearest| out_of_range(u32::from(nearest)))?;
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
+        let (parent, entry) = (vnode(parent), name(entry));
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.lookup(parent, entry).await },
+            |edge, result| edge.looked_up(reply, result),
+            |edge, object| edge.forget(&object),
+        );
+    }
+
+    fn forget(&self, _request: &Request, inode: INodeNo, count: u64) {
+        self.edge.vfs.forget(vnode(inode), count);
+    }
+
+    fn getattr(&self, request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let vnode = vnode(inode);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.get_attributes(vnode).await },
+            |edge, result| edge.attributes(reply, result),
+            |_, _| {},
+        );
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (vnode, caller, handle) = (vnode(inode), caller(request), handle.map(file));
+        let (atime, mtime) = (atime.map(set_time), mtime.map(set_time));
+        let set = Attributes { mode: mode.map(Mode::from_bits), uid, gid, size, atime, mtime };
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.set_attributes(vnode, set, handle, caller).await },
+            |edge, result| edge.attributes(reply, result),
+            move |edge, _| edge.forget_attributes(vnode),
+        );
+    }
+
+    fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
+        let vnode = vnode(inode);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.read_link(vnode).await },
+            |_, result| match result {
+                Ok(target) => reply.data(target.as_bytes()),
+                Err(error) => reply.error(errno(&error)),
+            },
+            |_, _| {},
+        );
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        entry: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let Some(kind) = node_kind(mode) else { return reply.error(INVALID) };
+        let (parent, entry, caller, rdev) = (vnode(parent), name(entry), caller(request), u64::from(rdev));
+        let made = entry.clone();
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.make_node(parent, entry, kind, Mode::from_bits(mode), rdev, caller).await },
+            |edge, result| edge.entry(reply, result),
+            move |edge, object| edge.forget_made(parent, made, &object),
+        );
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, entry: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
+        let made = entry.clone();
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.make_dir(parent, entry, Mode::from_bits(mode), caller).await },
+            |edge, result| edge.entry(reply, result),
+            move |edge, object| edge.forget_made(parent, made, &object),
+        );
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, entry: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (parent, entry, target, caller) = (vnode(parent), name(entry), name(target.as_os_str()), caller(request));
+        let made = entry.clone();
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.make_symlink(parent, entry, target, caller).await },
+            |edge, result| edge.entry(reply, result),
+            move |edge, object| edge.forget_made(parent, made, &object),
+        );
+    }
+
+    fn link(&self, request: &Request, inode: INodeNo, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
+        let (vnode, parent, entry, caller) = (vnode(inode), vnode(parent), name(entry), caller(request));
+        let made = entry.clone();
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.link(vnode, parent, entry, caller).await },
+            |edge, result| edge.entry(reply, result),
+            move |edge, object| edge.forget_made(parent, made, &object),
+        );
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEmpty) {
+        let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
+        let removed = entry.clone();
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.unlink(parent, entry, caller).await },
+            |_, result| done(reply, result),
+            move |edge, ()| edge.forget_name(parent, removed),
+        );
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEmpty) {
+        let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
+        let removed = entry.clone();
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.remove_dir(parent, entry, caller).await },
+            |_, result| done(reply, result),
+            move |edge, ()| edge.forget_name(parent, removed),
+        );
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        entry: &OsStr,
+        new_parent: INodeNo,
+        new_entry: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let Some(mode) = rename_mode(flags) else { return reply.error(INVALID) };
+        let (from, from_name, to, to_name) = (vnode(parent), name(entry), vnode(new_parent), name(new_entry));
+        let (caller, lost, gained) = (caller(request), from_name.clone(), to_name.clone());
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.rename(from, from_name, to, to_name, mode, caller).await },
+            |_, result| done(reply, result),
+            move |edge, ()| {
+                edge.forget_name(from, lost);
+                edge.forget_name(to, gained);
+            },
+        );
+    }
+
+    fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (vnode, mode, caller) = (vnode(inode), open_mode(flags), caller(request));
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.open(vnode, mode, caller).await },
+            move |_, result| match result {
+                Ok(opened) => {
+                    let (handle, flags) = open_answer(opened, mode);
+                    reply.opened(handle, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
+            },
+            |edge, opened| edge.release(opened.file),
+        );
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        entry: &OsStr,
+        permissions: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
+        let (permissions, mode, made) = (Mode::from_bits(permissions), open_mode(OpenFlags(flags)), entry.clone());
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.create(parent, entry, permissions, mode, caller).await },
+            move |edge, result| match result {
+                Ok((object, opened)) => {
+                    let (handle, flags) = open_answer(opened, mode);
+                    let keep = edge.vfs.time_to_live();
+                    reply.created(&keep, &attributes(&object), generation(&object), handle, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
+            },
+            move |edge, (object, opened)| {
+                edge.release(opened.file);
+                edge.forget_made(parent, made, &object);
+            },
+        );
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let file = file(handle);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.read(file, offset, size).await },
+            |_, result| match result {
+                Ok(data) => reply.data(&data),
+                Err(error) => reply.error(errno(&error)),
+            },
+            |_, _| {},
+        );
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (vnode, file, data) = (vnode(inode), file(handle), Bytes::copy_from_slice(data));
+        // The kernel never sends more than WRITE_BYTES_MAX.
+        let written = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.write(file, offset, data).await },
+            move |_, result| match result {
+                Ok(()) => reply.written(written),
+                Err(error) => reply.error(errno(&error)),
+            },
+            move |edge, ()| edge.forget_attributes(vnode),
+        );
+    }
+
+    fn flush(&self, request: &Request, _inode: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        let file = file(handle);
+        self.edge.run(request, |vfs| async move { vfs.flush(file).await }, |_, result| done(reply, result), |_, ()| {});
+    }
+
+    fn fsync(&self, request: &Request, _inode: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let file = file(handle);
+        self.edge.run(
+            request,
+            |vfs| async move { on_disk(move || vfs.fsync(file)).await },
+            |_, result| done(reply, result),
+            |_, ()| {},
+        );
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.edge.release(file(handle));
+        reply.ok();
+    }
+
+    fn opendir(&self, request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let vnode = vnode(inode);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.open_dir(vnode).await },
+            |_, result| match result {
+                Ok(dir) => reply.opened(FileHandle(dir.0), FopenFlags::empty()),
+                Err(error) => reply.error(errno(&error)),
+            },
+            |edge, dir| edge.vfs.release_dir(dir),
+        );
+    }
+
+    fn readdir(&self, request: &Request, _inode: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+        let dir = DirHandle(handle.0);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.read_dir(dir, offset, ENTRIES_MAX).await },
+            |edge, result| edge.listing(reply, result),
+            |_, _| {},
+        );
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        let dir = DirHandle(handle.0);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.read_dir_plus(dir, offset, ENTRIES_PLUS_MAX).await },
+            |edge, result| edge.listing_plus(reply, result),
+            |_, _| {},
+        );
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.edge.vfs.release_dir(DirHandle(handle.0));
+        reply.ok();
+    }
+
+    /// Changes of names are on the server's stable storage when they return.
+    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn statfs(&self, request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
+        let names = u32::try_from(Name::BYTES_MAX).unwrap_or(u32::MAX);
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.space().await },
+            move |_, result| match result {
+                Ok(space) => {
+                    let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
+                    let (total, free) = (blocks(space.bytes_total), blocks(space.bytes_free));
+                    let (files, files_free) = (space.files_total, space.files_free);
+                    reply.statfs(total, free, free, files, files_free, BLOCK_BYTES, names, BLOCK_BYTES);
+                }
+                Err(error) => reply.error(errno(&error)),
+            },
+            |_, _| {},
+        );
+    }
+}
+
+fn out_of_range(nearest: u32) -> std::io::Error {
+    std::io::Error::other(format!("the kernel takes at most {nearest} of a FUSE limit"))
+}
