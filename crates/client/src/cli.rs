@@ -1,0 +1,116 @@
+//! The command line of `mafs-client`: what people type becomes calls of the library, what comes back becomes text and
+//! an exit code.
+
+mod background;
+mod exit;
+mod mount;
+mod reach;
+mod signals;
+mod status;
+mod status_text;
+mod sync;
+mod umount;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+pub(crate) use exit::{Exit, Failure};
+pub(crate) use signals::Stop;
+#[cfg(feature = "quickstart")]
+pub(crate) use status_text::one_line;
+
+/// The mafs cache manager: mounts volumes of a mafs server and keeps their files on this machine.
+#[derive(Parser, Debug)]
+#[command(name = "mafs-client", version, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Try mafs on this machine: a server and a mount in one process, until Ctrl-C.
+    #[cfg(feature = "quickstart")]
+    Quickstart {
+        /// Where the files appear; made if it is missing.
+        #[arg(default_value = "./mafs")]
+        dir: PathBuf,
+    },
+    /// Mount a volume.
+    Mount(mount::MountArgs),
+    /// Unmount, and wait until the client has ended.
+    Umount {
+        /// The mount point.
+        dir: PathBuf,
+    },
+    /// Show what is going on: connection, unsent files, cache.
+    Status(status::StatusArgs),
+    /// Wait until the server has everything that was written before.
+    Sync(sync::SyncArgs),
+}
+
+/// Runs the command line of this process.
+pub(crate) fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Printing fails only if nobody reads it.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Ok,
+                _ if arguments.get(1).is_some_and(|command| command == "mount" || command == "umount") => {
+                    Exit::MountUsage
+                }
+                _ => Exit::Usage,
+            }
+            .into();
+        }
+    };
+    match cli.command.run() {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("mafs-client: {}", failure.message);
+            failure.exit.into()
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<Exit, Failure> {
+        match self {
+            #[cfg(feature = "quickstart")]
+            Self::Quickstart { dir } => crate::quickstart::run(&dir),
+            Self::Mount(args) => mount::run(&args),
+            Self::Umount { dir } => umount::run(&dir),
+            Self::Status(args) => status::run(&args),
+            Self::Sync(args) => sync::run(&args),
+        }
+    }
+}
+
+/// Writes what happens to stderr; `MAFS_LOG` chooses what, in the syntax of tracing's `EnvFilter`.
+pub(crate) fn start_log(default_level: &str) {
+    use std::io::IsTerminal;
+    let filter = EnvFilter::try_from_env("MAFS_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
+}
+
+/// The runtime of a daemon. Session threads answer what is cached, so few workers do for the rest.
+pub(crate) fn daemon_runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let workers = std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+    runtime.map_err(|error| Failure::new(Exit::System, format!("cannot start: {error}")))
+}
+
+/// The runtime of a command that only asks a daemon.
+fn command_runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))
+}

@@ -1,0 +1,100 @@
+//! Going to the background without fork: this program starts itself again, and waits until that child says on its
+//! stdout that the mount can be used, or why it cannot.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use mafs_client::mount_point::{self, MountPointError};
+use mafs_client::runtime_dir::RuntimeDir;
+
+use super::{Exit, Failure};
+
+const READY: &str = "ready";
+
+/// A log larger than this is put aside at the next mount.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// The longest message a child can have: a line with two paths in it.
+const MESSAGE_BYTES_MAX: u64 = 16 * 1024;
+
+/// Starts the daemon for `directory` with the arguments of this process, and waits until it has mounted.
+pub(super) fn launch(directory: &Path, runtime_dir: &RuntimeDir) -> Result<Exit, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::MountFailed, error);
+    let mount_point = mount_point::resolve(directory).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => failed(&MountPointError::Missing(directory.to_path_buf())),
+        _ => failed(&error),
+    })?;
+    let log_path = runtime_dir.log(&mount_point);
+    if std::fs::metadata(&log_path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
+        // If it cannot be put aside it grows on.
+        let _ = std::fs::rename(&log_path, log_path.with_extension("log.old"));
+    }
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(&log_path);
+    let log = log.map_err(|error| failed(&format!("{}: {error}", log_path.display())))?;
+    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--report-readiness")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| failed(&error))?;
+    let mut message = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // What cannot be read is as good as nothing: the exit code tells.
+        let _ = BufReader::new(stdout.take(MESSAGE_BYTES_MAX)).read_line(&mut message);
+    }
+    match message.trim_end() {
+        READY => Ok(Exit::Ok),
+        "" => Err(failed(&format!("the client has ended before the mount was there: see {}", log_path.display()))),
+        why => Err(failed(&why)),
+    }
+}
+
+/// The child's side: how it tells the one who started it.
+#[derive(Clone, Copy)]
+pub(super) struct Readiness {
+    is_awaited: bool,
+}
+
+impl Readiness {
+    /// Somebody waits for a line on stdout. Leaves the terminal and the working directory of whoever that is.
+    pub(super) fn report() -> Self {
+        // Fails only for the leader of a process group, which is not a child of `launch`.
+        let _ = rustix::process::setsid();
+        Self { is_awaited: true }
+    }
+
+    /// Nobody does.
+    pub(super) fn silent() -> Self {
+        Self { is_awaited: false }
+    }
+
+    /// The mount can be used. `false` if whoever waited for it has gone.
+    pub(super) fn ready(self) -> bool {
+        // A daemon must not keep another file system busy. Every path was made absolute before.
+        if self.is_awaited
+            && let Err(error) = std::env::set_current_dir("/")
+        {
+            tracing::warn!(%error, "stays in its working directory");
+        }
+        self.say(READY)
+    }
+
+    /// The mount cannot be.
+    pub(super) fn failed(self, failure: &Failure) {
+        self.say(&failure.message);
+    }
+
+    fn say(self, line: &str) -> bool {
+        if !self.is_awaited {
+            return true;
+        }
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_ok()
+    }
+}

@@ -1,0 +1,86 @@
+//! `mount TARGET DIR [-o OPTIONS] [-f]`.
+
+use std::path::PathBuf;
+
+use mafs_client::daemon::{Daemon, DaemonError, Mount};
+use mafs_client::options::{MountOptions, Target};
+use mafs_client::remote::grpc_connector;
+use mafs_client::runtime_dir::RuntimeDir;
+
+use super::background::{self, Readiness};
+use super::{Exit, Failure, Stop, daemon_runtime, start_log};
+
+#[derive(clap::Args, Debug)]
+pub(super) struct MountArgs {
+    /// What to mount: host[:port]:/volume, or unix:/socket:/volume.
+    target: String,
+    /// Where: an empty directory.
+    dir: PathBuf,
+    /// Options, with commas between them.
+    #[arg(
+        short,
+        long = "options",
+        value_name = "OPTIONS",
+        allow_hyphen_values = true,
+        long_help = "Options, with commas between them:\n  \
+            ro, rw               changes are refused, or not [rw]\n  \
+            soft, hard           calls that need the server fail after the deadline, or wait [soft]\n  \
+            timeo=N, retrans=N   the deadline is their product, timeo in tenths of a second [70, 3]\n  \
+            retry=N              minutes to go on trying if the server cannot be reached [0]\n  \
+            cache=DIR            directory of the caches [/var/cache/mafs or ~/.cache/mafs]\n  \
+            cachesize=SIZE       the most that is kept there [10G]\n  \
+            minfree=SIZE         what stays free on its disk [1G]\n  \
+            sloppy               options that are not known are ignored\n\
+            and those of mount(8): dev suid exec noatime sync dirsync, with and without `no`."
+    )]
+    options: Vec<String>,
+    /// Stay in the foreground and log to stderr.
+    #[arg(short, long)]
+    foreground: bool,
+    /// Set by `mount` itself: tell on stdout when the mount can be used.
+    #[arg(long, hide = true)]
+    report_readiness: bool,
+}
+
+/// Mounts; in the background unless told otherwise, and then only returns when the mount can be used.
+pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
+    let usage = |error: &dyn std::error::Error| Failure::new(Exit::MountUsage, error);
+    let target: Target = args.target.parse().map_err(|error| usage(&error))?;
+    let options = MountOptions::parse(args.options.iter().map(String::as_str)).map_err(|error| usage(&error))?;
+    let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::MountFailed, error))?;
+    if !args.foreground && !args.report_readiness {
+        return background::launch(&args.dir, &runtime_dir);
+    }
+    start_log("info");
+    let readiness = if args.report_readiness { Readiness::report() } else { Readiness::silent() };
+    let mount = Mount {
+        server: target.address.to_string(),
+        volume: target.volume,
+        directory: std::path::absolute(&args.dir).map_err(|error| Failure::new(Exit::MountFailed, error))?,
+        options,
+    };
+    let serving = async {
+        let mut stop = Stop::listen()?;
+        let daemon = tokio::select! {
+            started = Daemon::start(&mount, grpc_connector(target.address), &runtime_dir) => started.map_err(failed)?,
+            () = stop.asked() => return Err(Failure::new(Exit::MountFailed, "stopped before the mount was there")),
+        };
+        let is_wanted = readiness.ready();
+        let stopped = async {
+            if is_wanted {
+                stop.asked().await;
+            }
+        };
+        daemon.run(stopped).await.map_err(failed)?;
+        Ok(Exit::Ok)
+    };
+    let outcome = daemon_runtime()?.block_on(serving);
+    if let Err(failure) = &outcome {
+        readiness.failed(failure);
+    }
+    outcome
+}
+
+fn failed(error: DaemonError) -> Failure {
+    Failure::new(Exit::MountFailed, error)
+}

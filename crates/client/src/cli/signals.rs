@@ -1,0 +1,32 @@
+//! Signals of a daemon: TERM and INT stop it in order, HUP (reserved for reading the configuration again) does nothing.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::{Exit, Failure};
+
+/// The wish of somebody outside that this process ends.
+pub(crate) struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+    _hang_up: Signal,
+}
+
+impl Stop {
+    /// From now on signals are wishes instead of ends. Must be called in a tokio runtime.
+    pub(crate) fn listen() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::new(Exit::System, format!("no signals: {error}")));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            _hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one.
+    pub(crate) async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => tracing::info!("stopping on TERM"),
+            _ = self.interrupt.recv() => tracing::info!("stopping on INT"),
+        }
+    }
+}

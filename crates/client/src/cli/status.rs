@@ -1,0 +1,69 @@
+//! `status [DIR] [--json] [--watch]`.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mafs_client::control::MountStatus;
+use mafs_client::runtime_dir::RuntimeDir;
+
+use super::reach::{all_daemons, daemon_of};
+use super::status_text::describe;
+use super::{Exit, Failure, command_runtime};
+
+/// How often `--watch` looks.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// Moves to the top of the terminal and clears it.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+#[derive(clap::Args, Debug)]
+pub(super) struct StatusArgs {
+    /// The mount point; all mounts of this user if it is not given.
+    dir: Option<PathBuf>,
+    /// For programs: one JSON object per mount with DIR, an array without.
+    #[arg(long)]
+    json: bool,
+    /// Again every second, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Shows one mount or all.
+pub(super) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
+    let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
+    command_runtime()?.block_on(async {
+        loop {
+            let text = look(args, &runtime_dir).await?;
+            let repaint = args.watch && !args.json && std::io::stdout().is_terminal();
+            let mut stdout = std::io::stdout().lock();
+            let written = write!(stdout, "{}{text}", if repaint { CLEAR } else { "" }).and_then(|()| stdout.flush());
+            drop(stdout);
+            // Whoever read it has seen enough.
+            if written.is_err() || !args.watch {
+                return Ok(Exit::Ok);
+            }
+            tokio::time::sleep(WATCH_EVERY).await;
+        }
+    })
+}
+
+async fn look(args: &StatusArgs, runtime_dir: &RuntimeDir) -> Result<String, Failure> {
+    let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
+    if let Some(dir) = &args.dir {
+        let status = daemon_of(runtime_dir, dir).await?.status;
+        return if args.json {
+            serde_json::to_string_pretty(&status).map(|text| text + "\n").map_err(failed)
+        } else {
+            Ok(describe(&status))
+        };
+    }
+    let all: Vec<MountStatus> = all_daemons(runtime_dir).await?.into_iter().map(|daemon| daemon.status).collect();
+    if args.json {
+        return serde_json::to_string_pretty(&all).map(|text| text + "\n").map_err(failed);
+    }
+    if all.is_empty() {
+        return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
+    }
+    Ok(all.iter().map(describe).collect::<Vec<_>>().join("\n"))
+}

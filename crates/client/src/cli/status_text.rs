@@ -1,0 +1,151 @@
+//! A mount's status as people read it: short, aligned, and silent about what is in order.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use indicatif::{HumanBytes, HumanDuration};
+use mafs_client::control::MountStatus;
+use mafs_client::vfs::StatusReport;
+
+/// Refused updates that are listed; the rest is counted.
+const REFUSED_SHOWN: usize = 10;
+
+/// Several lines, the last ended too.
+pub(crate) fn describe(status: &MountStatus) -> String {
+    let report = &status.report;
+    let mut text = format!("{}  {}\n", status.mount_point.display(), status.target);
+    let mut line = |label: &str, value: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {label:<9}{value}");
+    };
+    line("link", &link(report));
+    line("unsent", &unsent(report));
+    let queued: u64 = report.queued_bytes.iter().sum();
+    if queued > 0 {
+        line("queued", &HumanBytes(queued).to_string());
+    }
+    if report.fetching_files > 0 {
+        line("fetching", &files(report.fetching_files));
+    }
+    line("cache", &cache(report));
+    if !report.refused.is_empty() {
+        line("refused", &format!("{} by the server:", counted(report.refused.len() as u64, "update")));
+        for (what, why) in report.refused.iter().take(REFUSED_SHOWN) {
+            line("", &format!("{what}: {why}"));
+        }
+        if let Some(more) = report.refused.len().checked_sub(REFUSED_SHOWN).filter(|more| *more > 0) {
+            line("", &format!("and {more} more"));
+        }
+    }
+    text
+}
+
+/// The most important of it in one line without an end.
+#[cfg(feature = "quickstart")]
+pub(crate) fn one_line(report: &StatusReport) -> String {
+    let link = if report.connected { "connected" } else { "not connected" };
+    let cached = HumanBytes(report.cache_bytes);
+    format!("{link}, unsent: {}, cached: {} ({cached})", unsent(report), files(report.cache_files))
+}
+
+/// What the server does not have.
+pub(crate) fn unsent(report: &StatusReport) -> String {
+    match report.unsent_files {
+        0 => "nothing".to_owned(),
+        count => format!("{}, {}", files(count), HumanBytes(report.unsent_bytes)),
+    }
+}
+
+fn link(report: &StatusReport) -> String {
+    let since = HumanDuration(Duration::from_secs(report.since_s));
+    if !report.connected {
+        let why = if report.why.is_empty() { "unknown" } else { &report.why };
+        return format!("not connected for {since}: {why}");
+    }
+    match report.rtt_us {
+        Some(micros) => format!("connected for {since}, round trip {}.{:03} ms", micros / 1000, micros % 1000),
+        None => format!("connected for {since}"),
+    }
+}
+
+fn cache(report: &StatusReport) -> String {
+    let (used, limit) = (HumanBytes(report.cache_bytes), HumanBytes(report.cache_limit_bytes));
+    format!("{used} of {limit}, {}, {} open", files(report.cache_files), report.open_files)
+}
+
+fn files(count: u64) -> String {
+    counted(count, "file")
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> MountStatus {
+        let report = StatusReport {
+            server: "host:6237".to_owned(),
+            volume: "home".to_owned(),
+            connected: true,
+            since_s: 180,
+            why: String::new(),
+            rtt_us: Some(20_450),
+            queued_bytes: [0; 5],
+            unsent_files: 0,
+            unsent_bytes: 0,
+            fetching_files: 0,
+            refused: Vec::new(),
+            cache_bytes: 3 << 20,
+            cache_limit_bytes: 10 << 30,
+            cache_files: 1,
+            open_files: 0,
+            calls: 9,
+        };
+        MountStatus {
+            mount_point: "/mnt".into(),
+            target: "host:6237:/home".to_owned(),
+            pid: 7,
+            program_version: "1.0".to_owned(),
+            report,
+        }
+    }
+
+    #[test]
+    fn a_healthy_mount_takes_four_lines() {
+        assert_eq!(
+            describe(&status()),
+            "/mnt  host:6237:/home\n  \
+             link     connected for 3 minutes, round trip 20.450 ms\n  \
+             unsent   nothing\n  \
+             cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n"
+        );
+    }
+
+    #[test]
+    fn troubles_are_told() {
+        let mut status = status();
+        let report = &mut status.report;
+        (report.connected, report.why, report.since_s) = (false, "no answer for 10 s".to_owned(), 61);
+        (report.unsent_files, report.unsent_bytes) = (2, 4096);
+        report.queued_bytes = [0, 0, 0, 24, 1000];
+        report.fetching_files = 1;
+        report.refused = (0..12).map(|number| (format!("file{number}"), "no space".to_owned())).collect();
+        let text = describe(&status);
+        for expected in [
+            "link     not connected for 61 seconds: no answer for 10 s\n",
+            "unsent   2 files, 4.00 KiB\n",
+            "queued   1.00 KiB\n",
+            "fetching 1 file\n",
+            "refused  12 updates by the server:\n           file0: no space\n",
+            "           and 2 more\n",
+        ] {
+            assert!(text.contains(expected), "{expected:?} in {text}");
+        }
+        assert!(!text.contains("file10"));
+        #[cfg(feature = "quickstart")]
+        assert!(one_line(&status.report).starts_with("not connected, unsent: 2 files"));
+    }
+}

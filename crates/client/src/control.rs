@@ -1,0 +1,59 @@
+//! The control socket: how commands talk to the daemon of a mount.
+//!
+//! JSON, one line per message, one answer per question, each with the version of this protocol. Only the user who runs
+//! the daemon and root may connect. Lines are bounded, connections are bounded, and a command that goes away ends what
+//! it waited for.
+
+mod client;
+mod line;
+mod server;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use client::{Client, ControlError};
+pub use server::Server;
+
+use crate::vfs::StatusReport;
+
+/// The version of this protocol. Daemon and command must have the same: they come from one package.
+pub const VERSION: u32 = 1;
+
+/// What a command asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// What is going on?
+    Status,
+    /// Answer when the server has everything that was written before now.
+    Sync,
+}
+
+/// What the daemon answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Status`].
+    Status(Box<MountStatus>),
+    /// To [`Request::Sync`].
+    Synced,
+    /// The daemon cannot; why, in one line.
+    Failed(String),
+}
+
+/// A mount and what is going on in it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MountStatus {
+    /// Where.
+    pub mount_point: PathBuf,
+    /// What, as `mount` takes it.
+    pub target: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Version of the daemon's program.
+    pub program_version: String,
+    /// The rest.
+    #[serde(flatten)]
+    pub report: StatusReport,
+}

@@ -1,0 +1,268 @@
+//! The client of one mount: the parts put together, run, and taken apart in order.
+//!
+//! Order matters: nothing is changed before everything that can be checked has been; the volume is attached before it
+//! appears at its mount point; and the control socket goes last, because `umount` waits for it.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mafs_arpc::{BootClock, blocking};
+use mafs_proto::{FsError, VolumeName};
+use tokio::time::{Instant, timeout};
+
+use crate::cache::{CacheStorage, StorageError};
+use crate::control::{MountStatus, Request, Response, Server};
+use crate::file_name;
+use crate::fuse::{Access, FuseError, Session, SessionOptions, check_available};
+use crate::mount_point::{MountPointError, UnmountError, prepare, unmount, unmount_lazily};
+use crate::options::MountOptions;
+use crate::remote::{Connector, RemoteError};
+use crate::runtime_dir::RuntimeDir;
+use crate::vfs::{Settings, StartError, Vfs};
+
+/// How long an ending mount may take to put its cache in order and to send what it can.
+const SHUT_DOWN_MAX: Duration = Duration::from_secs(10);
+
+/// How long the kernel may take to let go of a mount that nobody uses.
+const UNMOUNT_MAX: Duration = Duration::from_secs(5);
+
+/// Rests between attempts to mount: `retry` says for how long in all.
+const RETRY_REST: Duration = Duration::from_secs(5);
+
+/// Why a mount does not start, or ended badly. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The directory will not do.
+    #[error(transparent)]
+    MountPoint(#[from] MountPointError),
+    /// FUSE cannot be used.
+    #[error(transparent)]
+    Fuse(#[from] FuseError),
+    /// There is no place for the cache.
+    #[error("there is no home directory to keep a cache in: choose one with -o cache=DIR")]
+    NoCacheDirectory,
+    /// The cache's directory cannot be used.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The server or the cache cannot be used.
+    #[error("{target}: {error}")]
+    Start {
+        /// What was to be mounted.
+        target: String,
+        /// Why not.
+        error: StartError,
+    },
+    /// Commands could not reach the daemon.
+    #[error("cannot offer the control socket: {0}")]
+    Control(std::io::Error),
+    /// The connection to the kernel broke.
+    #[error("the kernel ended the mount: {0}")]
+    Kernel(std::io::Error),
+}
+
+/// What to mount where.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    /// The server as people write it.
+    pub server: String,
+    /// Its volume.
+    pub volume: VolumeName,
+    /// The mount point.
+    pub directory: PathBuf,
+    /// How.
+    pub options: MountOptions,
+}
+
+impl Mount {
+    /// What the mount table and `status` call it.
+    #[must_use]
+    pub fn source(&self) -> String {
+        format!("{}:/{}", self.server, self.volume)
+    }
+}
+
+/// A mounted volume and everything behind it.
+pub struct Daemon {
+    vfs: Vfs,
+    session: Session,
+    control: Server,
+}
+
+impl Daemon {
+    /// Mounts. When this returns the volume can be used. Must be called in a multi-threaded tokio runtime.
+    ///
+    /// # Errors
+    /// [`DaemonError`]; nothing is mounted then.
+    pub async fn start(mount: &Mount, connector: Connector, runtime_dir: &RuntimeDir) -> Result<Self, DaemonError> {
+        let mount_point = blocking(|| prepare(&mount.directory))?;
+        check_available()?;
+        let vfs = start_vfs(mount, connector).await?;
+        match Self::appear(mount, &mount_point, &vfs, runtime_dir) {
+            Ok((session, control)) => {
+                tracing::info!(target = mount.source(), mount_point = %mount_point.display(), "mounted");
+                Ok(Self { vfs, session, control })
+            }
+            Err(error) => {
+                vfs.shut_down().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn appear(
+        mount: &Mount,
+        mount_point: &Path,
+        vfs: &Vfs,
+        runtime_dir: &RuntimeDir,
+    ) -> Result<(Session, Server), DaemonError> {
+        let socket = runtime_dir.socket(mount_point);
+        let (about, answering) = ((mount.source(), mount_point.to_path_buf()), vfs.clone());
+        let control = Server::start(&socket, move |request| answer(answering.clone(), about.clone(), request))
+            .map_err(DaemonError::Control)?;
+        let is_root = rustix::process::geteuid().is_root();
+        let options = SessionOptions {
+            source: mount.source(),
+            read_only: mount.options.read_only,
+            access: if is_root { Access::Everybody } else { Access::Owner },
+            flags: mount.options.flags,
+        };
+        let session = blocking(|| Session::mount(vfs.clone(), mount_point, &options))?;
+        Ok((session, control))
+    }
+
+    /// Where it is mounted, an absolute path.
+    #[must_use]
+    pub fn mount_point(&self) -> &Path {
+        self.session.mount_point()
+    }
+
+    /// The file system, to look at while [`Self::run`] serves it.
+    #[must_use]
+    pub fn vfs(&self) -> &Vfs {
+        &self.vfs
+    }
+
+    /// Serves until `stop` is ready, which unmounts, or until somebody else has unmounted; then ends everything.
+    ///
+    /// # Errors
+    /// [`DaemonError::Kernel`] if the mount ended by a fault.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+        let ended = tokio::select! {
+            ended = self.session.ended() => {
+                tracing::info!("unmounted");
+                ended
+            }
+            () = stop => {
+                self.disappear().await;
+                Ok(())
+            }
+        };
+        if timeout(SHUT_DOWN_MAX, self.vfs.shut_down()).await.is_err() {
+            tracing::warn!("not everything could be put in order in {SHUT_DOWN_MAX:?}; the next mount will do it");
+        }
+        drop(self.vfs);
+        drop(self.control);
+        ended.map_err(DaemonError::Kernel)
+    }
+
+    /// Unmounts. What is still used goes out of sight now; its users lose it when this process ends.
+    async fn disappear(&mut self) {
+        let mount_point = self.session.mount_point().to_path_buf();
+        let unmounting = tokio::task::spawn_blocking(move || match unmount(&mount_point) {
+            Err(UnmountError::Busy) => {
+                tracing::warn!("the mount is in use: files that are open will be lost to their users");
+                unmount_lazily(&mount_point)
+            }
+            other => other,
+        });
+        match timeout(UNMOUNT_MAX, unmounting).await {
+            Ok(Ok(Ok(()))) => {
+                // A mount that went out of sight while in use does not end before this process.
+                let _ = timeout(UNMOUNT_MAX, self.session.ended()).await;
+            }
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "cannot unmount"),
+            Ok(Err(error)) => tracing::error!(%error, "unmounting failed"),
+            Err(_) => tracing::warn!("unmounting takes too long"),
+        }
+    }
+}
+
+/// Opens the cache and attaches the volume; again, as long as `retry` says, if the server cannot be reached.
+async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonError> {
+    let directory = cache_directory(mount)?;
+    let settings = Settings {
+        server: mount.server.clone(),
+        volume: mount.volume.clone(),
+        client_name: client_name(),
+        cache_limit_bytes: mount.options.cache_limit_bytes,
+        min_free_bytes: mount.options.min_free_bytes,
+        deadline: mount.options.deadline(),
+        read_only: mount.options.read_only,
+    };
+    let give_up = Instant::now() + mount.options.retry;
+    loop {
+        let storage = blocking(|| CacheStorage::directory(&directory))?;
+        match Vfs::start(settings.clone(), storage, Arc::clone(&connector), Arc::new(BootClock)).await {
+            Ok(vfs) => return Ok(vfs),
+            Err(error) if is_passing(&error) && Instant::now() + RETRY_REST < give_up => {
+                tracing::warn!(%error, "cannot mount yet");
+                tokio::time::sleep(RETRY_REST).await;
+            }
+            Err(error) => return Err(DaemonError::Start { target: mount.source(), error }),
+        }
+    }
+}
+
+/// Whether another attempt may succeed although nobody does anything about it.
+fn is_passing(error: &StartError) -> bool {
+    match error {
+        StartError::Remote(RemoteError::Unreachable(_) | RemoteError::TimedOut(_)) => true,
+        StartError::Remote(RemoteError::Refused { error, .. }) => {
+            matches!(error, FsError::Busy | FsError::ShuttingDown | FsError::VolumeInUse)
+        }
+        StartError::Cache(_) => false,
+    }
+}
+
+/// Each target has a cache of its own.
+fn cache_directory(mount: &Mount) -> Result<PathBuf, DaemonError> {
+    let base = match &mount.options.cache {
+        Some(directory) => directory.clone(),
+        None => default_cache_directory().ok_or(DaemonError::NoCacheDirectory)?,
+    };
+    let source = mount.source();
+    Ok(base.join(file_name::for_identity(&source, source.as_bytes())))
+}
+
+/// `/var/cache/mafs` for root, `$XDG_CACHE_HOME/mafs` for others.
+fn default_cache_directory() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/var/cache/mafs"));
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let caches = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    Some(caches?.join("mafs"))
+}
+
+/// The host name: Linux bounds it to 64 bytes, the protocol to 255.
+fn client_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+async fn answer(vfs: Vfs, (target, mount_point): (String, PathBuf), request: Request) -> Response {
+    match request {
+        Request::Status => Response::Status(Box::new(MountStatus {
+            mount_point,
+            target,
+            pid: std::process::id(),
+            program_version: env!("CARGO_PKG_VERSION").to_owned(),
+            report: vfs.status(),
+        })),
+        Request::Sync => match vfs.sync().await {
+            Ok(()) => Response::Synced,
+            Err(error) => Response::Failed(error.to_string()),
+        },
+    }
+}

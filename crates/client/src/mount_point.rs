@@ -1,0 +1,136 @@
+//! Mount points: the directory a volume appears at, before, while and after it is mounted.
+//!
+//! Knows the kernel's mount table and the two ways to unmount (umount2 for root, fusermount3 for others). Asks nothing
+//! of a mounted file system but whether it is alive, so that a dead one can be found and removed.
+
+mod table;
+mod unmount;
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+pub use table::{MountEntry, mafs_mount_at};
+pub use unmount::{UnmountError, fusermount, unmount, unmount_lazily};
+
+/// The type of every mount in the mount table.
+pub const FS_TYPE: &str = "fuse.mafs";
+
+/// Why nothing can be mounted at a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum MountPointError {
+    /// There is nothing of that name.
+    #[error("{}: there is no such directory: create it first", .0.display())]
+    Missing(PathBuf),
+    /// There is something else.
+    #[error("{}: not a directory", .0.display())]
+    NotDirectory(PathBuf),
+    /// What is in it would be hidden.
+    #[error("{}: the directory is not empty: mount on an empty one", .0.display())]
+    NotEmpty(PathBuf),
+    /// A volume is mounted there and its client lives.
+    #[error("{}: {source_name} is mounted there already: unmount it first", directory.display())]
+    Mounted {
+        /// Where.
+        directory: PathBuf,
+        /// What.
+        source_name: String,
+    },
+    /// A dead mount is in the way.
+    #[error("{}: the mount of a client that has died cannot be removed: {why}", directory.display())]
+    Dead {
+        /// Where.
+        directory: PathBuf,
+        /// Why it cannot be removed.
+        why: UnmountError,
+    },
+    /// It cannot be looked at.
+    #[error("{}: {error}", directory.display())]
+    Io {
+        /// Where.
+        directory: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+}
+
+/// The absolute path of a directory as the mount table has it; also if a dead or unreachable file system is mounted
+/// there.
+///
+/// # Errors
+/// If the directory it lies in cannot be resolved.
+pub fn resolve(directory: &Path) -> std::io::Result<PathBuf> {
+    std::fs::canonicalize(directory).or_else(|error| {
+        let absolute = std::path::absolute(directory)?;
+        match (absolute.parent(), absolute.file_name()) {
+            (Some(parent), Some(name)) if error.kind() != ErrorKind::NotFound => {
+                Ok(std::fs::canonicalize(parent)?.join(name))
+            }
+            _ => Err(error),
+        }
+    })
+}
+
+/// Makes sure that a volume can be mounted at `directory` and gives its absolute path. Removes the mount of a client
+/// that has died.
+///
+/// # Errors
+/// [`MountPointError`] says what is in the way.
+pub fn prepare(directory: &Path) -> Result<PathBuf, MountPointError> {
+    let path = resolve(directory).map_err(|error| of_io(directory, error))?;
+    let io = |error| of_io(&path, error);
+    if let Some(mount) = mafs_mount_at(&path).map_err(io)? {
+        if is_alive(&path) {
+            return Err(MountPointError::Mounted { directory: path, source_name: mount.source });
+        }
+        tracing::info!(directory = %path.display(), "removing the mount of a client that has died");
+        unmount_lazily(&path).map_err(|why| MountPointError::Dead { directory: path.clone(), why })?;
+    }
+    let mut entries = std::fs::read_dir(&path).map_err(io)?;
+    match entries.next() {
+        None => Ok(path),
+        Some(_) => Err(MountPointError::NotEmpty(path)),
+    }
+}
+
+/// Whether the client behind a mount answers at all.
+#[must_use]
+pub fn is_alive(mount_point: &Path) -> bool {
+    match std::fs::metadata(mount_point) {
+        Ok(_) => true,
+        // The two ways the kernel says that nobody serves the mount any more.
+        Err(error) => !matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::ConnectionAborted),
+    }
+}
+
+fn of_io(directory: &Path, error: std::io::Error) -> MountPointError {
+    let directory = directory.to_path_buf();
+    match error.kind() {
+        ErrorKind::NotFound => MountPointError::Missing(directory),
+        ErrorKind::NotADirectory => MountPointError::NotDirectory(directory),
+        _ => MountPointError::Io { directory, error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_directory_will_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        assert_eq!(prepare(dir.path()).unwrap(), real);
+        assert!(matches!(prepare(&dir.path().join("x")), Err(MountPointError::Missing(_))));
+        std::fs::write(dir.path().join("file"), b"").unwrap();
+        assert!(matches!(prepare(dir.path()), Err(MountPointError::NotEmpty(path)) if path == real));
+        assert!(matches!(prepare(&dir.path().join("file")), Err(MountPointError::NotDirectory(_))));
+    }
+
+    #[test]
+    fn links_are_followed_to_where_the_mount_will_be() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
+        assert_eq!(prepare(&dir.path().join("link")).unwrap(), dir.path().canonicalize().unwrap().join("real"));
+    }
+}

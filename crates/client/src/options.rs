@@ -1,0 +1,286 @@
+//! What a user says about a mount: the target, and the options behind `-o`. Parsed once, into types; no later layer
+//! sees a string.
+//!
+//! Options keep the names, units and meanings of nfs(5). An option that is not known is an error, unless `sloppy` is
+//! given.
+
+mod names;
+mod size;
+mod target;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use size::{InvalidSize, parse_size};
+pub use target::{InvalidTarget, PORT_DEFAULT, Target};
+
+use names::Known;
+
+/// Bytes of clean and dirty content that may be in the cache, unless `cachesize` says otherwise.
+pub const CACHE_SIZE_DEFAULT: u64 = 10 << 30;
+
+/// Bytes of the cache's disk that are left free, unless `minfree` says otherwise.
+pub const MIN_FREE_DEFAULT: u64 = 1 << 30;
+
+/// Tenths of a second that one wait for the server may take, unless `timeo` says otherwise.
+pub const TIMEO_DEFAULT: u32 = 70;
+
+/// How often such a wait may be repeated, unless `retrans` says otherwise.
+pub const RETRANS_DEFAULT: u32 = 3;
+
+/// What `hard` waits. Not the longest duration there is, so that it can be added to the present.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// The most that `timeo` and `retrans` may say: a million seconds each way.
+const COUNT_MAX: u32 = 10_000_000;
+
+/// Flags of mount(8) that the kernel acts on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent flags of mount(8), not one state")]
+pub struct KernelFlags {
+    /// Device files work.
+    pub dev: bool,
+    /// Set-user-id and set-group-id bits work.
+    pub suid: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// Access times are asked for.
+    pub atime: bool,
+    /// Writes are synchronous.
+    pub sync: bool,
+    /// Changes of names are synchronous.
+    pub dirsync: bool,
+}
+
+impl Default for KernelFlags {
+    /// As FUSE mounts are: what a server says about devices and set-id bits is not believed unless the user asks for
+    /// it.
+    fn default() -> Self {
+        Self { dev: false, suid: false, exec: true, atime: true, sync: false, dirsync: false }
+    }
+}
+
+/// The options of a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    /// `ro`: nothing may be changed. Default: `rw`.
+    pub read_only: bool,
+    /// `hard`: calls that need the server wait for ever. Default: `soft`.
+    pub hard: bool,
+    /// `timeo`, tenths of a second.
+    pub timeo: u32,
+    /// `retrans`.
+    pub retrans: u32,
+    /// `retry`: how long to go on trying to mount, in whole minutes. Default: one attempt.
+    pub retry: Duration,
+    /// `cache`: the directory in which each target has its cache. Default: of the system or the user.
+    pub cache: Option<PathBuf>,
+    /// `cachesize`, bytes.
+    pub cache_limit_bytes: u64,
+    /// `minfree`, bytes.
+    pub min_free_bytes: u64,
+    /// Flags of mount(8).
+    pub flags: KernelFlags,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            hard: false,
+            timeo: TIMEO_DEFAULT,
+            retrans: RETRANS_DEFAULT,
+            retry: Duration::ZERO,
+            cache: None,
+            cache_limit_bytes: CACHE_SIZE_DEFAULT,
+            min_free_bytes: MIN_FREE_DEFAULT,
+            flags: KernelFlags::default(),
+        }
+    }
+}
+
+/// Why options cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InvalidOption {
+    /// No option of that name.
+    #[error("unknown mount option `{0}` (`sloppy` ignores such)")]
+    Unknown(String),
+    /// Described, but to come.
+    #[error("the mount option `{0}` is not supported yet (`sloppy` ignores it)")]
+    NotYet(String),
+    /// The option needs `=VALUE`.
+    #[error("the mount option `{0}` needs a value")]
+    NoValue(String),
+    /// The option takes none.
+    #[error("the mount option `{0}` takes no value")]
+    Value(String),
+    /// The value does not fit.
+    #[error("the mount option `{name}` cannot be `{value}`: {why}")]
+    BadValue {
+        /// Which option.
+        name: String,
+        /// What was given.
+        value: String,
+        /// What would do.
+        why: String,
+    },
+}
+
+impl MountOptions {
+    /// Parses the lists given with `-o`, each with commas between options. The last one that says something about a
+    /// thing counts.
+    ///
+    /// # Errors
+    /// [`InvalidOption`] for the first that cannot be used.
+    pub fn parse<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidOption> {
+        let all: Vec<&str> =
+            lists.into_iter().flat_map(|list| list.split(',')).map(str::trim).filter(|text| !text.is_empty()).collect();
+        let sloppy = all.contains(&"sloppy");
+        let mut options = Self::default();
+        for text in all {
+            match options.apply(text) {
+                Err(InvalidOption::Unknown(_) | InvalidOption::NotYet(_)) if sloppy => {}
+                other => other?,
+            }
+        }
+        Ok(options)
+    }
+
+    /// How long a call that needs the server may take: `timeo` x `retrans`, 21 s by default.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        if self.hard { FOR_EVER } else { Duration::from_millis(100) * self.timeo * self.retrans }
+    }
+
+    fn apply(&mut self, text: &str) -> Result<(), InvalidOption> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        let known = names::find(name).ok_or_else(|| InvalidOption::Unknown(name.to_owned()))?;
+        let given = || value.filter(|value| !value.is_empty()).ok_or_else(|| InvalidOption::NoValue(name.to_owned()));
+        match known {
+            Known::NotYet => return Err(InvalidOption::NotYet(name.to_owned())),
+            Known::Ignored => return Ok(()),
+            Known::Timeo => self.timeo = number(name, given()?, 1, COUNT_MAX)?,
+            Known::Retrans => self.retrans = number(name, given()?, 1, COUNT_MAX)?,
+            Known::Retry => self.retry = Duration::from_secs(60) * number(name, given()?, 0, COUNT_MAX)?,
+            Known::CacheSize => self.cache_limit_bytes = size_value(name, given()?, 1)?,
+            Known::MinFree => self.min_free_bytes = size_value(name, given()?, 0)?,
+            Known::Cache => self.cache = Some(absolute(name, given()?)?),
+            Known::Flag(flag) if value.is_none() => self.set(flag),
+            Known::Flag(_) => return Err(InvalidOption::Value(name.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, flag: names::Flag) {
+        use names::Flag;
+        match flag {
+            Flag::ReadOnly(yes) => self.read_only = yes,
+            Flag::Hard(yes) => self.hard = yes,
+            Flag::Dev(yes) => self.flags.dev = yes,
+            Flag::Suid(yes) => self.flags.suid = yes,
+            Flag::Exec(yes) => self.flags.exec = yes,
+            Flag::Atime(yes) => self.flags.atime = yes,
+            Flag::Sync(yes) => self.flags.sync = yes,
+            Flag::DirSync => self.flags.dirsync = true,
+            Flag::Nothing => {}
+        }
+    }
+}
+
+fn number(name: &str, value: &str, min: u32, max: u32) -> Result<u32, InvalidOption> {
+    value
+        .parse()
+        .ok()
+        .filter(|number| (min..=max).contains(number))
+        .ok_or_else(|| bad(name, value, format!("a whole number from {min} to {max} is wanted")))
+}
+
+fn size_value(name: &str, value: &str, min: u64) -> Result<u64, InvalidOption> {
+    match parse_size(value) {
+        Ok(bytes) if bytes >= min => Ok(bytes),
+        Ok(_) => Err(bad(name, value, format!("at least {min} is wanted"))),
+        Err(error) => Err(bad(name, value, error.to_string())),
+    }
+}
+
+fn absolute(name: &str, value: &str) -> Result<PathBuf, InvalidOption> {
+    std::path::absolute(value).map_err(|error| bad(name, value, error.to_string()))
+}
+
+fn bad(name: &str, value: &str, why: String) -> InvalidOption {
+    InvalidOption::BadValue { name: name.to_owned(), value: value.to_owned(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<MountOptions, InvalidOption> {
+        MountOptions::parse([text])
+    }
+
+    #[test]
+    fn nothing_given_means_the_documented_defaults() {
+        let options = parse("").unwrap();
+        assert_eq!(options, MountOptions::default());
+        assert_eq!(options.deadline(), Duration::from_secs(21));
+        assert_eq!((options.cache_limit_bytes, options.min_free_bytes), (10_737_418_240, 1_073_741_824));
+    }
+
+    #[test]
+    fn every_option_of_ours_is_understood() {
+        let text = "ro,hard,timeo=5,retrans=4,retry=2,cache=/c d,cachesize=20G,minfree=512M";
+        let options = parse(text).unwrap();
+        assert!(options.read_only && options.hard);
+        assert_eq!((options.timeo, options.retrans, options.retry), (5, 4, Duration::from_secs(120)));
+        assert_eq!(options.cache, Some(PathBuf::from("/c d")));
+        assert_eq!((options.cache_limit_bytes, options.min_free_bytes), (20 << 30, 512 << 20));
+        assert!(options.deadline() > Duration::from_secs(1_000_000_000));
+        assert_eq!(parse("timeo=5,retrans=4").unwrap().deadline(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn the_last_word_counts_over_all_lists() {
+        let options = MountOptions::parse(["ro,hard, timeo=5", "rw,timeo=6,soft"]).unwrap();
+        assert!(!options.read_only && !options.hard);
+        assert_eq!(options.timeo, 6);
+    }
+
+    #[test]
+    fn what_mount_passes_is_accepted() {
+        let text =
+            "defaults,_netdev,noauto,user,nofail,nodev,nosuid,noexec,noatime,relatime,x-systemd.automount,comment=a";
+        let flags = parse(text).unwrap().flags;
+        assert_eq!(flags, KernelFlags { exec: false, atime: false, ..KernelFlags::default() });
+        let flags = parse("dev,suid,exec,atime,sync,dirsync").unwrap().flags;
+        assert_eq!(flags, KernelFlags { dev: true, suid: true, exec: true, atime: true, sync: true, dirsync: true });
+    }
+
+    #[test]
+    fn options_that_are_not_known_are_errors_unless_sloppy() {
+        assert_eq!(parse("ro,speed=9"), Err(InvalidOption::Unknown("speed".to_owned())));
+        assert_eq!(parse("writeback=async"), Err(InvalidOption::NotYet("writeback".to_owned())));
+        assert!(parse("speed=9,writeback=async,ro,sloppy").unwrap().read_only);
+        assert!(parse("timeo=x,sloppy").is_err(), "sloppy forgives no bad value");
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_errors_that_say_what_would() {
+        for (text, expected) in [
+            ("timeo=0", "from 1 to"),
+            ("retrans=-1", "from 1 to"),
+            ("timeo", "needs a value"),
+            ("cache=", "needs a value"),
+            ("ro=1", "takes no value"),
+            ("cachesize=0", "at least 1"),
+            ("cachesize=1Q", "K, M, G or T"),
+            ("retry=99999999999", "from 0 to"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Every mount option by its name: one table.
+
+/// What an option is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Known {
+    /// Stands for itself.
+    Flag(Flag),
+    /// Tenths of a second.
+    Timeo,
+    /// A count.
+    Retrans,
+    /// Minutes.
+    Retry,
+    /// A directory.
+    Cache,
+    /// A size.
+    CacheSize,
+    /// A size.
+    MinFree,
+    /// For other readers of fstab; with or without value.
+    Ignored,
+    /// Described in the manual, not there yet.
+    NotYet,
+}
+
+/// What an option without value switches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Flag {
+    ReadOnly(bool),
+    Hard(bool),
+    Dev(bool),
+    Suid(bool),
+    Exec(bool),
+    Atime(bool),
+    Sync(bool),
+    DirSync,
+    /// Says what is so anyway.
+    Nothing,
+}
+
+/// Options of mount(8), systemd and udisks that say when and by whom something is mounted, and access-time modes that
+/// the kernel keeps to itself: mafs sets access times at creation only.
+const IGNORED: [&str; 28] = [
+    "defaults",
+    "_netdev",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "async",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "diratime",
+    "nodiratime",
+    "iversion",
+    "noiversion",
+    "silent",
+    "loud",
+    "mand",
+    "nomand",
+    "comment",
+    "helper",
+    "uhelper",
+];
+
+const NOT_YET: [&str; 30] = [
+    "bg",
+    "mnttimeo",
+    "rsize",
+    "wsize",
+    "ac",
+    "noac",
+    "acregmin",
+    "acregmax",
+    "acdirmin",
+    "acdirmax",
+    "actimeo",
+    "lock",
+    "nolock",
+    "proto",
+    "port",
+    "writeback",
+    "fsync",
+    "fsync_wait",
+    "close",
+    "stale",
+    "pull_timeout",
+    "lease_s",
+    "prefetch",
+    "passthrough",
+    "classes",
+    "profile",
+    "insecure",
+    "reserve",
+    "allow_other",
+    "allow_root",
+];
+
+/// The option with this name.
+pub(super) fn find(name: &str) -> Option<Known> {
+    let flag = |flag| Some(Known::Flag(flag));
+    match name {
+        "ro" => flag(Flag::ReadOnly(true)),
+        "rw" => flag(Flag::ReadOnly(false)),
+        "hard" => flag(Flag::Hard(true)),
+        "soft" => flag(Flag::Hard(false)),
+        "dev" => flag(Flag::Dev(true)),
+        "nodev" => flag(Flag::Dev(false)),
+        "suid" => flag(Flag::Suid(true)),
+        "nosuid" => flag(Flag::Suid(false)),
+        "exec" => flag(Flag::Exec(true)),
+        "noexec" => flag(Flag::Exec(false)),
+        "atime" => flag(Flag::Atime(true)),
+        "noatime" => flag(Flag::Atime(false)),
+        "sync" => flag(Flag::Sync(true)),
+        "dirsync" => flag(Flag::DirSync),
+        "fg" | "sloppy" => flag(Flag::Nothing),
+        "timeo" => Some(Known::Timeo),
+        "retrans" => Some(Known::Retrans),
+        "retry" => Some(Known::Retry),
+        "cache" => Some(Known::Cache),
+        "cachesize" => Some(Known::CacheSize),
+        "minfree" => Some(Known::MinFree),
+        other if other.starts_with("x-") || other.starts_with("X-") || IGNORED.contains(&other) => Some(Known::Ignored),
+        other if NOT_YET.contains(&other) => Some(Known::NotYet),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_is_in_the_table_twice() {
+        for name in IGNORED {
+            assert_eq!(find(name), Some(Known::Ignored), "{name}");
+        }
+        for name in NOT_YET {
+            assert_eq!(find(name), Some(Known::NotYet), "{name}");
+        }
+        assert_eq!(find("x-systemd.requires"), Some(Known::Ignored));
+        assert_eq!(find("speed"), None);
+    }
+}
