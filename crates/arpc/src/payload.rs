@@ -106,6 +106,24 @@ impl PayloadReader {
         }
     }
 
+    /// The next pieces: waits for the first, then takes what else is here, until there are `bytes_max` or more. Empty
+    /// at the end. Whoever does something costly per piece, such as handing it to another thread, should ask for many.
+    ///
+    /// # Errors
+    /// If the payload ends early; what came before is not the whole.
+    pub async fn read_many(&mut self, bytes_max: usize) -> Result<Vec<Bytes>, PayloadError> {
+        let Some(first) = self.read().await? else { return Ok(Vec::new()) };
+        let mut bytes = first.len();
+        let mut pieces = vec![first];
+        while bytes < bytes_max
+            && let Some(Ok(Some(piece))) = self.try_read()
+        {
+            bytes += piece.len();
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
     /// The next bytes, if they are here already.
     pub(crate) fn try_read(&self) -> Option<Result<Option<Bytes>, PayloadError>> {
         let Some(pipe) = &self.pipe else { return Some(Ok(None)) };
