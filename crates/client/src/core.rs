@@ -5,3 +5,4 @@ pub(crate) mod log;
 pub(crate) mod outstanding;
 pub(crate) mod ranges;
 pub(crate) mod replacement;
+pub(crate) mod upload;

@@ -190,6 +190,11 @@ impl Remote {
         (self.shared.link.borrow().clone(), since)
     }
 
+    /// Whether calls go out now.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(*self.shared.link.borrow(), Link::Up(..))
+    }
+
     /// Notifies of every change of the connection's state.
     pub(crate) fn watch_link(&self) -> watch::Receiver<Link> {
         self.shared.link.subscribe()

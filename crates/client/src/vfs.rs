@@ -25,6 +25,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::cache::{Cache, CacheStorage};
 use crate::core::replacement::Replacement;
+use crate::core::upload::UploadRate;
 use crate::remote::Remote;
 pub use error::Error;
 use files::Files;
@@ -145,6 +146,7 @@ struct Inner {
     /// The modify log has grown.
     log_changed: Notify,
     last_space: Mutex<Option<(Instant, SpaceReport)>>,
+    upload_rate: Mutex<UploadRate>,
     /// Keeps the cache's directory locked.
     #[allow(dead_code, reason = "held for its lock")]
     storage: CacheStorage,
@@ -161,6 +163,10 @@ impl Inner {
 
     fn listings(&self) -> MutexGuard<'_, Listings> {
         self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn upload_rate(&self) -> MutexGuard<'_, UploadRate> {
+        self.upload_rate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn last_space(&self) -> MutexGuard<'_, Option<(Instant, SpaceReport)>> {
@@ -305,9 +311,9 @@ impl Vfs {
         self.inner.flush(file).await
     }
 
-    /// Makes what was written durable on this machine.
-    pub fn fsync(&self, file: FileHandle) -> Result<(), Error> {
-        self.inner.fsync(file)
+    /// Makes what was written durable: on the server if that will be quick, else on this machine's disk.
+    pub async fn fsync(&self, file: FileHandle) -> Result<(), Error> {
+        self.inner.fsync(file).await
     }
 
     /// The last descriptor of an open file is gone.

@@ -140,16 +140,6 @@ impl Edge {
     }
 }
 
-/// Runs an operation that waits for the local disk away from the session threads.
-pub(super) async fn on_disk<T: Send + 'static>(
-    operation: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    match tokio::task::spawn_blocking(operation).await {
-        Ok(result) => result,
-        Err(failed) => Err(Error::Cache(failed.to_string())),
-    }
-}
-
 /// Answers with success or an errno.
 pub(super) fn done(reply: ReplyEmpty, result: Result<(), Error>) {
     match result {

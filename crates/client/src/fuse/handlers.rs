@@ -21,7 +21,7 @@ use mafs_proto::{Mode, Name};
 use super::convert::{
     BLOCK_BYTES, attributes, caller, file, name, node_kind, open_answer, open_mode, rename_mode, set_time, vnode,
 };
-use super::edge::{Edge, done, generation, on_disk};
+use super::edge::{Edge, done, generation};
 use super::errno::{INVALID, errno};
 use crate::vfs::{Attributes, DirHandle};
 
@@ -330,12 +330,7 @@ impl Filesystem for Handlers {
 
     fn fsync(&self, request: &Request, _inode: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let file = file(handle);
-        self.edge.run(
-            request,
-            |vfs| async move { on_disk(move || vfs.fsync(file)).await },
-            |_, result| done(reply, result),
-            |_, ()| {},
-        );
+        self.edge.run(request, |vfs| async move { vfs.fsync(file).await }, |_, result| done(reply, result), |_, ()| {});
     }
 
     fn release(

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
@@ -12,6 +13,9 @@ use super::file::{Arrival, File, FileState};
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened};
 use crate::cache::{CacheError, CachedContent, CachedEntry, CachedObject, NameEdit, is_sealed};
 use crate::core::log::{ContainerId, LogEntry, Writing};
+
+/// An fsync waits this long for the server before it makes do with this disk.
+const FSYNC_WAIT: Duration = Duration::from_millis(500);
 
 /// The files in use, and the handles on them.
 #[derive(Default)]
@@ -251,17 +255,35 @@ impl Inner {
         if file.state().is_dirty() { self.store(&file).await } else { Ok(()) }
     }
 
-    /// Makes content and log durable on this disk.
-    pub(super) fn fsync(&self, handle: FileHandle) -> Result<(), Error> {
+    /// Makes what was written durable: on the server if that will be quick (`fsync=auto`), else on this disk.
+    pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
-        blocking(|| {
-            file.container.sync_data()?;
-            file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
-            if file.state().is_dirty() {
-                self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
+        if !file.state().is_dirty() {
+            return Ok(());
+        }
+        let expected = self.upload_rate().expected(file.state().size);
+        if self.remote.is_up() && expected < FSYNC_WAIT {
+            let storing = tokio::spawn({
+                let (inner, file) = (Arc::clone(self), Arc::clone(&file));
+                async move { inner.store(&file).await }
+            });
+            match tokio::time::timeout(FSYNC_WAIT, storing).await {
+                Ok(Ok(Ok(()))) => return Ok(()),
+                Ok(Ok(Err(error @ Error::Refused(_)))) => return Err(error),
+                // Too slow, or the connection broke: the store goes on by itself.
+                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {}
             }
-            Ok(self.cache.cml.sync()?)
-        })
+        }
+        blocking(|| self.fsync_here(&file))
+    }
+
+    fn fsync_here(&self, file: &File) -> Result<(), Error> {
+        file.container.sync_data()?;
+        file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
+        if file.state().is_dirty() {
+            self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
+        }
+        Ok(self.cache.cml.sync()?)
     }
 
     pub(super) fn release(&self, handle: FileHandle) {

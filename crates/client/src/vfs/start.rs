@@ -17,6 +17,7 @@ use super::{Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage, stamp};
 use crate::core::log::{ContainerId, LogEntry, LogState};
 use crate::core::replacement::Replacement;
+use crate::core::upload::UploadRate;
 use crate::remote::{Connector, Remote, RemoteConfig, RemoteError};
 
 /// What a mount is made of.
@@ -97,6 +98,7 @@ impl Vfs {
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
             last_space: Mutex::new(None),
+            upload_rate: Mutex::new(UploadRate::default()),
             storage,
         });
         blocking(|| inner.take_up(&log))?;

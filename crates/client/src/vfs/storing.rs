@@ -90,9 +90,13 @@ impl Inner {
 
     async fn finish_store(self: &Arc<Self>, sending: Sending<'_>) -> Result<(), Error> {
         let content = Arc::clone(&sending.content);
+        let begun = self.clock.now();
         let sent = self.remote.store(&sending.record, &|| payload(&content)).await;
         match sent {
-            Ok(reply) => blocking(|| self.stored(sending.file, &sending.record, &reply, Some(sending.edits))),
+            Ok(reply) => {
+                self.upload_rate().observe(content.size, self.clock.now().since(begun));
+                blocking(|| self.stored(sending.file, &sending.record, &reply, Some(sending.edits)))
+            }
             Err(error) => Err(self.not_stored(sending.file, sending.record.id, error)),
         }
     }
