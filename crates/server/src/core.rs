@@ -1,0 +1,27 @@
+//! Core: every decision of the file server, as plain functions over an index.
+//!
+//! Owns what a volume's index holds ([`tables`], [`node`], [`records`]), the meaning of each operation
+//! ([`directory`], [`rename`]), exactly-once ([`replies`]), and grants ([`clients`]). A decision reads the index
+//! through an [`overlay`] and comes out as one batch, so the effect and the record of having done it are one
+//! transaction (invariant 2).
+//!
+//! Must not know tasks, sessions, files or clocks: times come from the records, contents come as [`NewContent`].
+
+pub(crate) mod clients;
+pub(crate) mod directory;
+pub(crate) mod edit;
+pub(crate) mod fids;
+pub(crate) mod node;
+pub(crate) mod overlay;
+pub(crate) mod records;
+pub(crate) mod refusal;
+pub(crate) mod rename;
+pub(crate) mod replies;
+pub(crate) mod tables;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use edit::NewContent;
+pub(crate) use node::{Content, ContentId, ContentSerial, Hash, Node, Place};
+pub(crate) use overlay::{Overlay, Transaction};
+pub(crate) use refusal::Refusal;

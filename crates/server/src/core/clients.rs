@@ -1,0 +1,72 @@
+//! Clients: who may make records, in which life, with which fids; and the first transaction of a volume.
+
+use mafs_durable::Batch;
+use mafs_proto::{
+    ClientId, DataVersion, Fid, FidRange, FsError, Incarnation, Kind, Mode, Status, StatusVersion, StoreId, Timestamp,
+};
+
+use super::records::{ClientState, VolumeState};
+use super::{Node, Overlay, Refusal, fids, replies, tables};
+
+/// What an attach gives a client, durable once its batch is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Granted {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) fids: FidRange,
+}
+
+/// Registers a client and grants it a new life and new fids.
+pub(crate) fn attach(
+    overlay: &Overlay<'_>,
+    client: ClientId,
+    name: &str,
+    confirmed_below: Option<StoreId>,
+) -> Result<(Batch, Granted), Refusal> {
+    let mut transaction = overlay.begin();
+    let mut state = transaction.client(client)?.unwrap_or(ClientState {
+        incarnation: Incarnation(0),
+        confirmed_below: None,
+        replies: 0,
+        name: String::new(),
+    });
+    replies::confirm(&mut transaction, client, &mut state, confirmed_below)?;
+    let last = state.incarnation.0;
+    let next = last.checked_add(1).ok_or_else(|| Refusal::new(FsError::NoSpace, "the client has no lives left"))?;
+    state.incarnation = Incarnation(next);
+    name.clone_into(&mut state.name);
+    transaction.put_client(client, &state);
+    let fids = fids::grant(&mut transaction, client)?;
+    Ok((transaction.finish(), Granted { incarnation: state.incarnation, fids }))
+}
+
+/// Grants more fids.
+pub(crate) fn grant_fids(overlay: &Overlay<'_>, client: ClientId) -> Result<(Batch, FidRange), Refusal> {
+    let mut transaction = overlay.begin();
+    let fids = fids::grant(&mut transaction, client)?;
+    Ok((transaction.finish(), fids))
+}
+
+/// The first transaction of a volume: its root directory, owned by `owner` (uid, gid).
+pub(crate) fn found(overlay: &Overlay<'_>, owner: (u32, u32), time: Timestamp) -> Batch {
+    let mut transaction = overlay.begin();
+    let root = Fid::root(transaction.volume());
+    let status = Status {
+        kind: Kind::Directory,
+        mode: Mode::from_bits(0o755),
+        nlink: 2,
+        uid: owner.0,
+        gid: owner.1,
+        size: 0,
+        rdev: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        data_version: DataVersion(1),
+        status_version: StatusVersion(1),
+    };
+    let node = Node { status, target: None, parent: None, content: None, data_by: None };
+    transaction.put(tables::node(root), node.encode(root));
+    transaction.put_state(&VolumeState { next_block: fids::FIRST_BLOCK, objects: 1, ..VolumeState::default() });
+    transaction.finish()
+}

@@ -1,0 +1,161 @@
+//! Directory operations: what each record of a modify log means, with the semantics of POSIX directories.
+//!
+//! A record says what it expects (a name is free, a name means this object, a file has this version). What is not so
+//! is refused: nothing another client did is ever undone silently (invariant 9).
+
+use mafs_proto::{
+    Base, ClientId, CmlOp, CmlRecord, DataVersion, Fid, FsError, Kind, Mode, Name, SetAttr, Status, StatusVersion,
+    SymlinkTarget, Timestamp,
+};
+
+use super::edit::{Edit, Effect};
+use super::rename::{Rename, rename};
+use super::{Content, NewContent, Node, Place, Refusal, Transaction, fids};
+
+/// Whether an operation may make the volume larger; a full disk still takes the others.
+pub(crate) fn grows(op: &CmlOp) -> bool {
+    match op {
+        CmlOp::Create { .. }
+        | CmlOp::MakeDir { .. }
+        | CmlOp::SymLink { .. }
+        | CmlOp::Link { .. }
+        | CmlOp::Store { .. } => true,
+        CmlOp::Remove { .. } | CmlOp::RemoveDir { .. } | CmlOp::Rename { .. } | CmlOp::SetAttr { .. } => false,
+    }
+}
+
+/// Does what a record of `client` says. `content` is the payload of a Store.
+///
+/// # Errors
+/// The refusal; the transaction must be dropped then.
+pub(crate) fn perform(
+    transaction: &mut Transaction<'_>,
+    client: ClientId,
+    record: &CmlRecord,
+    content: Option<NewContent>,
+) -> Result<Effect, Refusal> {
+    let mut edit = Edit::new(transaction, record);
+    let edit_ref = &mut edit;
+    match &record.op {
+        CmlOp::Create { parent, name, fid, kind, mode, rdev } => {
+            let node = new_node(record, *kind, *mode, *rdev, None);
+            make(edit_ref, client, (*parent, name), *fid, node)?;
+        }
+        CmlOp::MakeDir { parent, name, fid, mode } => {
+            let mut node = new_node(record, Kind::Directory, *mode, 0, None);
+            node.parent = Some(*parent);
+            make(edit_ref, client, (*parent, name), *fid, node)?;
+        }
+        CmlOp::SymLink { parent, name, fid, target } => {
+            let node = new_node(record, Kind::Symlink, Mode::from_bits(0o777), 0, Some(target.clone()));
+            make(edit_ref, client, (*parent, name), *fid, node)?;
+        }
+        CmlOp::Link { parent, name, fid } => link(edit_ref, *parent, name, *fid)?,
+        CmlOp::Remove { parent, name, fid } => remove(edit_ref, *parent, name, *fid)?,
+        CmlOp::RemoveDir { parent, name, fid } => remove_dir(edit_ref, *parent, name, *fid)?,
+        CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, mode } => {
+            let from = (*from_parent, from_name);
+            let to = (*to_parent, to_name);
+            rename(edit_ref, &Rename { from, to, fid: *fid, replaced: *replaced, mode: *mode })?;
+        }
+        CmlOp::SetAttr { fid, set } => set_attr(edit_ref, *fid, set)?,
+        CmlOp::Store { fid, base, size, mtime } => {
+            let content = content.filter(|content| content.size == *size);
+            let content = content.ok_or_else(|| Refusal::new(FsError::Malformed, "the content has another size"))?;
+            store(edit_ref, *fid, *base, content, *mtime)?;
+        }
+    }
+    edit.finish()
+}
+
+fn new_node(record: &CmlRecord, kind: Kind, mode: Mode, rdev: u64, target: Option<SymlinkTarget>) -> Node {
+    let status = Status {
+        kind,
+        mode,
+        nlink: if kind == Kind::Directory { 2 } else { 1 },
+        uid: record.uid,
+        gid: record.gid,
+        size: target.as_ref().map_or(0, |target| target.as_bytes().len() as u64),
+        rdev,
+        atime: record.time,
+        mtime: record.time,
+        ctime: record.time,
+        crtime: record.time,
+        data_version: DataVersion(1),
+        status_version: StatusVersion(1),
+    };
+    let empty = || Content { hash: blake3::hash(&[]).into(), place: Place::Index };
+    let content = (kind == Kind::File).then(empty);
+    Node { status, target, parent: None, content, data_by: Some(record.id) }
+}
+
+fn make(
+    edit: &mut Edit<'_, '_>,
+    client: ClientId,
+    (parent, name): (Fid, &Name),
+    fid: Fid,
+    node: Node,
+) -> Result<(), Refusal> {
+    edit.free(parent, name)?;
+    fids::take(edit.transaction(), client, fid)?;
+    edit.enter(parent, name, fid, node.status.kind)?;
+    edit.insert(fid, node);
+    Ok(())
+}
+
+fn link(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Result<(), Refusal> {
+    edit.free(parent, name)?;
+    let node = edit.look(fid)?;
+    if node.is_directory() {
+        return Err(Refusal::new(FsError::IsDirectory, "a directory has one name only"));
+    }
+    edit.enter(parent, name, fid, node.status.kind)?;
+    edit.link(fid)
+}
+
+fn remove(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Result<(), Refusal> {
+    let node = edit.named(parent, name, fid)?;
+    if node.is_directory() {
+        return Err(Refusal::new(FsError::IsDirectory, format!("{name} is a directory")));
+    }
+    edit.leave(parent, name, node.status.kind)?;
+    edit.unlink(fid)
+}
+
+fn remove_dir(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Result<(), Refusal> {
+    let node = edit.named(parent, name, fid)?;
+    if !node.is_directory() {
+        return Err(Refusal::new(FsError::NotDirectory, format!("{name} is not a directory")));
+    }
+    if node.status.size > 0 {
+        return Err(Refusal::new(FsError::NotEmpty, format!("{name} has {} entries", node.status.size)));
+    }
+    edit.leave(parent, name, Kind::Directory)?;
+    edit.unlink(fid)
+}
+
+fn set_attr(edit: &mut Edit<'_, '_>, fid: Fid, set: &SetAttr) -> Result<(), Refusal> {
+    let status = &mut edit.change(fid)?.status;
+    status.mode = set.mode.unwrap_or(status.mode);
+    status.uid = set.uid.unwrap_or(status.uid);
+    status.gid = set.gid.unwrap_or(status.gid);
+    status.atime = set.atime.unwrap_or(status.atime);
+    status.mtime = set.mtime.unwrap_or(status.mtime);
+    Ok(())
+}
+
+fn store(edit: &mut Edit<'_, '_>, fid: Fid, base: Base, content: NewContent, mtime: Timestamp) -> Result<(), Refusal> {
+    let node = edit.look(fid)?;
+    if node.status.kind != Kind::File {
+        return Err(Refusal::new(FsError::WrongKind, format!("the object {fid} is not a file")));
+    }
+    let present = match base {
+        Base::Version(version) => node.status.data_version == version,
+        Base::Record(id) => node.data_by == Some(id),
+    };
+    if !present {
+        let version = node.status.data_version.0;
+        return Err(Refusal::new(FsError::BaseChanged, format!("the file {fid} is at version {version}")));
+    }
+    edit.store(fid, content, mtime)
+}

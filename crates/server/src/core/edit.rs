@@ -1,0 +1,239 @@
+//! Edit: the objects one operation touches, with the bookkeeping that every operation needs.
+//!
+//! Operations say what changes; [`Edit::finish`] compares each touched object with what it was and derives the rest:
+//! one step of the status version, the volume's counters, the content that is no longer needed, the (before, after)
+//! of directories.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use mafs_proto::call::DirectoryChange;
+use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Kind, Name, Object, Timestamp};
+
+use super::{Content, ContentId, ContentSerial, Hash, Node, Place, Refusal, Transaction, tables};
+
+/// The most hard links of an object, and subdirectories of a directory: as on ext4.
+pub(crate) const LINKS_MAX: u32 = 65_000;
+
+/// A content that has arrived whole and waits for the record that names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NewContent {
+    pub(crate) size: u64,
+    pub(crate) hash: Hash,
+    pub(crate) body: ContentBody,
+}
+
+/// Where its bytes are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ContentBody {
+    /// Here: they go into the index.
+    Bytes(Bytes),
+    /// In a durable content file.
+    File(ContentSerial),
+}
+
+/// What an operation did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Effect {
+    /// The directories whose entries changed.
+    pub(crate) directories: Vec<DirectoryChange>,
+    /// Every object whose status changed.
+    pub(crate) objects: Vec<Object>,
+    /// Content files that nothing names any more once this is committed.
+    pub(crate) freed: Vec<ContentId>,
+}
+
+/// One operation's changes.
+pub(crate) struct Edit<'t, 'o> {
+    transaction: &'t mut Transaction<'o>,
+    record: &'t CmlRecord,
+    touched: BTreeMap<Fid, Touched>,
+}
+
+struct Touched {
+    /// `None`: made by this operation.
+    before: Option<Node>,
+    now: Node,
+}
+
+impl<'t, 'o> Edit<'t, 'o> {
+    pub(crate) fn new(transaction: &'t mut Transaction<'o>, record: &'t CmlRecord) -> Self {
+        Self { transaction, record, touched: BTreeMap::new() }
+    }
+
+    pub(crate) fn transaction(&mut self) -> &mut Transaction<'o> {
+        self.transaction
+    }
+
+    /// An object as it is by now; [`FsError::Stale`] if it is gone.
+    pub(crate) fn look(&self, fid: Fid) -> Result<Node, Refusal> {
+        match self.touched.get(&fid) {
+            Some(touched) => Ok(touched.now.clone()),
+            None => self.transaction.node(fid),
+        }
+    }
+
+    /// What `name` means in `directory`, which must be one.
+    pub(crate) fn entry(&self, directory: Fid, name: &Name) -> Result<Option<Fid>, Refusal> {
+        if !self.look(directory)?.is_directory() {
+            return Err(Refusal::new(FsError::NotDirectory, format!("the object {directory} is not a directory")));
+        }
+        self.transaction.entry(directory, name)
+    }
+
+    /// The object that `name` must mean.
+    pub(crate) fn named(&self, directory: Fid, name: &Name, fid: Fid) -> Result<Node, Refusal> {
+        match self.entry(directory, name)? {
+            None => Err(Refusal::new(FsError::NotFound, format!("there is no {name}"))),
+            Some(other) if other != fid => {
+                Err(Refusal::new(FsError::NameChanged, format!("{name} means {other}, not {fid}")))
+            }
+            Some(_) => self.look(fid),
+        }
+    }
+
+    /// Checks that `directory` has no `name`.
+    pub(crate) fn free(&self, directory: Fid, name: &Name) -> Result<(), Refusal> {
+        match self.entry(directory, name)? {
+            None => Ok(()),
+            Some(_) => Err(Refusal::new(FsError::Exists, format!("{name} exists"))),
+        }
+    }
+
+    /// An object whose status changes, its ctime with it.
+    pub(crate) fn change(&mut self, fid: Fid) -> Result<&mut Node, Refusal> {
+        let touched = match self.touched.entry(fid) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let node = self.transaction.node(fid)?;
+                entry.insert(Touched { before: Some(node.clone()), now: node })
+            }
+        };
+        touched.now.status.ctime = self.record.time;
+        Ok(&mut touched.now)
+    }
+
+    /// Adds a new object; its fid has been taken.
+    pub(crate) fn insert(&mut self, fid: Fid, node: Node) {
+        self.touched.insert(fid, Touched { before: None, now: node });
+    }
+
+    /// Makes `name` mean `fid`; the name is free.
+    pub(crate) fn enter(&mut self, directory: Fid, name: &Name, fid: Fid, kind: Kind) -> Result<(), Refusal> {
+        let status = &mut self.change_entries(directory)?.status;
+        status.size += 1;
+        if kind == Kind::Directory {
+            add_link(&mut status.nlink)?;
+        }
+        self.transaction.put(tables::entry(directory, name), tables::fid_bytes(fid));
+        Ok(())
+    }
+
+    /// Frees `name`, which means an object of this kind.
+    pub(crate) fn leave(&mut self, directory: Fid, name: &Name, kind: Kind) -> Result<(), Refusal> {
+        let status = &mut self.change_entries(directory)?.status;
+        status.size = status.size.saturating_sub(1);
+        if kind == Kind::Directory {
+            status.nlink = status.nlink.saturating_sub(1);
+        }
+        self.transaction.remove(tables::entry(directory, name));
+        Ok(())
+    }
+
+    /// Counts one more name of an object that is not a directory.
+    pub(crate) fn link(&mut self, fid: Fid) -> Result<(), Refusal> {
+        add_link(&mut self.change(fid)?.status.nlink)
+    }
+
+    /// Counts one name less; with the last one the object goes, and a directory has one only.
+    pub(crate) fn unlink(&mut self, fid: Fid) -> Result<(), Refusal> {
+        let node = self.change(fid)?;
+        node.status.nlink = if node.is_directory() { 0 } else { node.status.nlink.saturating_sub(1) };
+        Ok(())
+    }
+
+    /// Gives a file its next content.
+    pub(crate) fn store(&mut self, fid: Fid, content: NewContent, mtime: Timestamp) -> Result<(), Refusal> {
+        let id = self.record.id;
+        let node = self.change(fid)?;
+        let version = node.status.data_version.next();
+        node.status.data_version = version;
+        node.status.size = content.size;
+        node.status.mtime = mtime;
+        node.data_by = Some(id);
+        let place = match &content.body {
+            ContentBody::Bytes(_) => Place::Index,
+            ContentBody::File(serial) => Place::File(*serial),
+        };
+        node.content = Some(Content { hash: content.hash, place });
+        if let ContentBody::Bytes(bytes) = content.body
+            && !bytes.is_empty()
+        {
+            self.transaction.put(tables::inline(fid, version), bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes the touched objects and the volume's counters, and tells what changed. The change number is not counted
+    /// here.
+    pub(crate) fn finish(self) -> Result<Effect, Refusal> {
+        let mut state = self.transaction.state()?;
+        let mut effect = Effect::default();
+        for (fid, Touched { before, mut now }) in self.touched {
+            if let Some(before) = &before {
+                now.status.status_version = before.status.status_version.next();
+                state.used_bytes = state.used_bytes.saturating_sub(before.used_bytes());
+                effect.directories.extend(directory_change(fid, before, &now));
+                free_content(self.transaction, fid, before, &now, &mut effect.freed);
+            } else {
+                state.objects += 1;
+            }
+            effect.objects.push(now.object(fid));
+            if now.status.nlink == 0 {
+                state.objects = state.objects.saturating_sub(1);
+                self.transaction.remove(tables::node(fid));
+            } else {
+                state.used_bytes = state.used_bytes.saturating_add(now.used_bytes());
+                self.transaction.put(tables::node(fid), now.encode(fid));
+            }
+        }
+        self.transaction.put_state(&state);
+        Ok(effect)
+    }
+
+    fn change_entries(&mut self, directory: Fid) -> Result<&mut Node, Refusal> {
+        let time = self.record.time;
+        self.change(directory)?;
+        let Some(touched) = self.touched.get_mut(&directory) else { return Err(FsError::Stale.into()) };
+        let before = touched.before.as_ref().map_or(DataVersion(0), |node| node.status.data_version);
+        touched.now.status.data_version = before.next();
+        touched.now.status.mtime = time;
+        Ok(&mut touched.now)
+    }
+}
+
+fn add_link(nlink: &mut u32) -> Result<(), Refusal> {
+    if *nlink >= LINKS_MAX {
+        return Err(FsError::TooManyLinks.into());
+    }
+    *nlink += 1;
+    Ok(())
+}
+
+fn directory_change(fid: Fid, before: &Node, now: &Node) -> Option<DirectoryChange> {
+    let (before, after) = (before.status.data_version, now.status.data_version);
+    (now.is_directory() && before != after).then_some(DirectoryChange { fid, before, after })
+}
+
+/// Lets go of the content that `before` had and `now` has not.
+fn free_content(transaction: &mut Transaction<'_>, fid: Fid, before: &Node, now: &Node, freed: &mut Vec<ContentId>) {
+    let kept = now.status.nlink > 0 && now.status.data_version == before.status.data_version;
+    if kept || before.status.kind != Kind::File {
+        return;
+    }
+    match before.content_file(fid) {
+        Some(id) => freed.push(id),
+        None if before.status.size > 0 => transaction.remove(tables::inline(fid, before.status.data_version)),
+        None => {}
+    }
+}

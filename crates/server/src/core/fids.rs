@@ -1,0 +1,57 @@
+//! Fids: blocks of vnode numbers, each granted to one client, each number used once.
+//!
+//! A block belongs to a client for ever, whichever of its lives it was granted in. Which numbers of it have been used
+//! is kept as a bit each, so that no fid ever names a second object, removed ones included.
+
+use mafs_proto::{ClientId, Fid, FidRange, FsError, Uniquifier, VnodeId};
+
+use super::{Refusal, Transaction, tables};
+
+/// Fids of one grant: a client that makes 500 files a second asks every 8 seconds.
+pub(crate) const BLOCK_FIDS: u64 = 4096;
+
+/// The first block that is granted: block 0 holds the root.
+pub(crate) const FIRST_BLOCK: u64 = 1;
+
+/// Gives the next block to `client`.
+pub(crate) fn grant(transaction: &mut Transaction<'_>, client: ClientId) -> Result<FidRange, Refusal> {
+    let mut state = transaction.state()?;
+    let block = state.next_block;
+    let exhausted = || Refusal::new(FsError::NoSpace, "the volume has no vnode numbers left");
+    let first = block.checked_mul(BLOCK_FIDS).ok_or_else(exhausted)?;
+    let first = Fid { volume: transaction.volume(), vnode: VnodeId(first), unique: Uniquifier(1) };
+    let range = FidRange::new(first, BLOCK_FIDS).ok_or_else(exhausted)?;
+    state.next_block = block + 1;
+    transaction.put_state(&state);
+    transaction.put(tables::grant(block), client.0);
+    Ok(range)
+}
+
+/// Uses a fid that was granted to `client`.
+///
+/// # Errors
+/// [`FsError::FidNotGranted`] if it was not, or has been used.
+pub(crate) fn take(transaction: &mut Transaction<'_>, client: ClientId, fid: Fid) -> Result<(), Refusal> {
+    let refuse = |why: &str| Refusal::new(FsError::FidNotGranted, format!("the fid {fid} {why}"));
+    if fid.volume != transaction.volume() || fid.unique != Uniquifier(1) {
+        return Err(refuse("was never granted"));
+    }
+    let owner = transaction.get(&tables::grant(fid.vnode.0 / BLOCK_FIDS))?;
+    if owner.as_deref() != Some(&client.0[..]) {
+        return Err(refuse("was not granted to this client"));
+    }
+    let key = tables::used(fid.vnode);
+    let used = match transaction.get(&key)? {
+        None => 0,
+        Some(bytes) => {
+            let bytes = bytes.try_into().map_err(|_| Refusal::damaged("the used fids"))?;
+            u64::from_be_bytes(bytes)
+        }
+    };
+    let bit = 1 << (fid.vnode.0 % 64);
+    if used & bit != 0 {
+        return Err(refuse("has been used before"));
+    }
+    transaction.put(key, (used | bit).to_be_bytes());
+    Ok(())
+}

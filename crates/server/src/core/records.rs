@@ -1,0 +1,106 @@
+//! Records: what the index holds beside objects and names: the volume's counters and its clients.
+
+use bytes::Bytes;
+use mafs_proto::{ChangeNumber, Incarnation, StoreId, Wire};
+use prost::Message;
+
+use super::Refusal;
+
+/// The counters of a volume; every transaction writes them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct VolumeState {
+    /// The last change.
+    pub(crate) change: ChangeNumber,
+    /// The next block of vnode numbers to grant.
+    pub(crate) next_block: u64,
+    /// Bytes of all files.
+    pub(crate) used_bytes: u64,
+    /// Objects, the root included.
+    pub(crate) objects: u64,
+}
+
+/// A client that has attached at least once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ClientState {
+    /// Its last life.
+    pub(crate) incarnation: Incarnation,
+    /// Replies below this one have arrived.
+    pub(crate) confirmed_below: Option<StoreId>,
+    /// Replies kept for it.
+    pub(crate) replies: u64,
+    /// Its host name, to show to people.
+    pub(crate) name: String,
+}
+
+impl VolumeState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let message = VolumeMessage {
+            change: self.change.0,
+            next_block: self.next_block,
+            used_bytes: self.used_bytes,
+            objects: self.objects,
+        };
+        message.encode_to_vec()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
+        let message = VolumeMessage::decode(bytes).map_err(|_| Refusal::damaged("the volume's counters"))?;
+        Ok(Self {
+            change: ChangeNumber(message.change),
+            next_block: message.next_block,
+            used_bytes: message.used_bytes,
+            objects: message.objects,
+        })
+    }
+}
+
+impl ClientState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let message = ClientMessage {
+            incarnation: self.incarnation.0,
+            confirmed_below: self.confirmed_below.map(|id| Wire::encode(&id)).unwrap_or_default(),
+            replies: self.replies,
+            name: self.name.clone(),
+        };
+        message.encode_to_vec()
+    }
+
+    pub(crate) fn decode(bytes: Vec<u8>) -> Result<Self, Refusal> {
+        let damaged = || Refusal::damaged("the record of a client");
+        let message = ClientMessage::decode(Bytes::from(bytes)).map_err(|_| damaged())?;
+        let confirmed_below = match &message.confirmed_below[..] {
+            [] => None,
+            _ => Some(StoreId::decode(message.confirmed_below).map_err(|_| damaged())?),
+        };
+        Ok(Self {
+            incarnation: Incarnation(message.incarnation),
+            confirmed_below,
+            replies: message.replies,
+            name: message.name,
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct VolumeMessage {
+    #[prost(uint64, tag = "1")]
+    change: u64,
+    #[prost(uint64, tag = "2")]
+    next_block: u64,
+    #[prost(uint64, tag = "3")]
+    used_bytes: u64,
+    #[prost(uint64, tag = "4")]
+    objects: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ClientMessage {
+    #[prost(uint64, tag = "1")]
+    incarnation: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    confirmed_below: Bytes,
+    #[prost(uint64, tag = "3")]
+    replies: u64,
+    #[prost(string, tag = "4")]
+    name: String,
+}

@@ -1,0 +1,175 @@
+//! Replies: exactly once. The reply to a record is kept, in the same transaction as its effect, until its client has
+//! it.
+//!
+//! A record that comes again gets the kept reply and has no second effect (invariant 2). Another record under the
+//! same id is refused: that id is never used for anything else, so one side has lost its mind or its disk.
+
+use bytes::Bytes;
+use mafs_durable::Batch;
+use mafs_proto::call::{ApplyReply, ApplyRequest};
+use mafs_proto::{ClientId, CmlRecord, FsError, StoreId, Wire};
+
+use super::records::ClientState;
+use super::{ContentId, NewContent, Overlay, Refusal, Transaction, directory, tables};
+
+/// The most replies kept for one client; one that confirms nothing for so long is refused.
+pub(crate) const REPLIES_MAX: u64 = 65_536;
+
+/// From this many kept replies on the confirmed ones are forgotten, up to [`FORGET_AT_ONCE`] with each record: one
+/// scan for dozens of records.
+const FORGET_FROM: u64 = 64;
+const FORGET_AT_ONCE: usize = 128;
+
+/// How a record was decided.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Decision {
+    /// It has been applied before; this was the reply.
+    Known(Bytes),
+    /// It is applied once this batch is committed.
+    Apply(Applied),
+}
+
+/// A record's transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Applied {
+    pub(crate) batch: Batch,
+    /// The encoded [`ApplyReply`].
+    pub(crate) reply: Bytes,
+    /// Content files to remove after the commit.
+    pub(crate) freed: Vec<ContentId>,
+}
+
+/// Decides a record of `client` on top of what has been decided. `closed` is what a new record is answered if the
+/// volume takes none now; a known one gets its reply even then.
+///
+/// # Errors
+/// The refusal; it is not kept, so the same record may be tried again.
+pub(crate) fn decide(
+    overlay: &Overlay<'_>,
+    client: ClientId,
+    request: &ApplyRequest,
+    content: Option<NewContent>,
+    closed: Option<Refusal>,
+) -> Result<Decision, Refusal> {
+    let record = &request.record;
+    let mut transaction = overlay.begin();
+    if let Some(reply) = known(&transaction, client, record)? {
+        return Ok(Decision::Known(reply));
+    }
+    if let Some(refusal) = closed {
+        return Err(refusal);
+    }
+    let mut state = check_new(&transaction, client, &record.id)?;
+    confirm(&mut transaction, client, &mut state, request.confirmed_below)?;
+    if state.replies >= REPLIES_MAX {
+        return Err(Refusal::new(FsError::Busy, format!("the client has not confirmed any of {REPLIES_MAX} replies")));
+    }
+    let effect = directory::perform(&mut transaction, client, record, content)?;
+    let mut volume = transaction.state()?;
+    volume.change = volume.change.next();
+    transaction.put_state(&volume);
+    let reply = ApplyReply { change: volume.change, directories: effect.directories, objects: effect.objects }.encode();
+    transaction.put(tables::reply(&record.id), [&digest(record)[..], &reply].concat());
+    state.replies += 1;
+    transaction.put_client(client, &state);
+    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, freed: effect.freed }))
+}
+
+/// A record that must be decided before that of `request`, and has not been: neither applied nor refused.
+///
+/// # Errors
+/// `Malformed` if a record depends on what cannot come before it.
+pub(crate) fn awaited(
+    overlay: &Overlay<'_>,
+    request: &ApplyRequest,
+    is_refused: impl Fn(&StoreId) -> bool,
+) -> Result<Option<StoreId>, Refusal> {
+    let record = &request.record;
+    if record.depends_on.is_empty() {
+        return Ok(None);
+    }
+    let transaction = overlay.begin();
+    let confirmed_below = transaction.client(record.id.client)?.and_then(|state| state.confirmed_below);
+    let confirmed_below = confirmed_below.max(request.confirmed_below);
+    for id in &record.depends_on {
+        if id.client != record.id.client || *id >= record.id {
+            let detail = format!("the record {} cannot depend on {id}", record.id);
+            return Err(Refusal::new(FsError::Malformed, detail));
+        }
+        let is_confirmed = confirmed_below.is_some_and(|below| *id < below);
+        if !is_confirmed && !is_refused(id) && transaction.get(&tables::reply(id))?.is_none() {
+            return Ok(Some(*id));
+        }
+    }
+    Ok(None)
+}
+
+/// The kept reply to a record, if it has been applied before.
+///
+/// # Errors
+/// [`FsError::StoreIdReused`] if another record has been.
+pub(crate) fn known(
+    transaction: &Transaction<'_>,
+    client: ClientId,
+    record: &CmlRecord,
+) -> Result<Option<Bytes>, Refusal> {
+    if record.id.client != client {
+        return Err(Refusal::new(FsError::Malformed, format!("the record {} was made by another client", record.id)));
+    }
+    let Some(kept) = transaction.get(&tables::reply(&record.id))? else { return Ok(None) };
+    let (kept_digest, reply) = kept.split_at_checked(32).ok_or_else(|| Refusal::damaged("a kept reply"))?;
+    if *kept_digest != digest(record) {
+        return Err(FsError::StoreIdReused.into());
+    }
+    Ok(Some(Bytes::copy_from_slice(reply)))
+}
+
+/// Takes note that the replies below `below` have arrived, and forgets some of them. Does not write `state`.
+pub(crate) fn confirm(
+    transaction: &mut Transaction<'_>,
+    client: ClientId,
+    state: &mut ClientState,
+    below: Option<StoreId>,
+) -> Result<(), Refusal> {
+    let Some(below) = below else { return Ok(()) };
+    if below.client != client || below.incarnation > state.incarnation {
+        return Err(Refusal::new(FsError::Malformed, format!("the confirmation up to {below} makes no sense")));
+    }
+    if state.confirmed_below.is_some_and(|confirmed| confirmed >= below) {
+        return Ok(());
+    }
+    state.confirmed_below = Some(below);
+    if state.replies < FORGET_FROM {
+        return Ok(());
+    }
+    let confirmed_before = tables::reply(&below);
+    for key in transaction.committed_keys(&tables::replies(client), FORGET_AT_ONCE)? {
+        if key >= confirmed_before {
+            break;
+        }
+        transaction.remove(key);
+        state.replies = state.replies.saturating_sub(1);
+    }
+    Ok(())
+}
+
+/// Checks that `id` belongs to a life granted to `client` and has not been confirmed.
+fn check_new(transaction: &Transaction<'_>, client: ClientId, id: &StoreId) -> Result<ClientState, Refusal> {
+    let refuse = |why: &str| Refusal::new(FsError::Malformed, format!("the record {id} {why}"));
+    let state = transaction.client(client)?.ok_or_else(|| refuse("is from a client that never attached"))?;
+    if id.incarnation.0 == 0 || id.incarnation > state.incarnation {
+        return Err(refuse("is from a life that was never granted"));
+    }
+    if id.seq == 0 {
+        return Err(refuse("has no place in its log"));
+    }
+    if state.confirmed_below.is_some_and(|below| *id < below) {
+        let detail = format!("the record {id} comes again after its reply was confirmed");
+        return Err(Refusal::new(FsError::StoreIdReused, detail));
+    }
+    Ok(state)
+}
+
+fn digest(record: &CmlRecord) -> [u8; 32] {
+    blake3::hash(&record.encode()).into()
+}

@@ -1,0 +1,93 @@
+//! Tables: the keys of a volume's index.
+//!
+//! The first byte of a key is its table; numbers are big-endian, so keys sort as the numbers do and the names of a
+//! directory sort by their bytes. docs/formats.md shows the same layout.
+
+use mafs_proto::{ClientId, DataVersion, Fid, Name, StoreId, Uniquifier, VnodeId, VolumeId};
+
+/// One record: the volume's counters.
+pub(crate) const VOLUME: &[u8] = b"v";
+
+const NODE: u8 = b'n';
+const ENTRY: u8 = b'd';
+const INLINE: u8 = b'c';
+const CLIENT: u8 = b'k';
+const REPLY: u8 = b'r';
+const GRANT: u8 = b'g';
+const USED: u8 = b'u';
+
+/// An object.
+pub(crate) fn node(fid: Fid) -> Vec<u8> {
+    key(NODE, &[&fid_bytes(fid)])
+}
+
+/// All objects.
+#[cfg(test)]
+pub(crate) fn nodes() -> Vec<u8> {
+    vec![NODE]
+}
+
+/// What `name` means in `directory`.
+pub(crate) fn entry(directory: Fid, name: &Name) -> Vec<u8> {
+    key(ENTRY, &[&fid_bytes(directory), name.as_bytes()])
+}
+
+/// All names of `directory`.
+pub(crate) fn entries(directory: Fid) -> Vec<u8> {
+    key(ENTRY, &[&fid_bytes(directory)])
+}
+
+/// A content small enough to live in the index. The version is part of the key: a reader gets the bytes of the node
+/// it read or none, never those of another version (invariant 4).
+pub(crate) fn inline(fid: Fid, version: DataVersion) -> Vec<u8> {
+    key(INLINE, &[&fid_bytes(fid), &version.0.to_be_bytes()])
+}
+
+/// What is known of a client.
+pub(crate) fn client(client: ClientId) -> Vec<u8> {
+    key(CLIENT, &[&client.0])
+}
+
+/// The reply to a record.
+pub(crate) fn reply(id: &StoreId) -> Vec<u8> {
+    key(REPLY, &[&id.client.0, &id.incarnation.0.to_be_bytes(), &id.seq.to_be_bytes()])
+}
+
+/// All replies to a client, oldest first.
+pub(crate) fn replies(client: ClientId) -> Vec<u8> {
+    key(REPLY, &[&client.0])
+}
+
+/// Who owns a block of vnode numbers.
+pub(crate) fn grant(block: u64) -> Vec<u8> {
+    key(GRANT, &[&block.to_be_bytes()])
+}
+
+/// Which of 64 neighbouring vnode numbers have been used.
+pub(crate) fn used(vnode: VnodeId) -> Vec<u8> {
+    key(USED, &[&(vnode.0 / 64).to_be_bytes()])
+}
+
+/// The value of an entry: what the name means.
+pub(crate) fn fid_bytes(fid: Fid) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&fid.vnode.0.to_be_bytes());
+    bytes[8..].copy_from_slice(&fid.unique.0.to_be_bytes());
+    bytes
+}
+
+/// Reads what [`fid_bytes`] wrote.
+pub(crate) fn parse_fid(volume: VolumeId, bytes: &[u8]) -> Option<Fid> {
+    let (vnode, unique) = bytes.split_first_chunk::<8>()?;
+    let unique = unique.try_into().ok()?;
+    Some(Fid { volume, vnode: VnodeId(u64::from_be_bytes(*vnode)), unique: Uniquifier(u32::from_be_bytes(unique)) })
+}
+
+fn key(table: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
+    key.push(table);
+    for part in parts {
+        key.extend_from_slice(part);
+    }
+    key
+}
