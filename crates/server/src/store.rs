@@ -1,0 +1,68 @@
+//! Store: what a data directory holds, and where it comes from.
+//!
+//! Owns the [`Storage`] seam with its two kinds (a directory, memory), the identity of the server, the list of
+//! volumes and the content files. docs/formats.md ("Server data directory") is the layout. All calls block.
+//!
+//! Must not know sessions or operations.
+
+mod content;
+mod dir;
+mod identity;
+mod memory;
+mod volumes;
+
+use std::io;
+use std::sync::Arc;
+
+use mafs_durable::{Disk, DiskPath, OpenKv};
+use mafs_proto::VolumeName;
+
+pub(crate) use content::{ContentStore, INLINE_BYTES_MAX, SpaceReserve, Spool, refuse_io};
+pub use dir::{DirStorage, default_data_dir};
+pub(crate) use identity::Identity;
+pub use memory::MemoryStorage;
+pub(crate) use volumes::{
+    ListedVolume, VOLUMES_DIR, VolumeFile, create_volume, list_volumes, open_index, remove_volume, save_volume,
+    volume_dir,
+};
+
+use crate::ServerError;
+
+/// Where a server keeps its data: the seam between a real directory and the simulator.
+pub trait Storage: Send + Sync + 'static {
+    /// The data directory.
+    fn disk(&self) -> Arc<dyn Disk>;
+
+    /// How the index of a volume is opened.
+    fn index(&self, volume: &VolumeName) -> OpenKv;
+
+    /// Bytes nobody can guess, for identities.
+    ///
+    /// # Errors
+    /// If the system gives none.
+    fn random(&self) -> io::Result<[u8; 16]>;
+
+    /// User and group that new volumes belong to.
+    fn owner(&self) -> (u32, u32);
+}
+
+/// The largest file [`read_small`] reads.
+const SMALL_BYTES_MAX: u64 = 64 * 1024;
+
+/// Reads a small file whole; `None` if there is none.
+fn read_small(disk: &dyn Disk, path: &DiskPath) -> Result<Option<Vec<u8>>, ServerError> {
+    let failed = |source| ServerError::io(format!("read {path}"), source);
+    let file = match disk.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let size = file.len().map_err(failed)?;
+    if size > SMALL_BYTES_MAX {
+        return Err(ServerError::Damaged { path: path.to_owned(), why: format!("it has {size} bytes") });
+    }
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
+    let read = file.read_at(&mut bytes, 0).map_err(failed)?;
+    bytes.truncate(read);
+    Ok(Some(bytes))
+}

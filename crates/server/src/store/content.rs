@@ -1,0 +1,238 @@
+//! Content files: each holds one version of one file, and never changes once it has its name.
+//!
+//! A content arrives into a [`Spool`] under `content/tmp`, is made durable, and gets its name `content/xx/ID` before
+//! the journal record that names it. So a content file that no object names is legal: it is left over from a store
+//! that was not committed, or from one that has been replaced, and is collected at the next start.
+//!
+//! Contents of at most [`INLINE_BYTES_MAX`] have no file.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use mafs_durable::{Disk, DiskFile};
+use mafs_proto::{Fid, FsError, Uniquifier, VnodeId, VolumeId};
+
+use crate::core::edit::ContentBody;
+use crate::core::{ContentId, ContentSerial, NewContent, Refusal};
+
+/// Contents up to this size live in the index and travel in the journal record (architecture.md, "Log first, index
+/// second").
+pub(crate) const INLINE_BYTES_MAX: u64 = 16 * 1024;
+
+/// Content files are spread over this many directories.
+const SHARDS: usize = 256;
+
+/// Room that contents may not use, so that the journal always has some.
+///
+/// Below `bytes` nothing is taken that makes the volume larger; below a quarter of it nothing at all, so a full disk
+/// can still be emptied by removing files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SpaceReserve {
+    pub(crate) bytes: u64,
+}
+
+impl SpaceReserve {
+    /// Checks that there is room for a mutation, which may need `content_bytes` of its own if it `grows` the volume.
+    pub(crate) fn check(self, disk: &dyn Disk, grows: bool, content_bytes: u64) -> Result<(), Refusal> {
+        let free = disk.space().map_err(|error| refuse_io("ask for free space", &error))?.bytes_free;
+        let needed = if grows { self.bytes.saturating_add(content_bytes) } else { self.bytes / 4 };
+        if free >= needed {
+            return Ok(());
+        }
+        let detail = format!("no space left on the server: {free} bytes are free, {needed} are needed");
+        Err(Refusal::new(FsError::NoSpace, detail))
+    }
+}
+
+/// The content files of one volume.
+pub(crate) struct ContentStore {
+    disk: Arc<dyn Disk>,
+    dir: String,
+    volume: VolumeId,
+    /// Of the present start: files of earlier ones that nothing names are orphans.
+    epoch: u64,
+    next: AtomicU64,
+    reserve: SpaceReserve,
+    /// Which shards exist for certain; also serialises "is there room" with "take the room".
+    shards: Mutex<Box<[bool; SHARDS]>>,
+}
+
+impl ContentStore {
+    /// Opens the content files of `volume` below `dir`, and removes what unfinished stores left.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: String,
+        volume: VolumeId,
+        epoch: u64,
+        reserve: SpaceReserve,
+    ) -> io::Result<Self> {
+        let tmp = format!("{dir}/tmp");
+        disk.remove_dir_all(&tmp)?;
+        disk.create_dir_all(&tmp)?;
+        let shards = Mutex::new(Box::new([false; SHARDS]));
+        Ok(Self { disk, dir, volume, epoch, next: AtomicU64::new(1), reserve, shards })
+    }
+
+    /// Begins to take a content of exactly `size` bytes for `fid`.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is no room for all of it.
+    pub(crate) fn spool(self: &Arc<Self>, fid: Fid, size: u64) -> Result<Spool, Refusal> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = ContentId { fid, serial: ContentSerial { epoch: self.epoch, number } };
+        let path = format!("{}/tmp/{number:x}", self.dir);
+        let _taking_room = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reserve.check(&*self.disk, true, size)?;
+        let file = self.disk.create(&path).map_err(|error| refuse_io("make a content file", &error))?;
+        let spool = Spool { store: Arc::clone(self), id, path, file, hasher: blake3::Hasher::new(), written: 0, size };
+        match spool.file.allocate(0, size) {
+            Err(error) if error.kind() != io::ErrorKind::Unsupported => {
+                Err(refuse_io("reserve room for a content", &error))
+            }
+            Ok(()) | Err(_) => Ok(spool),
+        }
+    }
+
+    /// Opens a content for reading; it can be read to its end even if it is removed meanwhile.
+    pub(crate) fn read(&self, id: ContentId) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(&self.path(id))
+    }
+
+    /// Removes a content that nothing names any more. A failure leaves an orphan, which is legal.
+    pub(crate) fn remove(&self, id: ContentId) {
+        self.remove_file(&self.path(id));
+    }
+
+    /// Removes the orphans of earlier starts in one shard; `is_named` tells whether an object names a content.
+    /// Returns how many there were.
+    pub(crate) fn collect_orphans(&self, shard: u8, is_named: impl Fn(ContentId) -> bool) -> io::Result<u64> {
+        let dir = self.shard_dir(shard.into());
+        let names = match self.disk.list(&dir) {
+            Ok(names) => names,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let mut orphans = 0;
+        for name in names {
+            let Some(id) = self.parse_name(&name) else { continue };
+            if id.serial.epoch < self.epoch && !is_named(id) {
+                self.remove_file(&format!("{dir}/{name}"));
+                orphans += 1;
+            }
+        }
+        Ok(orphans)
+    }
+
+    fn remove_file(&self, path: &str) {
+        if let Err(error) = self.disk.remove(path) {
+            tracing::debug!(path, %error, "a content file could not be removed");
+        }
+    }
+
+    fn publish(&self, from: &str, id: ContentId) -> io::Result<()> {
+        let shard = shard(id);
+        let dir = self.shard_dir(shard);
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = shards.get_mut(shard).filter(|made| !**made) {
+            self.disk.create_dir_all(&dir)?;
+            *made = true;
+        }
+        drop(shards);
+        self.disk.rename(from, &self.path(id))?;
+        self.disk.sync_dir(&dir)
+    }
+
+    fn path(&self, id: ContentId) -> String {
+        let ContentId { fid, serial } = id;
+        let dir = self.shard_dir(shard(id));
+        format!("{dir}/{:x}.{:x}.{:x}.{:x}", fid.vnode.0, fid.unique.0, serial.epoch, serial.number)
+    }
+
+    fn shard_dir(&self, shard: usize) -> String {
+        format!("{}/{shard:02x}", self.dir)
+    }
+
+    fn parse_name(&self, name: &str) -> Option<ContentId> {
+        let mut parts = name.split('.').map(|part| u64::from_str_radix(part, 16).ok());
+        let mut part = || parts.next().flatten();
+        let (vnode, unique, epoch, number) = (part()?, part()?, part()?, part()?);
+        let unique = Uniquifier(unique.try_into().ok()?);
+        let fid = Fid { volume: self.volume, vnode: VnodeId(vnode), unique };
+        Some(ContentId { fid, serial: ContentSerial { epoch, number } })
+    }
+}
+
+/// A content that is arriving. Dropping it removes what has arrived.
+pub(crate) struct Spool {
+    store: Arc<ContentStore>,
+    id: ContentId,
+    path: String,
+    file: Arc<dyn DiskFile>,
+    hasher: blake3::Hasher,
+    written: u64,
+    size: u64,
+}
+
+impl Spool {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// `Malformed` if they are more than was announced, or what the disk says.
+    pub(crate) fn write(&mut self, bytes: &Bytes) -> Result<(), Refusal> {
+        let end = self.written + bytes.len() as u64;
+        if end > self.size {
+            return Err(wrong_size(self.size, end));
+        }
+        self.file.write_all_at(bytes, self.written).map_err(|error| refuse_io("write a content", &error))?;
+        self.hasher.update(bytes);
+        self.written = end;
+        Ok(())
+    }
+
+    /// Makes the whole content durable under its name.
+    ///
+    /// # Errors
+    /// `Malformed` if bytes are missing, or what the disk says.
+    pub(crate) fn finish(self) -> Result<NewContent, Refusal> {
+        if self.written != self.size {
+            return Err(wrong_size(self.size, self.written));
+        }
+        self.file
+            .sync_data()
+            .and_then(|()| self.store.publish(&self.path, self.id))
+            .map_err(|error| refuse_io("make a content durable", &error))?;
+        let hash = self.hasher.finalize().into();
+        Ok(NewContent { size: self.size, hash, body: ContentBody::File(self.id.serial) })
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        // After `finish` the name is gone and the removal finds nothing.
+        let _ = self.store.disk.remove(&self.path);
+    }
+}
+
+fn shard(id: ContentId) -> usize {
+    usize::from(id.fid.vnode.0.to_le_bytes()[0])
+}
+
+fn wrong_size(announced: u64, got: u64) -> Refusal {
+    Refusal::new(FsError::Malformed, format!("the content has {got} bytes, the record says {announced}"))
+}
+
+/// What a failure of the disk means for the caller.
+pub(crate) fn refuse_io(what: &str, error: &io::Error) -> Refusal {
+    let number = match error.kind() {
+        io::ErrorKind::StorageFull => FsError::NoSpace,
+        io::ErrorKind::QuotaExceeded => FsError::Quota,
+        io::ErrorKind::FileTooLarge => FsError::TooLarge,
+        _ => FsError::Io,
+    };
+    if number == FsError::Io {
+        tracing::error!(%error, "cannot {what}");
+    }
+    Refusal::new(number, format!("cannot {what}: {error}"))
+}

@@ -1,0 +1,71 @@
+//! Identity: who this server is, in which life; the file `server.json`.
+//!
+//! Its presence makes a directory a data directory: it is written last when one is made.
+
+use mafs_durable::{Disk, write_file_atomically};
+use mafs_proto::{ServerEpoch, ServerId, VolumeId};
+use serde::{Deserialize, Serialize};
+
+use super::{Storage, read_small};
+use crate::ServerError;
+
+pub(super) const SERVER_FILE: &str = "server.json";
+
+/// The layout this build reads and writes.
+const FORMAT: u32 = 1;
+
+/// Who the server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: ServerId,
+    /// The present start, or the last one.
+    pub(crate) epoch: ServerEpoch,
+    /// Volume numbers are never used twice.
+    pub(crate) next_volume: VolumeId,
+}
+
+impl Identity {
+    /// A new server that has never started. Not saved yet.
+    pub(crate) fn new(storage: &dyn Storage) -> Result<Self, ServerError> {
+        let id = storage.random().map_err(|source| ServerError::io("make the server's id", source))?;
+        Ok(Self { id: ServerId(id), epoch: ServerEpoch(0), next_volume: VolumeId(1) })
+    }
+
+    /// The identity in a data directory; `None` if it is not one yet.
+    pub(crate) fn load(disk: &dyn Disk) -> Result<Option<Self>, ServerError> {
+        let Some(bytes) = read_small(disk, SERVER_FILE)? else { return Ok(None) };
+        let damaged = |why: String| ServerError::Damaged { path: SERVER_FILE.to_owned(), why };
+        let file: ServerFile = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if file.format != FORMAT {
+            return Err(ServerError::Format { found: file.format, known: FORMAT });
+        }
+        let id = parse_id(&file.id).ok_or_else(|| damaged("`id` is not 32 hexadecimal digits".to_owned()))?;
+        Ok(Some(Self { id, epoch: ServerEpoch(file.epoch), next_volume: VolumeId(file.next_volume) }))
+    }
+
+    /// Makes the identity durable.
+    pub(crate) fn save(&self, disk: &dyn Disk) -> Result<(), ServerError> {
+        let file = ServerFile {
+            format: FORMAT,
+            id: self.id.to_string(),
+            epoch: self.epoch.0,
+            next_volume: self.next_volume.0,
+        };
+        let failed = |source| ServerError::io(format!("write {SERVER_FILE}"), source);
+        let json = serde_json::to_vec_pretty(&file).map_err(|error| failed(error.into()))?;
+        write_file_atomically(disk, SERVER_FILE, &json).map_err(failed)
+    }
+}
+
+fn parse_id(hex: &str) -> Option<ServerId> {
+    let number = (hex.len() == 32).then(|| u128::from_str_radix(hex, 16).ok())??;
+    Some(ServerId(number.to_be_bytes()))
+}
+
+#[derive(Serialize, Deserialize)]
+struct ServerFile {
+    format: u32,
+    id: String,
+    epoch: u64,
+    next_volume: u32,
+}

@@ -1,0 +1,265 @@
+//! Group: mutations that are decided one on top of the other and made durable by one fdatasync.
+//!
+//! All answers wait for the commit, refusals too: what they rest on may be a transaction of the same group.
+
+use mafs_durable::{Batch, LoggedIndexError};
+use mafs_proto::{FidRange, FsError, Instant, StoreId};
+use tokio::sync::{mpsc, oneshot};
+
+use super::committer::{Answer, Job};
+use super::janitor::Chore;
+use super::waiting::{Apply, Waiting};
+use super::{Holder, Shared, Ticket};
+use crate::core::clients::{self, Granted};
+use crate::core::edit::ContentBody;
+use crate::core::replies::{self, Decision};
+use crate::core::{ContentId, Overlay, Refusal, directory};
+
+/// What is done with the outcome of a commit.
+type OnCommit<'s> = Box<dyn FnOnce(&Result<(), Refusal>) + 's>;
+
+/// The jobs that are committed together.
+pub(super) struct Group<'s> {
+    shared: &'s Shared,
+    waiting: &'s mut Waiting,
+    now: Instant,
+    /// Records applied or refused so far: only then is it worth trying those that wait for them.
+    decided: usize,
+    overlay: Overlay<'s>,
+    batches: Vec<Batch>,
+    /// Called with the outcome of the commit.
+    answers: Vec<OnCommit<'s>>,
+    /// Contents that nothing names after the commit.
+    freed: Vec<ContentId>,
+    /// Contents that nothing names whatever the outcome is: of records that were refused or known.
+    unwanted: Vec<ContentId>,
+    full: Full,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+/// What is answered for want of room.
+struct Full {
+    /// To what makes the volume larger.
+    growth: Option<Refusal>,
+    /// To everything else.
+    other: Option<Refusal>,
+}
+
+impl Full {
+    fn now(shared: &Shared) -> Self {
+        let refusal = |grows| shared.reserve.check(&*shared.disk, grows, 0).err();
+        Self { growth: refusal(true), other: refusal(false) }
+    }
+
+    fn refusal(&self, grows: bool) -> Option<Refusal> {
+        if grows { self.growth.clone() } else { self.other.clone() }
+    }
+}
+
+impl<'s> Group<'s> {
+    pub(super) fn new(shared: &'s Shared, waiting: &'s mut Waiting, now: Instant) -> Self {
+        Self {
+            shared,
+            waiting,
+            now,
+            decided: 0,
+            overlay: Overlay::new(shared.file.id(), shared.index.index()),
+            batches: Vec::new(),
+            answers: Vec::new(),
+            freed: Vec::new(),
+            unwanted: Vec::new(),
+            full: Full::now(shared),
+            stop: None,
+        }
+    }
+
+    /// Decides a job; a record that depends on one that is not here yet waits instead.
+    pub(super) fn decide(&mut self, job: Job) {
+        match job {
+            Job::Attach { ticket, client_name, confirmed_below, answer } => {
+                let granted = self.attach(ticket, client_name, confirmed_below);
+                let shared = self.shared;
+                self.answers.push(Box::new(move |committed| {
+                    let reply = committed.clone().and(granted);
+                    let failed = reply.is_err();
+                    // If nobody waits for the reply any more, the session has ended.
+                    if answer.send(reply).is_err() || failed {
+                        shared.release(ticket);
+                    }
+                }));
+            }
+            Job::GrantFids { ticket, answer } => {
+                let fids = self.grant_fids(ticket);
+                self.answer(answer, fids);
+            }
+            Job::Apply(apply) => self.take(apply, None),
+            Job::Stop { answer } => self.stop = Some(answer),
+        }
+    }
+
+    /// Tries the waiting records again, as long as that decides some, and refuses those that have waited too long.
+    pub(super) fn retry(&mut self) {
+        let mut decided_before = 0;
+        loop {
+            let progress = self.decided > decided_before;
+            decided_before = self.decided;
+            for (apply, until) in self.waiting.take() {
+                if progress {
+                    self.take(apply, Some(until));
+                } else if until <= self.now {
+                    let refusal = Refusal::new(FsError::Busy, "what the record depends on did not arrive in time");
+                    self.refuse(apply, refusal);
+                } else {
+                    self.waiting.put_back(apply, until);
+                }
+            }
+            if !progress {
+                return;
+            }
+        }
+    }
+
+    /// Makes the decided transactions durable, answers, and hands over what is left to do.
+    pub(super) fn commit(self, chores: &mpsc::Sender<Chore>) -> Option<oneshot::Sender<()>> {
+        let committed = match self.batches.is_empty() {
+            true => Ok(()),
+            false => self.shared.index.commit(&self.batches).map(drop).map_err(|error| refuse(self.shared, &error)),
+        };
+        for answer in self.answers {
+            answer(&committed);
+        }
+        let mut removed = self.unwanted;
+        if committed.is_ok() {
+            removed.extend(self.freed);
+        }
+        if !removed.is_empty()
+            && let Err(error) = chores.try_send(Chore::Remove(removed))
+            && let Chore::Remove(removed) = error.into_inner()
+        {
+            removed.into_iter().for_each(|id| self.shared.contents.remove(id));
+        }
+        if self.shared.index.checkpoint_due() {
+            // If the queue is full, the next group asks again.
+            let _ = chores.try_send(Chore::Checkpoint);
+        }
+        self.stop
+    }
+
+    fn attach(
+        &mut self,
+        ticket: Ticket,
+        client_name: String,
+        confirmed_below: Option<StoreId>,
+    ) -> Result<Granted, Refusal> {
+        if let Some(holder) = &*self.shared.holder()
+            && holder.ticket.client != ticket.client
+        {
+            let detail = format!("the volume {} is in use by the client {}", self.shared.name, holder.client_name);
+            return Err(Refusal::new(FsError::VolumeInUse, detail));
+        }
+        self.full.refusal(false).map_or(Ok(()), Err)?;
+        let (batch, granted) = clients::attach(&self.overlay, ticket.client, &client_name, confirmed_below)?;
+        self.add(batch);
+        // From here on the records of an older attach are refused, also those in this group.
+        *self.shared.holder() = Some(Holder { ticket, client_name });
+        Ok(granted)
+    }
+
+    fn grant_fids(&mut self, ticket: Ticket) -> Result<FidRange, Refusal> {
+        self.shared.check(ticket)?;
+        self.full.refusal(true).map_or(Ok(()), Err)?;
+        let (batch, fids) = clients::grant_fids(&self.overlay, ticket.client)?;
+        self.add(batch);
+        Ok(fids)
+    }
+
+    /// Decides a record, or lets it wait: until a given time, or for as long as records may.
+    fn take(&mut self, apply: Apply, until: Option<Instant>) {
+        if let Err(refusal) = self.shared.check(apply.ticket) {
+            // Not for good: the client sends it again when it has attached again.
+            self.drop_content(&apply);
+            return self.answer(apply.answer, Err(refusal));
+        }
+        match replies::awaited(&self.overlay, &apply.request, |id| self.waiting.is_refused(id)) {
+            Ok(None) => self.apply(apply),
+            Ok(Some(_)) => match until {
+                Some(until) => self.waiting.put_back(apply, until),
+                None => {
+                    if let Err(apply) = self.waiting.park(apply, self.now) {
+                        self.refuse(apply, Refusal::new(FsError::Busy, "too many records wait for others"));
+                    }
+                }
+            },
+            Err(refusal) => self.refuse(apply, refusal),
+        }
+    }
+
+    fn apply(&mut self, apply: Apply) {
+        let read_only = self.shared.file.read_only.then(|| Refusal::from(FsError::ReadOnly));
+        let closed = read_only.or_else(|| self.full.refusal(directory::grows(&apply.request.record.op)));
+        let content = apply.content.clone();
+        match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, closed) {
+            Ok(Decision::Known(reply)) => {
+                self.drop_content(&apply);
+                self.answer(apply.answer, Ok(reply));
+            }
+            Ok(Decision::Apply(applied)) => {
+                self.decided += 1;
+                self.add(applied.batch);
+                self.freed.extend(applied.freed);
+                self.answer(apply.answer, Ok(applied.reply));
+            }
+            Err(refusal) => self.refuse(apply, refusal),
+        }
+    }
+
+    fn refuse(&mut self, apply: Apply, refusal: Refusal) {
+        if refusal.error == FsError::StoreIdReused {
+            tracing::error!(volume = %self.shared.name, %refusal, "a client used a record's id twice");
+        }
+        self.decided += 1;
+        self.waiting.refuse(apply.request.record.id);
+        self.drop_content(&apply);
+        self.answer(apply.answer, Err(refusal));
+    }
+
+    fn drop_content(&mut self, apply: &Apply) {
+        self.unwanted.extend(content_file(apply));
+    }
+
+    fn add(&mut self, batch: Batch) {
+        self.overlay.absorb(&batch);
+        self.batches.push(batch);
+    }
+
+    fn answer<T: 's>(&mut self, answer: Answer<T>, reply: Result<T, Refusal>) {
+        self.answers.push(Box::new(move |committed| {
+            let _ = answer.send(committed.clone().and(reply));
+        }));
+    }
+}
+
+/// The content file that a store brought, if it brought one.
+fn content_file(apply: &Apply) -> Option<ContentId> {
+    match apply.content.as_ref()?.body {
+        ContentBody::Bytes(_) => None,
+        ContentBody::File(serial) => Some(ContentId { fid: apply.request.record.op.fid(), serial }),
+    }
+}
+
+/// What a failed commit means for all who waited for it. Whether it happened is not known: the volume must be opened
+/// again.
+fn refuse(shared: &Shared, error: &LoggedIndexError) -> Refusal {
+    tracing::error!(volume = %shared.name, %error, "a commit failed");
+    let number = match error {
+        LoggedIndexError::Damaged { .. } | LoggedIndexError::Malformed { .. } => FsError::VolumeDamaged,
+        LoggedIndexError::Poisoned
+        | LoggedIndexError::Refused(_)
+        | LoggedIndexError::Gone { .. }
+        | LoggedIndexError::Unrecoverable { .. }
+        | LoggedIndexError::Shortened { .. }
+        | LoggedIndexError::Io(_)
+        | LoggedIndexError::Index(_) => FsError::Io,
+    };
+    Refusal::new(number, format!("the volume {} failed, restart the server: {error}", shared.name))
+}

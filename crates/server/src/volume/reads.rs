@@ -1,0 +1,192 @@
+//! Reads: what a volume holds, as committed. They never wait for a commit.
+//!
+//! A commit may happen between two looks at the index. An answer that needs several is taken again if the directory
+//! it is about has changed meanwhile, so it always belongs to the version it names.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mafs_durable::DiskFile;
+use mafs_proto::call::{FetchRequest, LookupReply, ReadDirPage, ReadDirRequest};
+use mafs_proto::{ChangeNumber, Entry, Fid, FsError, Kind, Name, Object};
+
+use super::{Shared, Volume};
+use crate::core::{Node, Overlay, Refusal, Transaction, tables};
+use crate::store::refuse_io;
+
+/// How often an answer is taken again because the directory or file changed meanwhile.
+const ATTEMPTS_MAX: usize = 16;
+
+/// Entries of a page stop after this many bytes of symlink targets.
+const PAGE_TARGET_BYTES_MAX: usize = 128 * 1024;
+
+/// A content, ready to be read.
+pub(crate) enum Reading {
+    /// All of it.
+    Bytes(Bytes),
+    /// A file with this many bytes; it can be read to its end even if the content is replaced meanwhile.
+    File { file: Arc<dyn DiskFile>, size: u64 },
+}
+
+impl Volume {
+    /// The root directory, and the last change.
+    pub(crate) fn root(&self) -> Result<(Object, ChangeNumber), Refusal> {
+        let root = Fid::root(self.shared.file.id());
+        self.shared.read(|transaction| Ok((transaction.node(root)?.object(root), transaction.state()?.change)))
+    }
+
+    /// Those of `fids` that exist, in their order.
+    pub(crate) fn objects(&self, fids: &[Fid]) -> Result<Vec<Object>, Refusal> {
+        self.shared.read(|transaction| {
+            let mut objects = Vec::with_capacity(fids.len());
+            for fid in fids {
+                objects.extend(existing(transaction, *fid)?);
+            }
+            Ok(objects)
+        })
+    }
+
+    /// What `name` means in `parent`.
+    pub(crate) fn lookup(&self, parent: Fid, name: &Name) -> Result<LookupReply, Refusal> {
+        self.shared.read_directory(parent, |transaction, directory| {
+            let object = match transaction.entry(parent, name)? {
+                None => None,
+                Some(fid) => match existing(transaction, fid)? {
+                    Some(object) => Some(object),
+                    None => return Ok(None),
+                },
+            };
+            Ok(Some(LookupReply { object, parent_version: directory.status.data_version }))
+        })
+    }
+
+    /// Entries of a directory.
+    pub(crate) fn read_dir(&self, request: &ReadDirRequest) -> Result<ReadDirPage, Refusal> {
+        self.shared.read_directory(request.fid, |transaction, directory| {
+            let entries = self.shared.entries(transaction, request)?;
+            Ok(entries.map(|(entries, end)| ReadDirPage { directory: directory.object(request.fid), entries, end }))
+        })
+    }
+
+    /// A file and its content.
+    ///
+    /// # Errors
+    /// `VersionGone` if another version is wanted than the present one.
+    pub(crate) fn open_content(&self, request: &FetchRequest) -> Result<(Object, Reading), Refusal> {
+        let fid = request.fid;
+        for _ in 0..ATTEMPTS_MAX {
+            let node = self.shared.read(|transaction| transaction.node(fid))?;
+            if node.status.kind != Kind::File {
+                let number = if node.is_directory() { FsError::IsDirectory } else { FsError::WrongKind };
+                return Err(Refusal::new(number, format!("the object {fid} is not a file")));
+            }
+            let version = node.status.data_version;
+            if request.data_version.is_some_and(|wanted| wanted != version) {
+                return Err(Refusal::new(FsError::VersionGone, format!("the file {fid} is at version {}", version.0)));
+            }
+            if let Some(reading) = self.shared.reading(fid, &node)? {
+                return Ok((node.object(fid), reading));
+            }
+        }
+        Err(busy(fid))
+    }
+}
+
+impl Shared {
+    /// Looks at the committed state.
+    pub(super) fn read<T>(&self, look: impl FnOnce(&Transaction<'_>) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let overlay = Overlay::new(self.file.id(), self.index.index());
+        look(&overlay.begin())
+    }
+
+    /// Looks at a directory until it has not changed while it was looked at; `None` from `look` means that it must
+    /// have.
+    fn read_directory<T>(
+        &self,
+        fid: Fid,
+        look: impl Fn(&Transaction<'_>, &Node) -> Result<Option<T>, Refusal>,
+    ) -> Result<T, Refusal> {
+        self.read(|transaction| {
+            for _ in 0..ATTEMPTS_MAX {
+                let before = transaction.node(fid)?;
+                if !before.is_directory() {
+                    return Err(Refusal::new(FsError::NotDirectory, format!("the object {fid} is not a directory")));
+                }
+                let found = look(transaction, &before)?;
+                let after = transaction.node(fid)?;
+                if let Some(found) = found
+                    && before.status.data_version == after.status.data_version
+                {
+                    return Ok(found);
+                }
+            }
+            Err(busy(fid))
+        })
+    }
+
+    /// A page of entries and whether they are the last; `None` if the directory changed meanwhile.
+    fn entries(
+        &self,
+        transaction: &Transaction<'_>,
+        request: &ReadDirRequest,
+    ) -> Result<Option<(Vec<Entry>, bool)>, Refusal> {
+        let prefix = tables::entries(request.fid);
+        let after = request.after.as_ref().map(|name| tables::entry(request.fid, name));
+        let limit = request.entries_max as usize;
+        let found = self.index.index().scan(&prefix, after.as_deref(), limit)?;
+        let mut end = found.len() < limit;
+        let (mut entries, mut target_bytes) = (Vec::with_capacity(found.len()), 0);
+        for (key, value) in found {
+            if target_bytes > PAGE_TARGET_BYTES_MAX {
+                end = false;
+                break;
+            }
+            let damaged = || Refusal::damaged(&format!("an entry of {}", request.fid));
+            let name = Name::new(key.get(prefix.len()..).unwrap_or_default().to_vec()).map_err(|_| damaged())?;
+            let fid = tables::parse_fid(self.file.id(), &value).ok_or_else(damaged)?;
+            let Some(object) = existing(transaction, fid)? else { return Ok(None) };
+            target_bytes += object.target.as_ref().map_or(0, |target| target.as_bytes().len());
+            entries.push(Entry { name, object });
+        }
+        Ok(Some((entries, end)))
+    }
+
+    /// The content of a file; `None` if it has been replaced meanwhile.
+    fn reading(&self, fid: Fid, node: &Node) -> Result<Option<Reading>, Refusal> {
+        let size = node.status.size;
+        match node.content_file(fid) {
+            Some(id) => match self.contents.read(id) {
+                Ok(file) => Ok(Some(Reading::File { file, size })),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.replaced_or_lost(fid, node),
+                Err(error) => Err(refuse_io("open a content", &error)),
+            },
+            None if size == 0 => Ok(Some(Reading::Bytes(Bytes::new()))),
+            None => match self.index.index().get(&tables::inline(fid, node.status.data_version))? {
+                Some(bytes) => Ok(Some(Reading::Bytes(bytes.into()))),
+                None => self.replaced_or_lost(fid, node),
+            },
+        }
+    }
+
+    /// Tells a content that was replaced since `node` was read from one that is not where it should be.
+    fn replaced_or_lost(&self, fid: Fid, node: &Node) -> Result<Option<Reading>, Refusal> {
+        if self.read(|transaction| transaction.node(fid))?.content != node.content {
+            return Ok(None);
+        }
+        tracing::error!(volume = %self.name, %fid, "the content of a file is missing");
+        Err(Refusal::new(FsError::Io, format!("the content of the file {fid} is missing on the server")))
+    }
+}
+
+/// The object, if it exists.
+fn existing(transaction: &Transaction<'_>, fid: Fid) -> Result<Option<Object>, Refusal> {
+    match transaction.node(fid) {
+        Ok(node) => Ok(Some(node.object(fid))),
+        Err(refusal) if refusal.error == FsError::Stale => Ok(None),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+fn busy(fid: Fid) -> Refusal {
+    Refusal::new(FsError::Busy, format!("the object {fid} changes too fast to be read"))
+}
