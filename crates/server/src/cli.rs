@@ -1,0 +1,252 @@
+//! The command line of `mafs-server`.
+
+mod run;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use mafs_proto::VolumeName;
+use tracing_subscriber::EnvFilter;
+
+use crate::admin::{self, VolumeSummary};
+use crate::{ListenAddress, ServerError, default_data_dir};
+
+/// The mafs file server.
+#[derive(Parser, Debug)]
+#[command(name = "mafs-server", version)]
+pub struct Cli {
+    /// Log more; MAFS_LOG chooses exactly what.
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Make a data directory, with a volume `home`.
+    Init {
+        /// Missing or empty.
+        dir: PathBuf,
+    },
+    /// Serve a data directory; a missing or empty one is made first.
+    Run(RunArgs),
+    /// Manage volumes, while the server does not run.
+    Volume {
+        #[command(flatten)]
+        data: DataArg,
+        #[command(subcommand)]
+        command: VolumeCommand,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct RunArgs {
+    #[command(flatten)]
+    data: DataArg,
+    /// Where to listen: IP:PORT, HOST:PORT or unix:/PATH; may be given several times.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6237")]
+    listen: Vec<ListenAddress>,
+    /// Also listen where other machines can connect, although the connection is not encrypted yet.
+    #[arg(long)]
+    insecure: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct DataArg {
+    /// The data directory [default: /var/lib/mafs for root, else $XDG_DATA_HOME/mafs/server].
+    #[arg(long = "data", value_name = "DIR", global = true)]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+enum VolumeCommand {
+    /// Add an empty volume.
+    Add {
+        /// 1 to 64 of A-Z a-z 0-9 . _ -
+        #[arg(value_parser = VolumeName::new)]
+        name: VolumeName,
+    },
+    /// List the volumes.
+    List {
+        /// As JSON, for programs.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a volume.
+    #[command(group = clap::ArgGroup::new("change").required(true))]
+    Set {
+        /// The volume.
+        #[arg(value_parser = VolumeName::new)]
+        name: VolumeName,
+        /// Take no changes.
+        #[arg(long, group = "change")]
+        ro: bool,
+        /// Take changes.
+        #[arg(long, group = "change")]
+        rw: bool,
+    },
+    /// Remove a volume with everything in it.
+    Rm {
+        /// The volume.
+        #[arg(value_parser = VolumeName::new)]
+        name: VolumeName,
+        /// Also if it is not empty or cannot be opened.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Runs the command line of this process; the exit code is as the manual says: 0 ok, 1 failed, 2 usage, 6 not found,
+/// 8 damage found, 75 try again.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log(cli.verbose);
+    match cli.execute() {
+        Ok(code) => code,
+        Err(error) => {
+            report(&error, cli.verbose);
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+impl Cli {
+    fn execute(&self) -> Result<ExitCode, ServerError> {
+        match &self.command {
+            Command::Init { dir } => {
+                admin::init(dir)?;
+                print(&format!("{} is ready: start with `mafs-server run --data {0}`", dir.display()))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Command::Run(args) => {
+                let storage = args.data.dir()?;
+                run::run(&storage, &args.listen, args.insecure)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Command::Volume { data, command } => command.execute(&data.dir()?),
+        }
+    }
+}
+
+impl DataArg {
+    fn dir(&self) -> Result<PathBuf, ServerError> {
+        self.dir.clone().or_else(default_data_dir).ok_or(ServerError::NoDataDirectory)
+    }
+}
+
+impl VolumeCommand {
+    fn execute(&self, data: &std::path::Path) -> Result<ExitCode, ServerError> {
+        match self {
+            Self::Add { name } => admin::add_volume(data, name)?,
+            Self::Set { name, ro, rw: _ } => admin::set_read_only(data, name, *ro)?,
+            Self::Rm { name, force } => admin::remove(data, name, *force)?,
+            Self::List { json } => {
+                let volumes = admin::volumes(data)?;
+                print(&if *json { as_json(&volumes)? } else { as_table(&volumes) })?;
+                let damaged = volumes.iter().any(|volume| volume.damage.is_some());
+                return Ok(if damaged { ExitCode::from(DAMAGE_FOUND) } else { ExitCode::SUCCESS });
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn as_json(volumes: &[VolumeSummary]) -> Result<String, ServerError> {
+    serde_json::to_string_pretty(volumes).map_err(|error| ServerError::io("write JSON", error.into()))
+}
+
+fn as_table(volumes: &[VolumeSummary]) -> String {
+    let width = volumes.iter().map(|volume| volume.name.len()).chain([4]).max().unwrap_or_default();
+    let mut lines = vec![format!("{:<width$}  {:>12}  {:>16}  STATE", "NAME", "OBJECTS", "BYTES")];
+    for volume in volumes {
+        let state = match (&volume.damage, volume.read_only) {
+            (Some(damage), _) => damage.as_str(),
+            (None, true) => "read-only",
+            (None, false) => "ok",
+        };
+        lines.push(format!("{:<width$}  {:>12}  {:>16}  {state}", volume.name, volume.objects, volume.used_bytes));
+    }
+    lines.join("\n")
+}
+
+/// Prints a line for people or programs; a reader that has gone away (`| head`) is no error.
+fn print(text: &str) -> Result<(), ServerError> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(ServerError::io("print", error)),
+        _ => Ok(()),
+    }
+}
+
+fn start_log(verbose: bool) {
+    let default = if verbose { "mafs_server=debug,mafs_arpc=debug,mafs_durable=debug,info" } else { "info" };
+    let filter = EnvFilter::try_from_env("MAFS_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+}
+
+/// One line; with `-v` the chain of causes below it.
+fn report(error: &ServerError, verbose: bool) {
+    let mut stderr = std::io::stderr();
+    let _ = writeln!(stderr, "mafs-server: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause.filter(|_| verbose) {
+        let _ = writeln!(stderr, "  caused by: {error}");
+        cause = error.source();
+    }
+}
+
+const DAMAGE_FOUND: u8 = 8;
+
+fn exit_code(error: &ServerError) -> u8 {
+    match error {
+        ServerError::BadAddress { .. } | ServerError::NotLoopback { .. } | ServerError::NoDataDirectory => 2,
+        ServerError::NoVolume(_) | ServerError::NotInitialised { .. } => 6,
+        ServerError::Damaged { .. } | ServerError::Volume { .. } => DAMAGE_FOUND,
+        ServerError::InUse { .. } => 75,
+        ServerError::NotDataDirectory { .. }
+        | ServerError::Initialised { .. }
+        | ServerError::Format { .. }
+        | ServerError::VolumeExists(_)
+        | ServerError::VolumeNotEmpty { .. }
+        | ServerError::Io { .. } => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn set_needs_exactly_one_change() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["mafs-server", "volume", "set", "v"], args].concat());
+        assert!(parse(&["--ro"]).is_ok());
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["--ro", "--rw"]).is_err());
+    }
+
+    #[test]
+    fn data_may_be_given_before_or_after_the_volume_command() {
+        assert!(Cli::try_parse_from(["mafs-server", "volume", "--data", "/d", "list"]).is_ok());
+        assert!(Cli::try_parse_from(["mafs-server", "volume", "list", "--data", "/d", "--json"]).is_ok());
+    }
+
+    #[test]
+    fn every_error_has_the_exit_code_of_the_manual() {
+        let name = VolumeName::new("v").unwrap();
+        assert_eq!(exit_code(&ServerError::NoVolume(name.clone())), 6);
+        assert_eq!(exit_code(&ServerError::VolumeExists(name)), 1);
+        assert_eq!(exit_code(&ServerError::InUse { path: "/d".into() }), 75);
+        assert_eq!(exit_code(&ServerError::NotLoopback { address: "0.0.0.0:1".to_owned() }), 2);
+    }
+}

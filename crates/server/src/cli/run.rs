@@ -1,0 +1,54 @@
+//! `mafs-server run`: the server in the foreground, until TERM or INT.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mafs_arpc::BootClock;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::{DirStorage, ListenAddress, Server, ServerConfig, ServerError};
+
+/// Worker threads: blocking work brings its own, so these only move frames and decide.
+const WORKERS: usize = 2;
+
+/// Serves until a signal says to stop.
+pub(super) fn run(data: &Path, addresses: &[ListenAddress], insecure: bool) -> Result<(), ServerError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
+    let runtime = runtime.map_err(|source| ServerError::io("start the runtime", source))?;
+    runtime.block_on(serve(data, addresses, insecure))
+}
+
+async fn serve(data: &Path, addresses: &[ListenAddress], insecure: bool) -> Result<(), ServerError> {
+    let handler = |kind| signal(kind).map_err(|source| ServerError::io("handle signals", source));
+    let (mut term, mut interrupt) = (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
+    let storage = DirStorage::open(data)?;
+    let mut listeners = Vec::new();
+    for address in addresses {
+        listeners.push((address, address.bind(insecure).await?));
+    }
+    if !storage.is_initialised()? {
+        tracing::info!("{} is empty: making a data directory with a volume `home`", data.display());
+    }
+    let server = Server::open(Arc::new(storage), Arc::new(BootClock), ServerConfig::default())?;
+    let mut serving = JoinSet::new();
+    for (address, listener) in listeners {
+        match listener.local_address() {
+            Some(bound) => tracing::info!("listening on {bound}"),
+            None => tracing::info!("listening on {address}"),
+        }
+        serving.spawn(Arc::clone(&server).serve(listener));
+    }
+    tracing::info!(
+        data = %data.display(), server = %server.id(), epoch = server.epoch().0,
+        "serving {}", server.volumes().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    );
+    tokio::select! {
+        _ = term.recv() => tracing::info!("stopping on TERM"),
+        _ = interrupt.recv() => tracing::info!("stopping on INT"),
+        _ = serving.join_next() => tracing::error!("stopping: a listener failed"),
+    }
+    server.shutdown().await;
+    tracing::info!("stopped");
+    Ok(())
+}

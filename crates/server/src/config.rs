@@ -1,0 +1,53 @@
+//! The server's limits.
+
+use mafs_durable::LoggedIndexConfig;
+
+/// How a [`Server`](crate::Server) behaves. The defaults suit a disk of some gigabytes and one machine's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServerConfig {
+    space_reserve_bytes: u64,
+    sessions_max: usize,
+    index: LoggedIndexConfig,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self { space_reserve_bytes: 64 * 1024 * 1024, sessions_max: 1024, index: LoggedIndexConfig::default() }
+    }
+}
+
+impl ServerConfig {
+    /// Room on the disk that contents may not use, in bytes, so that a full disk never stops the journal. Default 64
+    /// MB, which is one journal segment; the last quarter of it is kept even from removals.
+    #[must_use]
+    pub fn with_space_reserve_bytes(mut self, bytes: u64) -> Self {
+        self.space_reserve_bytes = bytes;
+        self
+    }
+
+    /// Connections at one time; more are turned away. Default 1,024.
+    #[must_use]
+    pub fn with_sessions_max(mut self, sessions: usize) -> Self {
+        self.sessions_max = sessions;
+        self
+    }
+
+    /// Sizes of journals and checkpoints.
+    #[must_use]
+    pub fn with_index(mut self, index: LoggedIndexConfig) -> Self {
+        self.index = index;
+        self
+    }
+
+    pub(crate) fn space_reserve_bytes(&self) -> u64 {
+        self.space_reserve_bytes
+    }
+
+    pub(crate) fn sessions_max(&self) -> usize {
+        self.sessions_max
+    }
+
+    pub(crate) fn index(&self) -> LoggedIndexConfig {
+        self.index
+    }
+}

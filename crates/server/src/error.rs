@@ -1,0 +1,111 @@
+//! Why a server cannot start, or an administrator's command cannot be done.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use mafs_durable::LoggedIndexError;
+use mafs_proto::VolumeName;
+
+/// The error of everything that is not a call of a client. Each is one line: what failed, on what, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Another process uses the data directory.
+    #[error("{} is in use by another mafs-server: stop that one first", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory holds something that is not ours.
+    #[error("{} is not empty and not a mafs data directory (it holds {found:?}): choose another", path.display())]
+    NotDataDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Something in it.
+        found: OsString,
+    },
+    /// There is a data directory already.
+    #[error("{} is a mafs data directory already", path.display())]
+    Initialised {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no data directory yet.
+    #[error("{} is not a mafs data directory: make one with `mafs-server init`", path.display())]
+    NotInitialised {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// No `--data`, and no default for this user.
+    #[error("there is no default data directory without a home directory: give one with --data")]
+    NoDataDirectory,
+    /// The data directory has another layout.
+    #[error("the data directory has format {found}, this version knows {known}: use the version that wrote it")]
+    Format {
+        /// Its format.
+        found: u32,
+        /// What this build knows.
+        known: u32,
+    },
+    /// A file of the data directory makes no sense.
+    #[error("{path} is damaged: {why}: restore it from a backup")]
+    Damaged {
+        /// The file, below the data directory.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A volume's journal or index cannot be opened.
+    #[error("the volume {name} cannot be opened: {source}")]
+    Volume {
+        /// The volume.
+        name: VolumeName,
+        /// Why not.
+        source: LoggedIndexError,
+    },
+    /// No volume has this name.
+    #[error("there is no volume {0}: `mafs-server volume list` shows those that are")]
+    NoVolume(VolumeName),
+    /// A volume has this name already.
+    #[error("the volume {0} exists already")]
+    VolumeExists(VolumeName),
+    /// The volume to be removed is not empty.
+    #[error("the volume {name} holds {objects} files and directories: remove it with --force")]
+    VolumeNotEmpty {
+        /// The volume.
+        name: VolumeName,
+        /// Objects beside the root.
+        objects: u64,
+    },
+    /// An address that nobody can listen on.
+    #[error("{address:?} is no address to listen on: {why}")]
+    BadAddress {
+        /// As given.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An address that others could reach.
+    #[error(
+        "{address} is reachable from other machines and the connection is not encrypted yet: listen on a loopback \
+         address or a UNIX socket, or accept the risk with --insecure"
+    )]
+    NotLoopback {
+        /// The address.
+        address: String,
+    },
+    /// The disk or the network failed.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl ServerError {
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source }
+    }
+}

@@ -1,0 +1,194 @@
+//! Server: the volumes of one data directory, served over any carriers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mafs_arpc::carrier::Carrier;
+use mafs_arpc::carrier::grpc::Listener;
+use mafs_arpc::{Config, IncomingCall, Peer};
+use mafs_proto::{Clock, FsError, Generation, ServerEpoch, ServerId, VolumeName};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::core::Refusal;
+use crate::service;
+use crate::session::Session;
+use crate::store::{Identity, ListedVolume, Storage, list_volumes};
+use crate::volume::Volume;
+use crate::{ServerConfig, ServerError, admin};
+
+/// Calls that are under way at shutdown may take this long to end; what they wait for is at most a few commits.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// A running file server. Dropping it without [`Server::shutdown`] is like kill -9: nothing is lost that was answered.
+pub struct Server {
+    id: ServerId,
+    epoch: ServerEpoch,
+    clock: Arc<dyn Clock>,
+    volumes: BTreeMap<VolumeName, Slot>,
+    attaches: AtomicU64,
+    sessions: Arc<Semaphore>,
+    sessions_max: usize,
+    stopping: watch::Sender<bool>,
+    /// Last, so that a lock on the data directory outlives everything that uses it.
+    _storage: Arc<dyn Storage>,
+}
+
+/// A volume, or why it cannot be served.
+enum Slot {
+    Serving(Arc<Volume>),
+    Damaged(String),
+}
+
+impl Server {
+    /// Starts a server on a data directory; an empty one is made first, with a volume `home`. Must be called in a
+    /// tokio runtime; blocks while journals are replayed. A volume that cannot be opened is reported and refuses its
+    /// clients; others serve.
+    ///
+    /// # Errors
+    /// [`ServerError`] if the data directory as a whole cannot be used.
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+        config: ServerConfig,
+    ) -> Result<Arc<Self>, ServerError> {
+        let disk = storage.disk();
+        let mut identity = match Identity::load(&*disk)? {
+            Some(identity) => identity,
+            None => admin::initialise(&*storage, clock.wall())?,
+        };
+        identity.epoch = ServerEpoch(identity.epoch.0 + 1);
+        identity.save(&*disk)?;
+        let mut volumes = BTreeMap::new();
+        for (name, file) in list_volumes(&*disk)? {
+            let slot = Slot::open(&*storage, (name.clone(), file), identity.epoch, &config, &clock);
+            volumes.insert(name, slot);
+        }
+        Ok(Arc::new(Self {
+            id: identity.id,
+            epoch: identity.epoch,
+            clock,
+            volumes,
+            attaches: AtomicU64::new(0),
+            sessions: Arc::new(Semaphore::new(config.sessions_max())),
+            sessions_max: config.sessions_max(),
+            stopping: watch::Sender::new(false),
+            _storage: storage,
+        }))
+    }
+
+    /// Serves the connections of a listener, until the listener closes or the server shuts down.
+    pub async fn serve(self: Arc<Self>, mut listener: Listener) {
+        let mut stopping = self.stopping.subscribe();
+        loop {
+            tokio::select! {
+                carrier = listener.accept() => match carrier {
+                    Some(carrier) => drop(tokio::spawn(Self::serve_connection(Arc::clone(&self), carrier))),
+                    None => return,
+                },
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
+        }
+    }
+
+    /// Serves one connection until it ends or the server shuts down.
+    pub async fn serve_connection(self: Arc<Self>, carrier: Carrier) {
+        let (peer, mut incoming) = Peer::start(carrier, Config::default(), Arc::clone(&self.clock));
+        let Ok(_place) = Arc::clone(&self.sessions).try_acquire_owned() else {
+            tracing::warn!(sessions = self.sessions_max, "a connection was turned away: there are too many");
+            peer.close(if *self.stopping.borrow() { "the server is shutting down" } else { "too many connections" });
+            return;
+        };
+        let session = Arc::new(Session::new());
+        let mut stopping = self.stopping.subscribe();
+        let mut calls = JoinSet::new();
+        loop {
+            tokio::select! {
+                call = incoming.next() => match call {
+                    Some(call) => drop(calls.spawn(self.clone().answer(Arc::clone(&session), call))),
+                    None => break,
+                },
+                Some(_) = calls.join_next() => {}
+                _ = stopping.wait_for(|stopping| *stopping) => break,
+            }
+        }
+        if *self.stopping.borrow() {
+            // The bound is for callers that do not take their payload.
+            let _ = tokio::time::timeout(DRAIN_MAX, async { while calls.join_next().await.is_some() {} }).await;
+            peer.close("the server is shutting down");
+        }
+        session.end();
+    }
+
+    /// Ends the server: connections are told, commits finish, indexes are closed so that the next start replays
+    /// nothing.
+    pub async fn shutdown(&self) {
+        self.stopping.send_replace(true);
+        let all = u32::try_from(self.sessions_max).unwrap_or(u32::MAX);
+        // Connections drain within DRAIN_MAX each; one that does not is cut off when its volume stops.
+        let _ = tokio::time::timeout(DRAIN_MAX + Duration::from_secs(1), self.sessions.acquire_many(all)).await;
+        self.sessions.close();
+        for slot in self.volumes.values() {
+            if let Slot::Serving(volume) = slot {
+                volume.stop().await;
+            }
+        }
+    }
+
+    /// The volumes that are served.
+    pub fn volumes(&self) -> impl Iterator<Item = &VolumeName> {
+        self.volumes.iter().filter(|(_, slot)| matches!(slot, Slot::Serving(_))).map(|(name, _)| name)
+    }
+
+    /// Who this server is.
+    #[must_use]
+    pub fn id(&self) -> ServerId {
+        self.id
+    }
+
+    /// Which of its starts this is.
+    #[must_use]
+    pub fn epoch(&self) -> ServerEpoch {
+        self.epoch
+    }
+
+    /// The volume of this name.
+    pub(crate) fn volume(&self, name: &VolumeName) -> Result<&Arc<Volume>, Refusal> {
+        match self.volumes.get(name) {
+            Some(Slot::Serving(volume)) => Ok(volume),
+            Some(Slot::Damaged(why)) => Err(Refusal::new(FsError::VolumeDamaged, why.clone())),
+            None => Err(Refusal::new(FsError::NoVolume, format!("the server has no volume {name}"))),
+        }
+    }
+
+    /// A number for one more attach: higher than all before, those of earlier starts included.
+    pub(crate) fn next_generation(&self) -> Generation {
+        let attach = self.attaches.fetch_add(1, Ordering::Relaxed);
+        Generation((self.epoch.0 << 32) + attach + 1)
+    }
+
+    async fn answer(self: Arc<Self>, session: Arc<Session>, call: IncomingCall) {
+        service::answer(&self, &session, call).await;
+    }
+}
+
+impl Slot {
+    fn open(
+        storage: &dyn Storage,
+        (name, file): ListedVolume,
+        epoch: ServerEpoch,
+        config: &ServerConfig,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
+        let opened = file.and_then(|file| Volume::open(storage, &name, file, epoch, config, Arc::clone(clock)));
+        match opened {
+            Ok(volume) => Self::Serving(Arc::new(volume)),
+            Err(error) => {
+                tracing::error!(volume = %name, "{error}; it is not served");
+                Self::Damaged(error.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Service: parses calls, does them, answers. One task per call, so no call waits for another's disk.
+//!
+//! Every body is hostile until parsed; what does not parse ends the call, not the session (invariant 10).
+
+mod attach;
+mod content;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mafs_arpc::{IncomingCall, Payload, blocking};
+use mafs_proto::call::{
+    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
+    GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, StatFsRequest,
+};
+use mafs_proto::{FsError, Method, Wire};
+
+use crate::core::Refusal;
+use crate::server::Server;
+use crate::session::Session;
+use crate::volume::Reading;
+use content::ContentReader;
+
+/// What goes back: the body, the payload, and what produces the payload while it is sent.
+struct Answer {
+    body: Bytes,
+    payload: Payload,
+    reader: Option<ContentReader>,
+}
+
+/// Does one call and answers it.
+pub(crate) async fn answer(server: &Arc<Server>, session: &Arc<Session>, mut call: IncomingCall) {
+    match dispatch(server, session, &mut call).await {
+        Ok(Answer { body, payload, reader }) => {
+            call.reply(0, body, payload);
+            if let Some(reader) = reader {
+                reader.run().await;
+            }
+        }
+        Err(refusal) => {
+            tracing::debug!(method = call.method, error = ?refusal.error, %refusal, "refused");
+            let detail = ErrorDetail { message: refusal.detail };
+            call.reply(refusal.error.number(), detail.encode(), Payload::None);
+        }
+    }
+}
+
+async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut IncomingCall) -> Result<Answer, Refusal> {
+    let Some(method) = Method::from_number(call.method) else {
+        return Err(Refusal::new(FsError::NoMethod, format!("the server does not know the call {}", call.method)));
+    };
+    let body = std::mem::take(&mut call.body);
+    match method {
+        Method::Attach => reply(attach::attach(server, session, Wire::decode(body)?).await?),
+        Method::Detach => {
+            DetachRequest::decode(body)?;
+            session.detach();
+            reply(DetachReply)
+        }
+        Method::GrantFids => {
+            GrantFidsRequest::decode(body)?;
+            let attached = session.attachment()?;
+            reply(GrantFidsReply { fids: attached.volume.grant_fids(attached.ticket).await? })
+        }
+        Method::GetStatus => {
+            let request = GetStatusRequest::decode(body)?;
+            let volume = session.attachment()?.volume;
+            reply(GetStatusReply { objects: blocking(|| volume.objects(&request.fids))? })
+        }
+        Method::Lookup => {
+            let request = LookupRequest::decode(body)?;
+            let volume = session.attachment()?.volume;
+            reply(blocking(|| volume.lookup(request.parent, &request.name))?)
+        }
+        Method::ReadDir => {
+            let request = ReadDirRequest::decode(body)?;
+            let volume = session.attachment()?.volume;
+            let page = blocking(|| volume.read_dir(&request))?;
+            Ok(Answer { body: ReadDirReply.encode(), payload: Payload::Bytes(page.encode()), reader: None })
+        }
+        Method::Fetch => fetch(session, FetchRequest::decode(body)?).await,
+        Method::Apply => apply(session, ApplyRequest::decode(body)?, call).await,
+        Method::StatFs => {
+            StatFsRequest::decode(body)?;
+            let volume = session.attachment()?.volume;
+            reply(blocking(|| volume.space())?)
+        }
+    }
+}
+
+async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, Refusal> {
+    let volume = session.attachment()?.volume;
+    let (object, reading) = blocking(|| volume.open_content(&request))?;
+    let body = FetchReply { object }.encode();
+    match reading {
+        Reading::Bytes(bytes) => {
+            let offset = usize::try_from(request.offset).unwrap_or(usize::MAX).min(bytes.len());
+            Ok(Answer { body, payload: Payload::Bytes(bytes.slice(offset..)), reader: None })
+        }
+        Reading::File { file, size } => {
+            let (reader, payload) = ContentReader::start(session.readers(), file, request.offset..size).await;
+            Ok(Answer { body, payload, reader: Some(reader) })
+        }
+    }
+}
+
+async fn apply(session: &Arc<Session>, request: ApplyRequest, call: &mut IncomingCall) -> Result<Answer, Refusal> {
+    let attached = session.attachment()?;
+    let content = content::receive(&attached, &request.record, &mut call.payload).await?;
+    let reply = match content {
+        content::Received::Known(reply) => reply,
+        content::Received::Content(content) => attached.volume.apply(attached.ticket, request, content).await?,
+    };
+    Ok(Answer { body: reply, payload: Payload::None, reader: None })
+}
+
+/// An answer without payload.
+fn reply<T: Wire>(reply: T) -> Result<Answer, Refusal> {
+    Ok(Answer { body: reply.encode(), payload: Payload::None, reader: None })
+}

@@ -1,0 +1,79 @@
+//! Attach: who may have a volume, and in which protocol version.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use mafs_arpc::blocking;
+use mafs_proto::call::{AttachReply, AttachRequest};
+use mafs_proto::{FsError, PROTOCOL_MAX, PROTOCOL_MIN};
+
+use crate::core::Refusal;
+use crate::server::Server;
+use crate::session::{Attachment, Session};
+use crate::volume::Ticket;
+
+pub(super) async fn attach(
+    server: &Arc<Server>,
+    session: &Session,
+    request: AttachRequest,
+) -> Result<AttachReply, Refusal> {
+    let theirs = request.protocol_min..=request.protocol_max;
+    let protocol = negotiate(PROTOCOL_MIN..=PROTOCOL_MAX, theirs).inspect_err(|refusal| {
+        tracing::warn!(client = %request.client, name = request.client_name, "attach refused: {refusal}");
+    })?;
+    let volume = Arc::clone(server.volume(&request.volume)?);
+    let ticket = Ticket { client: request.client, generation: server.next_generation() };
+    let granted = volume.attach(ticket, request.client_name.clone(), request.confirmed_below).await?;
+    session.attach(Attachment { volume: Arc::clone(&volume), ticket })?;
+    let (root, change) = blocking(|| volume.root())?;
+    tracing::info!(
+        volume = %volume.name(), client = %request.client, name = request.client_name, generation = ticket.generation.0,
+        "attached"
+    );
+    Ok(AttachReply {
+        protocol,
+        server: server.id(),
+        epoch: server.epoch(),
+        history: volume.file().history(),
+        incarnation: granted.incarnation,
+        generation: ticket.generation,
+        change,
+        root,
+        fids: granted.fids,
+    })
+}
+
+/// The newest version that both speak.
+fn negotiate(ours: RangeInclusive<u32>, theirs: RangeInclusive<u32>) -> Result<u32, Refusal> {
+    let newest = *ours.end().min(theirs.end());
+    if newest >= *ours.start().max(theirs.start()) {
+        return Ok(newest);
+    }
+    let detail = format!(
+        "the client speaks protocol versions {} to {}, the server {} to {}: update the older of the two",
+        theirs.start(),
+        theirs.end(),
+        ours.start(),
+        ours.end()
+    );
+    Err(Refusal::new(FsError::ProtocolMismatch, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_common_version_is_spoken() {
+        assert_eq!(negotiate(1..=3, 2..=9).unwrap(), 3);
+        assert_eq!(negotiate(1..=3, 1..=1).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_mismatch_names_both_ranges() {
+        let refusal = negotiate(1..=2, 3..=4).unwrap_err();
+        assert_eq!(refusal.error, FsError::ProtocolMismatch);
+        assert!(refusal.detail.contains("3 to 4") && refusal.detail.contains("1 to 2"), "{refusal}");
+        assert!(negotiate(1..=2, RangeInclusive::new(2, 1)).is_err());
+    }
+}

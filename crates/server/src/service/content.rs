@@ -1,0 +1,132 @@
+//! Contents on their way in and out: a few pieces in memory at a time, never a whole file.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use mafs_arpc::{Payload, PayloadError, PayloadReader, PayloadWriter, blocking};
+use mafs_durable::DiskFile;
+use mafs_proto::{CmlOp, CmlRecord, Fid, FsError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::core::edit::ContentBody;
+use crate::core::{NewContent, Refusal};
+use crate::session::Attachment;
+use crate::store::{INLINE_BYTES_MAX, Spool};
+
+/// Bytes read from a content file at a time: the largest chunk of arpc, so that each piece is one frame.
+const PIECE_BYTES: u64 = 256 * 1024;
+
+/// Spooled at a time: handing over to another thread costs as much as copying some 100 KB.
+const SPOOL_BYTES: usize = 512 * 1024;
+
+/// What came with a record.
+pub(super) enum Received {
+    /// The record has been applied before; this was the reply, and its payload is not wanted again.
+    Known(Bytes),
+    /// A record without content, or with this one.
+    Content(Option<NewContent>),
+}
+
+/// Takes the content that belongs to a record. The payload of a record without content is not looked at.
+pub(super) async fn receive(
+    attached: &Attachment,
+    record: &CmlRecord,
+    payload: &mut PayloadReader,
+) -> Result<Received, Refusal> {
+    let CmlOp::Store { fid, size, .. } = record.op else { return Ok(Received::Content(None)) };
+    if let Some(reply) = blocking(|| attached.volume.known(attached.ticket, record))? {
+        return Ok(Received::Known(reply));
+    }
+    let content = match size {
+        0..=INLINE_BYTES_MAX => receive_inline(size, payload).await?,
+        _ => receive_spooled(attached, fid, size, payload).await?,
+    };
+    Ok(Received::Content(Some(content)))
+}
+
+async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewContent, Refusal> {
+    let mut bytes = BytesMut::new();
+    while let Some(piece) = payload.read().await.map_err(cut_short)? {
+        if (bytes.len() + piece.len()) as u64 > size {
+            return Err(wrong_size(size));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    if bytes.len() as u64 != size {
+        return Err(wrong_size(size));
+    }
+    let bytes = bytes.freeze();
+    Ok(NewContent { size, hash: blake3::hash(&bytes).into(), body: ContentBody::Bytes(bytes) })
+}
+
+async fn receive_spooled(
+    attached: &Attachment,
+    fid: Fid,
+    size: u64,
+    payload: &mut PayloadReader,
+) -> Result<NewContent, Refusal> {
+    let mut spool: Spool = blocking(|| attached.volume.contents().spool(fid, size))?;
+    loop {
+        let pieces = payload.read_many(SPOOL_BYTES).await.map_err(cut_short)?;
+        if pieces.is_empty() {
+            return blocking(|| spool.finish());
+        }
+        blocking(|| pieces.iter().try_for_each(|piece| spool.write(piece)))?;
+    }
+}
+
+fn cut_short(error: PayloadError) -> Refusal {
+    Refusal::new(FsError::Malformed, error.to_string())
+}
+
+fn wrong_size(size: u64) -> Refusal {
+    Refusal::new(FsError::Malformed, format!("the content does not have the {size} bytes that its record says"))
+}
+
+/// Sends a part of a content file as payload.
+pub(super) struct ContentReader {
+    file: Arc<dyn DiskFile>,
+    range: Range<u64>,
+    writer: PayloadWriter,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl ContentReader {
+    /// Prepares to send `range` of a file, when it is this one's turn among the readers of its session.
+    pub(super) async fn start(readers: &Arc<Semaphore>, file: Arc<dyn DiskFile>, range: Range<u64>) -> (Self, Payload) {
+        // An error means that the semaphore is closed, which nobody does.
+        let permit = Arc::clone(readers).acquire_owned().await.ok();
+        let (writer, payload) = Payload::stream();
+        (Self { file, range, writer, _permit: permit }, payload)
+    }
+
+    /// Sends; ends early when nobody wants the rest.
+    pub(super) async fn run(mut self) {
+        while !self.range.is_empty() {
+            let end = self.range.end.min(self.range.start + PIECE_BYTES);
+            let piece = match blocking(|| read_piece(&*self.file, self.range.start..end)) {
+                Ok(piece) => piece,
+                Err(error) => {
+                    tracing::error!(%error, "a content file cannot be read");
+                    self.writer.abort(format!("the server cannot read the content: {error}"));
+                    return;
+                }
+            };
+            self.range.start = end;
+            if self.writer.write(piece).await.is_err() {
+                return;
+            }
+        }
+        self.writer.finish();
+    }
+}
+
+fn read_piece(file: &dyn DiskFile, range: Range<u64>) -> std::io::Result<Bytes> {
+    let bytes = usize::try_from(range.end - range.start).map_err(std::io::Error::other)?;
+    let mut piece = vec![0; bytes];
+    if file.read_at(&mut piece, range.start)? != bytes {
+        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is shorter than it should be"));
+    }
+    Ok(piece.into())
+}
