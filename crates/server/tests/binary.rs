@@ -1,0 +1,153 @@
+//! The binary `mafs-server`: exit codes, messages, signals, sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mafs_arpc::carrier::grpc::{Address, connect};
+use mafs_arpc::{BootClock, Config, Payload, Peer};
+use mafs_proto::call::{AttachReply, AttachRequest};
+use mafs_proto::{Call, Class, PROTOCOL_MAX, PROTOCOL_MIN, VolumeName, Wire};
+use support::ALICE;
+use tempfile::TempDir;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mafs-server"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A server under test; killed if the test ends before it.
+struct Running(Child);
+
+impl Running {
+    /// Starts on a free port or socket, and waits until it serves; returns the address it logged.
+    fn start(data: &Path, listen: &str) -> (Self, String) {
+        let data = data.to_str().unwrap();
+        let mut child = command(&["run", "--data", data, "--listen", listen]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = loop {
+            let line = lines.next().expect("the server ended").unwrap();
+            if let Some((_, address)) = line.split_once("listening on ") {
+                break address.to_owned();
+            }
+        };
+        // So that the server never waits for a reader of its log.
+        std::thread::spawn(move || lines.count());
+        (Self(child), address)
+    }
+
+    fn terminate(mut self) -> i32 {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.0.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn attach(address: Address) -> AttachReply {
+    let carrier = connect(&address).await.unwrap();
+    let (peer, _incoming) = Peer::start(carrier, Config::default(), Arc::new(BootClock));
+    let request = AttachRequest {
+        protocol_min: PROTOCOL_MIN,
+        protocol_max: PROTOCOL_MAX,
+        client: ALICE,
+        client_name: "test".to_owned(),
+        volume: VolumeName::new("home").unwrap(),
+        confirmed_below: None,
+    };
+    let call = mafs_arpc::Call {
+        class: Class::Control,
+        timeout: Some(Duration::from_secs(10)),
+        method: AttachRequest::METHOD.number(),
+        body: request.encode(),
+        payload: Payload::None,
+    };
+    let reply = peer.call(call).reply().await.unwrap();
+    assert_eq!(reply.status, 0);
+    AttachReply::decode(reply.body).unwrap()
+}
+
+#[tokio::test]
+async fn the_first_run_makes_the_data_directory_and_term_ends_it_well() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let (server, address) = Running::start(&data, "127.0.0.1:0");
+    let first = attach(Address::Tcp(address)).await;
+    let listed = run(&["volume", "list", "--data", data.to_str().unwrap()]);
+    assert_eq!(code(&listed), 75, "{}", stderr(&listed));
+    assert_eq!(server.terminate(), 0);
+
+    let (server, address) = Running::start(&data, "127.0.0.1:0");
+    let second = attach(Address::Tcp(address)).await;
+    assert_eq!(second.server, first.server);
+    assert_eq!(second.incarnation.0, first.incarnation.0 + 1);
+    assert_eq!(server.terminate(), 0);
+}
+
+#[tokio::test]
+async fn a_unix_socket_serves_as_well() {
+    let dir = TempDir::new().unwrap();
+    let socket = dir.path().join("socket");
+    let (server, _) = Running::start(&dir.path().join("data"), &format!("unix:{}", socket.display()));
+    attach(Address::Unix(socket)).await;
+    assert_eq!(server.terminate(), 0);
+}
+
+#[test]
+fn other_machines_are_kept_out_until_the_wire_is_encrypted() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let refused = run(&["run", "--data", data.to_str().unwrap(), "--listen", "0.0.0.0:0"]);
+    assert_eq!(code(&refused), 2);
+    let message = stderr(&refused);
+    assert!(message.contains("not encrypted") && message.contains("--insecure"), "{message}");
+}
+
+#[test]
+fn volume_commands_say_what_they_did_by_their_exit_code() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    let volume = |args: &[&str]| run(&[&["volume", "--data", data], args].concat());
+    assert_eq!(code(&volume(&["list"])), 6, "no data directory yet");
+    assert_eq!(code(&run(&["init", data])), 0);
+    assert_eq!(code(&run(&["init", data])), 1);
+    assert_eq!(code(&volume(&["add", "work"])), 0);
+    assert_eq!(code(&volume(&["add", "work"])), 1);
+    assert_eq!(code(&volume(&["add", "no/name"])), 2);
+    assert_eq!(code(&volume(&["set", "work", "--ro"])), 0);
+    let listed = volume(&["list", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(json[1]["name"], "work");
+    assert_eq!(json[1]["read_only"], true);
+    assert_eq!(json[0]["objects"], 0);
+    assert_eq!(code(&volume(&["rm", "work"])), 0);
+    assert_eq!(code(&volume(&["rm", "work"])), 6);
+    assert_eq!(code(&volume(&[])), 2);
+    assert_eq!(code(&run(&["frobnicate"])), 2);
+}

@@ -1,0 +1,228 @@
+//! A client that says exactly what a test wants, over the memory carrier.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_arpc::carrier::memory::{Cut, pair_with_fault};
+use mafs_arpc::{Config, Incoming, Payload, PayloadReader, Peer};
+use mafs_proto::call::{
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, ErrorDetail, FetchReply, FetchRequest, LookupRequest,
+    ReadDirPage, ReadDirRequest,
+};
+use mafs_proto::{
+    Base, Call, Class, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Incarnation, Instant,
+    Kind, Mode, Name, Object, PROTOCOL_MAX, PROTOCOL_MIN, StoreId, Timestamp, VolumeName, Wire,
+};
+use mafs_server::{Server, ServerConfig, Storage};
+
+pub(crate) const ALICE: ClientId = ClientId([1; 16]);
+pub(crate) const BOB: ClientId = ClientId([2; 16]);
+
+/// The paused clock of tokio.
+pub(crate) struct TestClock(tokio::time::Instant);
+
+impl TestClock {
+    pub(crate) fn start() -> Arc<Self> {
+        Arc::new(Self(tokio::time::Instant::now()))
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.0.elapsed().as_nanos()).unwrap())
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::default()
+    }
+}
+
+/// A server without a reserve, so that a memory disk may be small.
+pub(crate) fn open(storage: &(impl Storage + Clone)) -> Arc<Server> {
+    let config = ServerConfig::default().with_space_reserve_bytes(0);
+    Server::open(Arc::new(storage.clone()), TestClock::start(), config).unwrap()
+}
+
+/// One connection, and what its attach granted.
+pub(crate) struct Client {
+    pub(crate) peer: Peer,
+    pub(crate) cut: Cut,
+    pub(crate) id: ClientId,
+    pub(crate) attached: Option<AttachReply>,
+    fids: Option<FidRange>,
+    seq: u64,
+    _incoming: Incoming,
+}
+
+/// A refusal as it arrives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: FsError,
+    pub(crate) message: String,
+}
+
+impl Client {
+    pub(crate) fn connect(server: &Arc<Server>, id: ClientId) -> Self {
+        let (near, far, cut) = pair_with_fault(Duration::from_micros(100));
+        tokio::spawn(Arc::clone(server).serve_connection(far));
+        let (peer, incoming) = Peer::start(near, Config::default(), TestClock::start());
+        Self { peer, cut, id, attached: None, fids: None, seq: 0, _incoming: incoming }
+    }
+
+    /// Connects and attaches to `home`.
+    pub(crate) async fn attached(server: &Arc<Server>, id: ClientId) -> Self {
+        let mut client = Self::connect(server, id);
+        client.attach().await.unwrap();
+        client
+    }
+
+    pub(crate) async fn attach(&mut self) -> Result<AttachReply, Refused> {
+        let reply = self.call(self.attach_request()).await?;
+        self.fids = Some(reply.fids);
+        self.seq = 0;
+        self.attached = Some(reply.clone());
+        Ok(reply)
+    }
+
+    pub(crate) fn attach_request(&self) -> AttachRequest {
+        AttachRequest {
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_MAX,
+            client: self.id,
+            client_name: format!("host-{}", self.id.0[0]),
+            volume: VolumeName::new("home").unwrap(),
+            confirmed_below: None,
+        }
+    }
+
+    pub(crate) fn root(&self) -> Fid {
+        self.attached.as_ref().unwrap().root.fid
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.attached.as_ref().unwrap().incarnation
+    }
+
+    pub(crate) fn next_fid(&mut self) -> Fid {
+        self.fids.as_mut().unwrap().take().unwrap()
+    }
+
+    pub(crate) fn next_record(&mut self, op: CmlOp) -> CmlRecord {
+        self.seq += 1;
+        let id = StoreId { client: self.id, incarnation: self.incarnation(), seq: self.seq };
+        record(id, op)
+    }
+
+    pub(crate) async fn raw(
+        &self,
+        method: u32,
+        body: Bytes,
+        payload: Payload,
+        class: Class,
+    ) -> Result<(Bytes, PayloadReader), Refused> {
+        let timeout = Some(Duration::from_secs(60));
+        let reply = self.peer.call(mafs_arpc::Call { class, timeout, method, body, payload }).reply().await;
+        let reply = reply.map_err(|error| Refused { error: FsError::Unknown(0), message: error.to_string() })?;
+        if reply.status == 0 {
+            return Ok((reply.body, reply.payload));
+        }
+        let message = ErrorDetail::decode(reply.body).unwrap().message;
+        Err(Refused { error: FsError::from_number(reply.status), message })
+    }
+
+    pub(crate) async fn call<C: Call>(&self, request: C) -> Result<C::Reply, Refused> {
+        let (body, _) = self.raw(C::METHOD.number(), request.encode(), Payload::None, Class::Control).await?;
+        Ok(C::Reply::decode(body).unwrap())
+    }
+
+    pub(crate) async fn apply_with(&self, record: CmlRecord, payload: Payload) -> Result<ApplyReply, Refused> {
+        let class = record.op.class();
+        let request = ApplyRequest { record, confirmed_below: None };
+        let (body, _) = self.raw(ApplyRequest::METHOD.number(), request.encode(), payload, class).await?;
+        Ok(ApplyReply::decode(body).unwrap())
+    }
+
+    pub(crate) async fn apply(&mut self, op: CmlOp) -> Result<ApplyReply, Refused> {
+        let record = self.next_record(op);
+        self.apply_with(record, Payload::None).await
+    }
+
+    pub(crate) async fn create(&mut self, parent: Fid, text: &str) -> Fid {
+        let fid = self.next_fid();
+        self.apply(create(parent, text, fid)).await.unwrap();
+        fid
+    }
+
+    pub(crate) async fn store(&mut self, fid: Fid, base: u64, bytes: Bytes) -> Result<ApplyReply, Refused> {
+        let base = Base::Version(DataVersion(base));
+        let record = self.next_record(store(fid, base, bytes.len() as u64));
+        self.apply_with(record, Payload::Bytes(bytes)).await
+    }
+
+    pub(crate) async fn lookup(&self, parent: Fid, text: &str) -> Result<Option<Object>, Refused> {
+        Ok(self.call(LookupRequest { parent, name: name(text) }).await?.object)
+    }
+
+    pub(crate) async fn fetch(&self, request: FetchRequest) -> Result<(Object, Bytes), Refused> {
+        let (body, mut payload) =
+            self.raw(FetchRequest::METHOD.number(), request.encode(), Payload::None, Class::Fetch).await?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = payload.read().await.unwrap() {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok((FetchReply::decode(body).unwrap().object, bytes.into()))
+    }
+
+    pub(crate) async fn read(&self, fid: Fid) -> Bytes {
+        self.fetch(FetchRequest { fid, data_version: None, offset: 0 }).await.unwrap().1
+    }
+
+    pub(crate) async fn read_dir(
+        &self,
+        fid: Fid,
+        after: Option<Name>,
+        entries_max: u32,
+    ) -> Result<ReadDirPage, Refused> {
+        let body = ReadDirRequest { fid, after, entries_max }.encode();
+        let method = ReadDirRequest::METHOD.number();
+        let (_, mut payload) = self.raw(method, body, Payload::None, Class::Fetch).await?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = payload.read().await.unwrap() {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(ReadDirPage::decode(bytes.into()).unwrap())
+    }
+}
+
+pub(crate) fn record(id: StoreId, op: CmlOp) -> CmlRecord {
+    let time = Timestamp::new(i64::try_from(id.seq).unwrap(), 0).unwrap();
+    CmlRecord { id, depends_on: Vec::new(), time, uid: 1000, gid: 1000, op }
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text.as_bytes().to_vec()).unwrap()
+}
+
+pub(crate) fn create(parent: Fid, text: &str, fid: Fid) -> CmlOp {
+    CmlOp::Create { parent, name: name(text), fid, kind: Kind::File, mode: Mode::from_bits(0o644), rdev: 0 }
+}
+
+pub(crate) fn make_dir(parent: Fid, text: &str, fid: Fid) -> CmlOp {
+    CmlOp::MakeDir { parent, name: name(text), fid, mode: Mode::from_bits(0o755) }
+}
+
+pub(crate) fn store(fid: Fid, base: Base, size: u64) -> CmlOp {
+    CmlOp::Store { fid, base, size, mtime: Timestamp::default() }
+}
+
+/// Bytes that differ from those of another seed everywhere.
+pub(crate) fn noise(seed: u64, size: usize) -> Bytes {
+    let mut bytes = vec![0; size];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes());
+    hasher.finalize_xof().fill(&mut bytes);
+    bytes.into()
+}
