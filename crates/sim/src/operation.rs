@@ -1,0 +1,296 @@
+//! What a user of the file system does: whole operations on paths, as programs combine system calls.
+
+use bytes::Bytes;
+use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, Vfs};
+use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId};
+
+use crate::model::{Model, Seen, Snapshot, split};
+use crate::random::Random;
+
+/// One operation. Paths begin with `/`; `""` is the root.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Makes a file, or replaces its content, and closes it.
+    Write {
+        /// Where.
+        path: String,
+        /// What it holds then.
+        content: Vec<u8>,
+    },
+    /// Adds to a file, in two writes, and closes it.
+    Append {
+        /// Where.
+        path: String,
+        /// What is added.
+        content: Vec<u8>,
+    },
+    /// truncate(2).
+    Resize {
+        /// Where.
+        path: String,
+        /// The new size.
+        size: usize,
+    },
+    /// Reads a whole file.
+    Read {
+        /// Where.
+        path: String,
+    },
+    /// chmod(2).
+    SetMode {
+        /// Where.
+        path: String,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// mkdir(2).
+    MakeDir {
+        /// Where.
+        path: String,
+    },
+    /// symlink(2).
+    Symlink {
+        /// Where.
+        path: String,
+        /// What it points at.
+        target: String,
+    },
+    /// link(2).
+    Link {
+        /// The object.
+        from: String,
+        /// Its new name.
+        to: String,
+    },
+    /// unlink(2).
+    Unlink {
+        /// Where.
+        path: String,
+    },
+    /// rmdir(2).
+    RemoveDir {
+        /// Where.
+        path: String,
+    },
+    /// rename(2).
+    Rename {
+        /// The old path.
+        from: String,
+        /// The new one.
+        to: String,
+    },
+}
+
+/// What an operation answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It was done; a read gives its content.
+    Done(Option<Vec<u8>>),
+    /// The file system does not allow it.
+    Refused(FsError),
+    /// The system failed: no operation of a healthy world may.
+    Failed(String),
+}
+
+impl Outcome {
+    /// Whether two answers mean the same to a program. Which of several applicable errors is given is left open.
+    #[must_use]
+    pub fn agrees(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Refused(_), Self::Refused(_)) => true,
+            (one, other) => one == other,
+        }
+    }
+}
+
+const CALLER: Caller = Caller { uid: 1000, gid: 1000 };
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e.txt", "f"];
+/// Some contents travel inside the journal record (up to 16 KB), some in files of their own.
+const SIZES: [u64; 4] = [1, 100, 5_000, 40_000];
+
+impl Operation {
+    /// A random operation on a tree, mostly one that succeeds.
+    pub fn random(random: &mut Random, model: &Model) -> Self {
+        let (directories, all) = model.paths();
+        let some = |random: &mut Random, paths: &[String]| match paths.len() as u64 {
+            0 => "/a".to_owned(),
+            count => paths[usize::try_from(random.below(count)).unwrap_or(0)].clone(),
+        };
+        let fresh = |random: &mut Random| {
+            let name = NAMES[usize::try_from(random.below(NAMES.len() as u64)).unwrap_or(0)];
+            format!("{}/{name}", some(random, &directories))
+        };
+        let content = |random: &mut Random| {
+            let limit = SIZES[usize::try_from(random.below(SIZES.len() as u64)).unwrap_or(0)];
+            let count = usize::try_from(random.below(limit)).unwrap_or(0);
+            random.bytes(count)
+        };
+        match random.below(20) {
+            0..=4 => Self::Write { path: fresh(random), content: content(random) },
+            5 => Self::Append { path: some(random, &all), content: content(random) },
+            6 => Self::Resize { path: some(random, &all), size: usize::try_from(random.below(9_000)).unwrap_or(0) },
+            7..=9 => Self::Read { path: some(random, &all) },
+            10 => {
+                Self::SetMode { path: some(random, &all), mode: 0o600 + u32::try_from(random.below(64)).unwrap_or(0) }
+            }
+            11 | 12 => Self::MakeDir { path: fresh(random) },
+            13 => Self::Symlink { path: fresh(random), target: fresh(random) },
+            14 => Self::Link { from: some(random, &all), to: fresh(random) },
+            15 | 16 => Self::Unlink { path: some(random, &all) },
+            17 => Self::RemoveDir { path: some(random, &all) },
+            _ => Self::Rename { from: some(random, &all), to: fresh(random) },
+        }
+    }
+
+    /// Does it, as programs would.
+    pub async fn perform(&self, vfs: &Vfs) -> Outcome {
+        match self.try_perform(vfs).await {
+            Ok(content) => Outcome::Done(content),
+            Err(Error::Refused(error)) => Outcome::Refused(error),
+            Err(Error::Invalid(_)) => Outcome::Refused(FsError::WrongKind),
+            Err(error) => Outcome::Failed(error.to_string()),
+        }
+    }
+
+    async fn try_perform(&self, vfs: &Vfs) -> Result<Option<Vec<u8>>, Error> {
+        match self {
+            Self::Write { path, content } => write(vfs, path, content).await?,
+            Self::Append { path, content } => append(vfs, path, content).await?,
+            Self::Resize { path, size } => {
+                let file = file(vfs, path).await?;
+                let set = Attributes { size: Some(*size as u64), ..Attributes::default() };
+                vfs.set_attributes(file, set, None, CALLER).await?;
+            }
+            Self::Read { path } => return read(vfs, path).await.map(Some),
+            Self::SetMode { path, mode } => {
+                let file = file(vfs, path).await?;
+                let set = Attributes { mode: Some(Mode::from_bits(*mode)), ..Attributes::default() };
+                vfs.set_attributes(file, set, None, CALLER).await?;
+            }
+            Self::MakeDir { path } => {
+                let (parent, name) = place(vfs, path).await?;
+                vfs.make_dir(parent, name, Mode::from_bits(0o755), CALLER).await?;
+            }
+            Self::Symlink { path, target } => {
+                let (parent, name) = place(vfs, path).await?;
+                vfs.make_symlink(parent, name, Bytes::from(target.clone()), CALLER).await?;
+            }
+            Self::Link { from, to } => {
+                let from = find(vfs, from).await?.fid.vnode;
+                let (parent, name) = place(vfs, to).await?;
+                vfs.link(from, parent, name, CALLER).await?;
+            }
+            Self::Unlink { path } => {
+                let (parent, name) = place(vfs, path).await?;
+                vfs.unlink(parent, name, CALLER).await?;
+            }
+            Self::RemoveDir { path } => {
+                let (parent, name) = place(vfs, path).await?;
+                vfs.remove_dir(parent, name, CALLER).await?;
+            }
+            Self::Rename { from, to } => {
+                let (from_parent, from_name) = place(vfs, from).await?;
+                let (to_parent, to_name) = place(vfs, to).await?;
+                vfs.rename(from_parent, from_name, to_parent, to_name, RenameMode::Replace, CALLER).await?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Reads the whole tree through the file system.
+///
+/// # Errors
+/// If anything in it cannot be read.
+pub(crate) async fn snapshot(vfs: &Vfs) -> Result<Snapshot, Error> {
+    let mut seen = Snapshot::new();
+    let mut directories = vec![(String::new(), VnodeId::ROOT)];
+    while let Some((path, vnode)) = directories.pop() {
+        let handle = vfs.open_dir(vnode).await?;
+        let entries = vfs.read_dir(handle, 2, usize::MAX).await?;
+        vfs.release_dir(handle);
+        for entry in entries {
+            let child = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+            let object = vfs.lookup(vnode, entry.name).await?;
+            let this = match object.status.kind {
+                Kind::Directory => {
+                    directories.push((child.clone(), object.fid.vnode));
+                    Seen::Directory
+                }
+                Kind::Symlink => {
+                    let target = vfs.read_link(object.fid.vnode).await?;
+                    Seen::Symlink(String::from_utf8_lossy(target.as_bytes()).into_owned())
+                }
+                Kind::File | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
+                    let content = read(vfs, &child).await?;
+                    Seen::File(content, u32::from(object.status.mode.bits()), object.status.nlink)
+                }
+            };
+            seen.insert(child, this);
+        }
+    }
+    Ok(seen)
+}
+
+async fn find(vfs: &Vfs, path: &str) -> Result<Object, Error> {
+    let mut at = vfs.get_attributes(VnodeId::ROOT).await?;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        at = vfs.lookup(at.fid.vnode, Bytes::copy_from_slice(name.as_bytes())).await?;
+        vfs.forget(at.fid.vnode, 1);
+    }
+    Ok(at)
+}
+
+async fn file(vfs: &Vfs, path: &str) -> Result<VnodeId, Error> {
+    let object = find(vfs, path).await?;
+    match object.status.kind {
+        Kind::File => Ok(object.fid.vnode),
+        Kind::Directory | Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
+            Err(Error::Refused(FsError::WrongKind))
+        }
+    }
+}
+
+async fn place(vfs: &Vfs, path: &str) -> Result<(VnodeId, Bytes), Error> {
+    let (directory, name) = split(path);
+    let directory = find(vfs, directory).await?;
+    Ok((directory.fid.vnode, Bytes::copy_from_slice(name.as_bytes())))
+}
+
+async fn write(vfs: &Vfs, path: &str, content: &[u8]) -> Result<(), Error> {
+    let mode = OpenMode { write: true, truncate: true, ..OpenMode::default() };
+    let opened = match find(vfs, path).await {
+        Ok(object) => vfs.open(object.fid.vnode, mode, CALLER).await?,
+        Err(Error::Refused(FsError::NotFound)) => {
+            let (parent, name) = place(vfs, path).await?;
+            vfs.create(parent, name, Mode::from_bits(0o644), mode, CALLER).await?.1
+        }
+        Err(error) => return Err(error),
+    };
+    vfs.write(opened.file, 0, Bytes::copy_from_slice(content)).await?;
+    let closed = vfs.flush(opened.file).await;
+    vfs.release(opened.file);
+    closed
+}
+
+async fn append(vfs: &Vfs, path: &str, content: &[u8]) -> Result<(), Error> {
+    let vnode = file(vfs, path).await?;
+    let mode = OpenMode { write: true, append: true, ..OpenMode::default() };
+    let opened = vfs.open(vnode, mode, CALLER).await?;
+    let end = vfs.get_attributes(vnode).await?.status.size;
+    let (first, second) = content.split_at(content.len() / 2);
+    vfs.write(opened.file, end, Bytes::copy_from_slice(first)).await?;
+    vfs.write(opened.file, end + first.len() as u64, Bytes::copy_from_slice(second)).await?;
+    let closed = vfs.flush(opened.file).await;
+    vfs.release(opened.file);
+    closed
+}
+
+async fn read(vfs: &Vfs, path: &str) -> Result<Vec<u8>, Error> {
+    let vnode = file(vfs, path).await?;
+    let opened = vfs.open(vnode, OpenMode { read: true, ..OpenMode::default() }, CALLER).await?;
+    let content = vfs.read(opened.file, 0, 1 << 20).await;
+    vfs.flush(opened.file).await?;
+    vfs.release(opened.file);
+    Ok(content?.to_vec())
+}

@@ -1,0 +1,290 @@
+//! Contents on their way: fetched, stored, evicted, kept, in virtual time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_client::vfs::{Caller, Error, FileHandle, OpenMode, Vfs};
+use mafs_proto::{Mode, VnodeId};
+use mafs_sim::{Crash, World};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
+const WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false, append: false };
+
+/// Runs a test in a paused, single-threaded runtime.
+fn simulate(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.expect("a runtime").block_on(test);
+}
+
+async fn world(delay_ms: u64) -> World {
+    World::start(1, Duration::from_millis(delay_ms)).await.expect("a world")
+}
+
+async fn create(vfs: &Vfs, name: &'static str) -> (VnodeId, FileHandle) {
+    let mode = Mode::from_bits(0o644);
+    let (object, opened) = vfs.create(VnodeId::ROOT, Bytes::from(name), mode, WRITE, CALLER).await.expect("a new file");
+    (object.fid.vnode, opened.file)
+}
+
+async fn write_and_close(vfs: &Vfs, name: &'static str, content: Vec<u8>) -> VnodeId {
+    let (vnode, file) = create(vfs, name).await;
+    vfs.write(file, 0, content.into()).await.expect("a write");
+    vfs.flush(file).await.expect("a close");
+    vfs.release(file);
+    vnode
+}
+
+async fn open_by_name(vfs: &Vfs, name: &'static str) -> FileHandle {
+    let object = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name");
+    vfs.open(object.fid.vnode, READ, CALLER).await.expect("an open").file
+}
+
+async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
+    let file = open_by_name(vfs, name).await;
+    let content = vfs.read(file, 0, u32::MAX / 2).await.expect("a read");
+    vfs.release(file);
+    content.to_vec()
+}
+
+async fn with_empty_cache(world: &mut World) {
+    world.stop_client().await;
+    world.empty_cache();
+    world.start_client().await.expect("the client starts");
+}
+
+#[test]
+fn a_file_is_readable_while_the_rest_of_it_arrives() {
+    simulate(async {
+        let mut world = world(50).await;
+        let big: Vec<u8> = (0..12_000_000u32).map(|at| at.to_le_bytes()[1]).collect();
+        write_and_close(world.client(), "big", big.clone()).await;
+        with_empty_cache(&mut world).await;
+        let file = open_by_name(world.client(), "big").await;
+        let first = world.client().read(file, 0, 4096).await.expect("the first bytes");
+        assert_eq!(first, big[..4096]);
+        assert_eq!(world.client().status().fetching_files, 1, "the whole file was waited for");
+        let last = world.client().read(file, 11_999_000, 4096).await.expect("the last bytes");
+        assert_eq!(last, big[11_999_000..]);
+        assert_eq!(world.client().status().fetching_files, 1, "a far reader waited for all that is before it");
+        assert_eq!(world.client().read(file, 0, 12_000_000).await.expect("all of it"), big);
+    });
+}
+
+#[test]
+fn opens_of_cached_files_cost_no_call() {
+    simulate(async {
+        let world = world(50).await;
+        let vfs = world.client();
+        write_and_close(vfs, "file", b"cached".to_vec()).await;
+        let calls = vfs.status().calls;
+        for _ in 0..10 {
+            assert_eq!(content(vfs, "file").await, b"cached");
+        }
+        assert_eq!(vfs.status().calls, calls);
+    });
+}
+
+#[test]
+fn a_restarted_client_reads_what_it_had_cached_without_fetching() {
+    simulate(async {
+        let mut world = world(50).await;
+        write_and_close(world.client(), "file", vec![7; 100_000]).await;
+        world.stop_client().await;
+        world.start_client().await.expect("the client starts");
+        let calls = world.client().status().calls;
+        assert_eq!(content(world.client(), "file").await, vec![7; 100_000]);
+        assert_eq!(world.client().status().calls, calls, "nothing had changed, so nothing needed to be asked");
+    });
+}
+
+#[test]
+fn invariant_4_a_file_written_while_it_is_sent_is_never_stored_as_a_mixture() {
+    simulate(async {
+        let mut world = world(50).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "file").await;
+        vfs.write(file, 0, vec![1; 5_000_000].into()).await.expect("the first version");
+        let closing = tokio::spawn({
+            let vfs = vfs.clone();
+            async move { vfs.flush(file).await }
+        });
+        tokio::time::sleep(Duration::from_millis(180)).await;
+        assert!(!closing.is_finished(), "the store should still be under way");
+        vfs.write(file, 0, vec![2; 5_000_000].into()).await.expect("the second version");
+        closing.await.expect("the task").expect("the close");
+        // The second version was neither closed nor fsynced, so it goes with the power; the first must be there, whole.
+        world.crash_client(Crash::Power);
+        world.start_client().await.expect("the client starts");
+        assert!(content(world.client(), "file").await == vec![1; 5_000_000]);
+    });
+}
+
+/// fsync in a world whose server may be down, then a power loss of the client; what is there afterwards.
+fn content_after_fsync_and_power_loss(server_down: bool) -> Vec<u8> {
+    let mut seen = Vec::new();
+    simulate(async {
+        let mut world = world(5).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "file").await;
+        vfs.write(file, 0, Bytes::from_static(b"not closed, but fsynced")).await.expect("a write");
+        if server_down {
+            world.crash_server(Crash::Kill);
+        }
+        let begun = tokio::time::Instant::now();
+        vfs.fsync(file).await.expect("an fsync");
+        assert!(begun.elapsed() < Duration::from_secs(1));
+        world.crash_client(Crash::Power);
+        if server_down {
+            world.start_server().expect("the server starts");
+        }
+        world.start_client().await.expect("the client starts");
+        assert_eq!(content(world.client(), "file").await, b"not closed, but fsynced");
+        world.client().sync().await.expect("it goes to the server");
+        with_empty_cache(&mut world).await;
+        seen = content(world.client(), "file").await;
+    });
+    seen
+}
+
+#[test]
+fn invariant_1_what_fsync_acknowledged_survives_a_power_loss() {
+    assert_eq!(content_after_fsync_and_power_loss(false), b"not closed, but fsynced");
+    assert_eq!(content_after_fsync_and_power_loss(true), b"not closed, but fsynced");
+}
+
+#[test]
+fn invariant_5_the_cache_keeps_to_its_limit_and_everything_stays_readable() {
+    const NAMES: [&str; 20] = [
+        "f00", "f01", "f02", "f03", "f04", "f05", "f06", "f07", "f08", "f09", "f10", "f11", "f12", "f13", "f14", "f15",
+        "f16", "f17", "f18", "f19",
+    ];
+    const BYTES: usize = 150_000;
+    simulate(async {
+        let mut world = world(1).await;
+        for name in NAMES {
+            write_and_close(world.client(), name, name.as_bytes().repeat(BYTES / 3)).await;
+        }
+        with_empty_cache(&mut world).await;
+        let vfs = world.client();
+        let kept_open = open_by_name(vfs, NAMES[0]).await;
+        for name in NAMES {
+            assert_eq!(content(vfs, name).await, name.as_bytes().repeat(BYTES / 3));
+            let status = vfs.status();
+            assert!(status.cache_bytes <= status.cache_limit_bytes + BYTES as u64, "{status:?}");
+        }
+        let calls = vfs.status().calls;
+        assert_eq!(vfs.read(kept_open, 0, 3).await.expect("an open file"), "f00");
+        assert_eq!(vfs.status().calls, calls, "an open file was evicted");
+    });
+}
+
+#[test]
+fn a_close_that_cannot_reach_the_server_fails_in_time_and_is_sent_later() {
+    simulate(async {
+        let mut world = world(5).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "file").await;
+        vfs.write(file, 0, Bytes::from_static(b"late")).await.expect("a write");
+        world.crash_server(Crash::Kill);
+        let begun = tokio::time::Instant::now();
+        let closed = vfs.flush(file).await;
+        assert!(matches!(closed, Err(Error::TimedOut(_) | Error::Unreachable(_))), "{closed:?}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        vfs.release(file);
+        assert_eq!(vfs.status().unsent_files, 1);
+        assert_eq!(content(&vfs, "file").await, b"late", "what is not sent yet stays readable");
+        world.start_server().expect("the server starts");
+        let mut waited = 0;
+        while vfs.status().unsent_files > 0 {
+            waited += 1;
+            assert!(waited < 1000, "{:?}", vfs.status());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "file").await, b"late");
+    });
+}
+
+#[test]
+fn an_unlinked_open_file_stays_readable_and_writable() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        let (vnode, file) = create(vfs, "file").await;
+        vfs.write(file, 0, Bytes::from_static(b"still here")).await.expect("a write");
+        vfs.unlink(VnodeId::ROOT, Bytes::from_static(b"file"), CALLER).await.expect("an unlink");
+        vfs.write(file, 6, Bytes::from_static(b"open")).await.expect("a write");
+        assert_eq!(vfs.read(file, 0, 100).await.expect("a read"), "still open");
+        let status = vfs.get_attributes(vnode).await.expect("attributes").status;
+        assert_eq!((status.nlink, status.size), (0, 10));
+        vfs.flush(file).await.expect("a close");
+        vfs.release(file);
+        assert!(vfs.get_attributes(vnode).await.is_err());
+        assert_eq!(vfs.status().unsent_files, 0);
+    });
+}
+
+#[test]
+fn a_second_client_is_refused_while_the_volume_is_attached() {
+    simulate(async {
+        let mut world = world(5).await;
+        let refused = world.start_second_client().await;
+        let why = refused.err().expect("the second client is refused");
+        assert!(why.contains("in use"), "{why}");
+        world.stop_client().await;
+        assert!(world.start_second_client().await.is_ok());
+    });
+}
+
+#[test]
+fn invariant_3_a_client_that_was_away_validates_before_it_serves_from_its_cache() {
+    simulate(async {
+        let mut world = world(5).await;
+        write_and_close(world.client(), "file", b"mine".to_vec()).await;
+        write_and_close(world.client(), "untouched", b"as it was".to_vec()).await;
+        world.stop_client().await;
+        let other = world.start_second_client().await.expect("the volume is free");
+        write_over(&other, "file", b"another client's").await;
+        other.shut_down().await;
+        world.start_client().await.expect("the client starts");
+        assert_eq!(content(world.client(), "file").await, b"another client's");
+        let calls = world.client().status().calls;
+        assert_eq!(content(world.client(), "untouched").await, b"as it was");
+        assert_eq!(
+            world.client().status().calls,
+            calls,
+            "its neighbour's validation covered it, and its content is current"
+        );
+    });
+}
+
+#[test]
+fn invariant_3_a_client_whose_volume_was_taken_meanwhile_sees_what_the_other_did() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        write_and_close(vfs, "file", b"mine".to_vec()).await;
+        // The other is quicker than the 100 ms that this client waits before it connects again.
+        world.cut_link();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let other = world.start_second_client().await.expect("the volume is free");
+        write_over(&other, "file", b"another client's").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let status = vfs.status();
+        assert!(!status.connected && status.why.contains("in use"), "{status:?}");
+        other.shut_down().await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(vfs.status().connected);
+        assert_eq!(content(vfs, "file").await, b"another client's");
+    });
+}
+
+async fn write_over(vfs: &Vfs, name: &'static str, content: &'static [u8]) {
+    let object = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name");
+    let mode = OpenMode { truncate: true, ..WRITE };
+    let opened = vfs.open(object.fid.vnode, mode, CALLER).await.expect("an open");
+    vfs.write(opened.file, 0, Bytes::from_static(content)).await.expect("a write");
+    vfs.flush(opened.file).await.expect("a close");
+    vfs.release(opened.file);
+}
