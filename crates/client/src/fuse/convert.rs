@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use fuser::{FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow};
-use mafs_proto::{Kind, Object, RenameMode, VnodeId};
+use mafs_proto::{Kind, Object, RenameMode, Timestamp, VnodeId};
 use rustix::fs::OFlags;
 
 use crate::vfs::{Caller, FileHandle, OpenMode, Opened, SetTime};
@@ -38,9 +38,18 @@ pub(super) fn file(handle: fuser::FileHandle) -> FileHandle {
 
 pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
-        TimeOrNow::SpecificTime(time) => SetTime::To(time.into()),
+        TimeOrNow::SpecificTime(time) => SetTime::To(time_set(time)),
         TimeOrNow::Now => SetTime::Now,
     }
+}
+
+/// The time a caller sets. fuser 0.18 subtracts the nanoseconds of times before 1970 instead of adding them (a TODO in its
+/// time.rs), so here they are taken back out as they went in.
+fn time_set(time: SystemTime) -> Timestamp {
+    let Err(before) = time.duration_since(UNIX_EPOCH) else { return time.into() };
+    let before = before.duration();
+    let seconds = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+    Timestamp::new(-seconds, before.subsec_nanos()).unwrap_or_else(|| time.into())
 }
 
 /// `None` for the whiteouts of overlay file systems and for what is not known here.
@@ -165,6 +174,13 @@ mod tests {
             flags(OFlags::RDWR | OFlags::APPEND | OFlags::NONBLOCK),
             OpenMode { read: true, write: true, append: true, ..OpenMode::default() }
         );
+    }
+
+    #[test]
+    fn times_before_1970_are_set_as_the_caller_meant_them() {
+        let as_fuser_says_it = UNIX_EPOCH - Duration::new(1_000_000, 5);
+        assert_eq!(Some(time_set(as_fuser_says_it)), Timestamp::new(-1_000_000, 5));
+        assert_eq!(Some(time_set(UNIX_EPOCH + Duration::new(7, 5))), Timestamp::new(7, 5));
     }
 
     #[test]
