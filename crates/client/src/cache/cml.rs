@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use mafs_durable::{AppendLog, Disk, LogConfig};
+use mafs_durable::{AppendLog, Disk, LogConfig, LogError};
 use mafs_proto::{CmlRecord, DataVersion, Fid, Incarnation, Malformed, StoreId, Wire};
 
 use super::CacheError;
@@ -17,6 +17,7 @@ const COMPACTION_BYTES: u64 = 2 * SEGMENT_BYTES;
 
 /// The log and what it says.
 pub(crate) struct Cml {
+    disk: Arc<dyn Disk>,
     inner: Mutex<Inner>,
 }
 
@@ -29,16 +30,7 @@ struct Inner {
 impl Cml {
     /// Opens the log of a disk and reads it.
     pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<Self, CacheError> {
-        let config = LogConfig { segment_bytes: SEGMENT_BYTES };
-        let (log, recovery) = AppendLog::open(Arc::clone(disk), "cml", config)?;
-        let mut state = LogState::default();
-        for record in log.read(recovery.first) {
-            let (lsn, bytes) = record?;
-            let entry =
-                decode(bytes.into()).map_err(|why| CacheError::Damaged(format!("modify log, record {lsn}: {why}")))?;
-            state.apply(entry);
-        }
-        Ok(Self { inner: Mutex::new(Inner { log, state, unsynced: false }) })
+        Ok(Self { disk: Arc::clone(disk), inner: Mutex::new(Inner::open(disk)?) })
     }
 
     /// What the log says now.
@@ -60,7 +52,15 @@ impl Cml {
     /// Appends an entry.
     pub(crate) fn append(&self, entry: LogEntry) -> Result<(), CacheError> {
         let mut inner = self.lock();
-        inner.log.append(&encode(&entry))?;
+        let bytes = encode(&entry);
+        match inner.log.append(&bytes) {
+            // A write failed earlier, as on a full disk. What of it is there only reading can tell.
+            Err(LogError::Poisoned) => {
+                *inner = Inner::open(&self.disk)?;
+                inner.log.append(&bytes)?
+            }
+            other => other?,
+        };
         inner.state.apply(entry);
         inner.unsynced = true;
         Ok(())
@@ -98,6 +98,21 @@ impl Cml {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn open(disk: &Arc<dyn Disk>) -> Result<Self, CacheError> {
+        let config = LogConfig { segment_bytes: SEGMENT_BYTES };
+        let (log, recovery) = AppendLog::open(Arc::clone(disk), "cml", config)?;
+        let mut state = LogState::default();
+        for record in log.read(recovery.first) {
+            let (lsn, bytes) = record?;
+            let entry =
+                decode(bytes.into()).map_err(|why| CacheError::Damaged(format!("modify log, record {lsn}: {why}")))?;
+            state.apply(entry);
+        }
+        Ok(Self { log, state, unsynced: true })
     }
 }
 
@@ -248,6 +263,30 @@ mod tests {
         fn proptest_invariant_10_arbitrary_entries_never_panic(bytes in vec(any::<u8>(), 0..200)) {
             let _ = decode(bytes.into());
         }
+    }
+
+    #[test]
+    fn the_log_goes_on_when_a_full_disk_has_room_again() {
+        let memory = MemoryDisk::new();
+        let disk: Arc<dyn Disk> = Arc::new(memory.clone());
+        let cml = Cml::open(&disk).unwrap();
+        let [first, second, ..] = &entries()[..] else { panic!("two entries") };
+        cml.append(first.clone()).unwrap();
+        memory.set_capacity(1);
+        assert!(cml.append(second.clone()).is_err());
+        memory.set_capacity(1 << 20);
+        cml.append(second.clone()).unwrap();
+        cml.sync().unwrap();
+        assert_eq!(Cml::open(&disk).unwrap().state(), cml.state());
+    }
+
+    #[test]
+    fn entries_have_the_bytes_that_formats_md_shows() {
+        let entry = LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9) };
+        let expected = [&[2, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0][..], &[8, 1, 16, 6, 24, 1][..]].concat();
+        assert_eq!(encode(&entry), expected);
+        assert_eq!(encode(&LogEntry::Run("x".to_owned())), [8, b'x']);
+        assert_eq!(encode(&LogEntry::Incarnation(Incarnation(3))), [1, 3, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
