@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fuser::{Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, Request};
-use mafs_proto::{FsError, Name, Object, VnodeId};
+use mafs_proto::{Name, Object, VnodeId};
 
 use super::answer::Answerer;
 use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
@@ -77,17 +77,6 @@ impl Edge {
         match result {
             Ok(object) => reply.entry(&self.vfs.time_to_live(), &attributes(&object), generation(&object)),
             Err(error) => reply.error(errno(&error)),
-        }
-    }
-
-    /// The same; that there is no such name is an answer too, which the kernel may keep as long as others.
-    pub(super) fn looked_up(&self, reply: ReplyEntry, result: Result<Object, Error>) {
-        match result {
-            Err(Error::Refused(FsError::NotFound)) => {
-                let nothing = bare_attributes(INodeNo(0), fuser::FileType::RegularFile);
-                reply.entry(&self.vfs.time_to_live(), &nothing, Generation(0));
-            }
-            other => self.entry(reply, other),
         }
     }
 

@@ -67,7 +67,7 @@ impl Filesystem for Handlers {
         self.edge.run(
             request,
             |vfs| async move { vfs.lookup(parent, entry).await },
-            |edge, result| edge.looked_up(reply, result),
+            |edge, result| edge.entry(reply, result),
             |edge, object| edge.forget(&object),
         );
     }

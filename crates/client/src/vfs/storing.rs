@@ -51,7 +51,11 @@ impl Inner {
             }
             self.resolve(file).await?;
             let Some(sending) = self.begin_store(file)? else { continue };
-            self.finish_store(sending).await?;
+            match self.finish_store(sending).await {
+                // Its last name went meanwhile: there is nothing to store any more.
+                Err(Error::Refused(FsError::Stale)) if file.state().unlinked.is_some() => return Ok(()),
+                other => other?,
+            }
         }
     }
 
