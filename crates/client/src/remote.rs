@@ -243,7 +243,10 @@ impl Remote {
         payload: &(dyn Fn() -> Payload + Sync),
     ) -> Result<Answer<C::Reply>, RemoteError> {
         let mut last = String::new();
-        for _ in 0..ATTEMPTS_MAX {
+        let mut attempts = 0;
+        let busy_until = Instant::now() + self.shared.config.deadline;
+        while attempts < ATTEMPTS_MAX {
+            attempts += 1;
             let connect_by = deadline.unwrap_or_else(|| Instant::now() + self.shared.config.deadline);
             let (peer, number) = self.connected(connect_by).await?;
             let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -264,8 +267,12 @@ impl Remote {
                 },
                 Err(CallError::Disconnected(why)) => last = why,
                 Err(CallError::Busy) => {
-                    last = "the server has too many calls under way".to_owned();
+                    if Instant::now() >= busy_until {
+                        return Err(RemoteError::TimedOut("too many calls are under way".to_owned()));
+                    }
                     tokio::time::sleep(BUSY_WAIT).await;
+                    attempts -= 1;
+                    continue;
                 }
                 Err(error @ CallError::DeadlineExceeded(_)) => return Err(RemoteError::TimedOut(error.to_string())),
                 Err(error @ (CallError::Cancelled | CallError::TooLarge(_))) => {

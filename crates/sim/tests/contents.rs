@@ -1,57 +1,14 @@
 //! Contents on their way: fetched, stored, evicted, kept, in virtual time.
 
+mod support;
+
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Caller, Error, FileHandle, OpenMode, Vfs};
-use mafs_proto::{Mode, VnodeId};
-use mafs_sim::{Crash, World};
-
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
-const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
-const WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false, append: false };
-
-/// Runs a test in a paused, single-threaded runtime.
-fn simulate(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    runtime.expect("a runtime").block_on(test);
-}
-
-async fn world(delay_ms: u64) -> World {
-    World::start(1, Duration::from_millis(delay_ms)).await.expect("a world")
-}
-
-async fn create(vfs: &Vfs, name: &'static str) -> (VnodeId, FileHandle) {
-    let mode = Mode::from_bits(0o644);
-    let (object, opened) = vfs.create(VnodeId::ROOT, Bytes::from(name), mode, WRITE, CALLER).await.expect("a new file");
-    (object.fid.vnode, opened.file)
-}
-
-async fn write_and_close(vfs: &Vfs, name: &'static str, content: Vec<u8>) -> VnodeId {
-    let (vnode, file) = create(vfs, name).await;
-    vfs.write(file, 0, content.into()).await.expect("a write");
-    vfs.flush(file).await.expect("a close");
-    vfs.release(file);
-    vnode
-}
-
-async fn open_by_name(vfs: &Vfs, name: &'static str) -> FileHandle {
-    let object = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name");
-    vfs.open(object.fid.vnode, READ, CALLER).await.expect("an open").file
-}
-
-async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
-    let file = open_by_name(vfs, name).await;
-    let content = vfs.read(file, 0, u32::MAX / 2).await.expect("a read");
-    vfs.release(file);
-    content.to_vec()
-}
-
-async fn with_empty_cache(world: &mut World) {
-    world.stop_client().await;
-    world.empty_cache();
-    world.start_client().await.expect("the client starts");
-}
+use mafs_client::vfs::{Error, OpenMode, Vfs};
+use mafs_proto::VnodeId;
+use mafs_sim::Crash;
+use support::{CALLER, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
 #[test]
 fn a_file_is_readable_while_the_rest_of_it_arrives() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::blocking;
 use mafs_proto::call::FetchRequest;
-use mafs_proto::{Class, DataVersion};
+use mafs_proto::{Class, DataVersion, FsError};
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
@@ -32,14 +32,10 @@ struct Fetch {
 }
 
 impl Inner {
-    /// Begins to fetch `version` of a file into its container, and waits until the server has begun to send.
-    pub(super) async fn fetch(
-        self: &Arc<Self>,
-        file: &Arc<File>,
-        version: DataVersion,
-        size: u64,
-    ) -> Result<(), Error> {
-        if let Some(fetch) = self.begin_fetch(file, version, size)? {
+    /// Begins to fetch a file's present version into its container, and waits until the server has begun to send. `size` is
+    /// what room is made for.
+    pub(super) async fn fetch(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<(), Error> {
+        if let Some(fetch) = self.begin_fetch(file, size)? {
             let (inner, file) = (Arc::clone(self), Arc::clone(file));
             tokio::spawn(async move {
                 inner.run_fetch(&file, fetch).await;
@@ -54,14 +50,17 @@ impl Inner {
         .await
     }
 
-    /// Prepares the container; `None` if the content is there or on its way.
-    fn begin_fetch(&self, file: &File, version: DataVersion, size: u64) -> Result<Option<Fetch>, Error> {
+    /// Prepares the container; `None` if the content is there or on its way. Which version is present is asked under `edit`: a
+    /// store may just have made a newer one than the caller saw.
+    fn begin_fetch(&self, file: &File, size: u64) -> Result<Option<Fetch>, Error> {
         self.make_room(size);
         let _edit = file.edit();
+        let cached = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?;
+        let (version, size) = (cached.object.status.data_version, cached.object.status.size);
         if file.state().is_current(version) {
             return Ok(None);
         }
-        if matches!(file.state().arrival, Arrival::Complete) {
+        if file.state().is_complete() {
             // The index must not name these bytes, even after a power loss, while they turn into another version.
             self.cache.index.set_content(file.fid.vnode, None)?;
             self.cache.index.sync()?;
@@ -77,6 +76,7 @@ impl Inner {
             state.arrival = Arrival::Partial { present: RangeSet::default(), answered: false };
             state.fetch
         };
+        self.replacement().touch(file.fid.vnode, size);
         file.notify();
         Ok(Some(Fetch { number, version, size }))
     }
@@ -88,7 +88,9 @@ impl Inner {
             match self.fetch_gap(file, fetch, gap).await {
                 Ok(reached) if reached > started => failures = 0,
                 Ok(_) => failures += 1,
-                Err(error) if failures + 1 >= FAILURES_MAX || !error.may_pass() => return fail(file, fetch, error),
+                Err(error) if failures + 1 >= FAILURES_MAX || !error.may_pass() => {
+                    return self.fail(file, fetch, error);
+                }
                 Err(error) => {
                     tracing::debug!(fid = %file.fid, %error, "a fetch is tried again");
                     failures += 1;
@@ -96,7 +98,7 @@ impl Inner {
             }
         }
         if let Err(error) = self.complete_fetch(file, fetch) {
-            fail(file, fetch, error);
+            self.fail(file, fetch, error);
         }
     }
 
@@ -141,6 +143,18 @@ impl Inner {
         self.replacement().touch(file.fid.vnode, fetch.size);
         file.notify();
         Ok(())
+    }
+
+    fn fail(&self, file: &File, fetch: Fetch, error: Error) {
+        tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched");
+        {
+            let mut state = file.state();
+            if state.fetch == fetch.number {
+                state.arrival = Arrival::Failed(error);
+                self.replacement().remove(file.fid.vnode);
+            }
+        }
+        file.notify();
     }
 }
 
@@ -200,15 +214,4 @@ fn wanted_elsewhere(file: &File, fetch: Fetch, offset: u64) -> bool {
         state.wanted = None;
     }
     elsewhere
-}
-
-fn fail(file: &File, fetch: Fetch, error: Error) {
-    tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched");
-    {
-        let mut state = file.state();
-        if state.fetch == fetch.number {
-            state.arrival = Arrival::Failed(error);
-        }
-    }
-    file.notify();
 }

@@ -62,6 +62,8 @@ pub(super) struct FileState {
     pub(super) writer: Caller,
     /// Whether the log says that this file is being changed.
     pub(super) writing_logged: bool,
+    /// Whether somebody is storing the file; one at a time does.
+    pub(super) storing: bool,
     /// What is being sent.
     pub(super) sending: Option<Arc<FrozenContent>>,
     /// A store that may or may not have been applied.
@@ -76,6 +78,11 @@ impl FileState {
     /// Whether the server lacks content that it should get.
     pub(super) fn is_dirty(&self) -> bool {
         self.edits != self.stored_edits && self.unlinked.is_none()
+    }
+
+    /// Whether all of the content is here.
+    pub(super) fn is_complete(&self) -> bool {
+        matches!(self.arrival, Arrival::Complete)
     }
 
     /// Whether the content here is what `version` is.

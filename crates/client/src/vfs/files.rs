@@ -1,6 +1,7 @@
 //! Files: open, create, read, write, truncate, close.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,6 +17,9 @@ use crate::core::log::{ContainerId, LogEntry, Writing};
 
 /// An fsync waits this long for the server before it makes do with this disk.
 const FSYNC_WAIT: Duration = Duration::from_millis(500);
+
+/// A content being sent that is larger than this is copied away from the session threads.
+const COPY_BYTES_MAX: u64 = 1 << 20;
 
 /// The files in use, and the handles on them.
 #[derive(Default)]
@@ -94,13 +98,13 @@ impl Inner {
     /// Brings the content to where the opener expects it.
     async fn prepare(self: &Arc<Self>, file: &Arc<File>, cached: &CachedObject, mode: OpenMode) -> Result<(), Error> {
         if mode.truncate {
-            return blocking(|| self.resize_to(file, 0));
+            return self.resize(file, 0).await;
         }
         let status = cached.object.status;
         if file.state().is_current(status.data_version) {
             return Ok(());
         }
-        self.fetch(file, status.data_version, status.size).await
+        self.fetch(file, status.size).await
     }
 
     pub(super) async fn create(
@@ -183,16 +187,38 @@ impl Inner {
         if !mode.write && !mode.read {
             return Err(Error::BadHandle);
         }
-        file.complete().await?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
+        loop {
+            file.complete().await?;
+            let large_copy = file.state().sending.as_ref().is_some_and(|content| content.size > COPY_BYTES_MAX);
+            if large_copy {
+                // What is being sent is copied first: not on a session thread, which others need.
+                tokio::task::yield_now().await;
+            }
+            match blocking(|| self.write_now(&file, offset..end, &data)) {
+                Ok(true) => return Ok(()),
+                // Another version began to come in; this write goes on top of it.
+                Ok(false) => {}
+                Err(Error::CacheFull) if self.make_room(data.len() as u64) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes, unless the content is not all here any more.
+    fn write_now(&self, file: &File, range: Range<u64>, data: &Bytes) -> Result<bool, Error> {
         let _edit = file.edit();
-        self.begin_edit(&file)?;
-        file.container.write_all_at(&data, offset)?;
+        if !file.state().is_complete() {
+            return Ok(false);
+        }
+        self.begin_edit(file)?;
+        // Counted before: a write that fails half-way has changed bytes too.
+        self.note_edit(&mut file.state());
+        file.container.write_all_at(data, range.start)?;
         let mut state = file.state();
-        state.size = state.size.max(end);
-        self.note_edit(&mut state);
-        Ok(())
+        state.size = state.size.max(range.end);
+        Ok(true)
     }
 
     /// Cuts or grows a file.
@@ -200,24 +226,32 @@ impl Inner {
         if size > FILE_SIZE_MAX {
             return Err(Error::Refused(FsError::TooLarge));
         }
-        if size > 0 {
-            file.complete().await?;
+        loop {
+            if size > 0 {
+                file.complete().await?;
+            }
+            if blocking(|| self.resize_to(file, size))? {
+                return Ok(());
+            }
         }
-        blocking(|| self.resize_to(file, size))
     }
 
-    fn resize_to(&self, file: &File, size: u64) -> Result<(), Error> {
+    /// Cuts or grows, unless the content to keep is not all here any more.
+    fn resize_to(&self, file: &File, size: u64) -> Result<bool, Error> {
         let _edit = file.edit();
+        if size > 0 && !file.state().is_complete() {
+            return Ok(false);
+        }
         self.begin_edit(file)?;
+        self.note_edit(&mut file.state());
         file.container.set_len(size)?;
         let mut state = file.state();
         state.fetch += 1;
         state.arrival = Arrival::Complete;
         state.size = size;
-        self.note_edit(&mut state);
         drop(state);
         file.notify();
-        Ok(())
+        Ok(true)
     }
 
     /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
@@ -301,16 +335,21 @@ impl Inner {
     /// Forgets a file that nobody has open and that is clean and not on its way; a dirty one is left to the background.
     pub(super) fn drop_if_unused(&self, file: &Arc<File>) {
         let mut files = self.files();
-        let (unused, dirty, gone) = {
+        if !files.in_use.get(&file.fid.vnode).is_some_and(|now| Arc::ptr_eq(now, file)) {
+            // It has been dropped before, and perhaps opened again since.
+            return;
+        }
+        let (unused, dirty, useless) = {
             let state = file.state();
-            let busy = state.sending.is_some() || matches!(state.arrival, Arrival::Partial { .. });
-            (state.handles == 0 && !busy, state.is_dirty(), state.unlinked.is_some())
+            let busy = state.storing || matches!(state.arrival, Arrival::Partial { .. });
+            let empty = matches!(state.arrival, Arrival::Missing | Arrival::Failed(_));
+            (state.handles == 0 && !busy, state.is_dirty(), empty || state.unlinked.is_some())
         };
         if unused && dirty {
             self.left_dirty.notify_one();
         } else if unused {
             files.in_use.remove(&file.fid.vnode);
-            if gone {
+            if useless {
                 self.remove_content(file.fid.vnode, Some(file.container_id));
             }
         }
@@ -333,13 +372,18 @@ impl Inner {
     }
 
     fn mark_unlinked(&self, file: &File, object: &Object) {
-        let logged = {
+        let _edit = file.edit();
+        let (logged, unresolved) = {
             let mut state = file.state();
             let mut object = object.clone();
             object.status.size = state.size;
             state.unlinked = Some(object);
-            std::mem::take(&mut state.writing_logged)
+            let unresolved = if state.storing { None } else { state.unresolved.take() };
+            (std::mem::take(&mut state.writing_logged), unresolved)
         };
+        if let Some(unresolved) = unresolved {
+            self.remote.end(unresolved.record.id);
+        }
         if logged && let Err(error) = self.cache.cml.append(LogEntry::Dropped { fid: file.fid }) {
             tracing::error!(%error, "the modify log cannot be written");
         }
@@ -359,7 +403,9 @@ impl Inner {
             let file = match files.get(cached.object.fid.vnode) {
                 Some(file) => file,
                 None => {
-                    let file = self.load(cached)?;
+                    // A store may have made a newer version since the caller looked.
+                    let now = self.cache.index.object(cached.object.fid.vnode)?;
+                    let file = self.load(now.as_ref().unwrap_or(cached))?;
                     files.insert(Arc::clone(&file));
                     file
                 }
@@ -397,7 +443,8 @@ impl Inner {
     }
 
     /// Makes room in the cache and on its disk for a file of this size, as far as clean, unused files allow.
-    pub(super) fn make_room(&self, bytes: u64) {
+    /// Returns whether something went.
+    pub(super) fn make_room(&self, bytes: u64) -> bool {
         let disk_short = match self.cache.disk.space() {
             Ok(space) => bytes.saturating_add(self.settings.min_free_bytes).saturating_sub(space.bytes_free),
             Err(_) => 0,
@@ -405,12 +452,14 @@ impl Inner {
         let files = self.files();
         let mut replacement = self.replacement();
         let missing = replacement.excess_bytes(bytes).max(disk_short);
-        for vnode in replacement.plan(missing, |vnode| files.contains(vnode)) {
-            replacement.remove(vnode);
-            if let Err(error) = self.evict(vnode) {
+        let evicted = replacement.plan(missing, |vnode| files.contains(vnode));
+        for vnode in &evicted {
+            replacement.remove(*vnode);
+            if let Err(error) = self.evict(*vnode) {
                 tracing::warn!(%error, vnode = vnode.0, "a cached file cannot be evicted");
             }
         }
+        !evicted.is_empty()
     }
 
     fn evict(&self, vnode: VnodeId) -> Result<(), Error> {
@@ -462,6 +511,10 @@ impl Inner {
     pub(super) fn load_dirty(&self, fid: Fid, writing: Writing) -> Result<Option<Arc<File>>, CacheError> {
         let Writing { base, container: id, .. } = writing;
         let Some(container) = self.cache.containers.get(fid.vnode, id)? else { return Ok(None) };
+        if is_sealed(container.as_ref(), base, container.len()?)? {
+            // The log was ahead of the first changed byte, or of the server's last answer.
+            return Ok(None);
+        }
         let state = FileState {
             handles: 0,
             base,
@@ -474,6 +527,7 @@ impl Inner {
             stored_edits: 0,
             writer: Caller::default(),
             writing_logged: true,
+            storing: false,
             sending: None,
             unresolved: None,
             refused: None,
@@ -498,6 +552,7 @@ fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         stored_edits: 0,
         writer: Caller::default(),
         writing_logged: false,
+        storing: false,
         sending: None,
         unresolved: None,
         refused: None,

@@ -103,16 +103,24 @@ impl Inner {
 
     /// The whole listing of a directory as of now.
     async fn listing(self: &Arc<Self>, vnode: VnodeId) -> Result<Listing, Error> {
-        let directory = self.fetch_listing(vnode).await?;
-        let mut entries: Vec<(Name, CachedEntry)> = Vec::new();
-        loop {
-            let page = self.cache.index.entries(vnode, entries.last().map(|(name, _)| name))?;
-            if page.is_empty() {
-                break;
+        for _ in 0..=RESTARTS_MAX {
+            let directory = self.fetch_listing(vnode).await?;
+            let mut entries: Vec<(Name, CachedEntry)> = Vec::new();
+            loop {
+                let page = self.cache.index.entries(vnode, entries.last().map(|(name, _)| name))?;
+                if page.is_empty() {
+                    break;
+                }
+                entries.extend(page);
             }
-            entries.extend(page);
+            // Names may have been dropped while they were read.
+            let now = self.cache.index.object(vnode)?;
+            if now.is_some_and(|now| now.entries == directory.entries) {
+                let parent = directory.parent.unwrap_or(vnode);
+                return Ok(Listing { vnode, parent, entries, read: AtomicBool::new(false) });
+            }
         }
-        Ok(Listing { vnode, parent: directory.parent.unwrap_or(vnode), entries, read: AtomicBool::new(false) })
+        Err(changes_too_fast())
     }
 
     /// Makes sure that all names of a directory are in the index.
@@ -133,7 +141,7 @@ impl Inner {
                 waited.map_err(|_| RemoteError::TimedOut("a listing did not arrive".to_owned()))?.ok();
             }
         }
-        Err(Error::TimedOut("the directory changes faster than it can be read".to_owned()))
+        Err(changes_too_fast())
     }
 
     /// Reads all pages of one version of a directory into the index.
@@ -185,13 +193,18 @@ impl Listing {
             kind: Kind::Directory,
         };
         let dots = [dot(b".", self.vnode, 1), dot(b"..", self.parent, 2)];
-        let named = self.entries.iter().zip(3u64..).map(|((name, entry), next_offset)| DirEntry {
+        let skip = usize::try_from(offset).unwrap_or(usize::MAX);
+        let first = skip.saturating_sub(dots.len()).min(self.entries.len());
+        let named = (first as u64 + 3..).zip(&self.entries[first..]).map(|(next_offset, (name, entry))| DirEntry {
             next_offset,
             name: Bytes::copy_from_slice(name.as_bytes()),
             vnode: entry.fid.vnode,
             kind: entry.kind,
         });
-        let skip = usize::try_from(offset).unwrap_or(usize::MAX);
-        dots.into_iter().chain(named).skip(skip).take(count_max).collect()
+        dots.into_iter().skip(skip).chain(named).take(count_max).collect()
     }
+}
+
+fn changes_too_fast() -> Error {
+    Error::TimedOut("the directory changes faster than it can be read".to_owned())
 }

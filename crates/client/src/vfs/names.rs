@@ -33,24 +33,27 @@ impl Inner {
     /// What a name means, with a valid status.
     pub(super) async fn child(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
         let directory = self.directory(parent).await?;
-        match directory.entries {
-            Some(_) => {
-                if let Some(entry) = self.cache.index.entry(parent, name)? {
-                    return self.status_of_fid(entry.fid).await;
-                }
-                let complete = directory.entries.is_some_and(|entries| entries.complete);
-                if !complete && directory.object.status.size > WHOLE_LISTING_ENTRIES_MAX {
-                    return self.ask_name(directory.object.fid, name).await;
-                }
-                if !complete {
-                    self.fetch_listing(parent).await?;
-                }
-                match self.cache.index.entry(parent, name)? {
-                    Some(entry) => self.status_of_fid(entry.fid).await,
-                    None => Err(Error::Refused(FsError::NotFound)),
-                }
+        let fid = directory.object.fid;
+        if directory.entries.is_none() {
+            return self.ask_name(fid, name).await;
+        }
+        if let Some(entry) = self.cache.index.entry(parent, name)? {
+            return self.status_of_fid(entry.fid).await;
+        }
+        let complete = |cached: &CachedObject| cached.entries.is_some_and(|entries| entries.complete);
+        if !complete(&directory) {
+            if directory.object.status.size > WHOLE_LISTING_ENTRIES_MAX {
+                return self.ask_name(fid, name).await;
             }
-            None => self.ask_name(directory.object.fid, name).await,
+            self.fetch_listing(parent).await?;
+            if let Some(entry) = self.cache.index.entry(parent, name)? {
+                return self.status_of_fid(entry.fid).await;
+            }
+        }
+        // The names may have been dropped since; then that one is missing here says nothing.
+        match self.cache.index.object(parent)?.is_some_and(|now| complete(&now)) {
+            true => Err(Error::Refused(FsError::NotFound)),
+            false => self.ask_name(fid, name).await,
         }
     }
 
@@ -206,6 +209,7 @@ impl Inner {
             (true, true) | (false, false) => {}
         }
         let parent = self.fid_of(parent)?;
+        self.await_content(&child).await;
         let edit = NameEdit { parent, name: name.clone(), entry: None };
         let op = match directory {
             true => CmlOp::RemoveDir { parent, name, fid: child.fid },
@@ -213,6 +217,19 @@ impl Inner {
         };
         self.mutate(op, caller, &[edit]).await?;
         Ok(())
+    }
+
+    /// The last name of an open file that is still arriving is about to go, and its content with it: who has it open needs all
+    /// of it first. If it does not come, they get an error, and the name goes all the same.
+    async fn await_content(&self, object: &Object) {
+        let in_use = self.files().get(object.fid.vnode);
+        if let Some(file) = in_use
+            && object.status.nlink == 1
+            && file.state().handles > 0
+            && let Err(error) = file.complete().await
+        {
+            tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
+        }
     }
 
     pub(super) async fn rename(
@@ -237,6 +254,9 @@ impl Inner {
             (RenameMode::Replace, Some(target)) if target.fid == moved.fid => return Ok(()),
             (_, target) => target,
         };
+        if let (RenameMode::Replace, Some(target)) = (mode, &target) {
+            self.await_content(target).await;
+        }
         let (from_parent, to_parent) = (self.fid_of(from_parent)?, self.fid_of(to_parent)?);
         let left = match mode {
             RenameMode::Exchange => target.as_ref().map(CachedEntry::of),

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::AttachReply;
-use mafs_proto::{Clock, Fid, Incarnation, Name, VnodeId, VolumeName};
+use mafs_proto::{Clock, CmlOp, Fid, Incarnation, Name, VnodeId, VolumeName};
 use tokio::sync::{Notify, watch};
 
-use super::file::Unresolved;
+use super::file::{File, Unresolved};
 use super::files::Files;
 use super::kernel::Kernel;
 use super::listing::Listings;
-use super::{Error, Inner, Vfs};
-use crate::cache::{Cache, CacheError, CacheStorage, stamp};
-use crate::core::log::{ContainerId, LogEntry, LogState};
+use super::{Caller, Error, Inner, Vfs};
+use crate::cache::{Cache, CacheError, CacheStorage};
+use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore};
 use crate::core::replacement::Replacement;
 use crate::core::upload::UploadRate;
 use crate::remote::{Connector, Remote, RemoteConfig, RemoteError};
@@ -137,26 +137,44 @@ impl Inner {
             // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
             let kept = writing.synced || !self.cache.power_lost;
             let file = if kept { self.load_dirty(fid, *writing)? } else { None };
-            let Some(file) = file else {
-                tracing::error!(%fid, "an unsaved change was lost with the power; the last stored version stays");
-                self.cache.index.set_content(fid.vnode, None)?;
-                self.cache.index.sync()?;
-                self.cache.cml.append(LogEntry::Dropped { fid })?;
-                if let Some(store) = logged.get(&fid) {
-                    self.remote.end(store.record.id);
-                }
-                continue;
-            };
-            if let Some(store) = logged.get(&fid) {
-                let same = stamp(file.container.as_ref())? == store.stamp;
-                let mut state = file.state();
-                let edits = if same { state.edits } else { state.edits - 1 };
-                state.unresolved = Some(Unresolved { record: store.record.clone(), edits });
+            match (file, logged.get(&fid)) {
+                (Some(file), store) => self.take_up_dirty(file, store.copied()),
+                (None, _) => self.give_up_dirty(fid)?,
             }
-            tracing::info!(%fid, "a file that the server does not have yet was found in the cache");
-            self.files().insert(file);
+        }
+        for store in log.logged.values().filter(|store| !log.writing.contains_key(&store.record.op.fid())) {
+            self.remote.end(store.record.id);
+            self.cache.cml.append(LogEntry::Abandoned { id: store.record.id })?;
+        }
+        for store in logged.into_values().filter(|store| self.files().get(store.record.op.fid().vnode).is_none()) {
+            self.remote.end(store.record.id);
         }
         Ok(())
+    }
+
+    /// A file with content that the server lacks is stored in the background. A store that may have been applied is resolved
+    /// first, without its content: an equal modification time does not prove that the content is still that of the record.
+    fn take_up_dirty(&self, file: Arc<File>, store: Option<&LoggedStore>) {
+        tracing::info!(fid = %file.fid, "a file that the server does not have yet was found in the cache");
+        if let Some(store) = store {
+            let mut state = file.state();
+            state.writer = Caller { uid: store.record.uid, gid: store.record.gid };
+            if let CmlOp::Store { mtime, .. } = store.record.op {
+                state.mtime = state.mtime.max(mtime);
+            }
+            state.unresolved = Some(Unresolved { record: store.record.clone(), edits: state.edits - 1 });
+        }
+        self.files().insert(file);
+    }
+
+    /// Nothing of a file's change is left that could be sent: the version the server has stays.
+    fn give_up_dirty(&self, fid: Fid) -> Result<(), CacheError> {
+        if self.cache.power_lost {
+            tracing::error!(%fid, "an unsaved change was lost with the power; the last stored version stays");
+        }
+        self.cache.index.set_content(fid.vnode, None)?;
+        self.cache.index.sync()?;
+        self.cache.cml.append(LogEntry::Dropped { fid })
     }
 
     /// Removes containers that a crash left without a name in index or log.
@@ -182,7 +200,6 @@ impl Inner {
             if let Err(error) = self.store(&file).await {
                 result = Err(error);
             }
-            self.drop_if_unused(&file);
         }
         blocking(|| self.cache.cml.sync())?;
         result

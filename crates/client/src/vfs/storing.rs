@@ -11,9 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::{Payload, PayloadWriter, blocking};
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Base, CmlOp, CmlRecord, FsError, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, FsError, StoreId};
 
-use super::file::{File, FrozenContent, Unresolved};
+use super::file::{File, FileState, FrozenContent, Unresolved};
 use super::{Error, Inner};
 use crate::cache::{seal, stamp};
 use crate::core::log::LogEntry;
@@ -24,34 +24,58 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Pauses between attempts to send what could not be sent: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// One content on its way.
-struct Sending<'a> {
+/// The turn to store a file.
+struct Turn<'a> {
     file: &'a File,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        {
+            let mut state = self.file.state();
+            state.storing = false;
+            state.sending = None;
+        }
+        self.file.notify();
+    }
+}
+
+/// One content on its way.
+struct Sending {
     content: Arc<FrozenContent>,
     record: CmlRecord,
     edits: u64,
 }
 
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        self.file.state().sending = None;
-        self.file.notify();
-    }
-}
-
 impl Inner {
     /// Sends the content of a file until the server has what it is at some moment after the call.
     pub(super) async fn store(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+        let stored = self.store_in_turn(file).await;
+        // Whoever closed the file may be gone by now, so this is where it is dropped, or left to be tried again.
+        self.drop_if_unused(file);
+        if stored.as_ref().is_err_and(Error::may_pass) {
+            self.left_dirty.notify_one();
+        }
+        stored
+    }
+
+    async fn store_in_turn(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
         let wanted = file.state().edits;
         loop {
-            let idle = |state: &mut super::file::FileState| state.sending.is_none().then(|| state.is_dirty());
-            let dirty = file.wait(idle).await;
-            if !dirty || file.state().stored_edits >= wanted {
+            let take_turn = |state: &mut FileState| match state.storing {
+                true => None,
+                false => {
+                    state.storing = state.is_dirty() && state.stored_edits < wanted;
+                    Some(state.storing)
+                }
+            };
+            if !file.wait(take_turn).await {
                 return Ok(());
             }
+            let _turn = Turn { file };
             self.resolve(file).await?;
             let Some(sending) = self.begin_store(file)? else { continue };
-            match self.finish_store(sending).await {
+            match self.finish_store(file, sending).await {
                 // Its last name went meanwhile: there is nothing to store any more.
                 Err(Error::Refused(FsError::Stale)) if file.state().unlinked.is_some() => return Ok(()),
                 other => other?,
@@ -59,12 +83,12 @@ impl Inner {
         }
     }
 
-    /// Freezes the content and logs the store. `None` if there is nothing to send, or somebody else sends.
-    fn begin_store<'a>(&self, file: &'a Arc<File>) -> Result<Option<Sending<'a>>, Error> {
+    /// Freezes the content and logs the store. `None` if there is nothing to send, or something to resolve first.
+    fn begin_store(&self, file: &Arc<File>) -> Result<Option<Sending>, Error> {
         let _edit = file.edit();
         let (size, mtime, edits, base, writer, again) = {
             let state = file.state();
-            if state.sending.is_some() || !state.is_dirty() {
+            if !state.is_dirty() {
                 return Ok(None);
             }
             (state.size, state.mtime, state.edits, state.base, state.writer, state.unresolved.clone())
@@ -89,27 +113,26 @@ impl Inner {
         state.unresolved = Some(Unresolved { record: record.clone(), edits });
         drop(state);
         self.log_changed.notify_one();
-        Ok(Some(Sending { file, content, record, edits }))
+        Ok(Some(Sending { content, record, edits }))
     }
 
-    async fn finish_store(self: &Arc<Self>, sending: Sending<'_>) -> Result<(), Error> {
-        let content = Arc::clone(&sending.content);
+    async fn finish_store(&self, file: &File, sending: Sending) -> Result<(), Error> {
+        let Sending { content, record, edits } = sending;
         let begun = self.clock.now();
-        let sent = self.remote.store(&sending.record, &|| payload(&content)).await;
-        match sent {
+        match self.remote.store(&record, &|| payload(&content)).await {
             Ok(reply) => {
                 self.upload_rate().observe(content.size, self.clock.now().since(begun));
-                blocking(|| self.stored(sending.file, &sending.record, &reply, Some(sending.edits)))
+                blocking(|| self.stored(file, &record, &reply, Some(edits)))
             }
-            Err(error) => Err(self.not_stored(sending.file, sending.record.id, error)),
+            Err(error) => Err(self.not_stored(file, record.id, error)),
         }
     }
 
     /// Finds out what became of a store whose content is not there any more.
-    async fn resolve(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+    async fn resolve(&self, file: &File) -> Result<(), Error> {
         let unresolved = {
             let state = file.state();
-            state.unresolved.clone().filter(|unresolved| unresolved.edits != state.edits && state.sending.is_none())
+            state.unresolved.clone().filter(|unresolved| unresolved.edits != state.edits)
         };
         let Some(Unresolved { record, .. }) = unresolved else { return Ok(()) };
         match self.remote.store(&record, &|| Payload::None).await {
@@ -118,8 +141,19 @@ impl Inner {
                 self.abandon(file, record.id);
                 Ok(())
             }
+            // It was applied, and this client has said that it knows: a log that could not be written forgot that.
+            Err(RemoteError::Refused { error: FsError::StoreIdReused, .. }) => self.adopt_base(file, record.id).await,
             Err(error) => Err(self.not_stored(file, record.id, error)),
         }
+    }
+
+    /// Takes the server's present version as the one that the content here was made from.
+    async fn adopt_base(&self, file: &File, id: StoreId) -> Result<(), Error> {
+        self.cache.index.distrust(std::iter::once(file.fid))?;
+        let status = self.status_of(file.fid.vnode).await?.object.status;
+        file.state().base = status.data_version;
+        self.abandon(file, id);
+        Ok(())
     }
 
     /// The server has the content of edit `edits`; `None`: of an edit before all that are known.
@@ -128,7 +162,23 @@ impl Inner {
             return Err(Error::Refused(FsError::Malformed));
         };
         let version = object.status.data_version;
+        // The index first: an open that sees the new state must find the new version there.
         self.cache.index.applied(reply, &[])?;
+        let base = self.note_stored(file, record.id, version, edits)?;
+        self.kernel.stored(file.fid.vnode, base, version);
+        self.make_room(0);
+        self.log_changed.notify_one();
+        Ok(())
+    }
+
+    /// Turns file, log and container over to the new version, under `edit`. Returns the version before.
+    fn note_stored(
+        &self,
+        file: &File,
+        id: StoreId,
+        version: DataVersion,
+        edits: Option<u64>,
+    ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
         let (base, clean, size) = {
             let mut state = file.state();
@@ -142,16 +192,14 @@ impl Inner {
             state.refused = None;
             (base, clean, state.size)
         };
+        self.remote.end(id);
+        self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean })?;
         if clean {
             seal(file.container.as_ref(), version)?;
             self.set_content(file, version)?;
             self.replacement().touch(file.fid.vnode, size);
         }
-        self.cache.cml.append(LogEntry::Done { id: record.id, fid: file.fid, version, clean })?;
-        self.remote.end(record.id);
-        self.kernel.stored(file.fid.vnode, base, version);
-        self.log_changed.notify_one();
-        Ok(())
+        Ok(base)
     }
 
     /// Decides what a failed store means: a refusal ends its record, anything else leaves it to be resolved.
@@ -183,30 +231,31 @@ impl Inner {
                 Ok(false) | Err(_) => return,
             }
             let failed = self.store_abandoned().await;
-            pause = if failed { (pause * 2).min(RETRY_PAUSES[1]) } else { RETRY_PAUSES[0] };
-            let work = self.left_dirty.notified();
             if failed {
                 let _ = tokio::time::timeout(pause, link.changed()).await;
+                pause = (pause * 2).min(RETRY_PAUSES[1]);
             } else {
+                pause = RETRY_PAUSES[0];
                 tokio::select! {
-                    () = work => {}
+                    () = self.left_dirty.notified() => {}
                     changed = link.changed() => if changed.is_err() { return },
                 }
             }
         }
     }
 
-    /// Tries each dirty file that nobody has open once. Returns whether some failed in a way that may pass.
+    /// Tries each dirty file once that nobody has open, or whose last store nobody knows the outcome of: what is done to its
+    /// names waits for that. Returns whether some failed in a way that may pass.
     async fn store_abandoned(self: &Arc<Self>) -> bool {
         let mut failed = false;
         let dirty = self.files().dirty();
         for file in dirty {
             let left = {
                 let state = file.state();
-                state.handles == 0 && state.refused.is_none_or(may_pass)
+                (state.handles == 0 || state.unresolved.is_some()) && state.refused.is_none_or(may_pass)
             };
             if left {
-                match self.store(&file).await {
+                match self.store_in_turn(&file).await {
                     Ok(()) => self.drop_if_unused(&file),
                     Err(error) => failed |= error.may_pass(),
                 }

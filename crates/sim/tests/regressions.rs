@@ -1,0 +1,121 @@
+//! Failures that were found, each by the interleaving that showed it.
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_proto::{RenameMode, VnodeId};
+use mafs_sim::Crash;
+use support::{CALLER, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
+
+#[test]
+fn regression_sync_does_not_drop_files_that_were_opened_again_meanwhile() {
+    const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    simulate(async {
+        let mut world = world(20).await;
+        let vfs = world.client().clone();
+        let (_, big) = create(&vfs, "big").await;
+        vfs.write(big, 0, vec![1; 20_000_000].into()).await.expect("a write");
+        let mut small = Vec::new();
+        for name in NAMES {
+            let (vnode, file) = create(&vfs, name).await;
+            vfs.write(file, 0, Bytes::from_static(b"one")).await.expect("a write");
+            small.push((vnode, file));
+        }
+        let syncing = tokio::spawn({
+            let vfs = vfs.clone();
+            async move { vfs.sync().await }
+        });
+        tokio::task::yield_now().await;
+        let mut again = Vec::new();
+        for (vnode, file) in small {
+            vfs.flush(file).await.expect("a close");
+            vfs.release(file);
+            let opened = vfs.open(vnode, WRITE, CALLER).await.expect("an open");
+            vfs.write(opened.file, 0, Bytes::from_static(b"two")).await.expect("a write");
+            again.push((vnode, opened.file));
+        }
+        syncing.await.expect("the task").expect("the sync");
+        for (vnode, file) in again {
+            let second = vfs.open(vnode, WRITE, CALLER).await.expect("an open").file;
+            assert_eq!(vfs.read(second, 0, 10).await.expect("a read"), "two");
+            vfs.flush(file).await.expect("a close");
+            vfs.release(file);
+            vfs.release(second);
+        }
+        with_empty_cache(&mut world).await;
+        for name in NAMES {
+            assert_eq!(content(world.client(), name).await, b"two");
+        }
+    });
+}
+
+#[test]
+fn regression_an_fsync_during_an_outage_does_not_block_the_names_of_its_file() {
+    simulate(async {
+        let mut world = world(5).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "tmp").await;
+        vfs.write(file, 0, Bytes::from_static(b"saved")).await.expect("a write");
+        world.crash_server(Crash::Kill);
+        vfs.fsync(file).await.expect("an fsync on the local disk");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        world.start_server().expect("the server starts");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let (old, new) = (Bytes::from_static(b"tmp"), Bytes::from_static(b"final"));
+        let renamed = vfs.rename(VnodeId::ROOT, old, VnodeId::ROOT, new, RenameMode::Replace, CALLER);
+        let renamed = tokio::time::timeout(Duration::from_secs(1), renamed).await;
+        renamed.expect("it waits for nothing").expect("the rename");
+        vfs.release(file);
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "final").await, b"saved");
+    });
+}
+
+#[test]
+fn regression_two_closes_after_an_outage_resolve_the_unknown_store_once() {
+    // Where in the resolution the server dies again is swept.
+    for struck_after in (0..1500).step_by(100) {
+        simulate(async {
+            let mut world = world(100).await;
+            let vfs = world.client().clone();
+            let (_, file) = create(&vfs, "file").await;
+            vfs.write(file, 0, Bytes::from_static(b"A")).await.expect("a write");
+            world.crash_server(Crash::Kill);
+            vfs.flush(file).await.expect_err("the server is down");
+            vfs.write(file, 0, Bytes::from_static(b"BB")).await.expect("a write");
+            world.start_server().expect("the server starts");
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            let closes = [(); 2].map(|()| {
+                let vfs = vfs.clone();
+                tokio::spawn(async move { vfs.flush(file).await })
+            });
+            tokio::time::sleep(Duration::from_millis(struck_after)).await;
+            world.crash_server(Crash::Kill);
+            world.start_server().expect("the server starts");
+            for close in closes {
+                close.await.expect("the task").expect("the close");
+            }
+            assert_eq!(vfs.status().refused, []);
+            vfs.release(file);
+            with_empty_cache(&mut world).await;
+            assert_eq!(content(world.client(), "file").await, b"BB", "struck after {struck_after} ms");
+        });
+    }
+}
+
+#[test]
+fn regression_the_cache_keeps_to_its_limit_while_files_are_written() {
+    simulate(async {
+        let world = world(1).await;
+        let vfs = world.client();
+        for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
+            write_and_close(vfs, name, vec![7; 200_000]).await;
+            let status = vfs.status();
+            assert!(status.cache_bytes <= status.cache_limit_bytes + 200_000, "{status:?}");
+        }
+        let file = open_by_name(vfs, "a").await;
+        assert_eq!(vfs.read(file, 0, 10).await.expect("an evicted file comes back"), [7; 10][..]);
+    });
+}

@@ -1,0 +1,54 @@
+//! What tests of contents do again and again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_client::vfs::{Caller, FileHandle, OpenMode, Vfs};
+use mafs_proto::{Mode, VnodeId};
+use mafs_sim::World;
+
+pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0 };
+pub(crate) const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false };
+pub(crate) const WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false, append: false };
+
+/// Runs a test in a paused, single-threaded runtime.
+pub(crate) fn simulate(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.expect("a runtime").block_on(test);
+}
+
+pub(crate) async fn world(delay_ms: u64) -> World {
+    World::start(1, Duration::from_millis(delay_ms)).await.expect("a world")
+}
+
+pub(crate) async fn create(vfs: &Vfs, name: &'static str) -> (VnodeId, FileHandle) {
+    let mode = Mode::from_bits(0o644);
+    let (object, opened) = vfs.create(VnodeId::ROOT, Bytes::from(name), mode, WRITE, CALLER).await.expect("a new file");
+    (object.fid.vnode, opened.file)
+}
+
+pub(crate) async fn write_and_close(vfs: &Vfs, name: &'static str, content: Vec<u8>) -> VnodeId {
+    let (vnode, file) = create(vfs, name).await;
+    vfs.write(file, 0, content.into()).await.expect("a write");
+    vfs.flush(file).await.expect("a close");
+    vfs.release(file);
+    vnode
+}
+
+pub(crate) async fn open_by_name(vfs: &Vfs, name: &'static str) -> FileHandle {
+    let object = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name");
+    vfs.open(object.fid.vnode, READ, CALLER).await.expect("an open").file
+}
+
+pub(crate) async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
+    let file = open_by_name(vfs, name).await;
+    let content = vfs.read(file, 0, u32::MAX / 2).await.expect("a read");
+    vfs.release(file);
+    content.to_vec()
+}
+
+pub(crate) async fn with_empty_cache(world: &mut World) {
+    world.stop_client().await;
+    world.empty_cache();
+    world.start_client().await.expect("the client starts");
+}
