@@ -1,5 +1,7 @@
 //! Contents on their way: fetched, stored, evicted, kept, in virtual time.
 
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
 mod support;
 
 use std::time::Duration;

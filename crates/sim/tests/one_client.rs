@@ -2,6 +2,8 @@
 //!
 //! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test one_client everything` is the long run.
 
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
 use std::time::Duration;
 
 use mafs_sim::{Faults, run};

@@ -1,5 +1,7 @@
 //! Failures that were found, each by the interleaving that showed it.
 
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
 mod support;
 
 use std::time::Duration;

@@ -43,8 +43,8 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// The time a caller sets. fuser 0.18 subtracts the nanoseconds of times before 1970 instead of adding them (a TODO in its
-/// time.rs), so here they are taken back out as they went in.
+/// The time a caller sets. fuser 0.18 subtracts the nanoseconds of times before 1970 instead of adding them (a TODO in
+/// its time.rs), so here they are taken back out as they went in.
 fn time_set(time: SystemTime) -> Timestamp {
     let Err(before) = time.duration_since(UNIX_EPOCH) else { return time.into() };
     let before = before.duration();

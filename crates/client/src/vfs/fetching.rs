@@ -32,8 +32,8 @@ struct Fetch {
 }
 
 impl Inner {
-    /// Begins to fetch a file's present version into its container, and waits until the server has begun to send. `size` is
-    /// what room is made for.
+    /// Begins to fetch a file's present version into its container, and waits until the server has begun to send.
+    /// `size` is what room is made for.
     pub(super) async fn fetch(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<(), Error> {
         if let Some(fetch) = self.begin_fetch(file, size)? {
             let (inner, file) = (Arc::clone(self), Arc::clone(file));
@@ -50,8 +50,8 @@ impl Inner {
         .await
     }
 
-    /// Prepares the container; `None` if the content is there or on its way. Which version is present is asked under `edit`: a
-    /// store may just have made a newer one than the caller saw.
+    /// Prepares the container; `None` if the content is there or on its way. Which version is present is asked under
+    /// `edit`: a store may just have made a newer one than the caller saw.
     fn begin_fetch(&self, file: &File, size: u64) -> Result<Option<Fetch>, Error> {
         self.make_room(size);
         let _edit = file.edit();

@@ -219,8 +219,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The last name of an open file that is still arriving is about to go, and its content with it: who has it open needs all
-    /// of it first. If it does not come, they get an error, and the name goes all the same.
+    /// The last name of an open file that is still arriving is about to go, and its content with it: who has it open
+    /// needs all of it first. If it does not come, they get an error, and the name goes all the same.
     async fn await_content(&self, object: &Object) {
         let in_use = self.files().get(object.fid.vnode);
         if let Some(file) = in_use

@@ -152,8 +152,9 @@ impl Inner {
         Ok(())
     }
 
-    /// A file with content that the server lacks is stored in the background. A store that may have been applied is resolved
-    /// first, without its content: an equal modification time does not prove that the content is still that of the record.
+    /// A file with content that the server lacks is stored in the background. A store that may have been applied is
+    /// resolved first, without its content: an equal modification time does not prove that the content is still that of
+    /// the record.
     fn take_up_dirty(&self, file: Arc<File>, store: Option<&LoggedStore>) {
         tracing::info!(fid = %file.fid, "a file that the server does not have yet was found in the cache");
         if let Some(store) = store {

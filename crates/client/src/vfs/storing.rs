@@ -244,8 +244,8 @@ impl Inner {
         }
     }
 
-    /// Tries each dirty file once that nobody has open, or whose last store nobody knows the outcome of: what is done to its
-    /// names waits for that. Returns whether some failed in a way that may pass.
+    /// Tries each dirty file once that nobody has open, or whose last store nobody knows the outcome of: what is done
+    /// to its names waits for that. Returns whether some failed in a way that may pass.
     async fn store_abandoned(self: &Arc<Self>) -> bool {
         let mut failed = false;
         let dirty = self.files().dirty();
