@@ -1,0 +1,17 @@
+//! The bench of mafs: what end-to-end tests and benchmarks stand on.
+//!
+//! Runs the real `mafs-server` and `mafs-client` as processes, in a directory of their own, and looks at them from
+//! outside like a user: through the mount, through `/proc`, through exit codes. It uses no other crate of mafs, so
+//! that it knows only what users see.
+//!
+//! Everything started here is ended here: dropping a [`world::World`] unmounts and kills what it started. Every wait
+//! has a limit.
+
+pub mod content;
+pub mod daemon;
+pub mod measure;
+pub mod process;
+pub mod programs;
+pub mod report;
+pub mod tree;
+pub mod world;

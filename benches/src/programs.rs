@@ -1,0 +1,63 @@
+//! Where the programs of mafs are: beside the running test, built now if they are not up to date.
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::process;
+
+/// A cold build with optimisation takes minutes on two cores.
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+
+/// The programs of one build.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    directory: PathBuf,
+}
+
+impl Programs {
+    /// Builds the programs in the profile of the running executable, once per process, and says where they are.
+    ///
+    /// # Errors
+    /// If the build fails.
+    pub fn build() -> io::Result<Self> {
+        static DONE: OnceLock<Result<Programs, String>> = OnceLock::new();
+        DONE.get_or_init(|| build().map_err(|error| error.to_string())).clone().map_err(io::Error::other)
+    }
+
+    /// The path of `mafs-server`.
+    #[must_use]
+    pub fn server(&self) -> PathBuf {
+        self.directory.join("mafs-server")
+    }
+
+    /// The path of `mafs-client`.
+    #[must_use]
+    pub fn client(&self) -> PathBuf {
+        self.directory.join("mafs-client")
+    }
+
+    /// The directory of everything that is built.
+    #[must_use]
+    pub fn target_directory(&self) -> &Path {
+        self.directory.parent().unwrap_or(&self.directory)
+    }
+}
+
+fn build() -> io::Result<Programs> {
+    // target/PROFILE/deps/THIS
+    let this = env::current_exe()?;
+    let directory = this.ancestors().nth(2).ok_or_else(|| io::Error::other("not run by cargo"))?.to_path_buf();
+    let target = directory.parent().ok_or_else(|| io::Error::other("not run by cargo"))?;
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--offline", "--workspace", "--bins"]).env("CARGO_TARGET_DIR", target);
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    if directory.ends_with("release") {
+        command.arg("--release");
+    }
+    process::run(&mut command, BUILD_LIMIT)?;
+    Ok(Programs { directory })
+}
