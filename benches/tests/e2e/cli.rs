@@ -1,0 +1,182 @@
+//! The command line: what it says and how it exits when something is not as it should be.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use mafs_bench::daemon::Daemon;
+use mafs_bench::process::{Finished, finish};
+use mafs_bench::world::{World, is_mounted};
+
+/// Longer than any deadline of a command, so that one that hangs fails the test.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const OK: i32 = 0;
+const FAILED: i32 = 1;
+const USAGE: i32 = 2;
+const NO_DAEMON: i32 = 3;
+const NOT_FOUND: i32 = 6;
+
+/// `mount` and `umount` exit as mount(8) does.
+const MOUNT_USAGE: i32 = 1;
+const MOUNT_FAILED: i32 = 32;
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn commands_without_a_daemon_say_so() {
+    let world = World::new().unwrap();
+    for (command, code) in [("status", NO_DAEMON), ("sync", NO_DAEMON), ("umount", MOUNT_FAILED)] {
+        let said = finish(world.client_command().arg(command).arg(world.mount()), LIMIT).unwrap();
+        check(&said, code, &["mnt"]);
+    }
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_mount_that_cannot_reach_its_server_says_why() {
+    let mut world = World::new().unwrap();
+    let mount = |target: &str| {
+        let mut command = world.client_command();
+        command.args(["mount", target]).arg(world.mount());
+        finish(&mut command, LIMIT).unwrap()
+    };
+    check(&mount("host.invalid:/home"), MOUNT_FAILED, &["host.invalid"]);
+    check(&mount(&world.target()), MOUNT_FAILED, &["127.0.0.1", "refused"]);
+    check(&mount("127.0.0.1"), MOUNT_USAGE, &["127.0.0.1"]);
+
+    // Somebody listens who is no mafs server.
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    check(&mount(&format!("{}:/home", other.local_addr().unwrap())), MOUNT_FAILED, &["127.0.0.1"]);
+    drop(other);
+
+    world.start_server().unwrap();
+    let target = world.target().replace("/home", "/nothing");
+    let said = finish(world.client_command().args(["mount", &target]).arg(world.mount()), LIMIT).unwrap();
+    check(&said, MOUNT_FAILED, &["nothing"]);
+    let said = finish(world.client_command().args(["mount", &world.target(), "/no/such/directory"]), LIMIT).unwrap();
+    check(&said, MOUNT_FAILED, &["/no/such/directory"]);
+    let said = finish(
+        world.client_command().args(["mount", &world.target()]).arg(world.mount()).args(["-o", "nonsense"]),
+        LIMIT,
+    );
+    check(&said.unwrap(), MOUNT_USAGE, &["nonsense"]);
+    assert!(!is_mounted(&world.mount()).unwrap());
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_volume_has_one_client_at_a_time_and_a_directory_one_mount() {
+    let mut world = World::new().unwrap();
+    let added = finish(world.server_command().args(["volume", "add", "work", "--data"]).arg(world.store()), LIMIT);
+    check(&added.unwrap(), NOT_FOUND, &["store"]);
+    check(&finish(world.server_command().arg("init").arg(world.store()), LIMIT).unwrap(), OK, &[]);
+    let added = finish(world.server_command().args(["volume", "add", "work", "--data"]).arg(world.store()), LIMIT);
+    check(&added.unwrap(), OK, &[]);
+    world.start_server().unwrap();
+    world.start_client().unwrap();
+
+    let other = world.local().join("other");
+    fs::create_dir(&other).unwrap();
+    let cache = format!("cache={}", world.local().join("cache").display());
+    let mount = |volume: &str, directory: &Path| {
+        let mut command = world.client_command();
+        command.arg("mount").arg(format!("{}:/{volume}", world.address())).arg(directory).args(["-o", &cache]);
+        finish(&mut command, LIMIT).unwrap()
+    };
+    check(&mount("home", &other), MOUNT_FAILED, &["home", "in use"]);
+    assert!(!is_mounted(&other).unwrap());
+    check(&mount("work", &world.mount()), MOUNT_FAILED, &["mnt"]);
+    fs::write(world.mount().join("f"), "still works").unwrap();
+    world.stop_client().unwrap();
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_mount_in_use_is_not_taken_away() {
+    let mut world = World::start().unwrap();
+    let mut user = Command::new("sleep");
+    let user = Daemon::start("user", user.arg("600").current_dir(world.mount()), &world.local().join("log")).unwrap();
+    let said = finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap();
+    check(&said, MOUNT_FAILED, &["mnt", "busy"]);
+    fs::write(world.mount().join("f"), "still works").unwrap();
+    user.kill().unwrap();
+    world.stop_client().unwrap();
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_mount_goes_to_the_background_and_answers_in_words_and_json() {
+    let mut world = World::new().unwrap();
+    world.start_server().unwrap();
+    let mut mount = world.client_command();
+    mount.args(["mount", &world.target()]).arg(world.mount());
+    check(&finish(&mut mount, LIMIT).unwrap(), OK, &[]);
+    assert!(is_mounted(&world.mount()).unwrap(), "mount returns when the mount is there");
+    fs::write(world.mount().join("f"), "x").unwrap();
+    for command in [&["status"][..], &["sync"]] {
+        let said = finish(world.client_command().args(command).arg(world.mount()), LIMIT).unwrap();
+        check(&said, OK, &[]);
+    }
+    let said = finish(world.client_command().args(["status", "--json"]).arg(world.mount()), LIMIT).unwrap();
+    check(&said, OK, &[]);
+    serde_json::from_str::<serde_json::Value>(&said.stdout).expect("status --json");
+    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+    assert!(!is_mounted(&world.mount()).unwrap());
+}
+
+#[test]
+#[ignore = "needs: root"]
+fn the_server_guards_its_data_and_its_wire() {
+    let world = World::new().unwrap();
+    let store = world.local().join("store");
+    let server = |arguments: &[&str]| finish(world.server_command().args(arguments), LIMIT).unwrap();
+    let store = store.to_str().unwrap();
+    check(&server(&["init", store]), OK, &[]);
+    check(&server(&["init", store]), FAILED, &["store"]);
+    check(&server(&["run", "--data", store, "--listen", "0.0.0.0:0"]), USAGE, &["--insecure"]);
+    check(&server(&["run", "--data", store, "--listen", "nonsense"]), USAGE, &["nonsense"]);
+    check(&server(&["volume", "--data", store, "add", "work"]), OK, &[]);
+    check(&server(&["volume", "--data", store, "add", "work"]), FAILED, &["work"]);
+    check(&server(&["volume", "--data", store, "add", "../up"]), USAGE, &["../up"]);
+    let said = server(&["volume", "--data", store, "list", "--json"]);
+    let volumes: serde_json::Value = serde_json::from_str(&said.stdout).expect("volume list --json");
+    assert!(volumes.to_string().contains("home") && volumes.to_string().contains("work"), "{volumes}");
+}
+
+#[test]
+#[ignore = "needs: root"]
+fn help_lists_what_works_and_nothing_else() {
+    let world = World::new().unwrap();
+    for (mut command, wanted) in [
+        (world.client_command(), vec!["mount", "umount", "status", "sync", "quickstart"]),
+        (world.server_command(), vec!["init", "run", "volume"]),
+    ] {
+        let said = finish(command.arg("--help"), LIMIT).unwrap();
+        check(&said, OK, &[]);
+        let commands =
+            said.stdout.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+        let listed: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+        let listed: Vec<&str> = listed.into_iter().filter(|name| *name != "help").collect();
+        assert_eq!(
+            listed.iter().collect::<std::collections::BTreeSet<_>>(),
+            wanted.iter().collect(),
+            "{}",
+            said.stdout
+        );
+    }
+    let said = finish(world.client_command().arg("conflicts"), LIMIT).unwrap();
+    check(&said, USAGE, &["conflicts"]);
+}
+
+/// A message is one line on standard error that names what it is about; a success is silent there.
+#[track_caller]
+fn check(said: &Finished, code: i32, words: &[&str]) {
+    assert_eq!(said.code(), code, "{said:?}");
+    let missing: Vec<&&str> = words.iter().filter(|word| !said.stderr.contains(**word)).collect();
+    assert!(missing.is_empty(), "{missing:?} in {said:?}");
+    if code != OK && code != USAGE {
+        assert_eq!(said.stderr.trim().lines().count(), 1, "one line: {said:?}");
+    }
+}

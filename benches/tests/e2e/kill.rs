@@ -1,0 +1,189 @@
+//! Kills: a process that waits for data can be killed, and so can either daemon, without harm to what was acknowledged.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use mafs_bench::content::{check_file, write_file};
+use mafs_bench::measure::state;
+use mafs_bench::process::{run, wait, wait_until};
+use mafs_bench::world::World;
+use rustix::process::Signal;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a killed process that waits for data may live.
+const KILL_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long what is cached may take while the server is silent.
+const CACHED_LIMIT: Duration = Duration::from_secs(1);
+
+const BIG_BYTES: u64 = 64 << 20;
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_reader_that_waits_for_data_is_killed_at_once_while_cached_files_are_read() {
+    let mut world = World::start().unwrap();
+    let mount = world.mount();
+    fs::create_dir(mount.join("cached")).unwrap();
+    write_file(&mount.join("big"), 1, BIG_BYTES).unwrap();
+    write_file(&mount.join("cached/small"), 2, 10_000).unwrap();
+    world.forget_cache().unwrap();
+    list(&mount).unwrap();
+    list(&mount.join("cached")).unwrap();
+    check_file(&mount.join("cached/small"), 2, 10_000).unwrap();
+
+    world.server().unwrap().signal(Signal::STOP).unwrap();
+    let mut reader = blocked_reader(&mount.join("big"));
+    let start = Instant::now();
+    list(&mount.join("cached")).unwrap();
+    run(Command::new("cat").arg(mount.join("cached/small")), CACHED_LIMIT).unwrap();
+    assert!(start.elapsed() < 2 * CACHED_LIMIT, "cached files took {:?}", start.elapsed());
+
+    let start = Instant::now();
+    reader.kill().unwrap();
+    wait(&mut reader, LIMIT).unwrap();
+    let took = start.elapsed();
+    println!("the killed reader was gone after {took:?}");
+    assert!(took < KILL_LIMIT, "the killed reader was gone only after {took:?}");
+
+    world.server().unwrap().signal(Signal::CONT).unwrap();
+    check_file(&mount.join("big"), 1, BIG_BYTES).unwrap();
+    world.stop_client().unwrap();
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_reader_whose_server_stays_silent_gets_an_error_in_bounded_time() {
+    let mut world = World::start().unwrap();
+    write_file(&world.mount().join("big"), 1, BIG_BYTES).unwrap();
+    world.forget_cache().unwrap();
+    list(&world.mount()).unwrap();
+    world.server().unwrap().signal(Signal::STOP).unwrap();
+    let mut reader = blocked_reader(&world.mount().join("big"));
+    let status = wait(&mut reader, LIMIT).unwrap();
+    assert!(!status.success(), "the reader got data from a stopped server");
+    world.server().unwrap().signal(Signal::CONT).unwrap();
+    let path = world.mount().join("big");
+    wait_until(LIMIT, "the file can be read again", || Ok(check_file(&path, 1, BIG_BYTES).is_ok())).unwrap();
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_client() {
+    let mut world = World::start().unwrap();
+    let writer = Writer::start(world.mount());
+    writer.wait_for(200);
+    world.kill_client().unwrap();
+    let acknowledged = writer.stop();
+    assert!(fs::read_dir(world.mount()).is_err(), "the dead mount answers");
+    world.start_client().expect("mounting over the dead mount");
+    check_written(&world.mount(), &acknowledged);
+    world.forget_cache().unwrap();
+    check_written(&world.mount(), &acknowledged);
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_server() {
+    let mut world = World::start().unwrap();
+    let writer = Writer::start(world.mount());
+    for round in 1..=3 {
+        writer.wait_for(200 * round);
+        world.kill_server().unwrap();
+        world.start_server().unwrap();
+    }
+    let before = writer.acknowledged();
+    writer.wait_for(before + 100);
+    let acknowledged = writer.stop();
+    check_written(&world.mount(), &acknowledged);
+    world.forget_cache().unwrap();
+    check_written(&world.mount(), &acknowledged);
+}
+
+/// Copies one file after the other into a directory until it is told to stop: under a new name, or, every third time,
+/// over a file that is there.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    thread: JoinHandle<Vec<(u64, u64)>>,
+}
+
+impl Writer {
+    fn start(directory: PathBuf) -> Self {
+        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&count));
+        let thread = thread::spawn(move || {
+            let source = tempfile::NamedTempFile::new().unwrap();
+            let mut acknowledged = Vec::new();
+            for seed in 1.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let name = if seed % 3 == 0 { seed % 50 } else { 1_000 + seed };
+                // Whatever comes of it: what stood under the name before is no longer promised.
+                acknowledged.retain(|(other, _)| *other != name);
+                write_file(source.path(), seed, length_of(seed)).unwrap();
+                // Rust's files hide what close() says; cp tells.
+                if run(Command::new("cp").arg(source.path()).arg(file_of(&directory, name)), LIMIT).is_ok() {
+                    acknowledged.push((name, seed));
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            acknowledged
+        });
+        Self { stop, count, thread }
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn wait_for(&self, count: u64) {
+        let what = format!("{count} files are written");
+        wait_until(LIMIT, &what, || Ok(self.acknowledged() >= count)).unwrap();
+    }
+
+    /// The name and the seed of every file whose last close was acknowledged.
+    fn stop(self) -> Vec<(u64, u64)> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn length_of(seed: u64) -> u64 {
+    seed * 7_919 % 40_000
+}
+
+fn file_of(directory: &Path, name: u64) -> PathBuf {
+    directory.join(format!("file-{name}"))
+}
+
+fn check_written(directory: &Path, acknowledged: &[(u64, u64)]) {
+    assert!(acknowledged.len() >= 100, "only {} files", acknowledged.len());
+    for (name, seed) in acknowledged {
+        check_file(&file_of(directory, *name), *seed, length_of(*seed)).unwrap();
+    }
+}
+
+fn list(directory: &Path) -> io::Result<()> {
+    run(Command::new("ls").arg("-l").arg(directory), CACHED_LIMIT).map(|_| ())
+}
+
+/// A process that waits in a read of `path`: asleep at every look for half a second.
+fn blocked_reader(path: &Path) -> Child {
+    let mut reader = Command::new("cat").arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut asleep = 0;
+    wait_until(LIMIT, "the reader waits", || {
+        assert!(reader.try_wait()?.is_none(), "the reader did not wait");
+        asleep = if matches!(state(reader.id()), Some('S' | 'D')) { asleep + 1 } else { 0 };
+        Ok(asleep > 50)
+    })
+    .unwrap();
+    reader
+}

@@ -1,0 +1,24 @@
+//! End to end: the real server, the real client and a real mount, used as people use them.
+//!
+//! Everything here needs root, `/dev/fuse` and the programs that a test names, so it is ignored unless asked for. The
+//! bodies take a directory: most run on a plain local one as well, which shows that a body asks for nothing but a
+//! file system.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a step that fails is a test that fails")]
+
+mod cli;
+mod docs;
+mod fsx;
+mod idle;
+mod kill;
+mod memory;
+mod operations;
+mod posix;
+mod projects;
+
+use std::fmt::Debug;
+use std::str::FromStr;
+
+/// The number in an environment variable, or `default`.
+fn number_from_env<T: FromStr<Err: Debug>>(variable: &str, default: T) -> T {
+    std::env::var(variable).map_or(default, |text| text.parse().expect(variable))
+}

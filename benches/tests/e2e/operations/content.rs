@@ -1,0 +1,138 @@
+//! Checks of what files hold: writes, truncation, and the other things that hold bytes or space.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use mafs_bench::content::{bytes, check_file, write_file};
+use rustix::fs::{CWD, FileType, Mode};
+use rustix::io::Errno;
+
+use super::{appender, open};
+
+pub(super) fn files_keep_what_was_written(dir: &Path) {
+    for (number, length) in [0, 1, 4_095, 4_096, 4_097, 16_384, 16_385, 262_144, 3_000_001].into_iter().enumerate() {
+        let path = dir.join(format!("f{number}"));
+        write_file(&path, length, length).unwrap();
+        check_file(&path, length, length).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), length);
+        write_file(&path, length + 1, length / 2).unwrap();
+        check_file(&path, length + 1, length / 2).unwrap();
+    }
+}
+
+pub(super) fn writes_at_offsets(dir: &Path) {
+    let file = open(&dir.join("f"), OpenOptions::new().read(true).write(true).create_new(true));
+    file.write_all_at(b"world", 6).unwrap();
+    file.write_all_at(b"hello ", 0).unwrap();
+    let mut text = String::new();
+    (&file).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hello world");
+    assert_eq!((&file).seek(SeekFrom::End(-5)).unwrap(), 6);
+    file.write_all_at(b"W", 6).unwrap();
+    file.sync_all().unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(fs::read(dir.join("f")).unwrap(), b"hello World");
+    let only_write = open(&dir.join("f"), OpenOptions::new().write(true));
+    assert_eq!((&only_write).read(&mut [0]).unwrap_err().raw_os_error(), Some(Errno::BADF.raw_os_error()));
+}
+
+pub(super) fn append_from_two_descriptors(dir: &Path) {
+    let path = dir.join("log");
+    let (mut one, mut two) = (appender(&path), appender(&path));
+    for number in 0..100 {
+        writeln!(one, "one {number}").unwrap();
+        writeln!(two, "two {number}").unwrap();
+    }
+    let text = fs::read_to_string(&path).unwrap();
+    let wanted: String = (0..100).map(|number| format!("one {number}\ntwo {number}\n")).collect();
+    assert_eq!(text, wanted);
+}
+
+pub(super) fn truncate_down_and_up(dir: &Path) {
+    let path = dir.join("f");
+    let file = open(&path, OpenOptions::new().read(true).write(true).create_new(true));
+    file.write_all_at(&bytes(1, 10_000), 0).unwrap();
+    file.set_len(5_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 5_000);
+    file.set_len(20_000).unwrap();
+    drop(file);
+    let mut wanted = bytes(1, 5_000);
+    wanted.resize(20_000, 0);
+    assert!(fs::read(&path).unwrap() == wanted);
+}
+
+pub(super) fn truncate_by_path(dir: &Path) {
+    let path = dir.join("f");
+    write_file(&path, 1, 100_000).unwrap();
+    for length in [70_000, 0, 30_000] {
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), length);
+    }
+    assert!(fs::read(&path).unwrap() == vec![0; 30_000]);
+}
+
+pub(super) fn open_truncates(dir: &Path) {
+    let path = dir.join("f");
+    write_file(&path, 1, 100_000).unwrap();
+    let reader = File::open(&path).unwrap();
+    let writer = File::create(&path).unwrap();
+    assert_eq!(reader.metadata().unwrap().len(), 0);
+    assert_eq!((&reader).read(&mut [0]).unwrap(), 0);
+    writer.write_all_at(b"new", 0).unwrap();
+    drop(writer);
+    let mut text = String::new();
+    (&reader).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "new");
+}
+
+pub(super) fn sparse_files(dir: &Path) {
+    let path = dir.join("sparse");
+    let file = open(&path, OpenOptions::new().read(true).write(true).create_new(true));
+    file.write_all_at(b"end", 50_000_000).unwrap();
+    drop(file);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 50_000_003);
+    let file = File::open(&path).unwrap();
+    let mut piece = [1; 4_096];
+    file.read_exact_at(&mut piece, 25_000_000).unwrap();
+    assert_eq!(piece, [0; 4_096]);
+    let mut end = [0; 3];
+    file.read_exact_at(&mut end, 50_000_000).unwrap();
+    assert_eq!(&end, b"end");
+}
+
+pub(super) fn unlinked_open_file(dir: &Path) {
+    let path = dir.join("f");
+    let file = open(&path, OpenOptions::new().read(true).write(true).create_new(true));
+    file.write_all_at(b"before", 0).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+    file.write_all_at(b" and after", 6).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    fs::write(&path, "another").unwrap();
+    let mut text = String::new();
+    (&file).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "before and after");
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"another");
+}
+
+pub(super) fn fifos_and_sockets(dir: &Path) {
+    let fifo = dir.join("fifo");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+    assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
+    let other = fifo.clone();
+    let writer = std::thread::spawn(move || fs::write(other, "through").unwrap());
+    assert_eq!(fs::read(&fifo).unwrap(), b"through");
+    writer.join().unwrap();
+    rustix::fs::mknodat(CWD, dir.join("socket"), FileType::Socket, Mode::from_raw_mode(0o600), 0).unwrap();
+    assert!(fs::metadata(dir.join("socket")).unwrap().file_type().is_socket());
+    fs::remove_file(&fifo).unwrap();
+}
+
+pub(super) fn free_space(dir: &Path) {
+    let space = rustix::fs::statvfs(dir).unwrap();
+    assert!(space.f_blocks > 0 && space.f_bavail <= space.f_bfree && space.f_bfree <= space.f_blocks);
+    assert!(space.f_bsize >= 512 && space.f_namemax == 255);
+}
