@@ -1,0 +1,81 @@
+//! mafs beside the local disk: the same work on a mount over loopback and on the directory that holds cache and
+//! store, in alternating runs. Prints one table and writes every run to `target/figures/local.csv`.
+//!
+//! `cargo bench --bench local`; needs `/dev/fuse`, and root or `fusermount3`. `MAFS_BENCH_RUNS` changes the number of
+//! runs (5).
+
+mod loads;
+
+use std::env;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use mafs_bench::report::{Row, table, write_csv};
+use mafs_bench::tree;
+use mafs_bench::world::World;
+
+const RUNS: usize = 5;
+const IDLE: Duration = Duration::from_secs(20);
+
+fn main() -> io::Result<()> {
+    if !env::args().any(|argument| argument == "--bench") {
+        println!("measures nothing unless run by `cargo bench --bench local`");
+        return Ok(());
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Err(io::Error::other("/dev/fuse is missing: this measures a real mount (root, or the package fuse3)"));
+    }
+    let runs = env::var("MAFS_BENCH_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
+    let mut world = World::start()?;
+    let rows = measure(&mut world, runs)?;
+    println!("\nmedian of {runs} alternating runs; ratio is mafs / local, larger is better\n\n{}", table(&rows));
+    println!("an idle mount, both daemons: {:.4} % of a processor", 100.0 * world.cpu_share(IDLE)?);
+    let csv = world.target_directory().join("figures/local.csv");
+    write_csv(&rows, &csv)?;
+    println!("every run: {}", csv.display());
+    world.stop_client()?;
+    world.stop_server()
+}
+
+fn measure(world: &mut World, runs: usize) -> io::Result<Vec<Row>> {
+    let places = [world.mount(), world.local()];
+    for place in &places {
+        loads::prepare(place)?;
+    }
+    let mut rows = vec![cold_fetch(world, runs)?];
+    for (name, unit, load) in loads::LOADS {
+        let mut pairs = Vec::new();
+        for run in 0..runs {
+            pairs.push((load(&places[0], run)?, load(&places[1], run)?));
+        }
+        progress(name);
+        rows.push(Row { name, unit, pairs });
+    }
+    for place in &places {
+        tree::generate(&place.join("repository"), 1, 2_000)?;
+        loads::make_repository(&place.join("repository"))?;
+    }
+    let mut pairs = Vec::new();
+    for _ in 0..runs {
+        pairs.push((loads::git_status(&places[0])?, loads::git_status(&places[1])?));
+    }
+    rows.push(Row { name: "git status of 2,000 files", unit: "1/s", pairs });
+    Ok(rows)
+}
+
+/// A file that is not in the cache is read through the mount; locally it is copied, as the cache does, and then read.
+fn cold_fetch(world: &mut World, runs: usize) -> io::Result<Row> {
+    let mut pairs = Vec::new();
+    for _ in 0..runs {
+        world.forget_cache()?;
+        pairs.push((loads::read_large(&world.mount(), 0)?, loads::copy_and_read_large(&world.local())?));
+    }
+    let name = "cold read of 256 MB (local: copy, then read)";
+    progress(name);
+    Ok(Row { name, unit: "MB/s", pairs })
+}
+
+fn progress(name: &str) {
+    eprintln!("measured: {name}");
+}
