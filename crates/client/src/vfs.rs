@@ -113,7 +113,7 @@ pub struct DirEntry {
     pub kind: Kind,
 }
 
-/// One entry of a listing with attributes; `object` is `None` for `.` and `..` and for what vanished meanwhile.
+/// One entry of a listing with attributes; `object` is `None` for `.` and `..` only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntryPlus {
     /// The entry.

@@ -7,8 +7,8 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_proto::{RenameMode, VnodeId};
-use mafs_sim::Crash;
+use mafs_proto::{Mode, RenameMode, VnodeId};
+use mafs_sim::{Crash, World};
 use support::{CALLER, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
 #[test]
@@ -120,4 +120,35 @@ fn regression_the_cache_keeps_to_its_limit_while_files_are_written() {
         let file = open_by_name(vfs, "a").await;
         assert_eq!(vfs.read(file, 0, 10).await.expect("an evicted file comes back"), [7; 10][..]);
     });
+}
+
+#[test]
+fn regression_a_killed_client_lists_a_directory_whole_again() {
+    for seed in 0..20 {
+        simulate(async {
+            let mut world = World::start(seed, Duration::from_millis(1)).await.expect("a world");
+            let vfs = world.client().clone();
+            let mode = Mode::from_bits(0o755);
+            let directory =
+                vfs.make_dir(VnodeId::ROOT, Bytes::from_static(b"d"), mode, CALLER).await.expect("a directory");
+            let parent = directory.fid.vnode;
+            for number in 0..210 {
+                let name = Bytes::from(format!("f{number}"));
+                let (_, opened) = vfs.create(parent, name, mode, WRITE, CALLER).await.expect("a file");
+                vfs.write(opened.file, 0, Bytes::from_static(b"x")).await.expect("a write");
+                vfs.flush(opened.file).await.expect("a close");
+                vfs.release(opened.file);
+            }
+            world.crash_client(Crash::Kill);
+            world.start_client().await.expect("the client starts");
+            let listing = world.client().open_dir(VnodeId::ROOT).await.expect("the root");
+            assert_eq!(world.client().read_dir(listing, 2, 1000).await.expect("its names").len(), 1);
+            let vfs = world.client();
+            vfs.lookup(VnodeId::ROOT, Bytes::from_static(b"d")).await.expect("the directory");
+            let listing = vfs.open_dir(parent).await.expect("the directory");
+            let entries = vfs.read_dir_plus(listing, 2, 1000).await.expect("its names");
+            // glibc drops names whose inode number is 0, which is what the kernel gets of a name without an object.
+            assert_eq!(entries.iter().filter(|entry| entry.object.is_some()).count(), 210, "seed {seed}");
+        });
+    }
 }

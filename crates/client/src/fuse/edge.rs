@@ -112,7 +112,10 @@ impl Edge {
                 for DirEntryPlus { entry, object } in entries {
                     let (attributes, generation, keep) = match &object {
                         Some(object) => (attributes(object), generation(object), time_to_live),
-                        None => (bare_attributes(listed_inode(&entry), file_type(entry.kind)), Generation(0), NO_TIME),
+                        // `.` and `..`, of which the kernel takes the number only.
+                        None => {
+                            (bare_attributes(INodeNo(entry.vnode.0), file_type(entry.kind)), Generation(0), NO_TIME)
+                        }
                     };
                     let name = os_str(&entry.name);
                     if reply.add(attributes.ino, entry.next_offset, name, &keep, &attributes, generation) {
@@ -139,15 +142,6 @@ pub(super) fn done(reply: ReplyEmpty, result: Result<(), Error>) {
 
 pub(super) fn generation(object: &Object) -> Generation {
     Generation(u64::from(object.fid.unique.0))
-}
-
-/// The kernel looks up nothing for `.` and `..`, whatever their number; for other names the number would count as a
-/// lookup.
-fn listed_inode(entry: &DirEntry) -> INodeNo {
-    match &entry.name[..] {
-        b"." | b".." => INodeNo(entry.vnode.0),
-        _ => INodeNo(0),
-    }
 }
 
 fn os_str(name: &Bytes) -> &std::ffi::OsStr {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::PayloadReader;
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
-use mafs_proto::{Class, Fid, FsError, Kind, Name, VnodeId, Wire};
+use mafs_proto::{Class, Fid, FsError, Kind, Name, Object, VnodeId, Wire};
 use tokio::time::timeout;
 
 use super::{DirEntry, DirEntryPlus, DirHandle, Error, Inner};
@@ -63,11 +63,8 @@ impl Inner {
         offset: u64,
         count_max: usize,
     ) -> Result<Vec<DirEntry>, Error> {
-        let mut listing = self.listings().open.get(&handle).cloned().ok_or(Error::BadHandle)?;
-        if offset == 0 && listing.read.swap(true, Ordering::Relaxed) {
-            listing = self.rewind_dir(handle, listing.vnode).await?;
-        }
-        Ok(listing.page(offset, count_max))
+        let page = self.page(handle, offset, count_max).await?;
+        Ok(page.into_iter().map(|(entry, _)| entry).collect())
     }
 
     pub(super) async fn read_dir_plus(
@@ -76,15 +73,45 @@ impl Inner {
         offset: u64,
         count_max: usize,
     ) -> Result<Vec<DirEntryPlus>, Error> {
-        let page = self.read_dir(handle, offset, count_max).await?;
+        let page = self.page(handle, offset, count_max).await?;
         let mut with_objects = Vec::with_capacity(page.len());
-        for entry in page {
-            let dots = matches!(&entry.name[..], b"." | b"..");
-            let object = if dots { None } else { self.cache.index.valid_object(entry.vnode)? };
-            let object = object.map(|cached| self.present(cached.object));
+        for (entry, fid) in page {
+            let object = match fid {
+                None => None,
+                Some(fid) => match self.listed_object(fid).await? {
+                    None => continue,
+                    object => object,
+                },
+            };
             with_objects.push(DirEntryPlus { entry, object });
         }
         Ok(with_objects)
+    }
+
+    async fn page(
+        self: &Arc<Self>,
+        handle: DirHandle,
+        offset: u64,
+        count_max: usize,
+    ) -> Result<Vec<(DirEntry, Option<Fid>)>, Error> {
+        let mut listing = self.listings().open.get(&handle).cloned().ok_or(Error::BadHandle)?;
+        if offset == 0 && listing.read.swap(true, Ordering::Relaxed) {
+            listing = self.rewind_dir(handle, listing.vnode).await?;
+        }
+        Ok(listing.page(offset, count_max))
+    }
+
+    /// The object of a listed name; `None` if it is gone. If the server cannot be asked, what was known last has to do: a name
+    /// without an object would vanish from the listing.
+    async fn listed_object(&self, fid: Fid) -> Result<Option<Object>, Error> {
+        match self.status_of_fid(fid).await {
+            Ok(cached) => Ok(Some(self.present(cached.object))),
+            Err(Error::Refused(FsError::Stale)) => Ok(None),
+            Err(error) => match self.cache.index.object(fid.vnode)? {
+                Some(cached) if cached.object.fid == fid => Ok(Some(self.present(cached.object))),
+                Some(_) | None => Err(error),
+            },
+        }
     }
 
     /// Takes a new look at an open directory (rewinddir(3)).
@@ -184,22 +211,18 @@ impl Inner {
 }
 
 impl Listing {
-    /// Entries from `offset` on: `.` is 0, `..` is 1.
-    fn page(&self, offset: u64, count_max: usize) -> Vec<DirEntry> {
-        let dot = |name: &'static [u8], vnode, next_offset| DirEntry {
-            next_offset,
-            name: Bytes::from_static(name),
-            vnode,
-            kind: Kind::Directory,
+    /// Entries from `offset` on, with their fids: `.` is 0, `..` is 1, both without.
+    fn page(&self, offset: u64, count_max: usize) -> Vec<(DirEntry, Option<Fid>)> {
+        let dot = |name: &'static [u8], vnode, next_offset| {
+            let name = Bytes::from_static(name);
+            (DirEntry { next_offset, name, vnode, kind: Kind::Directory }, None)
         };
         let dots = [dot(b".", self.vnode, 1), dot(b"..", self.parent, 2)];
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let first = skip.saturating_sub(dots.len()).min(self.entries.len());
-        let named = (first as u64 + 3..).zip(&self.entries[first..]).map(|(next_offset, (name, entry))| DirEntry {
-            next_offset,
-            name: Bytes::copy_from_slice(name.as_bytes()),
-            vnode: entry.fid.vnode,
-            kind: entry.kind,
+        let named = (first as u64 + 3..).zip(&self.entries[first..]).map(|(next_offset, (name, entry))| {
+            let name = Bytes::copy_from_slice(name.as_bytes());
+            (DirEntry { next_offset, name, vnode: entry.fid.vnode, kind: entry.kind }, Some(entry.fid))
         });
         dots.into_iter().skip(skip).chain(named).take(count_max).collect()
     }

@@ -88,7 +88,7 @@ impl Inner {
     }
 
     /// The same of an object that the index may have lost.
-    async fn status_of_fid(&self, fid: Fid) -> Result<CachedObject, Error> {
+    pub(super) async fn status_of_fid(&self, fid: Fid) -> Result<CachedObject, Error> {
         let of_fid = |cached: &CachedObject| cached.object.fid == fid;
         if let Some(cached) = self.cache.index.valid_object(fid.vnode)?.filter(of_fid) {
             return Ok(cached);
