@@ -156,9 +156,10 @@ impl World {
         command.arg("-o").arg(format!("cache={}", cache.display())).arg("-f");
         let mut client = Daemon::start("mafs-client", &mut command, &self.log("client"))?;
         let mount = self.mount();
-        // A dead mount may be there before; only a living one answers.
+        // A dead mount may be there before, which does not answer, and then for a moment none, where the bare directory
+        // answers: so first the answer, then the mount.
         let list = || process::finish(Command::new("ls").arg(&mount), DAEMON_LIMIT);
-        let ready = client.wait_ready(DAEMON_LIMIT, || Ok(is_mounted(&mount)? && list()?.status.success()));
+        let ready = client.wait_ready(DAEMON_LIMIT, || Ok(list()?.status.success() && is_mounted(&mount)?));
         self.client = Some(client);
         ready
     }

@@ -167,7 +167,8 @@ fn file_of(directory: &Path, name: u64) -> PathBuf {
 fn check_written(directory: &Path, acknowledged: &[(u64, u64)]) {
     assert!(acknowledged.len() >= 100, "only {} files", acknowledged.len());
     for (name, seed) in acknowledged {
-        check_file(&file_of(directory, *name), *seed, length_of(*seed)).unwrap();
+        let checked = check_file(&file_of(directory, *name), *seed, length_of(*seed));
+        checked.unwrap_or_else(|error| panic!("file-{name}, written as number {seed}: {error}"));
     }
 }
 

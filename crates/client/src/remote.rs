@@ -122,6 +122,7 @@ impl Remote {
             calls: AtomicU64::new(0),
         });
         let first = connection::attach(&shared).await?;
+        shared.set_link(Link::Up(first.0.clone(), 0));
         tokio::spawn(connection::keep(Arc::clone(&shared), first));
         Ok(Self { shared })
     }
@@ -315,11 +316,13 @@ impl Remote {
     async fn left(&self, number: u64) {
         let mut link = self.shared.link.subscribe();
         let noticed = link.wait_for(|link| !matches!(link, Link::Up(_, current) if *current == number));
-        let _ = tokio::time::timeout(BUSY_WAIT, noticed).await;
+        let _ = tokio::time::timeout(NOTICE_WAIT, noticed).await;
     }
 }
 
 const BUSY_WAIT: Duration = Duration::from_millis(50);
+/// An ended connection is noticed at once; this only bounds the wait.
+const NOTICE_WAIT: Duration = Duration::from_secs(5);
 const DETACH_WAIT: Duration = Duration::from_secs(2);
 
 impl Shared {

@@ -49,10 +49,16 @@ pub(super) async fn keep(shared: Arc<Shared>, first: (Peer, Incoming)) {
 /// Waits for the end of a connection. The server makes no calls in this protocol version; those of a newer one are
 /// refused.
 async fn hold(peer: &Peer, mut incoming: Incoming) -> String {
-    while let Some(call) = incoming.next().await {
-        call.reply(FsError::NoMethod.number(), bytes::Bytes::new(), Payload::None);
+    let refuse_calls = async {
+        while let Some(call) = incoming.next().await {
+            call.reply(FsError::NoMethod.number(), bytes::Bytes::new(), Payload::None);
+        }
+        peer.closed().await
+    };
+    tokio::select! {
+        why = peer.closed() => why,
+        why = refuse_calls => why,
     }
-    peer.closed().await
 }
 
 /// Makes a connection and attaches the volume.

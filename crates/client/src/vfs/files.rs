@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
-use mafs_proto::{CmlOp, DataVersion, FILE_SIZE_MAX, Fid, FsError, Kind, Mode, Object, Timestamp, VnodeId};
+use mafs_proto::{CmlOp, DataVersion, FILE_SIZE_MAX, Fid, FsError, Kind, Mode, Object, Status, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState};
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened};
@@ -160,10 +160,12 @@ impl Inner {
     ) -> Result<Object, Error> {
         self.check_writable()?;
         let name = super::names::parse(name)?;
-        let parent = self.fid_of(parent)?;
+        let directory = self.directory(parent).await?.object;
+        let parent = directory.fid;
         let fid = self.remote.take_fid().await?;
         let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry { fid, kind }) };
-        let reply = self.mutate(op(parent, name, fid), caller, &[edit]).await?;
+        let (op, caller) = inherit_group(op(parent, name, fid), caller, &directory.status);
+        let reply = self.mutate(op, caller, &[edit]).await?;
         let object = reply.objects.into_iter().find(|object| object.fid == fid);
         let object = object.ok_or(Error::Refused(FsError::Malformed))?;
         self.kernel.count_lookup(fid.vnode);
@@ -535,6 +537,18 @@ impl Inner {
         };
         Ok(Some(File::new(fid, (id, container), state)))
     }
+}
+
+/// In a set-gid directory new objects get the directory's group, and new directories are set-gid too (inode(7)).
+fn inherit_group(mut op: CmlOp, mut caller: Caller, directory: &Status) -> (CmlOp, Caller) {
+    const SET_GID: u32 = 0o2000;
+    if u32::from(directory.mode.bits()) & SET_GID != 0 {
+        caller.gid = directory.gid;
+        if let CmlOp::MakeDir { mode, .. } = &mut op {
+            *mode = Mode::from_bits(u32::from(mode.bits()) | SET_GID);
+        }
+    }
+    (op, caller)
 }
 
 /// The state of a file whose content is the version the index names.

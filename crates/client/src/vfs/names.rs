@@ -93,11 +93,20 @@ impl Inner {
         if let Some(cached) = self.cache.index.valid_object(fid.vnode)?.filter(of_fid) {
             return Ok(cached);
         }
+        let known = self.cache.index.object(fid.vnode)?.filter(of_fid);
+        if let (Some(known), false) = (&known, self.remote.is_up()) {
+            // Disconnected: what was known last is better than waiting for nothing (invariant 3).
+            return Ok(known.clone());
+        }
         let mut fids = vec![fid];
-        if let Some(parent) = self.cache.index.object(fid.vnode)?.and_then(|cached| cached.parent) {
+        if let Some(parent) = known.as_ref().and_then(|cached| cached.parent) {
             self.add_siblings(parent, &mut fids)?;
         }
-        self.validate(fids).await?;
+        match (self.validate(fids).await, known) {
+            (Ok(()), _) => {}
+            (Err(Error::Unreachable(_) | Error::TimedOut(_)), Some(known)) => return Ok(known),
+            (Err(error), _) => return Err(error),
+        }
         self.cache.index.valid_object(fid.vnode)?.filter(of_fid).ok_or(Error::Refused(FsError::Stale))
     }
 
