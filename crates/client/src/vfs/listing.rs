@@ -101,8 +101,8 @@ impl Inner {
         Ok(listing.page(offset, count_max))
     }
 
-    /// The object of a listed name; `None` if it is gone. If the server cannot be asked, what was known last has to do: a name
-    /// without an object would vanish from the listing.
+    /// The object of a listed name; `None` if it is gone. If the server cannot be asked, what was known last has to do:
+    /// a name without an object would vanish from the listing.
     async fn listed_object(&self, fid: Fid) -> Result<Option<Object>, Error> {
         match self.status_of_fid(fid).await {
             Ok(cached) => Ok(Some(self.present(cached.object))),
