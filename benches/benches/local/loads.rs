@@ -20,7 +20,7 @@ pub(crate) const LOADS: [(&str, &str, Load); 6] = [
     ("stat", "1/s", stat),
     ("open + read 4 KB + close", "1/s", open_read_close),
     ("create + write 4 KB + close, 1 writer", "1/s", create_by_one),
-    ("create + write 4 KB + close, 8 writers", "1/s", create_by_eight),
+    ("the same, 8 writers in a directory each", "1/s", create_by_eight),
     ("write of 1 GB + close", "MB/s", write_huge),
 ];
 
@@ -113,11 +113,13 @@ fn write_huge(directory: &Path, _run: usize) -> io::Result<f64> {
 
 fn create(directory: &Path, run: usize, writers: usize) -> io::Result<f64> {
     let directory = directory.join(format!("created-{writers}-{run}"));
-    fs::create_dir(&directory)?;
+    for writer in 0..writers {
+        fs::create_dir_all(directory.join(writer.to_string()))?;
+    }
     let content = content::bytes(3, SMALL_BYTES);
     let each = CREATED_FILES / writers;
     let write = |writer: usize| -> io::Result<()> {
-        (0..each).try_for_each(|number| fs::write(directory.join(format!("{writer}-{number}")), &content))
+        (0..each).try_for_each(|number| fs::write(directory.join(format!("{writer}/{number}")), &content))
     };
     let start = Instant::now();
     thread::scope(|scope| {
