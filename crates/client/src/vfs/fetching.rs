@@ -87,14 +87,13 @@ impl Inner {
             let started = gap.start;
             match self.fetch_gap(file, fetch, gap).await {
                 Ok(reached) if reached > started => failures = 0,
-                Ok(_) => failures += 1,
-                Err(error) if failures + 1 >= FAILURES_MAX || !error.may_pass() => {
+                Ok(_) if failures + 1 < FAILURES_MAX => failures += 1,
+                Ok(_) => {
+                    let error = Error::TimedOut(format!("{FAILURES_MAX} connections in a row brought nothing"));
                     return self.fail(file, fetch, error);
                 }
-                Err(error) => {
-                    tracing::debug!(fid = %file.fid, %error, "a fetch is tried again");
-                    failures += 1;
-                }
+                // The call has waited and tried again until its deadline.
+                Err(error) => return self.fail(file, fetch, error),
             }
         }
         if let Err(error) = self.complete_fetch(file, fetch) {
@@ -113,11 +112,15 @@ impl Inner {
         while offset < gap.end {
             let pieces = timeout(self.settings.deadline, content.read_many(PUT_BYTES))
                 .await
-                .map_err(|_| RemoteError::TimedOut("the file stopped arriving".to_owned()))?
-                .map_err(|error| RemoteError::TimedOut(error.to_string()))?;
-            if pieces.is_empty() {
-                break;
-            }
+                .map_err(|_| RemoteError::TimedOut("the file stopped arriving".to_owned()))?;
+            let pieces = match pieces {
+                Ok(pieces) if pieces.is_empty() => break,
+                Ok(pieces) => pieces,
+                Err(error) => {
+                    tracing::debug!(fid = %file.fid, %error, "a fetch goes on over the next connection");
+                    break;
+                }
+            };
             let Some(reached) = blocking(|| put(file, fetch, offset, &pieces))? else { return Ok(gap.end) };
             offset = reached;
             file.notify();
