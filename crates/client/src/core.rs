@@ -3,6 +3,5 @@
 pub(crate) mod backoff;
 pub(crate) mod log;
 pub(crate) mod outstanding;
-pub(crate) mod ranges;
 pub(crate) mod replacement;
 pub(crate) mod upload;

@@ -16,6 +16,7 @@ mod kv;
 mod log;
 mod memory_disk;
 mod memory_kv;
+mod ranges;
 mod seeded;
 mod sled_kv;
 
@@ -27,4 +28,5 @@ pub use kv::{Batch, Kv, KvError, Pair};
 pub use log::{AppendLog, LogConfig, LogError, LogReader, LogRecovery, Lsn, TornTail};
 pub use memory_disk::MemoryDisk;
 pub use memory_kv::MemoryKv;
+pub use ranges::RangeSet;
 pub use sled_kv::SledKv;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
+use mafs_durable::RangeSet;
 use mafs_proto::call::FetchRequest;
 use mafs_proto::{Class, DataVersion, FsError};
 use tokio::time::timeout;
@@ -12,7 +13,6 @@ use tokio::time::timeout;
 use super::file::{Arrival, File};
 use super::{Error, Inner};
 use crate::cache::seal;
-use crate::core::ranges::RangeSet;
 use crate::remote::RemoteError;
 
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than

@@ -8,14 +8,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use mafs_durable::DiskFile;
+use mafs_durable::{DiskFile, RangeSet};
 use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Timestamp};
 use tokio::sync::watch;
 
 use super::{Caller, Error};
 use crate::cache::{ContainerCopy, Containers};
 use crate::core::log::ContainerId;
-use crate::core::ranges::RangeSet;
 
 /// How much of the content is in the container.
 #[derive(Clone, Debug)]

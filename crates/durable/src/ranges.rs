@@ -1,4 +1,4 @@
-//! Ranges: which bytes of a file being fetched have arrived.
+//! Ranges: which bytes of a file have arrived, take room, and the like.
 //!
 //! Invariant: the ranges are sorted, not empty, and neither overlap nor touch.
 
@@ -7,13 +7,13 @@ use std::ops::Range;
 
 /// A set of byte positions as few ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct RangeSet {
+pub struct RangeSet {
     ends: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
     /// Adds the bytes of `range`.
-    pub(crate) fn insert(&mut self, range: Range<u64>) {
+    pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
@@ -29,14 +29,50 @@ impl RangeSet {
         self.ends.insert(start, end);
     }
 
+    /// Takes the bytes of `range` out.
+    pub fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        while let Some((&start, &end)) = self.ends.range(..range.end).next_back() {
+            if end <= range.start {
+                break;
+            }
+            self.ends.remove(&start);
+            if range.end < end {
+                self.ends.insert(range.end, end);
+            }
+            if start < range.start {
+                self.ends.insert(start, range.start);
+                break;
+            }
+        }
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.ends.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// How many bytes of `range` are missing.
+    #[must_use]
+    pub fn missing_bytes(&self, range: Range<u64>) -> u64 {
+        let mut with = self.clone();
+        with.insert(range);
+        with.bytes() - self.bytes()
+    }
+
     /// Whether all bytes of `range` are there.
-    pub(crate) fn contains(&self, range: Range<u64>) -> bool {
+    #[must_use]
+    pub fn contains(&self, range: Range<u64>) -> bool {
         range.is_empty() || self.run_end(range.start) >= range.end
     }
 
     /// The first byte at or behind `from` that is missing, and where that gap ends; `None` if nothing below `size` is
     /// missing.
-    pub(crate) fn first_gap(&self, from: u64, size: u64) -> Option<Range<u64>> {
+    #[must_use]
+    pub fn first_gap(&self, from: u64, size: u64) -> Option<Range<u64>> {
         let start = self.run_end(from);
         let end = self.ends.range(start..).next().map_or(size, |(&next_start, _)| next_start.min(size));
         (start < size).then_some(start..end)
@@ -60,16 +96,24 @@ mod tests {
     proptest! {
         #[test]
         #[allow(clippy::cast_possible_truncation, reason = "small numbers")]
-        fn proptest_ranges_hold_exactly_what_was_inserted(
-            inserts in proptest::collection::vec((0u64..64, 0u64..16), 0..20),
+        fn proptest_ranges_hold_exactly_what_was_inserted_and_not_removed(
+            changes in proptest::collection::vec((any::<bool>(), 0u64..64, 0u64..16), 0..20),
             from in 0u64..80,
         ) {
             let mut set = RangeSet::default();
             let mut model = [false; 96];
-            for (start, length) in inserts {
-                set.insert(start..start + length);
-                model[start as usize..(start + length) as usize].fill(true);
+            for (insert, start, length) in changes {
+                let range = start..start + length;
+                let missing = (range.start..range.end).filter(|at| !model[*at as usize]).count();
+                prop_assert_eq!(set.missing_bytes(range.clone()), missing as u64);
+                model[range.start as usize..range.end as usize].fill(insert);
+                if insert {
+                    set.insert(range);
+                } else {
+                    set.remove(range);
+                }
             }
+            prop_assert_eq!(set.bytes(), model.iter().filter(|there| **there).count() as u64);
             for start in 0..90u64 {
                 let all = model[start as usize..start as usize + 3].iter().all(|there| *there);
                 prop_assert_eq!(set.contains(start..start + 3), all);
