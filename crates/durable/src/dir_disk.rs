@@ -5,13 +5,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use rustix::fs::{FallocateFlags, SeekFrom};
+
 use crate::disk::components;
-use crate::{Disk, DiskFile, DiskPath, SpaceInfo};
+use crate::{Disk, DiskFile, DiskPath, Fallocate, SpaceInfo};
 
 /// A [`Disk`] in a directory of the real file system.
 #[derive(Clone, Debug)]
@@ -155,18 +158,34 @@ impl DiskFile for DirFile {
         self.0.set_len(bytes)
     }
 
-    fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+    fn fallocate(&self, how: Fallocate, offset: u64, bytes: u64) -> io::Result<()> {
+        let keep_size = if how.grows() { FallocateFlags::empty() } else { FallocateFlags::KEEP_SIZE };
+        let mode = match how {
+            Fallocate::Reserve | Fallocate::ReserveKeepingSize => keep_size,
+            Fallocate::Punch => FallocateFlags::PUNCH_HOLE | keep_size,
+            Fallocate::Zero | Fallocate::ZeroKeepingSize => FallocateFlags::ZERO_RANGE | keep_size,
+        };
         if bytes == 0 {
             return Ok(());
         }
-        match rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::empty(), offset, bytes) {
-            // Some file systems (NFS before 4.2, ZFS) cannot reserve; then the size is all that can be promised.
-            Err(rustix::io::Errno::OPNOTSUPP) => match offset.saturating_add(bytes) {
-                end if end > self.len()? => self.0.set_len(end),
-                _ => Ok(()),
-            },
-            other => Ok(other?),
-        }
+        Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.0, mode, offset, bytes))?)
+    }
+
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        seek(&self.0, SeekFrom::Data(offset))
+    }
+
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        seek(&self.0, SeekFrom::Hole(offset))
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        const BLOCK_BYTES: u64 = 512;
+        Ok(self.0.metadata()?.blocks().saturating_mul(BLOCK_BYTES))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -179,6 +198,15 @@ impl DiskFile for DirFile {
 
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         self.0.set_modified(time)
+    }
+}
+
+/// All reads and writes name their place, so that the file's own does not matter.
+fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, to) {
+        Ok(found) => Ok(Some(found)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -1,8 +1,11 @@
 //! The disk seam: files and directories below one root.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+use crate::Fallocate;
 
 /// A path below the root of a [`Disk`]: `/`-separated components, none of them empty, `.` or `..`. The empty path is
 /// the root itself.
@@ -91,8 +94,22 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Cuts the file, or grows it with zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
-    /// Reserves blocks for a range, growing the file if need be (fallocate(2) with mode 0).
-    fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()>;
+    /// Reserves, zeroes or gives back a range; an empty one is left alone. `Unsupported` if the file system cannot.
+    fn fallocate(&self, how: Fallocate, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// The first byte at or behind `offset` that may be other than zero; `None` if there is none, or `offset` is at or
+    /// behind the end.
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;
+
+    /// The first byte at or behind `offset` that lies in a hole; the end of the file counts as one. `None` if `offset`
+    /// is at or behind the end.
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>>;
+
+    /// How many bytes the file takes on the disk.
+    fn allocated(&self) -> io::Result<u64>;
+
+    /// The kernel's file behind this one, if there is one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// Makes the bytes and the size durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;

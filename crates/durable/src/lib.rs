@@ -9,6 +9,7 @@
 mod atomic;
 mod dir_disk;
 mod disk;
+mod extents;
 #[cfg(test)]
 mod formats;
 mod index;
@@ -23,6 +24,7 @@ mod sled_kv;
 pub use atomic::write_file_atomically;
 pub use dir_disk::DirDisk;
 pub use disk::{Disk, DiskFile, DiskPath, SpaceInfo};
+pub use extents::{Fallocate, copy_range, copy_sparse, next_extent, write_sparse};
 pub use index::{KvOpen, LoggedIndex, LoggedIndexConfig, LoggedIndexError, OpenKv, sled_opener};
 pub use kv::{Batch, Kv, KvError, Pair};
 pub use log::{AppendLog, LogConfig, LogError, LogReader, LogRecovery, Lsn, TornTail};

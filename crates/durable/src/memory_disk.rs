@@ -8,11 +8,13 @@ mod crash;
 mod tree;
 
 use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::seeded::Seeded;
-use crate::{Disk, DiskFile, DiskPath, SpaceInfo};
+use crate::{Disk, DiskFile, DiskPath, Fallocate, SpaceInfo};
 use tree::{Ino, Tree};
 
 /// A [`Disk`] in memory. Clones are the same disk.
@@ -122,14 +124,16 @@ impl World {
         Ok(true)
     }
 
-    /// Refuses `grow` more bytes if the disk is full.
-    fn reserve(&mut self, grow: u64) -> io::Result<()> {
-        match self.capacity {
-            Some(capacity) if grow > 0 && self.tree.bytes_used() + grow > capacity => {
-                Err(io::Error::new(io::ErrorKind::StorageFull, "injected: the disk is full"))
+    /// Gives room to a range of a file, unless the disk is full.
+    fn take_room(&mut self, ino: Ino, range: Range<u64>) -> io::Result<()> {
+        if let Some(capacity) = self.capacity {
+            let missing = self.tree.file(ino)?.room.missing_bytes(range.clone());
+            if missing > 0 && self.tree.bytes_used() + missing > capacity {
+                return Err(io::Error::new(io::ErrorKind::StorageFull, "injected: the disk is full"));
             }
-            _ => Ok(()),
         }
+        self.tree.file(ino)?.room.insert(range);
+        Ok(())
     }
 }
 
@@ -203,10 +207,13 @@ impl DiskFile for MemoryFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if bytes.is_empty() {
+            // As pwrite(2): nothing written grows nothing.
+            return Ok(());
+        }
         let mut world = self.disk.world();
         let end = offset.saturating_add(bytes.len() as u64);
-        let grow = end.saturating_sub(world.tree.file(self.ino)?.len());
-        world.reserve(grow)?;
+        world.take_room(self.ino, offset..end)?;
         world.tree.write(self.ino, bytes, offset)
     }
 
@@ -219,12 +226,38 @@ impl DiskFile for MemoryFile {
         world.tree.resize(self.ino, bytes)
     }
 
-    fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+    fn fallocate(&self, how: Fallocate, offset: u64, bytes: u64) -> io::Result<()> {
         let mut world = self.disk.world();
         let end = offset.saturating_add(bytes);
         let len = world.tree.file(self.ino)?.len();
-        world.reserve(end.saturating_sub(len))?;
-        if end > len { world.tree.resize(self.ino, end) } else { Ok(()) }
+        match how {
+            Fallocate::Punch => world.tree.file(self.ino)?.room.remove(offset..end),
+            _ => world.take_room(self.ino, offset..end)?,
+        }
+        let changed = end.min(len).saturating_sub(offset);
+        if how.zeroes() && changed > 0 {
+            let zeros = vec![0; usize::try_from(changed).map_err(io::Error::other)?];
+            world.tree.write(self.ino, &zeros, offset)?;
+        }
+        if how.grows() && end > len { world.tree.resize(self.ino, end) } else { Ok(()) }
+    }
+
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        Ok(self.disk.world().tree.file(self.ino)?.seek(offset, false))
+    }
+
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        let mut world = self.disk.world();
+        let file = world.tree.file(self.ino)?;
+        Ok((offset < file.len()).then(|| file.seek(offset, true).unwrap_or(file.len())))
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.disk.world().tree.file(self.ino)?.room.bytes())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -38,7 +38,7 @@ fn both_disks_answer_alike() {
         assert_eq!(file.read_at(&mut tail, 5).unwrap(), 3);
         assert_eq!(file.read_at(&mut tail, 99).unwrap(), 0);
         file.set_len(2).unwrap();
-        file.allocate(0, 4).unwrap();
+        file.fallocate(Fallocate::Reserve, 0, 4).unwrap();
         assert_eq!(file.len().unwrap(), 4);
         let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
         file.set_modified(time).unwrap();

@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use crate::DiskPath;
 use crate::disk::{components, parent};
+use crate::{DiskPath, RangeSet};
+
+/// The unit of holes.
+const BLOCK_BYTES: usize = 4096;
 
 /// Names a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -45,6 +48,7 @@ pub(super) struct FileNode {
     pub(super) durable: Vec<u8>,
     /// What made `bytes` of `durable`, in order.
     pub(super) changes: Vec<Change>,
+    pub(super) room: RangeSet,
     pub(super) modified: SystemTime,
     pub(super) handles: usize,
 }
@@ -161,7 +165,9 @@ impl Tree {
     }
 
     pub(super) fn resize(&mut self, ino: Ino, bytes: u64) -> io::Result<()> {
-        self.change(ino, Change::Resize(usize::try_from(bytes).map_err(io::Error::other)?))
+        self.change(ino, Change::Resize(usize::try_from(bytes).map_err(io::Error::other)?))?;
+        self.file(ino)?.room.remove(bytes..u64::MAX);
+        Ok(())
     }
 
     pub(super) fn file(&mut self, ino: Ino) -> io::Result<&mut FileNode> {
@@ -176,11 +182,11 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Bytes of all files that are still reachable.
+    /// Bytes that the files take that are still reachable.
     pub(super) fn bytes_used(&mut self) -> u64 {
         self.sweep();
         let sizes = self.nodes.values().map(|node| match node {
-            Node::File(file) => file.len(),
+            Node::File(file) => file.room.bytes(),
             Node::Dir(_) => 0,
         });
         sizes.sum()
@@ -264,7 +270,9 @@ impl Node {
 impl FileNode {
     /// A file whose bytes are durable.
     pub(super) fn new(bytes: Vec<u8>) -> Self {
-        Self { durable: bytes.clone(), bytes, changes: Vec::new(), modified: SystemTime::UNIX_EPOCH, handles: 0 }
+        let mut room = RangeSet::default();
+        room.insert(0..bytes.len() as u64);
+        Self { durable: bytes.clone(), bytes, changes: Vec::new(), room, modified: SystemTime::UNIX_EPOCH, handles: 0 }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -273,6 +281,14 @@ impl FileNode {
 
     pub(super) fn len(&self) -> u64 {
         self.bytes.len() as u64
+    }
+
+    /// The first byte at or behind `offset` in a block that is all zeros, or in one that is not.
+    pub(super) fn seek(&self, offset: u64, hole: bool) -> Option<u64> {
+        let offset = usize::try_from(offset).ok().filter(|offset| *offset < self.bytes.len())?;
+        let first = offset / BLOCK_BYTES;
+        let found = self.bytes.chunks(BLOCK_BYTES).enumerate().skip(first).find(|(_, block)| is_hole(block) == hole)?.0;
+        Some((found * BLOCK_BYTES).max(offset) as u64)
     }
 
     pub(super) fn sync(&mut self) {
@@ -295,6 +311,10 @@ impl Change {
             Self::Resize(bytes) => file.resize(*bytes, 0),
         }
     }
+}
+
+fn is_hole(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }
 
 fn not_found(path: &DiskPath) -> io::Error {

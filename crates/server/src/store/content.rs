@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use mafs_durable::{Disk, DiskFile};
+use mafs_durable::{Disk, DiskFile, Fallocate};
 use mafs_proto::{Fid, FsError, Uniquifier, VnodeId, VolumeId};
 
 use crate::core::edit::ContentBody;
@@ -87,7 +87,7 @@ impl ContentStore {
         self.reserve.check(&*self.disk, true, size)?;
         let file = self.disk.create(&path).map_err(|error| refuse_io("make a content file", &error))?;
         let spool = Spool { store: Arc::clone(self), id, path, file, hasher: blake3::Hasher::new(), written: 0, size };
-        match spool.file.allocate(0, size) {
+        match spool.file.fallocate(Fallocate::Reserve, 0, size) {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => {
                 Err(refuse_io("reserve room for a content", &error))
             }
