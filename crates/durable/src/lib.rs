@@ -19,6 +19,7 @@ mod memory_disk;
 mod memory_kv;
 mod ranges;
 mod seeded;
+mod segments;
 mod sled_kv;
 
 pub use atomic::write_file_atomically;
@@ -31,4 +32,5 @@ pub use log::{AppendLog, LogConfig, LogError, LogReader, LogRecovery, Lsn, TornT
 pub use memory_disk::MemoryDisk;
 pub use memory_kv::MemoryKv;
 pub use ranges::RangeSet;
+pub use segments::FileSegments;
 pub use sled_kv::SledKv;

@@ -14,6 +14,7 @@ mod fid;
 mod identity;
 mod name;
 mod op;
+mod segments;
 mod status;
 mod time;
 mod version;
@@ -28,6 +29,7 @@ pub use identity::{
 };
 pub use name::{InvalidName, Name, SymlinkTarget, VolumeName};
 pub use op::{Base, CmlOp, CmlRecord, RenameMode, SetAttr};
+pub use segments::{BadSegments, ContentPart, Segment, SegmentReader};
 pub use status::{Entry, Kind, Mode, Object, Status};
 pub use time::{Clock, Instant, Timestamp};
 pub use version::{ChangeNumber, DataVersion, StatusVersion};

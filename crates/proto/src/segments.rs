@@ -1,0 +1,176 @@
+//! Segments: how a content travels as payload, so that zeros which nobody wrote cost nothing.
+//!
+//! A content (or the part of it that is sent) is a row of segments: so many zeros, then so many bytes that follow at
+//! once. A receiver knows how long the content has to be before the first segment comes, and refuses what is longer.
+
+use bytes::{Buf, Bytes};
+
+/// What a segment begins with: 16 bytes, two u64, little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Segment {
+    /// Zeros, which are not sent.
+    pub zeros: u64,
+    /// Bytes behind them, which follow.
+    pub data: u64,
+}
+
+impl Segment {
+    /// What it takes on the wire.
+    pub const BYTES: usize = 16;
+
+    /// As it travels.
+    #[must_use]
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        (u128::from(self.data) << 64 | u128::from(self.zeros)).to_le_bytes()
+    }
+
+    /// A content at hand as one segment; as none if it is empty.
+    #[must_use]
+    pub fn of(content: &[u8]) -> Bytes {
+        match content.len() as u64 {
+            0 => Bytes::new(),
+            data => [&Self { zeros: 0, data }.encode(), content].concat().into(),
+        }
+    }
+
+    fn decode(bytes: [u8; Self::BYTES]) -> Self {
+        let [mut zeros, mut data] = [[0; 8]; 2];
+        zeros.copy_from_slice(&bytes[..8]);
+        data.copy_from_slice(&bytes[8..]);
+        Self { zeros: u64::from_le_bytes(zeros), data: u64::from_le_bytes(data) }
+    }
+}
+
+/// Part of a content, as it arrives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ContentPart {
+    /// A segment begins: its zeros are the next bytes of the content, its data will come.
+    Segment(Segment),
+    /// The next bytes.
+    Data(Bytes),
+}
+
+/// Segments that do not make up the content they should.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the segments of a content are not those of its size")]
+pub struct BadSegments;
+
+/// Reads segments of a content whose size is known. Holds at most one header.
+#[derive(Debug)]
+pub struct SegmentReader {
+    header: [u8; Segment::BYTES],
+    header_bytes: usize,
+    /// Bytes of the present segment to come.
+    data_left: u64,
+    /// Bytes of the content behind the present segment.
+    left: u64,
+}
+
+impl SegmentReader {
+    /// For a content, or a part of one, of this size.
+    #[must_use]
+    pub fn new(content_bytes: u64) -> Self {
+        Self { header: [0; Segment::BYTES], header_bytes: 0, data_left: 0, left: content_bytes }
+    }
+
+    /// Takes the next part out of `bytes`; `None` when it has them all.
+    ///
+    /// # Errors
+    /// If the segments are longer than the content, or one of them is empty.
+    pub fn next(&mut self, bytes: &mut Bytes) -> Result<Option<ContentPart>, BadSegments> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if self.data_left > 0 {
+            let count = usize::try_from(self.data_left).unwrap_or(usize::MAX).min(bytes.len());
+            self.data_left -= count as u64;
+            return Ok(Some(ContentPart::Data(bytes.split_to(count))));
+        }
+        let count = (Segment::BYTES - self.header_bytes).min(bytes.len());
+        bytes.copy_to_slice(&mut self.header[self.header_bytes..self.header_bytes + count]);
+        self.header_bytes += count;
+        if self.header_bytes < Segment::BYTES {
+            return Ok(None);
+        }
+        self.header_bytes = 0;
+        self.begin(Segment::decode(self.header)).map(Some)
+    }
+
+    /// Whether all of the content has come.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.left == 0 && self.data_left == 0 && self.header_bytes == 0
+    }
+
+    fn begin(&mut self, segment: Segment) -> Result<ContentPart, BadSegments> {
+        let bytes = segment.zeros.checked_add(segment.data).filter(|bytes| *bytes > 0).ok_or(BadSegments)?;
+        self.left = self.left.checked_sub(bytes).ok_or(BadSegments)?;
+        self.data_left = segment.data;
+        Ok(ContentPart::Segment(segment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(reader: &mut SegmentReader, mut bytes: Bytes) -> Result<Vec<ContentPart>, BadSegments> {
+        let mut parts = Vec::new();
+        while let Some(part) = reader.next(&mut bytes)? {
+            parts.push(part);
+        }
+        Ok(parts)
+    }
+
+    proptest! {
+        #[test]
+        fn proptest_segments_are_read_back_however_they_are_cut(
+            segments in proptest::collection::vec((0..5_000u64, 0..5_000u64), 1..8),
+            cuts in proptest::collection::vec(1..3_000usize, 0..40),
+        ) {
+            let segments: Vec<_> = segments.into_iter().filter(|segment| *segment != (0, 0)).collect();
+            let (mut wire, mut wanted) = (Vec::new(), Vec::new());
+            for (zeros, data) in segments {
+                let bytes = vec![7; usize::try_from(data).unwrap()];
+                wire.extend(Segment { zeros, data }.encode());
+                wire.extend_from_slice(&bytes);
+                wanted.resize(wanted.len() + usize::try_from(zeros).unwrap(), 0);
+                wanted.extend(bytes);
+            }
+            let mut reader = SegmentReader::new(wanted.len() as u64);
+            let (mut rest, mut content) = (Bytes::from(wire), Vec::new());
+            for cut in cuts.into_iter().chain([usize::MAX]) {
+                let piece = rest.split_to(cut.min(rest.len()));
+                for part in read(&mut reader, piece).unwrap() {
+                    match part {
+                        ContentPart::Segment(segment) => {
+                            content.resize(content.len() + usize::try_from(segment.zeros).unwrap(), 0);
+                        }
+                        ContentPart::Data(bytes) => content.extend_from_slice(&bytes),
+                    }
+                }
+            }
+            prop_assert!(content == wanted && reader.is_whole());
+        }
+    }
+
+    #[test]
+    fn invariant_10_segments_longer_than_the_content_are_refused_before_anything_is_made_of_them() {
+        for (zeros, data) in [(0, 0), (101, 0), (0, 101), (50, 51), (u64::MAX, 1), (1, u64::MAX)] {
+            let header = Bytes::copy_from_slice(&Segment { zeros, data }.encode());
+            assert_eq!(read(&mut SegmentReader::new(100), header), Err(BadSegments), "{zeros} {data}");
+        }
+    }
+
+    #[test]
+    fn a_content_cut_short_is_not_whole() {
+        let wire = [&Segment { zeros: 90, data: 10 }.encode()[..], &[1; 10]].concat();
+        for length in 0..wire.len() {
+            let mut reader = SegmentReader::new(100);
+            read(&mut reader, Bytes::copy_from_slice(&wire[..length])).unwrap();
+            assert!(!reader.is_whole(), "{length}");
+        }
+    }
+}
