@@ -4,28 +4,27 @@
 //! file is synced here; values of 128 KB and more are never synced at all, so they are refused; damaged files make it
 //! panic as often as answer, so every call is guarded and both become [`KvError::Damaged`]; its own flush thread syncs
 //! twice a second for ever (0.3 % of a CPU, and a disk that never sleeps), so a thread here does it, which sleeps while
-//! nothing changes.
+//! nothing changes. Changes are gathered ([`pending`]) and made by that thread alone ([`writer`]); any may read.
+
+mod pending;
+mod writer;
 
 use std::fs::File;
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+
+use pending::Pending;
+use writer::{Work, Writer};
 
 use crate::{Batch, Kv, KvError, Pair};
 
 /// What sled may keep of its pages in memory. Small: the kernel's page cache stands behind it, and a daemon has 150 MB
 /// in all.
 const CACHE_BYTES: u64 = 24 << 20;
-
-/// How long after the first change without a sync the flush thread makes one.
-const FLUSH_AFTER: Duration = Duration::from_millis(500);
-
-/// Changes from which on a batch leaves more replaced pages behind than sled frees by the way.
-const LARGE_BATCH_CHANGES: usize = 256;
 
 /// How often, and how far apart, opening is tried while somebody else has the index: a database that this process just
 /// dropped is let go by sled's threads a little later.
@@ -35,23 +34,14 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// A [`Kv`] in a directory of sled.
 pub struct SledKv {
     store: Arc<Store>,
-    flusher: Option<JoinHandle<()>>,
+    writer: Writer,
 }
 
 struct Store {
     db: sled::Db,
+    pending: RwLock<Pending>,
     /// The file that `db` writes to, for the sync that sled leaves out.
     file: File,
-    flush: Mutex<Flush>,
-    changed: Condvar,
-}
-
-/// What the flush thread has to do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Flush {
-    Idle,
-    Due,
-    Stop,
 }
 
 impl SledKv {
@@ -77,93 +67,82 @@ impl SledKv {
         if let Some(parent) = path.parent() {
             File::open(parent)?.sync_all()?;
         }
-        let store = Arc::new(Store { db, file, flush: Mutex::new(Flush::Idle), changed: Condvar::new() });
-        let thread = std::thread::Builder::new().name("index flush".to_owned());
-        let flusher = thread.spawn({
-            let store = Arc::clone(&store);
-            move || store.flush_when_due()
-        })?;
-        Ok(Self { store, flusher: Some(flusher) })
+        let store = Arc::new(Store { db, pending: RwLock::default(), file });
+        Ok(Self { writer: Writer::start(Arc::clone(&store))?, store })
     }
 }
 
-impl Drop for SledKv {
-    fn drop(&mut self) {
-        self.store.tell_flusher(Flush::Stop);
-        if let Some(flusher) = self.flusher.take() {
-            // It ends after at most one sync; if it panicked, there is nothing left to tell.
-            let _ = flusher.join();
+impl Work for Arc<Store> {
+    fn move_closed(&self) -> Result<(), KvError> {
+        loop {
+            let (mut batch, mut changes) = (sled::Batch::default(), 0);
+            for (key, value) in self.pending().next().into_iter().flatten() {
+                changes += 1;
+                match value {
+                    Some(value) => batch.insert(key.as_slice(), value.as_slice()),
+                    None => batch.remove(key.as_slice()),
+                }
+            }
+            if changes == 0 {
+                return Ok(());
+            }
+            guarded(|| {
+                self.db.apply_batch(batch)?;
+                self.free_replaced_pages(changes)
+            })?;
+            let left = self.pending_mut().left();
+            drop(left);
         }
+    }
+
+    fn sync(&self) -> Result<(), KvError> {
+        self.pending_mut().close();
+        self.move_closed()?;
+        guarded(|| self.db.flush())?;
+        Ok(self.file.sync_data()?)
     }
 }
 
 impl Store {
-    fn sync(&self) -> Result<(), KvError> {
-        guarded(|| self.db.flush())?;
-        Ok(self.file.sync_data()?)
-    }
-
     /// sled frees replaced pages a few at a time, when it is called; a batch is one call however large it is. Loading
     /// 950,000 keys in batches of 3,000 took 2.6 GB without this, and takes 0.1 GB with it.
     fn free_replaced_pages(&self, changes: usize) -> sled::Result<()> {
-        if changes > LARGE_BATCH_CHANGES {
-            for _ in 0..changes / 4 {
-                self.db.contains_key(b"")?;
-            }
+        for _ in 0..changes / 4 {
+            self.db.contains_key(b"")?;
         }
         Ok(())
     }
 
-    fn tell_flusher(&self, order: Flush) {
-        let mut flush = self.flush.lock().unwrap_or_else(PoisonError::into_inner);
-        if *flush == Flush::Idle || order == Flush::Stop {
-            *flush = order;
-            self.changed.notify_all();
-        }
+    fn pending(&self) -> RwLockReadGuard<'_, Pending> {
+        self.pending.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The flush thread.
-    fn flush_when_due(&self) {
-        loop {
-            let flush = self.flush.lock().unwrap_or_else(PoisonError::into_inner);
-            let idle = self.changed.wait_while(flush, |flush| *flush == Flush::Idle);
-            let due = idle.unwrap_or_else(PoisonError::into_inner);
-            let waited = self.changed.wait_timeout_while(due, FLUSH_AFTER, |flush| *flush == Flush::Due);
-            let (mut flush, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if *flush == Flush::Stop {
-                return;
-            }
-            *flush = Flush::Idle;
-            drop(flush);
-            if let Err(error) = self.sync() {
-                tracing::warn!(%error, "the index could not be synced in the background");
-            }
-        }
+    fn pending_mut(&self) -> RwLockWriteGuard<'_, Pending> {
+        self.pending.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Kv for SledKv {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        if let Some(changed) = self.store.pending().get(key) {
+            return Ok(changed.clone());
+        }
         guarded(|| Ok(self.store.db.get(key)?.map(|value| value.to_vec())))
     }
 
     fn apply(&self, batch: &Batch) -> Result<(), KvError> {
-        let mut changes = sled::Batch::default();
-        for (key, value) in &batch.changes {
-            match value {
-                Some(value) if value.len() > Batch::VALUE_BYTES_MAX => {
-                    let why = format!("a value of {} bytes, at most {}", value.len(), Batch::VALUE_BYTES_MAX);
-                    return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
-                }
-                Some(value) => changes.insert(key.as_slice(), value.as_slice()),
-                None => changes.remove(key.as_slice()),
-            }
+        let sizes = batch.changes.iter().filter_map(|(_, value)| Some(value.as_ref()?.len()));
+        if let Some(size) = sizes.max().filter(|size| *size > Batch::VALUE_BYTES_MAX) {
+            let why = format!("a value of {size} bytes, at most {}", Batch::VALUE_BYTES_MAX);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
         }
-        guarded(|| {
-            self.store.db.apply_batch(changes)?;
-            self.store.free_replaced_pages(batch.changes.len())
-        })?;
-        self.store.tell_flusher(Flush::Due);
+        if self.store.pending().is_full() {
+            self.writer.move_closed()?;
+        }
+        let tell = self.store.pending_mut().gather(batch);
+        if tell {
+            self.writer.tell();
+        }
         Ok(())
     }
 
@@ -172,21 +151,16 @@ impl Kv for SledKv {
             Some(after) if after >= prefix => Bound::Excluded(after),
             _ => Bound::Included(prefix),
         };
+        let pending = self.store.pending();
         guarded(|| {
-            let mut found = Vec::new();
-            for pair in self.store.db.range::<&[u8], _>((start, Bound::Unbounded)).take(limit) {
-                let (key, value) = pair?;
-                if !key.starts_with(prefix) {
-                    break;
-                }
-                found.push((key.to_vec(), value.to_vec()));
-            }
-            Ok(found)
+            let stored = self.store.db.range::<&[u8], _>((start, Bound::Unbounded));
+            let stored = stored.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())));
+            pending.merge(prefix, start, limit, stored)
         })
     }
 
     fn sync(&self) -> Result<(), KvError> {
-        self.store.sync()
+        self.writer.sync()
     }
 }
 
