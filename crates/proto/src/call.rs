@@ -1,8 +1,8 @@
 //! The calls a client makes: one request type each, tied to its method and reply.
 
 use crate::{
-    ChangeNumber, ClientId, CmlRecord, DataVersion, Entry, Fid, FidRange, Generation, HistoryId, Incarnation, Name,
-    Object, ServerEpoch, ServerId, StoreId, VolumeName, Wire,
+    ChangeNumber, ClientId, CmlRecord, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
+    Incarnation, Name, Object, ServerEpoch, ServerId, StoreId, VolumeName, Wire,
 };
 
 /// A request with its method and the type of its reply.
@@ -205,6 +205,8 @@ pub struct FetchRequest {
 pub struct FetchReply {
     /// The file, in the version that follows.
     pub object: Object,
+    /// Of the whole content, not only of what follows.
+    pub hash: ContentHash,
 }
 
 /// Asks to apply a record exactly once.
@@ -236,6 +238,8 @@ pub struct ApplyReply {
     pub directories: Vec<DirectoryChange>,
     /// Every object whose status it changed, as it is now; an object that is gone has `nlink` 0.
     pub objects: Vec<Object>,
+    /// Of a Store: the content as the server has it.
+    pub hash: Option<ContentHash>,
 }
 
 /// Asks how full the server is.

@@ -11,6 +11,7 @@ mod class;
 mod convert;
 mod error;
 mod fid;
+mod hash;
 mod identity;
 mod name;
 mod op;
@@ -24,6 +25,7 @@ pub use class::Class;
 pub use convert::{Malformed, Wire};
 pub use error::FsError;
 pub use fid::{Fid, FidRange, Uniquifier, VnodeId, VolumeId};
+pub use hash::{ContentHash, ContentHasher};
 pub use identity::{
     ClientId, Generation, HistoryId, Incarnation, PROTOCOL_MAX, PROTOCOL_MIN, ServerEpoch, ServerId, StoreId,
 };

@@ -22,6 +22,6 @@ pub(crate) mod tables;
 mod tests;
 
 pub(crate) use edit::NewContent;
-pub(crate) use node::{Content, ContentId, ContentSerial, Hash, Node, Place};
+pub(crate) use node::{Content, ContentId, ContentSerial, Node, Place};
 pub(crate) use overlay::{Overlay, Transaction};
 pub(crate) use refusal::Refusal;

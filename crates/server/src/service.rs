@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
-    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
+    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest,
     GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Wire};
@@ -90,8 +90,8 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
 
 async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, Refusal> {
     let volume = session.attachment()?.volume;
-    let (object, reading) = blocking(|| volume.open_content(&request))?;
-    let body = FetchReply { object }.encode();
+    let (reply, reading) = blocking(|| volume.open_content(&request))?;
+    let body = reply.encode();
     match reading {
         Reading::Bytes(bytes) => {
             let offset = usize::try_from(request.offset).unwrap_or(usize::MAX).min(bytes.len());

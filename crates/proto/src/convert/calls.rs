@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::nouns::{id16, name, optional_object};
+use super::nouns::{content_hash, id16, name, optional_object};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail,
@@ -241,11 +241,11 @@ impl Convert for FetchReply {
     const NAME: &'static str = "FetchReply";
 
     fn to_message(&self) -> wire::FetchReply {
-        wire::FetchReply { object: Some(self.object.to_message()) }
+        wire::FetchReply { object: Some(self.object.to_message()), hash: Bytes::copy_from_slice(&self.hash.0) }
     }
 
     fn from_message(message: wire::FetchReply) -> Result<Self, Malformed> {
-        Ok(Self { object: required(message.object, "object")? })
+        Ok(Self { object: required(message.object, "object")?, hash: content_hash(&message.hash)? })
     }
 }
 
@@ -291,6 +291,7 @@ impl Convert for ApplyReply {
             change: self.change.0,
             directories: to_messages(&self.directories),
             objects: to_messages(&self.objects),
+            hash: self.hash.map(|hash| Bytes::copy_from_slice(&hash.0)).unwrap_or_default(),
         }
     }
 
@@ -299,6 +300,7 @@ impl Convert for ApplyReply {
             change: ChangeNumber(message.change),
             directories: list(message.directories, CHANGES_MAX, "directories")?,
             objects: list(message.objects, CHANGES_MAX, "objects")?,
+            hash: if message.hash.is_empty() { None } else { Some(content_hash(&message.hash)?) },
         })
     }
 }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use super::{Convert, Malformed, optional, required, wire};
 use crate::{
-    ClientId, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange, Incarnation, Kind, Mode, Name, Object, Status,
-    StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId,
+    ClientId, ContentHash, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange, Incarnation, Kind, Mode, Name, Object,
+    Status, StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId,
 };
 
 pub(super) fn name(bytes: Bytes) -> Result<Name, Malformed> {
@@ -30,6 +30,11 @@ pub(super) fn size(bytes: u64) -> Result<u64, Malformed> {
 
 pub(super) fn id16(bytes: &[u8], field: &'static str) -> Result<[u8; 16], Malformed> {
     bytes.try_into().map_err(|_| Malformed::invalid(field, format_args!("{} bytes instead of 16", bytes.len())))
+}
+
+pub(super) fn content_hash(bytes: &[u8]) -> Result<ContentHash, Malformed> {
+    let hash = bytes.try_into();
+    hash.map(ContentHash).map_err(|_| Malformed::invalid("hash", format_args!("{} bytes instead of 32", bytes.len())))
 }
 
 pub(super) fn kind(number: i32) -> Result<Kind, Malformed> {

@@ -12,8 +12,8 @@ use crate::call::{
     LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply, StatFsRequest,
 };
 use crate::{
-    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange, Generation,
-    HistoryId, Incarnation, Kind, Mode, Name, Object, RenameMode, ServerEpoch, ServerId, SetAttr, Status,
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange,
+    Generation, HistoryId, Incarnation, Kind, Mode, Name, Object, RenameMode, ServerEpoch, ServerId, SetAttr, Status,
     StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName,
 };
 
@@ -179,11 +179,14 @@ fn apply_reply() -> impl Strategy<Value = ApplyReply> {
         before: DataVersion(before),
         after: DataVersion(after),
     });
-    (any::<u64>(), vec(change, 0..3), vec(object(), 0..5)).prop_map(|(change, directories, objects)| ApplyReply {
-        change: ChangeNumber(change),
-        directories,
-        objects,
-    })
+    (any::<u64>(), vec(change, 0..3), vec(object(), 0..5), option::of(any::<[u8; 32]>())).prop_map(
+        |(change, directories, objects, hash)| ApplyReply {
+            hash: hash.map(ContentHash),
+            change: ChangeNumber(change),
+            directories,
+            objects,
+        },
+    )
 }
 
 /// One property per type: what is encoded decodes to the same.
@@ -225,7 +228,8 @@ round_trips! {
         });
     proptest_fetch_requests_round_trip: FetchRequest = (fid(), option::of(1u64..), any::<u64>())
         .prop_map(|(fid, version, offset)| FetchRequest { fid, data_version: version.map(DataVersion), offset });
-    proptest_fetch_replies_round_trip: FetchReply = object().prop_map(|object| FetchReply { object });
+    proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>())
+        .prop_map(|(object, hash)| FetchReply { object, hash: ContentHash(hash) });
     proptest_apply_requests_round_trip: ApplyRequest = (record(), option::of(store_id()))
         .prop_map(|(record, confirmed_below)| ApplyRequest { record, confirmed_below });
     proptest_apply_replies_round_trip: ApplyReply = apply_reply();

@@ -4,8 +4,8 @@
 //! is refused: nothing another client did is ever undone silently (invariant 9).
 
 use mafs_proto::{
-    Base, ClientId, CmlOp, CmlRecord, DataVersion, Fid, FsError, Kind, Mode, Name, SetAttr, Status, StatusVersion,
-    SymlinkTarget, Timestamp,
+    Base, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Name, SetAttr, Status,
+    StatusVersion, SymlinkTarget, Timestamp,
 };
 
 use super::edit::{Edit, Effect};
@@ -84,7 +84,7 @@ fn new_node(record: &CmlRecord, kind: Kind, mode: Mode, rdev: u64, target: Optio
         data_version: DataVersion(1),
         status_version: StatusVersion(1),
     };
-    let empty = || Content { hash: blake3::hash(&[]).into(), place: Place::Index };
+    let empty = || Content { hash: ContentHash::of(&[]), place: Place::Index };
     let content = (kind == Kind::File).then(empty);
     Node { status, target, parent: None, content, data_by: Some(record.id) }
 }

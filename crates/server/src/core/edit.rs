@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use mafs_proto::call::DirectoryChange;
-use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Kind, Name, Object, Timestamp};
+use mafs_proto::{CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, Timestamp};
 
-use super::{Content, ContentId, ContentSerial, Hash, Node, Place, Refusal, Transaction, tables};
+use super::{Content, ContentId, ContentSerial, Node, Place, Refusal, Transaction, tables};
 
 /// The most hard links of an object, and subdirectories of a directory: as on ext4.
 pub(crate) const LINKS_MAX: u32 = 65_000;
@@ -19,7 +19,7 @@ pub(crate) const LINKS_MAX: u32 = 65_000;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NewContent {
     pub(crate) size: u64,
-    pub(crate) hash: Hash,
+    pub(crate) hash: ContentHash,
     pub(crate) body: ContentBody,
 }
 

@@ -1,13 +1,10 @@
 //! Node: an object as the index holds it: what clients see of it, and where its content lies.
 
 use bytes::Bytes;
-use mafs_proto::{Fid, Kind, Object, Status, StoreId, SymlinkTarget, Wire};
+use mafs_proto::{ContentHash, Fid, Kind, Object, Status, StoreId, SymlinkTarget, Wire};
 use prost::Message;
 
 use super::Refusal;
-
-/// blake3 of a content, computed while it arrived; what later checks compare with.
-pub(crate) type Hash = [u8; 32];
 
 /// An object of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +23,7 @@ pub(crate) struct Node {
 /// The content of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
-    pub(crate) hash: Hash,
+    pub(crate) hash: ContentHash,
     pub(crate) place: Place,
 }
 
@@ -89,7 +86,7 @@ impl Node {
             object: self.object(fid).encode(),
             parent: self.parent.map(|parent| Wire::encode(&parent)).unwrap_or_default(),
             data_by: self.data_by.map(|id| Wire::encode(&id)).unwrap_or_default(),
-            hash: self.content.map(|content| Bytes::copy_from_slice(&content.hash)).unwrap_or_default(),
+            hash: self.content.map(|content| Bytes::copy_from_slice(&content.hash.0)).unwrap_or_default(),
             file_epoch: file.epoch,
             file_number: file.number,
         };
@@ -106,7 +103,7 @@ impl Node {
         let content = match &message.hash[..] {
             [] => None,
             hash => {
-                let hash = hash.try_into().map_err(|_| damaged(&"a hash of the wrong length"))?;
+                let hash = hash.try_into().map(ContentHash).map_err(|_| damaged(&"a hash of the wrong length"))?;
                 let place = match message.file_epoch {
                     0 => Place::Index,
                     epoch => Place::File(ContentSerial { epoch, number: message.file_number }),

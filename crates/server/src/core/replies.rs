@@ -9,6 +9,7 @@ use mafs_durable::Batch;
 use mafs_proto::call::{ApplyReply, ApplyRequest};
 use mafs_proto::{ClientId, CmlRecord, FsError, StoreId, Wire};
 
+use super::edit::Effect;
 use super::records::ClientState;
 use super::{ContentId, NewContent, Overlay, Refusal, Transaction, directory, tables};
 
@@ -64,15 +65,17 @@ pub(crate) fn decide(
     if state.replies >= REPLIES_MAX {
         return Err(Refusal::new(FsError::Busy, format!("the client has not confirmed any of {REPLIES_MAX} replies")));
     }
+    let hash = content.as_ref().map(|content| content.hash);
     let effect = directory::perform(&mut transaction, client, record, content)?;
     let mut volume = transaction.state()?;
     volume.change = volume.change.next();
     transaction.put_state(&volume);
-    let reply = ApplyReply { change: volume.change, directories: effect.directories, objects: effect.objects }.encode();
+    let Effect { directories, objects, freed } = effect;
+    let reply = ApplyReply { change: volume.change, directories, objects, hash }.encode();
     transaction.put(tables::reply(&record.id), [&digest(record)[..], &reply].concat());
     state.replies += 1;
     transaction.put_client(client, &state);
-    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, freed: effect.freed }))
+    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, freed }))
 }
 
 /// A record that must be decided before that of `request`, and has not been: neither applied nor refused.

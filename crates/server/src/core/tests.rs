@@ -9,8 +9,8 @@ use bytes::Bytes;
 use mafs_durable::{Kv, MemoryKv};
 use mafs_proto::call::{ApplyReply, ApplyRequest};
 use mafs_proto::{
-    Base, ClientId, CmlOp, CmlRecord, Fid, FidRange, FsError, Incarnation, Kind, Mode, Name, StoreId, Timestamp,
-    VolumeId, Wire,
+    Base, ClientId, CmlOp, CmlRecord, ContentHash, Fid, FidRange, FsError, Incarnation, Kind, Mode, Name, StoreId,
+    Timestamp, VolumeId, Wire,
 };
 
 use super::edit::ContentBody;
@@ -100,7 +100,7 @@ fn attach(kv: &MemoryKv, client: ClientId) -> clients::Granted {
 
 fn content(bytes: &[u8]) -> NewContent {
     let body = ContentBody::Bytes(Bytes::copy_from_slice(bytes));
-    NewContent { size: bytes.len() as u64, hash: blake3::hash(bytes).into(), body }
+    NewContent { size: bytes.len() as u64, hash: ContentHash::of(bytes), body }
 }
 
 fn name(text: &str) -> Name {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{Payload, PayloadError, PayloadReader, PayloadWriter, blocking};
 use mafs_durable::DiskFile;
-use mafs_proto::{CmlOp, CmlRecord, Fid, FsError};
+use mafs_proto::{CmlOp, CmlRecord, ContentHash, Fid, FsError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::core::edit::ContentBody;
@@ -57,7 +57,7 @@ async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewCon
         return Err(wrong_size(size));
     }
     let bytes = bytes.freeze();
-    Ok(NewContent { size, hash: blake3::hash(&bytes).into(), body: ContentBody::Bytes(bytes) })
+    Ok(NewContent { size, hash: ContentHash::of(&bytes), body: ContentBody::Bytes(bytes) })
 }
 
 async fn receive_spooled(

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use mafs_durable::{Disk, DiskFile, Fallocate};
-use mafs_proto::{Fid, FsError, Uniquifier, VnodeId, VolumeId};
+use mafs_proto::{ContentHasher, Fid, FsError, Uniquifier, VnodeId, VolumeId};
 
 use crate::core::edit::ContentBody;
 use crate::core::{ContentId, ContentSerial, NewContent, Refusal};
@@ -86,7 +86,7 @@ impl ContentStore {
         let _taking_room = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         self.reserve.check(&*self.disk, true, size)?;
         let file = self.disk.create(&path).map_err(|error| refuse_io("make a content file", &error))?;
-        let spool = Spool { store: Arc::clone(self), id, path, file, hasher: blake3::Hasher::new(), written: 0, size };
+        let spool = Spool { store: Arc::clone(self), id, path, file, hasher: ContentHasher::default(), written: 0, size };
         match spool.file.fallocate(Fallocate::Reserve, 0, size) {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => {
                 Err(refuse_io("reserve room for a content", &error))
@@ -170,7 +170,7 @@ pub(crate) struct Spool {
     id: ContentId,
     path: String,
     file: Arc<dyn DiskFile>,
-    hasher: blake3::Hasher,
+    hasher: ContentHasher,
     written: u64,
     size: u64,
 }
@@ -195,7 +195,7 @@ impl Spool {
     ///
     /// # Errors
     /// `Malformed` if bytes are missing, or what the disk says.
-    pub(crate) fn finish(self) -> Result<NewContent, Refusal> {
+    pub(crate) fn finish(mut self) -> Result<NewContent, Refusal> {
         if self.written != self.size {
             return Err(wrong_size(self.size, self.written));
         }
@@ -203,7 +203,7 @@ impl Spool {
             .sync_data()
             .and_then(|()| self.store.publish(&self.path, self.id))
             .map_err(|error| refuse_io("make a content durable", &error))?;
-        let hash = self.hasher.finalize().into();
+        let hash = std::mem::take(&mut self.hasher).finish();
         Ok(NewContent { size: self.size, hash, body: ContentBody::File(self.id.serial) })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_durable::DiskFile;
-use mafs_proto::call::{FetchRequest, LookupReply, ReadDirPage, ReadDirRequest};
+use mafs_proto::call::{FetchReply, FetchRequest, LookupReply, ReadDirPage, ReadDirRequest};
 use mafs_proto::{ChangeNumber, Entry, Fid, FsError, Kind, Name, Object};
 
 use super::{Shared, Volume};
@@ -68,11 +68,11 @@ impl Volume {
         })
     }
 
-    /// A file and its content.
+    /// A file, the hash of its content, and the content.
     ///
     /// # Errors
     /// `VersionGone` if another version is wanted than the present one.
-    pub(crate) fn open_content(&self, request: &FetchRequest) -> Result<(Object, Reading), Refusal> {
+    pub(crate) fn open_content(&self, request: &FetchRequest) -> Result<(FetchReply, Reading), Refusal> {
         let fid = request.fid;
         for _ in 0..ATTEMPTS_MAX {
             let node = self.shared.read(|transaction| transaction.node(fid))?;
@@ -85,7 +85,9 @@ impl Volume {
                 return Err(Refusal::new(FsError::VersionGone, format!("the file {fid} is at version {}", version.0)));
             }
             if let Some(reading) = self.shared.reading(fid, &node)? {
-                return Ok((node.object(fid), reading));
+                let content =
+                    node.content.ok_or_else(|| Refusal::damaged(&format!("the file {fid} has no content")))?;
+                return Ok((FetchReply { object: node.object(fid), hash: content.hash }, reading));
             }
         }
         Err(busy(fid))

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use mafs_durable::Kv;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Base, CmlOp, DataVersion, Fid, FsError, Kind, Mode, RenameMode, SetAttr, Uniquifier, VnodeId};
+use mafs_proto::{
+    Base, CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, RenameMode, SetAttr, Uniquifier, VnodeId,
+};
 use proptest::prelude::*;
 
 use super::model::{Model, Thing};
@@ -216,7 +218,7 @@ fn check_tree(world: &World, model: &Model, snapshot: &Snapshot) {
             Thing::File(bytes) => {
                 assert_eq!(node.status.size, bytes.len() as u64);
                 let content = node.content.unwrap();
-                assert_eq!((content.hash, content.place), (blake3::hash(bytes).into(), Place::Index));
+                assert_eq!((content.hash, content.place), (ContentHash::of(bytes), Place::Index));
                 let stored = world.kv.get(&tables::inline(*fid, node.status.data_version)).unwrap();
                 assert_eq!(stored.unwrap_or_default(), *bytes);
                 inline_total += usize::from(!bytes.is_empty());
