@@ -5,10 +5,13 @@
 //! local disk; the others wait for the server, within the deadlines of `remote`. All futures are `'static`.
 
 mod attributes;
+mod contents;
+mod editing;
 mod error;
 mod fetching;
 mod file;
 mod files;
+mod frozen;
 mod kernel;
 mod listing;
 mod names;

@@ -30,7 +30,7 @@ impl Inner {
     }
 
     /// An open file without a name.
-    fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
+    pub(super) fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
         let file = self.files().get(vnode)?;
         let state = file.state();
         let mut object = state.unlinked.clone()?;
@@ -50,18 +50,21 @@ impl Inner {
             self.set_size(vnode, size, handle, caller).await?;
         }
         let rest = self.resolve_times(set);
-        if rest.is_empty() {
-            return self.get_attributes(vnode).await;
+        if !rest.is_empty() {
+            self.set_status(vnode, rest, caller).await?;
         }
+        self.get_attributes(vnode).await
+    }
+
+    async fn set_status(&self, vnode: VnodeId, set: SetAttr, caller: Caller) -> Result<(), Error> {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use
-            && (set_unlinked(&file, &rest) || self.set_dirty_mtime(&file, &rest))
+            && (self.set_unlinked(&file, &set) || self.set_dirty_mtime(&file, &set))
         {
-            return self.get_attributes(vnode).await;
+            return Ok(());
         }
         let fid = self.fid_of(vnode)?;
-        self.mutate(CmlOp::SetAttr { fid, set: rest }, caller, &[]).await?;
-        self.get_attributes(vnode).await
+        self.mutate(CmlOp::SetAttr { fid, set }, caller, &[]).await.map(|_| ())
     }
 
     /// Cuts or grows a file. Without a handle nobody will close it, so its content goes to the server at once.
@@ -78,19 +81,19 @@ impl Inner {
         }
         let truncate = size == 0;
         let mode = OpenMode { write: true, truncate, ..OpenMode::default() };
-        let opened = self.open(vnode, mode, caller).await.map_err(|error| match error {
+        let opened = self.open_file(vnode, mode, caller).await.map_err(|error| match error {
             Error::Refused(FsError::WrongKind) => Error::Invalid("only files have a size to set".to_owned()),
             other => other,
         })?;
+        let handle = self.add_handle(opened.clone());
         let changed = async {
             if !truncate {
-                let file = self.handle(opened.file)?.file;
-                self.resize(&file, size).await?;
+                self.resize(&opened.file, size).await?;
             }
-            self.flush(opened.file).await
+            self.flush(handle).await
         };
         let changed = changed.await;
-        self.release(opened.file);
+        self.release(handle);
         changed
     }
 
@@ -116,23 +119,23 @@ impl Inner {
         *set == SetAttr { mtime: Some(mtime), ..SetAttr::default() }
     }
 
+    /// A file without a name exists on this machine only. Returns whether it was one.
+    fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
+        let mut state = file.state();
+        let Some(object) = &mut state.unlinked else { return false };
+        let status = &mut object.status;
+        status.mode = set.mode.unwrap_or(status.mode);
+        status.uid = set.uid.unwrap_or(status.uid);
+        status.gid = set.gid.unwrap_or(status.gid);
+        status.atime = set.atime.unwrap_or(status.atime);
+        status.mtime = set.mtime.unwrap_or(status.mtime);
+        true
+    }
+
     /// Whether changes may be made through this mount.
     pub(super) fn check_writable(&self) -> Result<(), Error> {
         if self.settings.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
-}
-
-/// A file without a name exists on this machine only. Returns whether it was one.
-fn set_unlinked(file: &File, set: &SetAttr) -> bool {
-    let mut state = file.state();
-    let Some(object) = &mut state.unlinked else { return false };
-    let status = &mut object.status;
-    status.mode = set.mode.unwrap_or(status.mode);
-    status.uid = set.uid.unwrap_or(status.uid);
-    status.gid = set.gid.unwrap_or(status.gid);
-    status.atime = set.atime.unwrap_or(status.atime);
-    status.mtime = set.mtime.unwrap_or(status.mtime);
-    true
 }
 
 /// The kind of thing an inode is, for callers that only accept some.

@@ -6,14 +6,14 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_durable::{DiskFile, RangeSet};
 use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Timestamp};
 use tokio::sync::watch;
 
+use super::frozen::FrozenContent;
 use super::{Caller, Error};
-use crate::cache::{ContainerCopy, Containers};
 use crate::core::log::ContainerId;
 
 /// How much of the content is in the container.
@@ -82,6 +82,12 @@ impl FileState {
     /// Whether all of the content is here.
     pub(super) fn is_complete(&self) -> bool {
         matches!(self.arrival, Arrival::Complete)
+    }
+
+    /// Counts a change of the content: it is another one than was stored, or refused.
+    pub(super) fn count_edit(&mut self) {
+        self.edits += 1;
+        self.refused = None;
     }
 
     /// Whether the content here is what `version` is.
@@ -183,41 +189,5 @@ impl File {
             Arrival::Partial { .. } => None,
         })
         .await
-    }
-}
-
-/// The content of one version while it is being sent. It is read from the container until somebody is about to change
-/// that; then it moves to a copy first, so that what is sent is one version and never a mixture (invariant 4).
-pub(super) struct FrozenContent {
-    pub(super) size: u64,
-    source: RwLock<Source>,
-}
-
-enum Source {
-    Container(Arc<dyn DiskFile>),
-    Copy(ContainerCopy),
-}
-
-impl FrozenContent {
-    pub(super) fn new(container: Arc<dyn DiskFile>, size: u64) -> Arc<Self> {
-        Arc::new(Self { size, source: RwLock::new(Source::Container(container)) })
-    }
-
-    /// Reads part of the version.
-    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
-            Source::Container(file) => file.read_at(buffer, offset),
-            Source::Copy(copy) => copy.file.read_at(buffer, offset),
-        }
-    }
-
-    /// Moves the version out of the container, whose bytes are about to change. The caller holds the file's `edit`
-    /// lock.
-    pub(super) fn preserve(&self, containers: &Containers) -> io::Result<()> {
-        let mut source = self.source.write().unwrap_or_else(PoisonError::into_inner);
-        if let Source::Container(container) = &*source {
-            *source = Source::Copy(containers.copy(container.as_ref(), self.size)?);
-        }
-        Ok(())
     }
 }

@@ -1,25 +1,18 @@
-//! Files: open, create, read, write, truncate, close.
+//! Files: open, create, read, close; and which are in use.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
-use mafs_proto::{CmlOp, DataVersion, FILE_SIZE_MAX, Fid, FsError, Kind, Mode, Object, Status, Timestamp, VnodeId};
+use mafs_proto::{FsError, Kind, Mode, Object, VnodeId};
 
-use super::file::{Arrival, File, FileState};
+use super::contents::loaded;
+use super::file::{Arrival, File};
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened};
-use crate::cache::{CacheError, CachedContent, CachedEntry, CachedObject, NameEdit, is_sealed};
-use crate::core::log::{ContainerId, LogEntry, Writing};
-
-/// An fsync waits this long for the server before it makes do with this disk.
-const FSYNC_WAIT: Duration = Duration::from_millis(500);
-
-/// A content being sent that is larger than this is copied away from the session threads.
-const COPY_BYTES_MAX: u64 = 1 << 20;
+use crate::cache::CachedObject;
+use crate::core::log::LogEntry;
 
 /// The files in use, and the handles on them.
 #[derive(Default)]
@@ -31,7 +24,7 @@ pub(super) struct Files {
 #[derive(Clone)]
 pub(super) struct Handle {
     pub(super) file: Arc<File>,
-    mode: OpenMode,
+    pub(super) mode: OpenMode,
 }
 
 impl Files {
@@ -72,6 +65,19 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<Opened, Error> {
+        let handle = self.open_file(vnode, mode, caller).await?;
+        let version = handle.file.state().base;
+        let keep_cache = self.kernel.open(vnode, version) && !mode.truncate;
+        Ok(Opened { file: self.add_handle(handle), keep_cache })
+    }
+
+    /// Opens a file for this daemon's own use, or as the first part of an open by the kernel.
+    pub(super) async fn open_file(
+        self: &Arc<Self>,
+        vnode: VnodeId,
+        mode: OpenMode,
+        caller: Caller,
+    ) -> Result<Handle, Error> {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
@@ -84,15 +90,12 @@ impl Inner {
             handle.file.state().writer = caller;
         }
         match self.prepare(&handle.file, &cached, mode).await {
-            Ok(()) => {}
+            Ok(()) => Ok(handle),
             Err(error) => {
                 self.release_file(&handle.file);
-                return Err(error);
+                Err(error)
             }
         }
-        let version = handle.file.state().base;
-        let keep_cache = self.kernel.open(vnode, version) && !mode.truncate;
-        Ok(Opened { file: self.add_handle(handle), keep_cache })
     }
 
     /// Brings the content to where the opener expects it.
@@ -115,7 +118,7 @@ impl Inner {
         caller: Caller,
     ) -> Result<(Object, Opened), Error> {
         let object = self.make_node((parent, name), Kind::File, permissions, 0, caller).await?;
-        let opened = blocking(|| {
+        let file = blocking(|| {
             let container = self.cache.containers.create(object.fid.vnode)?;
             let cached = CachedObject { object: object.clone(), trust: 0, parent: None, entries: None, content: None };
             let file = File::new(object.fid, container, loaded(&cached, Arrival::Complete));
@@ -124,52 +127,11 @@ impl Inner {
                 (state.handles, state.writer) = (1, caller);
             }
             self.files().insert(Arc::clone(&file));
-            self.kernel.open(object.fid.vnode, object.status.data_version);
-            Ok::<_, Error>(Opened { file: self.add_handle(Handle { file, mode }), keep_cache: false })
+            Ok::<_, Error>(file)
         })?;
-        Ok((object, opened))
-    }
-
-    pub(super) async fn make_node(
-        &self,
-        (parent, name): (VnodeId, Bytes),
-        kind: Kind,
-        mode: Mode,
-        rdev: u64,
-        caller: Caller,
-    ) -> Result<Object, Error> {
-        self.make_object(parent, name, kind, caller, |parent, name, fid| CmlOp::Create {
-            parent,
-            name,
-            fid,
-            kind,
-            mode,
-            rdev,
-        })
-        .await
-    }
-
-    /// Makes an object of any kind with a fid of its own; counts as one lookup.
-    pub(super) async fn make_object(
-        &self,
-        parent: VnodeId,
-        name: Bytes,
-        kind: Kind,
-        caller: Caller,
-        op: impl FnOnce(Fid, mafs_proto::Name, Fid) -> CmlOp,
-    ) -> Result<Object, Error> {
-        self.check_writable()?;
-        let name = super::names::parse(name)?;
-        let directory = self.directory(parent).await?.object;
-        let parent = directory.fid;
-        let fid = self.remote.take_fid().await?;
-        let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry { fid, kind }) };
-        let (op, caller) = inherit_group(op(parent, name, fid), caller, &directory.status);
-        let reply = self.mutate(op, caller, &[edit]).await?;
-        let object = reply.objects.into_iter().find(|object| object.fid == fid);
-        let object = object.ok_or(Error::Refused(FsError::Malformed))?;
-        self.kernel.count_lookup(fid.vnode);
-        Ok(object)
+        self.kernel.open(object.fid.vnode, object.status.data_version);
+        let file = self.add_handle(Handle { file, mode });
+        Ok((object, Opened { file, keep_cache: false }))
     }
 
     pub(super) async fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {
@@ -181,145 +143,6 @@ impl Inner {
         let read = file.container.read_at(&mut buffer, offset)?;
         buffer.truncate(read);
         Ok(buffer.into())
-    }
-
-    pub(super) async fn write(&self, handle: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
-        let Handle { file, mode } = self.handle(handle)?;
-        // The kernel writes pages of a shared mapping back through any handle it likes.
-        if !mode.write && !mode.read {
-            return Err(Error::BadHandle);
-        }
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
-        let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
-        loop {
-            file.complete().await?;
-            let large_copy = file.state().sending.as_ref().is_some_and(|content| content.size > COPY_BYTES_MAX);
-            if large_copy {
-                // What is being sent is copied first: not on a session thread, which others need.
-                tokio::task::yield_now().await;
-            }
-            match blocking(|| self.write_now(&file, offset..end, &data)) {
-                Ok(true) => return Ok(()),
-                // Another version began to come in; this write goes on top of it.
-                Ok(false) => {}
-                Err(Error::CacheFull) if self.make_room(data.len() as u64) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Writes, unless the content is not all here any more.
-    fn write_now(&self, file: &File, range: Range<u64>, data: &Bytes) -> Result<bool, Error> {
-        let _edit = file.edit();
-        if !file.state().is_complete() {
-            return Ok(false);
-        }
-        self.begin_edit(file)?;
-        // Counted before: a write that fails half-way has changed bytes too.
-        self.note_edit(&mut file.state());
-        file.container.write_all_at(data, range.start)?;
-        let mut state = file.state();
-        state.size = state.size.max(range.end);
-        Ok(true)
-    }
-
-    /// Cuts or grows a file.
-    pub(super) async fn resize(&self, file: &File, size: u64) -> Result<(), Error> {
-        if size > FILE_SIZE_MAX {
-            return Err(Error::Refused(FsError::TooLarge));
-        }
-        loop {
-            if size > 0 {
-                file.complete().await?;
-            }
-            if blocking(|| self.resize_to(file, size))? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Cuts or grows, unless the content to keep is not all here any more.
-    fn resize_to(&self, file: &File, size: u64) -> Result<bool, Error> {
-        let _edit = file.edit();
-        if size > 0 && !file.state().is_complete() {
-            return Ok(false);
-        }
-        self.begin_edit(file)?;
-        self.note_edit(&mut file.state());
-        file.container.set_len(size)?;
-        let mut state = file.state();
-        state.fetch += 1;
-        state.arrival = Arrival::Complete;
-        state.size = size;
-        drop(state);
-        file.notify();
-        Ok(true)
-    }
-
-    /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
-    /// `edit`.
-    fn begin_edit(&self, file: &File) -> Result<(), Error> {
-        let (sending, logged, base, unlinked) = {
-            let state = file.state();
-            (state.sending.clone(), state.writing_logged, state.base, state.unlinked.is_some())
-        };
-        if let Some(content) = sending {
-            content.preserve(&self.cache.containers)?;
-        }
-        if !logged && !unlinked {
-            self.cache.cml.append(LogEntry::Writing { fid: file.fid, base, container: file.container_id })?;
-            if self.cache.index.is_content_durable(file.fid.vnode)? {
-                // After a power loss only the log tells that these bytes are no longer the version the index says.
-                self.cache.cml.sync()?;
-            }
-            file.state().writing_logged = true;
-            self.log_changed.notify_one();
-        }
-        Ok(())
-    }
-
-    pub(super) fn note_edit(&self, state: &mut FileState) {
-        state.edits += 1;
-        state.mtime = self.clock.wall();
-        // A new content is a new attempt.
-        state.refused = None;
-    }
-
-    /// Sends the file's content, if the server lacks it, before a close returns.
-    pub(super) async fn flush(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
-        let file = self.handle(handle)?.file;
-        if file.state().is_dirty() { self.store(&file).await } else { Ok(()) }
-    }
-
-    /// Makes what was written durable: on the server if that will be quick (`fsync=auto`), else on this disk.
-    pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
-        let file = self.handle(handle)?.file;
-        if !file.state().is_dirty() {
-            return Ok(());
-        }
-        let expected = self.upload_rate().expected(file.state().size);
-        if self.remote.is_up() && expected < FSYNC_WAIT {
-            let storing = tokio::spawn({
-                let (inner, file) = (Arc::clone(self), Arc::clone(&file));
-                async move { inner.store(&file).await }
-            });
-            match tokio::time::timeout(FSYNC_WAIT, storing).await {
-                Ok(Ok(Ok(()))) => return Ok(()),
-                Ok(Ok(Err(error @ Error::Refused(_)))) => return Err(error),
-                // Too slow, or the connection broke: the store goes on by itself.
-                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {}
-            }
-        }
-        blocking(|| self.fsync_here(&file))
-    }
-
-    fn fsync_here(&self, file: &File) -> Result<(), Error> {
-        file.container.sync_data()?;
-        file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
-        if file.state().is_dirty() {
-            self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
-        }
-        Ok(self.cache.cml.sync()?)
     }
 
     pub(super) fn release(&self, handle: FileHandle) {
@@ -391,13 +214,6 @@ impl Inner {
         }
     }
 
-    fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {
-        self.replacement().remove(vnode);
-        if let Some(Err(error)) = container.map(|id| self.cache.containers.remove(vnode, id)) {
-            tracing::warn!(vnode = vnode.0, %error, "a container cannot be removed");
-        }
-    }
-
     /// The file, loaded if it is not in use yet, with one more handle counted.
     fn take_handle(&self, cached: &CachedObject, mode: OpenMode) -> Result<Handle, Error> {
         blocking(|| {
@@ -417,159 +233,10 @@ impl Inner {
         })
     }
 
-    fn add_handle(&self, handle: Handle) -> FileHandle {
+    pub(super) fn add_handle(&self, handle: Handle) -> FileHandle {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = FileHandle(NEXT.fetch_add(1, Ordering::Relaxed));
         self.files().handles.insert(number, handle);
         number
-    }
-
-    /// Makes a file of what is in the cache: its container counts only if it is sealed as the version the index names.
-    fn load(&self, cached: &CachedObject) -> Result<Arc<File>, Error> {
-        let (fid, status) = (cached.object.fid, cached.object.status);
-        let here = cached.content.filter(|content| content.version == status.data_version);
-        let container = match here {
-            Some(content) => {
-                self.cache.containers.get(fid.vnode, content.container)?.map(|file| (content.container, file))
-            }
-            None => None,
-        };
-        let (container, arrival) = match container {
-            Some((id, file)) if is_sealed(file.as_ref(), status.data_version, status.size)? => {
-                self.replacement().touch(fid.vnode, status.size);
-                ((id, file), Arrival::Complete)
-            }
-            Some(_) | None => (self.cache.containers.create(fid.vnode)?, Arrival::Missing),
-        };
-        Ok(File::new(fid, container, loaded(cached, arrival)))
-    }
-
-    /// Makes room in the cache and on its disk for a file of this size, as far as clean, unused files allow.
-    /// Returns whether something went.
-    pub(super) fn make_room(&self, bytes: u64) -> bool {
-        let disk_short = match self.cache.disk.space() {
-            Ok(space) => bytes.saturating_add(self.settings.min_free_bytes).saturating_sub(space.bytes_free),
-            Err(_) => 0,
-        };
-        let files = self.files();
-        let mut replacement = self.replacement();
-        let missing = replacement.excess_bytes(bytes).max(disk_short);
-        let evicted = replacement.plan(missing, |vnode| files.contains(vnode));
-        for vnode in &evicted {
-            replacement.remove(*vnode);
-            if let Err(error) = self.evict(*vnode) {
-                tracing::warn!(%error, vnode = vnode.0, "a cached file cannot be evicted");
-            }
-        }
-        !evicted.is_empty()
-    }
-
-    fn evict(&self, vnode: VnodeId) -> Result<(), Error> {
-        if let Some(content) = self.cache.index.set_content(vnode, None)? {
-            self.cache.containers.remove(vnode, content.container)?;
-        }
-        Ok(())
-    }
-
-    /// The container of a file holds `version` whole; an older one is of no use any more.
-    pub(super) fn set_content(&self, file: &File, version: DataVersion) -> Result<(), Error> {
-        let content = CachedContent { version, container: file.container_id };
-        let before = self.cache.index.set_content(file.fid.vnode, Some(content))?;
-        if let Some(before) = before.filter(|before| before.container != file.container_id) {
-            self.cache.containers.remove(file.fid.vnode, before.container)?;
-        }
-        Ok(())
-    }
-
-    /// Makes the contents durable that came since the last time, but for those in use, which may be changing.
-    pub(super) fn sync_contents(&self) -> Result<(), CacheError> {
-        loop {
-            let mut synced = 0;
-            for fid in self.cache.index.unsynced_contents()? {
-                synced += usize::from(self.sync_content(fid.vnode)?);
-            }
-            if synced == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    fn sync_content(&self, vnode: VnodeId) -> Result<bool, CacheError> {
-        let content = || Ok::<_, CacheError>(self.cache.index.object(vnode)?.and_then(|cached| cached.content));
-        let before = content()?;
-        let Some(here) = before else { return Ok(false) };
-        if let Some(container) = self.cache.containers.get(vnode, here.container)? {
-            container.sync_data()?;
-        }
-        let files = self.files();
-        let unchanged = !files.contains(vnode) && content()? == before;
-        if unchanged {
-            self.cache.index.content_synced(vnode)?;
-        }
-        Ok(unchanged)
-    }
-
-    /// Puts a file with content that the server lacks into use, after a restart.
-    pub(super) fn load_dirty(&self, fid: Fid, writing: Writing) -> Result<Option<Arc<File>>, CacheError> {
-        let Writing { base, container: id, .. } = writing;
-        let Some(container) = self.cache.containers.get(fid.vnode, id)? else { return Ok(None) };
-        if is_sealed(container.as_ref(), base, container.len()?)? {
-            // The log was ahead of the first changed byte, or of the server's last answer.
-            return Ok(None);
-        }
-        let state = FileState {
-            handles: 0,
-            base,
-            arrival: Arrival::Complete,
-            fetch: 0,
-            wanted: None,
-            size: container.len()?,
-            mtime: Timestamp::from(container.modified()?),
-            edits: 1,
-            stored_edits: 0,
-            writer: Caller::default(),
-            writing_logged: true,
-            storing: false,
-            sending: None,
-            unresolved: None,
-            refused: None,
-            unlinked: None,
-        };
-        Ok(Some(File::new(fid, (id, container), state)))
-    }
-}
-
-/// In a set-gid directory new objects get the directory's group, and new directories are set-gid too (inode(7)).
-fn inherit_group(mut op: CmlOp, mut caller: Caller, directory: &Status) -> (CmlOp, Caller) {
-    const SET_GID: u32 = 0o2000;
-    if u32::from(directory.mode.bits()) & SET_GID != 0 {
-        caller.gid = directory.gid;
-        if let CmlOp::MakeDir { mode, .. } = &mut op {
-            *mode = Mode::from_bits(u32::from(mode.bits()) | SET_GID);
-        }
-    }
-    (op, caller)
-}
-
-/// The state of a file whose content is the version the index names.
-fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
-    let status = cached.object.status;
-    FileState {
-        handles: 0,
-        base: status.data_version,
-        arrival,
-        fetch: 0,
-        wanted: None,
-        size: status.size,
-        mtime: status.mtime,
-        edits: 0,
-        stored_edits: 0,
-        writer: Caller::default(),
-        writing_logged: false,
-        storing: false,
-        sending: None,
-        unresolved: None,
-        refused: None,
-        unlinked: None,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_proto::call::{ApplyReply, GetStatusRequest, LookupRequest};
 use mafs_proto::{
-    Class, CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, RenameMode, SymlinkTarget, VnodeId,
+    Class, CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, RenameMode, Status, SymlinkTarget, VnodeId,
 };
 
 use super::{Caller, Error, Inner};
@@ -161,6 +161,48 @@ impl Inner {
         }
     }
 
+    pub(super) async fn make_node(
+        &self,
+        (parent, name): (VnodeId, Bytes),
+        kind: Kind,
+        mode: Mode,
+        rdev: u64,
+        caller: Caller,
+    ) -> Result<Object, Error> {
+        self.make_object(parent, name, kind, caller, |parent, name, fid| CmlOp::Create {
+            parent,
+            name,
+            fid,
+            kind,
+            mode,
+            rdev,
+        })
+        .await
+    }
+
+    /// Makes an object of any kind with a fid of its own; counts as one lookup.
+    pub(super) async fn make_object(
+        &self,
+        parent: VnodeId,
+        name: Bytes,
+        kind: Kind,
+        caller: Caller,
+        op: impl FnOnce(Fid, mafs_proto::Name, Fid) -> CmlOp,
+    ) -> Result<Object, Error> {
+        self.check_writable()?;
+        let name = parse(name)?;
+        let directory = self.directory(parent).await?.object;
+        let parent = directory.fid;
+        let fid = self.remote.take_fid().await?;
+        let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry { fid, kind }) };
+        let (op, caller) = inherit_group(op(parent, name, fid), caller, &directory.status);
+        let reply = self.mutate(op, caller, &[edit]).await?;
+        let object = reply.objects.into_iter().find(|object| object.fid == fid);
+        let object = object.ok_or(Error::Refused(FsError::Malformed))?;
+        self.kernel.count_lookup(fid.vnode);
+        Ok(object)
+    }
+
     pub(super) async fn make_dir(
         &self,
         (parent, name): (VnodeId, Bytes),
@@ -280,4 +322,16 @@ impl Inner {
         self.mutate(op, caller, &edits).await?;
         Ok(())
     }
+}
+
+/// In a set-gid directory new objects get the directory's group, and new directories are set-gid too (inode(7)).
+fn inherit_group(mut op: CmlOp, mut caller: Caller, directory: &Status) -> (CmlOp, Caller) {
+    const SET_GID: u32 = 0o2000;
+    if u32::from(directory.mode.bits()) & SET_GID != 0 {
+        caller.gid = directory.gid;
+        if let CmlOp::MakeDir { mode, .. } = &mut op {
+            *mode = Mode::from_bits(u32::from(mode.bits()) | SET_GID);
+        }
+    }
+    (op, caller)
 }

@@ -8,19 +8,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use mafs_arpc::{Payload, PayloadWriter, blocking};
+use mafs_arpc::{Payload, blocking};
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, FsError, StoreId};
 
-use super::file::{File, FileState, FrozenContent, Unresolved};
+use super::file::{File, FileState, Unresolved};
+use super::frozen::FrozenContent;
 use super::{Error, Inner};
 use crate::cache::{seal, stamp};
 use crate::core::log::LogEntry;
 use crate::remote::{Link, RemoteError};
 
-/// Content up to this size goes out in one piece.
-const PIECE_BYTES: usize = 256 * 1024;
 /// Pauses between attempts to send what could not be sent: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
@@ -119,7 +117,7 @@ impl Inner {
     async fn finish_store(&self, file: &File, sending: Sending) -> Result<(), Error> {
         let Sending { content, record, edits } = sending;
         let begun = self.clock.now();
-        match self.remote.store(&record, &|| payload(&content)).await {
+        match self.remote.store(&record, &|| content.payload()).await {
             Ok(reply) => {
                 self.upload_rate().observe(content.size, self.clock.now().since(begun));
                 blocking(|| self.stored(file, &record, &reply, Some(edits)))
@@ -205,9 +203,9 @@ impl Inner {
     /// Decides what a failed store means: a refusal ends its record, anything else leaves it to be resolved.
     fn not_stored(&self, file: &File, id: StoreId, error: RemoteError) -> Error {
         if let RemoteError::Refused { error: reason, .. } = &error {
+            self.abandon(file, id);
             tracing::warn!(fid = %file.fid, %error, "the server refused a file's content; it stays in the cache");
             file.state().refused = Some(*reason);
-            self.abandon(file, id);
         }
         error.into()
     }
@@ -277,48 +275,4 @@ pub(super) fn may_pass(error: FsError) -> bool {
             | FsError::ShuttingDown
             | FsError::NotAttached
     )
-}
-
-/// The content as payload: in one piece if it is small, else read while it is sent.
-fn payload(content: &Arc<FrozenContent>) -> Payload {
-    match usize::try_from(content.size) {
-        Ok(0) => Payload::None,
-        Ok(size) if size <= PIECE_BYTES => match read_piece(content, 0, size) {
-            Ok(bytes) => Payload::Bytes(bytes),
-            Err(error) => {
-                let (writer, payload) = Payload::stream();
-                writer.abort(error.to_string());
-                payload
-            }
-        },
-        _ => {
-            let (writer, payload) = Payload::stream();
-            tokio::spawn(pump(Arc::clone(content), writer));
-            payload
-        }
-    }
-}
-
-async fn pump(content: Arc<FrozenContent>, mut writer: PayloadWriter) {
-    let mut offset = 0;
-    while offset < content.size {
-        let wanted = usize::try_from(content.size - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        let bytes = match blocking(|| read_piece(&content, offset, wanted)) {
-            Ok(bytes) => bytes,
-            Err(error) => return writer.abort(error.to_string()),
-        };
-        offset += bytes.len() as u64;
-        if writer.write(bytes).await.is_err() {
-            return;
-        }
-    }
-    writer.finish();
-}
-
-fn read_piece(content: &FrozenContent, offset: u64, wanted: usize) -> std::io::Result<Bytes> {
-    let mut buffer = vec![0; wanted];
-    match content.read_at(&mut buffer, offset)? {
-        read if read == wanted => Ok(buffer.into()),
-        _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
-    }
 }

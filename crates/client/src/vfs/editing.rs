@@ -1,0 +1,159 @@
+//! Changing contents: write, truncate, and what makes the changes durable.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_arpc::blocking;
+use mafs_proto::{FILE_SIZE_MAX, FsError};
+
+use super::file::{Arrival, File, FileState};
+use super::files::Handle;
+use super::{Error, FileHandle, Inner};
+use crate::core::log::LogEntry;
+
+/// An fsync waits this long for the server before it makes do with this disk.
+const FSYNC_WAIT: Duration = Duration::from_millis(500);
+
+/// A content being sent that is larger than this is copied away from the session threads.
+const COPY_BYTES_MAX: u64 = 1 << 20;
+
+impl Inner {
+    pub(super) async fn write(&self, handle: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
+        let Handle { file, mode } = self.handle(handle)?;
+        // The kernel writes pages of a shared mapping back through any handle it likes.
+        if !mode.write && !mode.read {
+            return Err(Error::BadHandle);
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
+        let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
+        loop {
+            file.complete().await?;
+            let large_copy = file.state().sending.as_ref().is_some_and(|content| content.size > COPY_BYTES_MAX);
+            if large_copy {
+                // What is being sent is copied first: not on a session thread, which others need.
+                tokio::task::yield_now().await;
+            }
+            match blocking(|| self.write_now(&file, offset..end, &data)) {
+                Ok(true) => return Ok(()),
+                // Another version began to come in; this write goes on top of it.
+                Ok(false) => {}
+                Err(Error::CacheFull) if self.make_room(data.len() as u64) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes, unless the content is not all here any more.
+    fn write_now(&self, file: &File, range: Range<u64>, data: &Bytes) -> Result<bool, Error> {
+        let _edit = file.edit();
+        if !file.state().is_complete() {
+            return Ok(false);
+        }
+        self.begin_edit(file)?;
+        // Counted before: a write that fails half-way has changed bytes too.
+        self.note_edit(&mut file.state());
+        file.container.write_all_at(data, range.start)?;
+        let mut state = file.state();
+        state.size = state.size.max(range.end);
+        Ok(true)
+    }
+
+    /// Cuts or grows a file.
+    pub(super) async fn resize(&self, file: &File, size: u64) -> Result<(), Error> {
+        if size > FILE_SIZE_MAX {
+            return Err(Error::Refused(FsError::TooLarge));
+        }
+        loop {
+            if size > 0 {
+                file.complete().await?;
+            }
+            if blocking(|| self.resize_to(file, size))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Cuts or grows, unless the content to keep is not all here any more.
+    fn resize_to(&self, file: &File, size: u64) -> Result<bool, Error> {
+        let _edit = file.edit();
+        if size > 0 && !file.state().is_complete() {
+            return Ok(false);
+        }
+        self.begin_edit(file)?;
+        self.note_edit(&mut file.state());
+        file.container.set_len(size)?;
+        let mut state = file.state();
+        state.fetch += 1;
+        state.arrival = Arrival::Complete;
+        state.size = size;
+        drop(state);
+        file.notify();
+        Ok(true)
+    }
+
+    /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
+    /// `edit`.
+    fn begin_edit(&self, file: &File) -> Result<(), Error> {
+        let (sending, logged, base, unlinked) = {
+            let state = file.state();
+            (state.sending.clone(), state.writing_logged, state.base, state.unlinked.is_some())
+        };
+        if let Some(content) = sending {
+            content.preserve(&self.cache.containers)?;
+        }
+        if !logged && !unlinked {
+            self.cache.cml.append(LogEntry::Writing { fid: file.fid, base, container: file.container_id })?;
+            if self.cache.index.is_content_durable(file.fid.vnode)? {
+                // After a power loss only the log tells that these bytes are no longer the version the index says.
+                self.cache.cml.sync()?;
+            }
+            file.state().writing_logged = true;
+            self.log_changed.notify_one();
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_edit(&self, state: &mut FileState) {
+        state.count_edit();
+        state.mtime = self.clock.wall();
+    }
+
+    /// Sends the file's content, if the server lacks it, before a close returns.
+    pub(super) async fn flush(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
+        let file = self.handle(handle)?.file;
+        if file.state().is_dirty() { self.store(&file).await } else { Ok(()) }
+    }
+
+    /// Makes what was written durable: on the server if that will be quick (`fsync=auto`), else on this disk.
+    pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
+        let file = self.handle(handle)?.file;
+        if !file.state().is_dirty() {
+            return Ok(());
+        }
+        let expected = self.upload_rate().expected(file.state().size);
+        if self.remote.is_up() && expected < FSYNC_WAIT {
+            let storing = tokio::spawn({
+                let (inner, file) = (Arc::clone(self), Arc::clone(&file));
+                async move { inner.store(&file).await }
+            });
+            match tokio::time::timeout(FSYNC_WAIT, storing).await {
+                Ok(Ok(Ok(()))) => return Ok(()),
+                Ok(Ok(Err(error @ Error::Refused(_)))) => return Err(error),
+                // Too slow, or the connection broke: the store goes on by itself.
+                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {}
+            }
+        }
+        blocking(|| self.fsync_here(&file))
+    }
+
+    fn fsync_here(&self, file: &File) -> Result<(), Error> {
+        file.container.sync_data()?;
+        file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
+        if file.state().is_dirty() {
+            self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
+        }
+        Ok(self.cache.cml.sync()?)
+    }
+}
