@@ -209,6 +209,13 @@ impl Vfs {
         self.inner.get_attributes(vnode).await
     }
 
+    /// How many bytes the content of an object takes, for `st_blocks`: holes take none, as far as it is here, and a
+    /// large one that is not is said to take a little less than its size.
+    #[must_use]
+    pub fn room_of(&self, object: &Object) -> u64 {
+        self.inner.room_of(object)
+    }
+
     /// Sets attributes; `file` is the open file it was done through, if any.
     pub async fn set_attributes(
         &self,

@@ -13,7 +13,7 @@ use mafs_proto::call::{
     ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest,
     GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, StatFsRequest,
 };
-use mafs_proto::{FsError, Method, Wire};
+use mafs_proto::{FsError, Method, Segment, Wire};
 
 use crate::core::Refusal;
 use crate::server::Server;
@@ -95,7 +95,7 @@ async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, 
     match reading {
         Reading::Bytes(bytes) => {
             let offset = usize::try_from(request.offset).unwrap_or(usize::MAX).min(bytes.len());
-            Ok(Answer { body, payload: Payload::Bytes(bytes.slice(offset..)), reader: None })
+            Ok(Answer { body, payload: Payload::Bytes(Segment::of(&bytes[offset..])), reader: None })
         }
         Reading::File { file, size } => {
             let (reader, payload) = ContentReader::start(session.readers(), file, request.offset..size).await;

@@ -20,7 +20,7 @@ use mafs_proto::{
     VolumeId,
 };
 use mafs_server::{MemoryStorage, Server};
-use support::{ALICE, Client, create, make_dir, name, noise, open, record, store};
+use support::{ALICE, Client, create, make_dir, name, noise, open, record, store, whole};
 
 /// A record and the content that goes with it.
 type Step = (CmlRecord, Option<Bytes>);
@@ -187,7 +187,7 @@ fn check(expected: &Expected, storage: &MemoryStorage, acknowledged: &[Vec<Apply
 }
 
 async fn send(client: &Client, (record, content): &Step) -> ApplyReply {
-    let payload = content.clone().map_or(Payload::None, Payload::Bytes);
+    let payload = content.as_deref().map_or(Payload::None, whole);
     client.apply_with(record.clone(), payload).await.unwrap_or_else(|refused| panic!("{record:?}: {refused:?}"))
 }
 

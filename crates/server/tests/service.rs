@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +15,11 @@ use mafs_proto::call::{
     ApplyRequest, AttachRequest, DetachRequest, FetchRequest, GetStatusRequest, GrantFidsRequest, Method, StatFsRequest,
 };
 use mafs_proto::{
-    Base, Call, Class, CmlOp, CmlRecord, DataVersion, Fid, FsError, SymlinkTarget, VnodeId, VolumeName, Wire,
+    Base, Call, Class, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FsError, Segment, SegmentReader,
+    SymlinkTarget, VnodeId, VolumeName, Wire,
 };
-use mafs_server::{MemoryStorage, Server, ServerConfig};
-use support::{ALICE, BOB, Client, TestClock, create, make_dir, name, noise, open, store};
+use mafs_server::{DirStorage, MemoryStorage, Server, ServerConfig};
+use support::{ALICE, BOB, Client, TestClock, create, header, make_dir, name, noise, open, store, whole};
 
 const CONTENT: &str = "volumes/home/content";
 
@@ -93,6 +95,7 @@ async fn a_large_content_streams_in_and_out() {
     let (mut writer, payload) = Payload::stream();
     let sent = bytes.clone();
     let sender = tokio::spawn(async move {
+        writer.write(header(sent.len())).await.unwrap();
         for start in (0..sent.len()).step_by(100_000) {
             writer.write(sent.slice(start..sent.len().min(start + 100_000))).await.unwrap();
         }
@@ -117,7 +120,7 @@ async fn invariant_4_a_reader_gets_one_whole_version() {
     alice.store(file, 1, old.clone()).await.unwrap();
     let method = FetchRequest::METHOD.number();
     let (_, mut reading) = alice.raw(method, fetch(file).encode(), Payload::None, Class::Fetch).await.unwrap();
-    let mut read = reading.read().await.unwrap().unwrap().to_vec();
+    let mut read = reading.read().await.unwrap().unwrap()[Segment::BYTES..].to_vec();
     alice.store(file, 2, new.clone()).await.unwrap();
     settle().await;
     while let Some(piece) = reading.read().await.unwrap() {
@@ -166,8 +169,8 @@ async fn a_refused_or_repeated_store_leaves_no_content_behind() {
     let refused = alice.store(file, 7, noise(1, 100_000)).await.unwrap_err();
     assert_eq!(refused.error, FsError::BaseChanged);
     let record = alice.next_record(store(file, Base::Version(DataVersion(1)), 100_000));
-    let first = alice.apply_with(record.clone(), Payload::Bytes(noise(2, 100_000))).await.unwrap();
-    let again = alice.apply_with(record, Payload::Bytes(noise(2, 100_000))).await.unwrap();
+    let first = alice.apply_with(record.clone(), whole(&noise(2, 100_000))).await.unwrap();
+    let again = alice.apply_with(record, whole(&noise(2, 100_000))).await.unwrap();
     assert_eq!(first, again);
     settle().await;
     assert_eq!(contents(&storage), 1);
@@ -181,13 +184,51 @@ async fn a_content_of_the_wrong_size_changes_nothing() {
     let file = alice.create(root, "f").await;
     for (said, sent) in [(10, 9), (10, 11), (0, 1), (100_000, 99_999), (100_000, 100_001), (100_000, 10)] {
         let record = alice.next_record(store(file, Base::Version(DataVersion(1)), said));
-        let refused = alice.apply_with(record, Payload::Bytes(noise(1, sent))).await.unwrap_err();
+        let refused = alice.apply_with(record, whole(&noise(1, sent))).await.unwrap_err();
         assert_eq!(refused.error, FsError::Malformed, "{said} {sent}");
     }
     let found = alice.lookup(root, "f").await.unwrap().unwrap();
     assert_eq!((found.status.size, found.status.data_version), (0, DataVersion(1)));
     settle().await;
     assert_eq!(contents(&storage), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holes_and_zeros_take_no_room_and_no_time() {
+    const TB: u64 = 1 << 40;
+    let dir = tempfile::tempdir().unwrap();
+    let storage = DirStorage::open(dir.path()).unwrap();
+    let server = Server::open(Arc::new(storage), TestClock::start(), ServerConfig::default()).unwrap();
+    let mut alice = Client::attached(&server, ALICE).await;
+    let root = alice.root();
+    let file = alice.create(root, "f").await;
+    let record = alice.next_record(store(file, Base::Version(DataVersion(1)), 2 * TB));
+    let mut data = vec![0; 1_000_000];
+    data[500_000..].copy_from_slice(&noise(1, 500_000));
+    let segments = [Segment { zeros: TB, data: 1_000_000 }, Segment { zeros: TB - 1_000_000, data: 0 }];
+    let wire = [&segments[0].encode()[..], &data, &segments[1].encode()].concat();
+    alice.apply_with(record, Payload::Bytes(wire.into())).await.unwrap();
+    let status = alice.lookup(root, "f").await.unwrap().unwrap().status;
+    assert_eq!(status.size, 2 * TB);
+    let shards = std::fs::read_dir(dir.path().join(CONTENT)).unwrap().map(|shard| shard.unwrap().path());
+    let mut files = shards.flat_map(|shard| std::fs::read_dir(shard).unwrap());
+    let room = files.next().unwrap().unwrap().metadata().unwrap().blocks() * 512;
+    assert!((500_000..600_000).contains(&room), "{room} bytes");
+    let method = FetchRequest::METHOD.number();
+    let (_, mut reading) = alice.raw(method, fetch(file).encode(), Payload::None, Class::Fetch).await.unwrap();
+    let (mut sent, mut parts) = (0, Vec::new());
+    let mut reader = SegmentReader::new(2 * TB);
+    while let Some(mut piece) = reading.read().await.unwrap() {
+        sent += piece.len();
+        while let Some(part) = reader.next(&mut piece).unwrap() {
+            parts.extend(match part {
+                ContentPart::Segment(segment) => Some(segment),
+                ContentPart::Data(_) => None,
+            });
+        }
+    }
+    assert!(reader.is_whole() && sent < 510_000, "{sent} bytes");
+    assert_eq!(parts[0].zeros, TB + 500_000 / 4_096 * 4_096);
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,6 +240,7 @@ async fn a_store_that_is_cut_short_leaves_nothing() {
     let record = alice.next_record(store(file, Base::Version(DataVersion(1)), 1_000_000));
     let (mut writer, payload) = Payload::stream();
     let calling = async {
+        writer.write(header(1_000_000)).await.unwrap();
         writer.write(noise(1, 500_000)).await.unwrap();
         settle().await;
         writer.abort("the disk of the client failed");
@@ -306,7 +348,7 @@ async fn records_are_for_the_client_that_made_them() {
     assert_eq!(alice.apply_with(record, Payload::None).await.unwrap_err().error, FsError::Malformed);
     let mut record = alice.next_record(store(fid, Base::Version(DataVersion(1)), 1));
     record.id.client = BOB;
-    let refused = alice.apply_with(record, Payload::Bytes(noise(1, 1))).await.unwrap_err();
+    let refused = alice.apply_with(record, whole(&noise(1, 1))).await.unwrap_err();
     assert_eq!(refused.error, FsError::Malformed);
 }
 
@@ -356,11 +398,8 @@ async fn a_record_that_overtakes_what_it_depends_on_waits_for_it() {
         settle().await;
         alice.apply_with(made, Payload::None).await
     };
-    let (removed, stored, made) = tokio::join!(
-        alice.apply_with(last, Payload::None),
-        alice.apply_with(stored, Payload::Bytes(Bytes::from_static(b"abc"))),
-        late
-    );
+    let (removed, stored, made) =
+        tokio::join!(alice.apply_with(last, Payload::None), alice.apply_with(stored, whole(b"abc")), late);
     assert_eq!([made, stored, removed].map(|reply| reply.unwrap().change.0), [1, 2, 3]);
 }
 
@@ -386,7 +425,7 @@ async fn no_record_waits_for_ever() {
     let lost = alice.next_record(create(root, "lost", file));
     let mut waiting = alice.next_record(store(file, Base::Version(DataVersion(1)), 100_000));
     waiting.depends_on = vec![lost.id];
-    let refused = alice.apply_with(waiting.clone(), Payload::Bytes(noise(1, 100_000))).await.unwrap_err();
+    let refused = alice.apply_with(waiting.clone(), whole(&noise(1, 100_000))).await.unwrap_err();
     assert_eq!(refused.error, FsError::Busy);
     settle().await;
     assert_eq!(contents(&storage), 0);
@@ -394,7 +433,7 @@ async fn no_record_waits_for_ever() {
         let id = alice.next_record(waiting.op.clone()).id;
         let record = CmlRecord { id, ..waiting.clone() };
         let body = ApplyRequest { record, confirmed_below: None }.encode();
-        let (class, payload) = (Class::Store, Payload::Bytes(noise(1, 100_000)));
+        let (class, payload) = (Class::Store, whole(&noise(1, 100_000)));
         let method = ApplyRequest::METHOD.number();
         tokio::spawn(alice.peer.call(mafs_arpc::Call { class, timeout: None, method, body, payload }).reply());
     }
@@ -497,6 +536,7 @@ async fn a_shutdown_answers_what_is_under_way_and_tells_the_peers() {
     let record = alice.next_record(store(file, Base::Version(DataVersion(1)), 1_000_000));
     let (mut writer, payload) = Payload::stream();
     let sending = async {
+        writer.write(header(1_000_000)).await.unwrap();
         writer.write(noise(1, 500_000)).await.unwrap();
         settle().await;
         writer.write(noise(2, 500_000)).await.unwrap();

@@ -13,13 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mafs_durable::{Disk, DiskFile};
+use mafs_durable::{Disk, DiskFile, copy_sparse};
 use mafs_proto::{DataVersion, VnodeId};
 
 use crate::core::log::{ContainerId, Stamp};
 
 const SNAPSHOT_DIR: &str = "snapshots";
-const COPY_BYTES: usize = 1 << 20;
 
 /// The containers of one cache.
 pub(crate) struct Containers {
@@ -116,22 +115,12 @@ impl Containers {
         self.disk.remove_dir_all("containers")
     }
 
-    /// Copies the first `size` bytes of a container.
+    /// Copies the first `size` bytes of a container, holes as holes.
     pub(crate) fn copy(&self, container: &dyn DiskFile, size: u64) -> io::Result<ContainerCopy> {
         let path = format!("{SNAPSHOT_DIR}/{}", self.snapshots.fetch_add(1, Ordering::Relaxed));
         let file = self.disk.create(&path)?;
         let copy = ContainerCopy { disk: Arc::clone(&self.disk), path, file };
-        let mut buffer = vec![0; COPY_BYTES];
-        let mut offset = 0;
-        while offset < size {
-            let wanted = usize::try_from(size - offset).unwrap_or(COPY_BYTES).min(COPY_BYTES);
-            let read = container.read_at(&mut buffer[..wanted], offset)?;
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            copy.file.write_all_at(&buffer[..read], offset)?;
-            offset += read as u64;
-        }
+        copy_sparse(container, copy.file.as_ref(), size)?;
         Ok(copy)
     }
 }

@@ -63,6 +63,11 @@ impl Replacement {
         evicted
     }
 
+    /// What a file takes, if it is in the cache.
+    pub(crate) fn bytes_of(&self, vnode: VnodeId) -> Option<u64> {
+        self.files.get(&vnode).map(|file| file.bytes)
+    }
+
     /// All files, least recently used first.
     pub(crate) fn by_use(&self) -> impl Iterator<Item = VnodeId> {
         self.by_use.values().copied()

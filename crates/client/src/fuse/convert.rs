@@ -111,12 +111,13 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-pub(super) fn attributes(object: &Object) -> FileAttr {
+/// `room`: how many bytes the content takes.
+pub(super) fn attributes(object: &Object, room: u64) -> FileAttr {
     let status = &object.status;
     FileAttr {
         ino: INodeNo(object.fid.vnode.0),
         size: status.size,
-        blocks: status.size.div_ceil(STAT_BLOCK_BYTES),
+        blocks: room.div_ceil(STAT_BLOCK_BYTES),
         atime: status.atime.into(),
         mtime: status.mtime.into(),
         ctime: status.ctime.into(),

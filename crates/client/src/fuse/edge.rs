@@ -4,7 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fuser::{Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, Request};
+use fuser::{
+    FileAttr, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, Request,
+};
 use mafs_proto::{Name, Object, VnodeId};
 
 use super::answer::Answerer;
@@ -75,15 +77,20 @@ impl Edge {
     /// Answers with an object that a name means.
     pub(super) fn entry(&self, reply: ReplyEntry, result: Result<Object, Error>) {
         match result {
-            Ok(object) => reply.entry(&self.vfs.time_to_live(), &attributes(&object), generation(&object)),
+            Ok(object) => reply.entry(&self.vfs.time_to_live(), &self.file_attr(&object), generation(&object)),
             Err(error) => reply.error(errno(&error)),
         }
+    }
+
+    /// An object's attributes as the kernel takes them.
+    pub(super) fn file_attr(&self, object: &Object) -> FileAttr {
+        attributes(object, self.vfs.room_of(object))
     }
 
     /// Answers with attributes.
     pub(super) fn attributes(&self, reply: ReplyAttr, result: Result<Object, Error>) {
         match result {
-            Ok(object) => reply.attr(&self.vfs.time_to_live(), &attributes(&object)),
+            Ok(object) => reply.attr(&self.vfs.time_to_live(), &self.file_attr(&object)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -111,7 +118,7 @@ impl Edge {
                 let time_to_live = self.vfs.time_to_live();
                 for DirEntryPlus { entry, object } in entries {
                     let (attributes, generation, keep) = match &object {
-                        Some(object) => (attributes(object), generation(object), time_to_live),
+                        Some(object) => (self.file_attr(object), generation(object), time_to_live),
                         // `.` and `..`, of which the kernel takes the number only.
                         None => {
                             (bare_attributes(INodeNo(entry.vnode.0), file_type(entry.kind)), Generation(0), NO_TIME)

@@ -19,7 +19,7 @@ use fuser::{
 use mafs_proto::{Mode, Name};
 
 use super::convert::{
-    BLOCK_BYTES, attributes, caller, file, name, node_kind, open_answer, open_mode, rename_mode, set_time, vnode,
+    BLOCK_BYTES, caller, file, name, node_kind, open_answer, open_mode, rename_mode, set_time, vnode,
 };
 use super::edge::{Edge, done, generation};
 use super::errno::{INVALID, errno};
@@ -262,8 +262,9 @@ impl Filesystem for Handlers {
             move |edge, result| match result {
                 Ok((object, opened)) => {
                     let (handle, flags) = open_answer(opened, mode);
+                    let (kept, made) = (edge.file_attr(&object), generation(&object));
                     let keep = edge.vfs.time_to_live();
-                    reply.created(&keep, &attributes(&object), generation(&object), handle, flags);
+                    reply.created(&keep, &kept, made, handle, flags);
                 }
                 Err(error) => reply.error(errno(&error)),
             },

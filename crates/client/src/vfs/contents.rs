@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
-use mafs_proto::{DataVersion, Fid, Timestamp, VnodeId};
+use mafs_proto::{DataVersion, Fid, Object, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState};
 use super::{Caller, Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed};
 use crate::core::log::{ContainerId, Writing};
+
+/// Files that are larger may have holes that matter.
+const ASK_BYTES_MIN: u64 = 1 << 20;
+
+/// What a content of unknown room takes less than its size: the least that `st_blocks` shows.
+const UNKNOWN_BYTES: u64 = 4096;
 
 impl Inner {
     /// Makes a file of what is in the cache: its container counts only if it is sealed as the version the index names.
@@ -22,12 +28,52 @@ impl Inner {
         };
         let (container, arrival) = match container {
             Some((id, file)) if is_sealed(file.as_ref(), status.data_version, status.size)? => {
-                self.replacement().touch(fid.vnode, status.size);
+                self.replacement().touch(fid.vnode, file.allocated()?);
                 ((id, file), Arrival::Complete)
             }
             Some(_) | None => (self.cache.containers.create(fid.vnode)?, Arrival::Missing),
         };
         Ok(File::new(fid, container, loaded(cached, arrival)))
+    }
+
+    /// Counts what the content of a file takes on this disk, which for a file with holes is less than its size.
+    pub(super) fn count_content(&self, file: &File) -> Result<(), Error> {
+        let bytes = file.container.allocated()?;
+        self.replacement().touch(file.fid.vnode, bytes);
+        Ok(())
+    }
+
+    /// What the content of an object takes: as much as here. Of one that is not here nobody knows: it is said to take a
+    /// little less than its size, because cp(1) and tar(1) ask where the holes are only of files that seem to have
+    /// some, and would write a terabyte of zeros otherwise.
+    pub(super) fn room_of(&self, object: &Object) -> u64 {
+        let file = self.files().get(object.fid.vnode);
+        let here = match file {
+            Some(file) if file.state().is_complete() => file.container.allocated().ok(),
+            Some(_) => None,
+            None => self.replacement().bytes_of(object.fid.vnode),
+        };
+        here.unwrap_or_else(|| match object.status.size {
+            size @ 0..=ASK_BYTES_MIN => size,
+            size => size - UNKNOWN_BYTES,
+        })
+    }
+
+    /// Counts the contents of earlier runs. Only of large ones the disk is asked: the size of others is near enough.
+    pub(super) fn count_contents(&self) -> Result<(), CacheError> {
+        for (fid, size) in self.cache.index.contents()? {
+            let content = match size {
+                0..=ASK_BYTES_MIN => None,
+                _ => self.cache.index.object(fid.vnode)?.and_then(|cached| cached.content),
+            };
+            let container = match content {
+                Some(content) => self.cache.containers.get(fid.vnode, content.container)?,
+                None => None,
+            };
+            let bytes = container.map_or(Ok(size), |container| container.allocated())?;
+            self.replacement().touch(fid.vnode, bytes);
+        }
+        Ok(())
     }
 
     /// Makes room in the cache and on its disk for a file of this size, as far as clean, unused files allow.

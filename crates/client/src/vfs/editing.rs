@@ -132,7 +132,8 @@ impl Inner {
         if !file.state().is_dirty() {
             return Ok(());
         }
-        let expected = self.upload_rate().expected(file.state().size);
+        let bytes = file.container.allocated()?.min(file.state().size);
+        let expected = self.upload_rate().expected(bytes);
         if self.remote.is_up() && expected < FSYNC_WAIT {
             let storing = tokio::spawn({
                 let (inner, file) = (Arc::clone(self), Arc::clone(&file));

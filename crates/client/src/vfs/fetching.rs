@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
-use mafs_durable::RangeSet;
+use mafs_durable::{RangeSet, write_sparse};
 use mafs_proto::call::FetchRequest;
-use mafs_proto::{Class, DataVersion, FsError};
+use mafs_proto::{Class, ContentPart, DataVersion, FsError, SegmentReader};
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
@@ -33,9 +33,8 @@ struct Fetch {
 
 impl Inner {
     /// Begins to fetch a file's present version into its container, and waits until the server has begun to send.
-    /// `size` is what room is made for.
-    pub(super) async fn fetch(self: &Arc<Self>, file: &Arc<File>, size: u64) -> Result<(), Error> {
-        if let Some(fetch) = self.begin_fetch(file, size)? {
+    pub(super) async fn fetch(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+        if let Some(fetch) = self.begin_fetch(file)? {
             let (inner, file) = (Arc::clone(self), Arc::clone(file));
             tokio::spawn(async move {
                 inner.run_fetch(&file, fetch).await;
@@ -52,8 +51,7 @@ impl Inner {
 
     /// Prepares the container; `None` if the content is there or on its way. Which version is present is asked under
     /// `edit`: a store may just have made a newer one than the caller saw.
-    fn begin_fetch(&self, file: &File, size: u64) -> Result<Option<Fetch>, Error> {
-        self.make_room(size);
+    fn begin_fetch(&self, file: &File) -> Result<Option<Fetch>, Error> {
         let _edit = file.edit();
         let cached = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?;
         let (version, size) = (cached.object.status.data_version, cached.object.status.size);
@@ -76,7 +74,6 @@ impl Inner {
             state.arrival = Arrival::Partial { present: RangeSet::default(), answered: false };
             state.fetch
         };
-        self.replacement().touch(file.fid.vnode, size);
         file.notify();
         Ok(Some(Fetch { number, version, size }))
     }
@@ -105,6 +102,7 @@ impl Inner {
     async fn fetch_gap(&self, file: &File, fetch: Fetch, gap: Range<u64>) -> Result<u64, Error> {
         let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
         let mut content = self.remote.call(&request, Class::Fetch).await?.payload;
+        let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
         let mut offset = gap.start;
         if !mark_answered(file, fetch) {
             return Ok(gap.end);
@@ -121,7 +119,8 @@ impl Inner {
                     break;
                 }
             };
-            let Some(reached) = blocking(|| put(file, fetch, offset, &pieces))? else { return Ok(gap.end) };
+            let parts = parts(&mut segments, pieces)?;
+            let Some(reached) = blocking(|| self.put(file, fetch, offset, &parts))? else { return Ok(gap.end) };
             offset = reached;
             file.notify();
             if wanted_elsewhere(file, fetch, offset) {
@@ -129,6 +128,44 @@ impl Inner {
             }
         }
         Ok(offset)
+    }
+
+    /// Puts parts of the content into the container. `None` if the fetch is void; else the offset behind them.
+    fn put(&self, file: &File, fetch: Fetch, offset: u64, parts: &[ContentPart]) -> Result<Option<u64>, Error> {
+        self.make_room_for(file, parts)?;
+        let _edit = file.edit();
+        if file.state().fetch != fetch.number {
+            return Ok(None);
+        }
+        let mut end = offset;
+        for part in parts {
+            match part {
+                // A container that was cut to nothing first has its zeros.
+                ContentPart::Segment(segment) => end += segment.zeros,
+                ContentPart::Data(bytes) => {
+                    write_sparse(file.container.as_ref(), bytes, end, |_| Ok(()))?;
+                    end += bytes.len() as u64;
+                }
+            }
+        }
+        if let Arrival::Partial { present, .. } = &mut file.state().arrival {
+            present.insert(offset..end);
+        }
+        Ok(Some(end))
+    }
+
+    /// Makes room for the data that segments announce.
+    fn make_room_for(&self, file: &File, parts: &[ContentPart]) -> Result<(), Error> {
+        let announced = parts.iter().map(|part| match part {
+            ContentPart::Segment(segment) => segment.data,
+            ContentPart::Data(_) => 0,
+        });
+        let bytes: u64 = announced.sum();
+        if bytes > 0 {
+            self.make_room(bytes);
+            self.replacement().touch(file.fid.vnode, file.container.allocated()? + bytes);
+        }
+        Ok(())
     }
 
     /// Everything has arrived: the container is the version.
@@ -143,7 +180,7 @@ impl Inner {
         }
         seal(file.container.as_ref(), fetch.version)?;
         self.set_content(file, fetch.version)?;
-        self.replacement().touch(file.fid.vnode, fetch.size);
+        self.count_content(file)?;
         file.notify();
         Ok(())
     }
@@ -187,23 +224,15 @@ fn mark_answered(file: &File, fetch: Fetch) -> bool {
     current
 }
 
-/// Puts pieces into the container. `None` if the fetch is void; else the offset behind them.
-fn put(file: &File, fetch: Fetch, offset: u64, pieces: &[Bytes]) -> Result<Option<u64>, Error> {
-    let _edit = file.edit();
-    if file.state().fetch != fetch.number {
-        return Ok(None);
+/// What pieces of the payload say.
+fn parts(segments: &mut SegmentReader, pieces: Vec<Bytes>) -> Result<Vec<ContentPart>, Error> {
+    let mut parts = Vec::new();
+    for mut piece in pieces {
+        while let Some(part) = segments.next(&mut piece).map_err(|_| Error::Refused(FsError::Malformed))? {
+            parts.push(part);
+        }
     }
-    let mut end = offset;
-    for piece in pieces {
-        let room = usize::try_from(fetch.size - end).unwrap_or(usize::MAX);
-        let piece = &piece[..piece.len().min(room)];
-        file.container.write_all_at(piece, end)?;
-        end += piece.len() as u64;
-    }
-    if let Arrival::Partial { present, .. } = &mut file.state().arrival {
-        present.insert(offset..end);
-    }
-    Ok(Some(end))
+    Ok(parts)
 }
 
 fn wanted_elsewhere(file: &File, fetch: Fetch, offset: u64) -> bool {

@@ -107,7 +107,7 @@ impl Inner {
         if file.state().is_current(status.data_version) {
             return Ok(());
         }
-        self.fetch(file, status.size).await
+        self.fetch(file).await
     }
 
     pub(super) async fn create(

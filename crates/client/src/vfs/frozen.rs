@@ -6,9 +6,8 @@
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use bytes::Bytes;
 use mafs_arpc::{Payload, PayloadWriter, blocking};
-use mafs_durable::DiskFile;
+use mafs_durable::{DiskFile, FileSegments};
 
 use crate::cache::{ContainerCopy, Containers};
 
@@ -43,46 +42,50 @@ impl FrozenContent {
 
     /// The content as payload: in one piece if it is small, else read while it is sent.
     pub(super) fn payload(self: &Arc<Self>) -> Payload {
-        match usize::try_from(self.size) {
-            Ok(0) => Payload::None,
-            Ok(size) if size <= PIECE_BYTES => match self.read_piece(0, size) {
-                Ok(bytes) => Payload::Bytes(bytes),
-                Err(error) => {
-                    let (writer, payload) = Payload::stream();
-                    writer.abort(error.to_string());
-                    payload
-                }
-            },
-            _ => {
+        let segments = FileSegments::new(0..self.size);
+        if self.size > PIECE_BYTES as u64 {
+            let (writer, payload) = Payload::stream();
+            tokio::spawn(Arc::clone(self).pump(segments, writer));
+            return payload;
+        }
+        match self.read_whole(segments) {
+            Ok(whole) if whole.is_empty() => Payload::None,
+            Ok(whole) => Payload::Bytes(whole.into()),
+            Err(error) => {
                 let (writer, payload) = Payload::stream();
-                tokio::spawn(Arc::clone(self).pump(writer));
+                writer.abort(error.to_string());
                 payload
             }
         }
     }
 
-    async fn pump(self: Arc<Self>, mut writer: PayloadWriter) {
-        let mut offset = 0;
-        while offset < self.size {
-            let wanted = usize::try_from(self.size - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-            let bytes = match blocking(|| self.read_piece(offset, wanted)) {
-                Ok(bytes) => bytes,
-                Err(error) => return writer.abort(error.to_string()),
-            };
-            offset += bytes.len() as u64;
-            if writer.write(bytes).await.is_err() {
-                return;
-            }
+    fn read_whole(&self, mut segments: FileSegments) -> io::Result<Vec<u8>> {
+        let mut whole = Vec::new();
+        while let Some(piece) = self.next_piece(&mut segments, usize::MAX)? {
+            if whole.is_empty() { whole = piece } else { whole.extend(piece) }
         }
-        writer.finish();
+        Ok(whole)
     }
 
-    fn read_piece(&self, offset: u64, wanted: usize) -> io::Result<Bytes> {
-        let mut buffer = vec![0; wanted];
-        let read = match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
-            Source::Container(file) => file.read_at(&mut buffer, offset)?,
-            Source::Copy(copy) => copy.file.read_at(&mut buffer, offset)?,
-        };
-        if read == wanted { Ok(buffer.into()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    async fn pump(self: Arc<Self>, mut segments: FileSegments, mut writer: PayloadWriter) {
+        loop {
+            match blocking(|| self.next_piece(&mut segments, PIECE_BYTES)) {
+                Ok(Some(piece)) => {
+                    if writer.write(piece.into()).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => return writer.finish(),
+                Err(error) => return writer.abort(error.to_string()),
+            }
+        }
+    }
+
+    /// The next of the version's segments; `None` behind the last.
+    fn next_piece(&self, segments: &mut FileSegments, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
+        match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
+            Source::Container(file) => segments.next_piece(file.as_ref(), bytes_max),
+            Source::Copy(copy) => segments.next_piece(copy.file.as_ref(), bytes_max),
+        }
     }
 }

@@ -129,9 +129,7 @@ impl Vfs {
 impl Inner {
     /// Takes up what is in the cache: contents, and what the server does not have.
     fn take_up(&self, log: &LogState) -> Result<(), CacheError> {
-        for (fid, bytes) in self.cache.index.contents()? {
-            self.replacement().touch(fid.vnode, bytes);
-        }
+        self.count_contents()?;
         let logged: HashMap<Fid, _> = log.logged.values().map(|store| (store.record.op.fid(), store)).collect();
         for (&fid, writing) in &log.writing {
             // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).

@@ -119,7 +119,9 @@ impl Inner {
         let begun = self.clock.now();
         match self.remote.store(&record, &|| content.payload()).await {
             Ok(reply) => {
-                self.upload_rate().observe(content.size, self.clock.now().since(begun));
+                // Holes were not sent.
+                let sent = blocking(|| file.container.allocated())?.min(content.size);
+                self.upload_rate().observe(sent, self.clock.now().since(begun));
                 blocking(|| self.stored(file, &record, &reply, Some(edits)))
             }
             Err(error) => Err(self.not_stored(file, record.id, error)),
@@ -178,7 +180,7 @@ impl Inner {
         edits: Option<u64>,
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
-        let (base, clean, size) = {
+        let (base, clean) = {
             let mut state = file.state();
             let clean = edits == Some(state.edits);
             if let Some(edits) = edits {
@@ -188,14 +190,14 @@ impl Inner {
             state.writing_logged = !clean;
             state.unresolved = None;
             state.refused = None;
-            (base, clean, state.size)
+            (base, clean)
         };
         self.remote.end(id);
         self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean })?;
         if clean {
             seal(file.container.as_ref(), version)?;
             self.set_content(file, version)?;
-            self.replacement().touch(file.fid.vnode, size);
+            self.count_content(file)?;
         }
         Ok(base)
     }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use mafs_arpc::{Payload, PayloadError, PayloadReader, PayloadWriter, blocking};
-use mafs_durable::DiskFile;
-use mafs_proto::{CmlOp, CmlRecord, ContentHash, Fid, FsError};
+use mafs_durable::{DiskFile, FileSegments};
+use mafs_proto::{CmlOp, CmlRecord, ContentHash, ContentPart, Fid, FsError, Segment, SegmentReader};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::core::edit::ContentBody;
@@ -15,7 +15,7 @@ use crate::session::Attachment;
 use crate::store::{INLINE_BYTES_MAX, Spool};
 
 /// Bytes read from a content file at a time: the largest chunk of arpc, so that each piece is one frame.
-const PIECE_BYTES: u64 = 256 * 1024;
+const PIECE_BYTES: usize = 256 * 1024;
 
 /// Spooled at a time: handing over to another thread costs as much as copying some 100 KB.
 const SPOOL_BYTES: usize = 512 * 1024;
@@ -46,17 +46,23 @@ pub(super) async fn receive(
 }
 
 async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewContent, Refusal> {
-    let mut bytes = BytesMut::new();
-    while let Some(piece) = payload.read().await.map_err(cut_short)? {
-        if (bytes.len() + piece.len()) as u64 > size {
-            return Err(wrong_size(size));
+    let mut segments = SegmentReader::new(size);
+    let mut content = BytesMut::new();
+    while let Some(mut piece) = payload.read().await.map_err(cut_short)? {
+        while let Some(part) = segments.next(&mut piece).map_err(|_| wrong_size(size))? {
+            match part {
+                // No more than `size`, which is small: the reader has looked.
+                ContentPart::Segment(Segment { zeros, .. }) => {
+                    content.put_bytes(0, usize::try_from(zeros).unwrap_or(0));
+                }
+                ContentPart::Data(bytes) => content.extend_from_slice(&bytes),
+            }
         }
-        bytes.extend_from_slice(&piece);
     }
-    if bytes.len() as u64 != size {
+    if !segments.is_whole() {
         return Err(wrong_size(size));
     }
-    let bytes = bytes.freeze();
+    let bytes = content.freeze();
     Ok(NewContent { size, hash: ContentHash::of(&bytes), body: ContentBody::Bytes(bytes) })
 }
 
@@ -67,13 +73,21 @@ async fn receive_spooled(
     payload: &mut PayloadReader,
 ) -> Result<NewContent, Refusal> {
     let mut spool: Spool = blocking(|| attached.volume.contents().spool(fid, size))?;
+    let mut segments = SegmentReader::new(size);
     loop {
         let pieces = payload.read_many(SPOOL_BYTES).await.map_err(cut_short)?;
         if pieces.is_empty() {
             return blocking(|| spool.finish());
         }
-        blocking(|| pieces.iter().try_for_each(|piece| spool.write(piece)))?;
+        blocking(|| pieces.into_iter().try_for_each(|piece| spool_piece(&mut spool, &mut segments, size, piece)))?;
     }
+}
+
+fn spool_piece(spool: &mut Spool, segments: &mut SegmentReader, size: u64, mut piece: Bytes) -> Result<(), Refusal> {
+    while let Some(part) = segments.next(&mut piece).map_err(|_| wrong_size(size))? {
+        spool.take(&part)?;
+    }
+    Ok(())
 }
 
 fn cut_short(error: PayloadError) -> Refusal {
@@ -87,7 +101,7 @@ fn wrong_size(size: u64) -> Refusal {
 /// Sends a part of a content file as payload.
 pub(super) struct ContentReader {
     file: Arc<dyn DiskFile>,
-    range: Range<u64>,
+    segments: FileSegments,
     writer: PayloadWriter,
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -98,35 +112,24 @@ impl ContentReader {
         // An error means that the semaphore is closed, which nobody does.
         let permit = Arc::clone(readers).acquire_owned().await.ok();
         let (writer, payload) = Payload::stream();
-        (Self { file, range, writer, _permit: permit }, payload)
+        (Self { file, segments: FileSegments::new(range), writer, _permit: permit }, payload)
     }
 
     /// Sends; ends early when nobody wants the rest.
     pub(super) async fn run(mut self) {
-        while !self.range.is_empty() {
-            let end = self.range.end.min(self.range.start + PIECE_BYTES);
-            let piece = match blocking(|| read_piece(&*self.file, self.range.start..end)) {
-                Ok(piece) => piece,
+        loop {
+            match blocking(|| self.segments.next_piece(&*self.file, PIECE_BYTES)) {
+                Ok(Some(piece)) => {
+                    if self.writer.write(piece.into()).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => return self.writer.finish(),
                 Err(error) => {
                     tracing::error!(%error, "a content file cannot be read");
-                    self.writer.abort(format!("the server cannot read the content: {error}"));
-                    return;
+                    return self.writer.abort(format!("the server cannot read the content: {error}"));
                 }
-            };
-            self.range.start = end;
-            if self.writer.write(piece).await.is_err() {
-                return;
             }
         }
-        self.writer.finish();
     }
-}
-
-fn read_piece(file: &dyn DiskFile, range: Range<u64>) -> std::io::Result<Bytes> {
-    let bytes = usize::try_from(range.end - range.start).map_err(std::io::Error::other)?;
-    let mut piece = vec![0; bytes];
-    if file.read_at(&mut piece, range.start)? != bytes {
-        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is shorter than it should be"));
-    }
-    Ok(piece.into())
 }

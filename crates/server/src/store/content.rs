@@ -4,15 +4,17 @@
 //! the journal record that names it. So a content file that no object names is legal: it is left over from a store
 //! that was not committed, or from one that has been replaced, and is collected at the next start.
 //!
-//! Contents of at most [`INLINE_BYTES_MAX`] have no file.
+//! Contents of at most [`INLINE_BYTES_MAX`] have no file. Blocks of zeros in others are holes and take no room, whether
+//! they were sent or not.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use mafs_durable::{Disk, DiskFile, Fallocate};
-use mafs_proto::{ContentHasher, Fid, FsError, Uniquifier, VnodeId, VolumeId};
+use mafs_durable::{Disk, DiskFile, Fallocate, write_sparse};
+use mafs_proto::{ContentHasher, ContentPart, Fid, FsError, Segment, Uniquifier, VnodeId, VolumeId};
 
 use crate::core::edit::ContentBody;
 use crate::core::{ContentId, ContentSerial, NewContent, Refusal};
@@ -75,23 +77,31 @@ impl ContentStore {
         Ok(Self { disk, dir, volume, epoch, next: AtomicU64::new(1), reserve, shards })
     }
 
-    /// Begins to take a content of exactly `size` bytes for `fid`.
+    /// Begins to take a content of exactly `size` bytes for `fid`. Room is taken by its segments.
     ///
     /// # Errors
-    /// `NoSpace` if there is no room for all of it.
+    /// `NoSpace` if the disk is full, or what it says.
     pub(crate) fn spool(self: &Arc<Self>, fid: Fid, size: u64) -> Result<Spool, Refusal> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = ContentId { fid, serial: ContentSerial { epoch: self.epoch, number } };
         let path = format!("{}/tmp/{number:x}", self.dir);
-        let _taking_room = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        self.reserve.check(&*self.disk, true, size)?;
+        self.reserve.check(&*self.disk, true, 0)?;
         let file = self.disk.create(&path).map_err(|error| refuse_io("make a content file", &error))?;
-        let spool = Spool { store: Arc::clone(self), id, path, file, hasher: ContentHasher::default(), written: 0, size };
-        match spool.file.fallocate(Fallocate::Reserve, 0, size) {
+        let hasher = ContentHasher::default();
+        let spool = Spool { store: Arc::clone(self), id, path, file, hasher, written: 0, reserved: 0, size };
+        spool.file.set_len(size).map_err(|error| refuse_io("make a content file", &error))?;
+        Ok(spool)
+    }
+
+    /// Takes room for a part of a file.
+    fn take_room(&self, file: &dyn DiskFile, offset: u64, bytes: u64) -> Result<(), Refusal> {
+        let _taking_room = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reserve.check(&*self.disk, true, bytes)?;
+        match file.fallocate(Fallocate::Reserve, offset, bytes) {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => {
                 Err(refuse_io("reserve room for a content", &error))
             }
-            Ok(()) | Err(_) => Ok(spool),
+            Ok(()) | Err(_) => Ok(()),
         }
     }
 
@@ -172,20 +182,47 @@ pub(crate) struct Spool {
     file: Arc<dyn DiskFile>,
     hasher: ContentHasher,
     written: u64,
+    /// Where the data end that room was taken for.
+    reserved: u64,
     size: u64,
 }
 
 impl Spool {
-    /// Takes the next bytes.
+    /// Takes the next part: of a segment its zeros, and room for its data.
     ///
     /// # Errors
-    /// `Malformed` if they are more than was announced, or what the disk says.
-    pub(crate) fn write(&mut self, bytes: &Bytes) -> Result<(), Refusal> {
+    /// `Malformed` if they are more than was announced, `NoSpace` if there is no room for them, or what the disk says.
+    pub(crate) fn take(&mut self, part: &ContentPart) -> Result<(), Refusal> {
+        match part {
+            ContentPart::Segment(segment) => self.begin_segment(*segment),
+            ContentPart::Data(bytes) => self.write(bytes),
+        }
+    }
+
+    fn begin_segment(&mut self, segment: Segment) -> Result<(), Refusal> {
+        let start = self.written.saturating_add(segment.zeros);
+        self.reserved = start.saturating_add(segment.data);
+        if self.reserved > self.size {
+            return Err(wrong_size(self.size, self.reserved));
+        }
+        self.hasher.skip(segment.zeros);
+        self.written = start;
+        self.store.take_room(&*self.file, start, segment.data)
+    }
+
+    fn write(&mut self, bytes: &Bytes) -> Result<(), Refusal> {
         let end = self.written + bytes.len() as u64;
-        if end > self.size {
+        if end > self.reserved {
             return Err(wrong_size(self.size, end));
         }
-        self.file.write_all_at(bytes, self.written).map_err(|error| refuse_io("write a content", &error))?;
+        let give_back =
+            |hole: Range<u64>| match self.file.fallocate(Fallocate::Punch, hole.start, hole.end - hole.start) {
+                // Then they keep the room that was reserved, and read as zeros all the same.
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+                other => other,
+            };
+        write_sparse(&*self.file, bytes, self.written, give_back)
+            .map_err(|error| refuse_io("write a content", &error))?;
         self.hasher.update(bytes);
         self.written = end;
         Ok(())

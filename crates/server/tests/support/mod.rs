@@ -13,8 +13,9 @@ use mafs_proto::call::{
     ReadDirPage, ReadDirRequest,
 };
 use mafs_proto::{
-    Base, Call, Class, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Incarnation, Instant,
-    Kind, Mode, Name, Object, PROTOCOL_MAX, PROTOCOL_MIN, StoreId, Timestamp, VolumeName, Wire,
+    Base, Call, Class, ClientId, Clock, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FidRange, FsError,
+    Incarnation, Instant, Kind, Mode, Name, Object, PROTOCOL_MAX, PROTOCOL_MIN, Segment, SegmentReader, StoreId,
+    Timestamp, VolumeName, Wire,
 };
 use mafs_server::{Server, ServerConfig, Storage};
 
@@ -159,7 +160,7 @@ impl Client {
     pub(crate) async fn store(&mut self, fid: Fid, base: u64, bytes: Bytes) -> Result<ApplyReply, Refused> {
         let base = Base::Version(DataVersion(base));
         let record = self.next_record(store(fid, base, bytes.len() as u64));
-        self.apply_with(record, Payload::Bytes(bytes)).await
+        self.apply_with(record, whole(&bytes)).await
     }
 
     pub(crate) async fn lookup(&self, parent: Fid, text: &str) -> Result<Option<Object>, Refused> {
@@ -169,11 +170,21 @@ impl Client {
     pub(crate) async fn fetch(&self, request: FetchRequest) -> Result<(Object, Bytes), Refused> {
         let (body, mut payload) =
             self.raw(FetchRequest::METHOD.number(), request.encode(), Payload::None, Class::Fetch).await?;
+        let object = FetchReply::decode(body).unwrap().object;
+        let mut segments = SegmentReader::new(object.status.size.saturating_sub(request.offset));
         let mut bytes = Vec::new();
-        while let Some(piece) = payload.read().await.unwrap() {
-            bytes.extend_from_slice(&piece);
+        while let Some(mut piece) = payload.read().await.unwrap() {
+            while let Some(part) = segments.next(&mut piece).unwrap() {
+                match part {
+                    ContentPart::Segment(Segment { zeros, .. }) => {
+                        bytes.resize(bytes.len() + usize::try_from(zeros).unwrap(), 0);
+                    }
+                    ContentPart::Data(data) => bytes.extend_from_slice(&data),
+                }
+            }
         }
-        Ok((FetchReply::decode(body).unwrap().object, bytes.into()))
+        assert!(segments.is_whole());
+        Ok((object, bytes.into()))
     }
 
     pub(crate) async fn read(&self, fid: Fid) -> Bytes {
@@ -195,6 +206,16 @@ impl Client {
         }
         Ok(ReadDirPage::decode(bytes.into()).unwrap())
     }
+}
+
+/// A content as payload.
+pub(crate) fn whole(content: &[u8]) -> Payload {
+    Payload::Bytes(Segment::of(content))
+}
+
+/// What the payload of a content without holes begins with.
+pub(crate) fn header(data: usize) -> Bytes {
+    Bytes::copy_from_slice(&Segment { zeros: 0, data: u64::try_from(data).unwrap() }.encode())
 }
 
 pub(crate) fn record(id: StoreId, op: CmlOp) -> CmlRecord {
