@@ -12,6 +12,7 @@ mod fetching;
 mod file;
 mod files;
 mod frozen;
+mod integrity;
 mod kernel;
 mod listing;
 mod names;

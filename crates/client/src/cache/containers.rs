@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mafs_durable::{Disk, DiskFile, copy_sparse};
 use mafs_proto::{DataVersion, VnodeId};
 
+use super::RunId;
 use crate::core::log::{ContainerId, Stamp};
 
 const SNAPSHOT_DIR: &str = "snapshots";
@@ -54,6 +55,11 @@ impl Containers {
         // Half the range is left, so that counting up never wraps.
         let first_id = u64::from_le_bytes(random) / 2;
         Ok(Self { disk, snapshots: AtomicU64::new(0), first_id, next_id: AtomicU64::new(first_id) })
+    }
+
+    /// This run of the client.
+    pub(crate) fn run(&self) -> RunId {
+        RunId(self.first_id)
     }
 
     /// A container of a file; `None` if it is not there.

@@ -14,7 +14,7 @@ use mafs_proto::call::{ApplyReply, LookupReply};
 use mafs_proto::{ChangeNumber, DataVersion, Entry, Fid, HistoryId, Kind, Name, Object, ServerId, VnodeId, Wire};
 
 use super::CacheError;
-use super::record::{CachedContent, CachedEntries, CachedEntry, CachedObject, KnownVolume};
+use super::record::{CachedContent, CachedEntries, CachedEntry, CachedObject, KnownVolume, RunId};
 
 const SCAN_MAX: usize = 1024;
 /// Never the trust of an index, which starts at 1.
@@ -207,6 +207,16 @@ impl Index {
         batch.put(object_key(vnode), cached.encode());
         self.kv.apply(&batch)?;
         Ok(before)
+    }
+
+    /// A content has been found to be intact in this run, unless another has come since.
+    pub(crate) fn content_intact(&self, vnode: VnodeId, content: CachedContent, run: RunId) -> Result<(), CacheError> {
+        let _turn = self.lock();
+        let Some(mut cached) = self.object(vnode)?.filter(|now| now.content == Some(content)) else { return Ok(()) };
+        cached.content = Some(CachedContent { intact_in: run, ..content });
+        let mut batch = Batch::default();
+        batch.put(object_key(vnode), cached.encode());
+        Ok(self.kv.apply(&batch)?)
     }
 
     /// What is known of objects may be out of date: they must be validated.

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use mafs_proto::{
-    ChangeNumber, DataVersion, Fid, HistoryId, Kind, Object, ServerId, Uniquifier, VnodeId, VolumeId, Wire,
+    ChangeNumber, ContentHash, DataVersion, Fid, HistoryId, Kind, Object, ServerId, Uniquifier, VnodeId, VolumeId, Wire,
 };
 
 use crate::core::log::ContainerId;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Which of a directory's entries are in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +25,15 @@ pub(crate) struct CachedContent {
     pub(crate) version: DataVersion,
     /// Where.
     pub(crate) container: ContainerId,
+    /// What it must hash to.
+    pub(crate) hash: ContentHash,
+    /// The run in which it was written, or last found to be intact.
+    pub(crate) intact_in: RunId,
 }
+
+/// Tells the runs of the client on one cache apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RunId(pub(crate) u64);
 
 /// What is known of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,6 +63,8 @@ impl CachedObject {
         out.push(flags);
         out.extend(self.content.map_or(0, |content| content.version.0).to_le_bytes());
         out.extend(self.content.map_or(0, |content| content.container.0).to_le_bytes());
+        out.extend(self.content.map_or([0; 32], |content| content.hash.0));
+        out.extend(self.content.map_or(0, |content| content.intact_in.0).to_le_bytes());
         out.extend(self.object.encode());
         out
     }
@@ -69,7 +79,12 @@ impl CachedObject {
         let parent = Some(VnodeId(reader.u64()?)).filter(|parent| parent.0 != 0);
         let entries_version = DataVersion(reader.u64()?);
         let flags = reader.u8()?;
-        let content = CachedContent { version: DataVersion(reader.u64()?), container: ContainerId(reader.u64()?) };
+        let content = CachedContent {
+            version: DataVersion(reader.u64()?),
+            container: ContainerId(reader.u64()?),
+            hash: ContentHash(reader.array()?),
+            intact_in: RunId(reader.u64()?),
+        };
         Some(Self {
             object: Object::decode(reader.0).ok()?,
             trust,
@@ -136,7 +151,7 @@ impl KnownVolume {
 
     pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
         let mut reader = Reader(Bytes::from(bytes));
-        let server = ServerId(reader.take(16)?[..].try_into().ok()?);
+        let server = ServerId(reader.array()?);
         Some(Self {
             server,
             history: HistoryId(reader.u64()?),
@@ -174,11 +189,15 @@ impl Reader {
     }
 
     fn u32(&mut self) -> Option<u32> {
-        self.take(4)?[..].try_into().ok().map(u32::from_le_bytes)
+        self.array().map(u32::from_le_bytes)
     }
 
     fn u64(&mut self) -> Option<u64> {
-        self.take(8)?[..].try_into().ok().map(u64::from_le_bytes)
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?[..].try_into().ok()
     }
 }
 
@@ -213,7 +232,12 @@ mod tests {
             trust: 8,
             parent: Some(VnodeId(1)),
             entries: Some(CachedEntries { version: DataVersion(6), complete: true }),
-            content: Some(CachedContent { version: DataVersion(6), container: ContainerId(9) }),
+            content: Some(CachedContent {
+                version: DataVersion(6),
+                container: ContainerId(9),
+                hash: ContentHash([10; 32]),
+                intact_in: RunId(11),
+            }),
         };
         assert_eq!(CachedObject::decode(record.encode()), Some(record.clone()));
         let entry = CachedEntry::of(&record.object);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mafs_proto::{DataVersion, Fid, Object, Timestamp, VnodeId};
+use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState};
 use super::{Caller, Error, Inner};
@@ -103,9 +103,10 @@ impl Inner {
         Ok(())
     }
 
-    /// The container of a file holds `version` whole; an older one is of no use any more.
-    pub(super) fn set_content(&self, file: &File, version: DataVersion) -> Result<(), Error> {
-        let content = CachedContent { version, container: file.container_id };
+    /// The container of a file holds `version` whole, which has this hash; an older one is of no use any more.
+    pub(super) fn set_content(&self, file: &File, version: DataVersion, hash: ContentHash) -> Result<(), Error> {
+        let intact_in = self.cache.containers.run();
+        let content = CachedContent { version, container: file.container_id, hash, intact_in };
         let before = self.cache.index.set_content(file.fid.vnode, Some(content))?;
         if let Some(before) = before.filter(|before| before.container != file.container_id) {
             self.cache.containers.remove(file.fid.vnode, before.container)?;

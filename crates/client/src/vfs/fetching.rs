@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use mafs_arpc::blocking;
 use mafs_durable::{DiskFile, RangeSet, write_sparse};
 use mafs_proto::call::FetchRequest;
-use mafs_proto::{Class, ContentPart, DataVersion, FsError, SegmentReader};
+use mafs_proto::{Class, ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
@@ -81,9 +81,11 @@ impl Inner {
 
     async fn run_fetch(self: &Arc<Self>, file: &Arc<File>, fetch: Fetch) {
         let mut failures = 0;
+        // Of a file without bytes nothing is asked.
+        let mut hash = ContentHash::of(&[]);
         while let Some(gap) = next_gap(file, fetch) {
             let started = gap.start;
-            match self.fetch_gap(file, fetch, gap).await {
+            match self.fetch_gap(file, fetch, gap, &mut hash).await {
                 Ok(reached) if reached > started => failures = 0,
                 Ok(_) if failures + 1 < FAILURES_MAX => failures += 1,
                 Ok(_) => {
@@ -94,15 +96,23 @@ impl Inner {
                 Err(error) => return self.fail(file, fetch, error),
             }
         }
-        if let Err(error) = self.complete_fetch(file, fetch) {
+        if let Err(error) = self.complete_fetch(file, fetch, hash) {
             self.fail(file, fetch, error);
         }
     }
 
     /// One call: fills a gap from its start, until its end, or until a reader waits elsewhere. Returns how far it came.
-    async fn fetch_gap(&self, file: &File, fetch: Fetch, gap: Range<u64>) -> Result<u64, Error> {
+    async fn fetch_gap(
+        &self,
+        file: &File,
+        fetch: Fetch,
+        gap: Range<u64>,
+        hash: &mut ContentHash,
+    ) -> Result<u64, Error> {
         let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
-        let mut content = self.remote.call(&request, Class::Fetch).await?.payload;
+        let answer = self.remote.call(&request, Class::Fetch).await?;
+        let mut content = answer.payload;
+        *hash = answer.reply.hash;
         let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
         let mut offset = gap.start;
         if !mark_answered(file, fetch) {
@@ -170,7 +180,7 @@ impl Inner {
     }
 
     /// Everything has arrived: the container is the version.
-    fn complete_fetch(&self, file: &File, fetch: Fetch) -> Result<(), Error> {
+    fn complete_fetch(&self, file: &File, fetch: Fetch, hash: ContentHash) -> Result<(), Error> {
         let _edit = file.edit();
         {
             let mut state = file.state();
@@ -180,7 +190,7 @@ impl Inner {
             state.arrival = Arrival::Complete;
         }
         seal(file.container.as_ref(), fetch.version)?;
-        self.set_content(file, fetch.version)?;
+        self.set_content(file, fetch.version, hash)?;
         self.count_content(file)?;
         file.notify();
         Ok(())

@@ -85,6 +85,9 @@ impl Inner {
         if cached.object.status.kind != Kind::File {
             return Err(Error::Refused(FsError::WrongKind));
         }
+        if !mode.truncate {
+            self.check_content(&cached).await?;
+        }
         let handle = self.take_handle(&cached, mode)?;
         if mode.write || mode.truncate {
             handle.file.state().writer = caller;

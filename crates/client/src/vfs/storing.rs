@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mafs_arpc::{Payload, blocking};
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, FsError, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
 
 use super::file::{File, FileState, Unresolved};
 use super::frozen::FrozenContent;
@@ -164,7 +164,8 @@ impl Inner {
         let version = object.status.data_version;
         // The index first: an open that sees the new state must find the new version there.
         self.cache.index.applied(reply, &[])?;
-        let base = self.note_stored(file, record.id, version, edits)?;
+        let hash = reply.hash.ok_or(Error::Refused(FsError::Malformed))?;
+        let base = self.note_stored(file, record.id, (version, hash), edits)?;
         self.kernel.stored(file.fid.vnode, base, version);
         self.make_room(0);
         self.log_changed.notify_one();
@@ -176,7 +177,7 @@ impl Inner {
         &self,
         file: &File,
         id: StoreId,
-        version: DataVersion,
+        (version, hash): (DataVersion, ContentHash),
         edits: Option<u64>,
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
@@ -196,7 +197,7 @@ impl Inner {
         self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean })?;
         if clean {
             seal(file.container.as_ref(), version)?;
-            self.set_content(file, version)?;
+            self.set_content(file, version, hash)?;
             self.count_content(file)?;
         }
         Ok(base)

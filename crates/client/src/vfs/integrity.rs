@@ -1,0 +1,88 @@
+//! Integrity: what lies in the cache since an earlier run is hashed once before it is used again.
+//!
+//! The server computes the hash when a content arrives, so what is checked is the whole way: the server's disk, the
+//! wire, this disk. A seal (`cache::containers`) only shows that nobody has written to a container.
+
+use std::io;
+use std::sync::Arc;
+
+use mafs_durable::{DiskFile, next_extent};
+use mafs_proto::{ContentHash, ContentHasher, Fid};
+
+use super::{Error, Inner};
+use crate::cache::{CachedContent, CachedObject, is_sealed};
+
+/// Contents up to this size are checked before open(2) returns: at most some 100 ms. Larger ones are checked while they
+/// are used: nobody should wait for 100 GB to be read who wants a page of them.
+const WAIT_BYTES_MAX: u64 = 64 << 20;
+
+/// Hashed at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+impl Inner {
+    /// Checks the content that the index names of a file which is not in use, unless it was checked in this run. A
+    /// damaged one is dropped, so that it is fetched again.
+    pub(super) async fn check_content(self: &Arc<Self>, cached: &CachedObject) -> Result<(), Error> {
+        let (fid, size) = (cached.object.fid, cached.object.status.size);
+        let unchecked = |content: &CachedContent| content.intact_in != self.cache.containers.run();
+        let Some(content) = cached.content.filter(unchecked) else { return Ok(()) };
+        if content.version != cached.object.status.data_version || self.files().contains(fid.vnode) {
+            return Ok(());
+        }
+        let inner = Arc::clone(self);
+        let check = tokio::task::spawn_blocking(move || inner.check_container(fid, content, size));
+        if size > WAIT_BYTES_MAX {
+            return Ok(());
+        }
+        check.await.map_err(|error| Error::Cache(error.to_string()))?
+    }
+
+    fn check_container(&self, fid: Fid, content: CachedContent, size: u64) -> Result<(), Error> {
+        let Some(container) = self.cache.containers.get(fid.vnode, content.container)? else { return Ok(()) };
+        let sealed = || is_sealed(container.as_ref(), content.version, size);
+        // Whoever loads the file finds out about a seal that is broken.
+        if !sealed()? {
+            return Ok(());
+        }
+        let intact = hash(container.as_ref(), size)? == content.hash;
+        if !sealed()? {
+            return Ok(());
+        }
+        if intact {
+            return Ok(self.cache.index.content_intact(fid.vnode, content, self.cache.containers.run())?);
+        }
+        tracing::error!(%fid, size, "a cached file is damaged (is the cache's disk failing?); it is fetched again");
+        self.forget_content(fid, content)
+    }
+
+    fn forget_content(&self, fid: Fid, content: CachedContent) -> Result<(), Error> {
+        let files = self.files();
+        self.cache.index.set_content(fid.vnode, None)?;
+        if !files.contains(fid.vnode) {
+            self.replacement().remove(fid.vnode);
+            self.cache.containers.remove(fid.vnode, content.container)?;
+        }
+        Ok(())
+    }
+}
+
+fn hash(container: &dyn DiskFile, size: u64) -> io::Result<ContentHash> {
+    let mut hasher = ContentHasher::default();
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut offset = 0;
+    while let Some(extent) = next_extent(container, offset..size)? {
+        hasher.skip(extent.start - offset);
+        offset = extent.start;
+        while offset < extent.end {
+            let wanted = usize::try_from(extent.end - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+            let read = container.read_at(&mut buffer[..wanted], offset)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            hasher.update(&buffer[..read]);
+            offset += read as u64;
+        }
+    }
+    hasher.skip(size - offset);
+    Ok(hasher.finish())
+}
