@@ -5,13 +5,12 @@
 //! given.
 
 mod names;
-mod size;
 mod target;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use size::{InvalidSize, parse_size};
+use mafs_proto::parse_size;
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
 use names::Known;

@@ -16,6 +16,7 @@ mod identity;
 mod name;
 mod op;
 mod segments;
+mod size;
 mod status;
 mod time;
 mod version;
@@ -32,6 +33,7 @@ pub use identity::{
 pub use name::{InvalidName, Name, SymlinkTarget, VolumeName};
 pub use op::{Base, CmlOp, CmlRecord, RenameMode, SetAttr};
 pub use segments::{BadSegments, ContentPart, Segment, SegmentReader};
+pub use size::{InvalidSize, parse_size};
 pub use status::{Entry, Kind, Mode, Object, Status};
 pub use time::{Clock, Instant, Timestamp};
 pub use version::{ChangeNumber, DataVersion, StatusVersion};

@@ -26,6 +26,9 @@ pub struct VolumeSummary {
     pub id: u32,
     /// Whether it takes no changes.
     pub read_only: bool,
+    /// The most bytes its files may have together; absent: as many as the disk holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
     /// Files, directories and the like, without the root.
     pub objects: u64,
     /// Bytes of all files.
@@ -35,6 +38,24 @@ pub struct VolumeSummary {
     /// Why it cannot be served; absent if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
+}
+
+/// What is changed of a volume; `None` leaves it as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VolumeChange {
+    /// Whether it takes no changes.
+    pub read_only: Option<bool>,
+    /// Its quota.
+    pub quota: Option<Quota>,
+}
+
+/// The most bytes the files of a volume may have together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Quota {
+    /// As many as the disk holds.
+    Unlimited,
+    /// So many. A quota below what is in use takes nothing away, and no new bytes.
+    Bytes(u64),
 }
 
 /// Makes a data directory, with an empty volume `home`.
@@ -71,14 +92,19 @@ pub fn volumes(path: &Path) -> Result<Vec<VolumeSummary>, ServerError> {
     Ok(listed.into_iter().map(|(name, file)| summarise(&storage, &name, file)).collect())
 }
 
-/// Says whether a volume takes changes.
+/// Changes a volume.
 ///
 /// # Errors
 /// `NoVolume`, or why the data directory cannot be used.
-pub fn set_read_only(path: &Path, name: &VolumeName, read_only: bool) -> Result<(), ServerError> {
+pub fn set_volume(path: &Path, name: &VolumeName, change: VolumeChange) -> Result<(), ServerError> {
     let (storage, _) = open_existing(path)?;
     let mut file = find(&storage, name)??;
-    file.read_only = read_only;
+    file.read_only = change.read_only.unwrap_or(file.read_only);
+    match change.quota {
+        Some(Quota::Bytes(bytes)) => file.quota_bytes = Some(bytes),
+        Some(Quota::Unlimited) => file.quota_bytes = None,
+        None => {}
+    }
     save_volume(&*storage.disk(), name, &file)
 }
 
@@ -151,10 +177,11 @@ fn find(storage: &DirStorage, name: &VolumeName) -> Result<Result<VolumeFile, Se
 fn summarise(storage: &DirStorage, name: &VolumeName, file: Result<VolumeFile, ServerError>) -> VolumeSummary {
     let id = file.as_ref().map_or(0, |file| file.id().0);
     let read_only = file.as_ref().is_ok_and(|file| file.read_only);
+    let quota_bytes = file.as_ref().ok().and_then(|file| file.quota_bytes);
     let counted = file.and_then(|file| count(storage, name, &file));
     let damage = counted.as_ref().err().map(ToString::to_string);
     let (objects, used_bytes, change) = counted.unwrap_or_default();
-    VolumeSummary { name: name.to_string(), id, read_only, objects, used_bytes, change, damage }
+    VolumeSummary { name: name.to_string(), id, read_only, quota_bytes, objects, used_bytes, change, damage }
 }
 
 /// Objects beside the root, bytes of files, last change.

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use mafs_proto::VolumeName;
+use mafs_proto::{VolumeName, parse_size};
 use tracing_subscriber::EnvFilter;
 
-use crate::admin::{self, VolumeSummary};
+use crate::admin::{self, Quota, VolumeChange, VolumeSummary};
 use crate::{ListenAddress, ServerError, default_data_dir};
 
 /// The mafs file server.
@@ -68,6 +68,9 @@ enum VolumeCommand {
         /// 1 to 64 of A-Z a-z 0-9 . _ -
         #[arg(value_parser = VolumeName::new)]
         name: VolumeName,
+        /// The most bytes its files may have together, such as 10G; `none`: as many as the disk holds.
+        #[arg(long, value_name = "SIZE", value_parser = parse_quota, default_value = "none")]
+        quota: Quota,
     },
     /// List the volumes.
     List {
@@ -76,17 +79,20 @@ enum VolumeCommand {
         json: bool,
     },
     /// Change a volume.
-    #[command(group = clap::ArgGroup::new("change").required(true))]
+    #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
     Set {
         /// The volume.
         #[arg(value_parser = VolumeName::new)]
         name: VolumeName,
         /// Take no changes.
-        #[arg(long, group = "change")]
+        #[arg(long, group = "change", conflicts_with = "rw")]
         ro: bool,
         /// Take changes.
         #[arg(long, group = "change")]
         rw: bool,
+        /// The most bytes its files may have together, such as 10G; `none`: as many as the disk holds.
+        #[arg(long, value_name = "SIZE", value_parser = parse_quota, group = "change")]
+        quota: Option<Quota>,
     },
     /// Remove a volume with everything in it.
     Rm {
@@ -141,8 +147,14 @@ impl DataArg {
 impl VolumeCommand {
     fn execute(&self, data: &std::path::Path) -> Result<ExitCode, ServerError> {
         match self {
-            Self::Add { name } => admin::add_volume(data, name)?,
-            Self::Set { name, ro, rw: _ } => admin::set_read_only(data, name, *ro)?,
+            Self::Add { name, quota } => {
+                admin::add_volume(data, name)?;
+                admin::set_volume(data, name, VolumeChange { quota: Some(*quota), ..VolumeChange::default() })?;
+            }
+            Self::Set { name, ro, rw, quota } => {
+                let read_only = (*ro || *rw).then_some(*ro);
+                admin::set_volume(data, name, VolumeChange { read_only, quota: *quota })?;
+            }
             Self::Rm { name, force } => admin::remove(data, name, *force)?,
             Self::List { json } => {
                 let volumes = admin::volumes(data)?;
@@ -155,20 +167,30 @@ impl VolumeCommand {
     }
 }
 
+/// Parses `10G`, or `none`.
+fn parse_quota(text: &str) -> Result<Quota, String> {
+    match text {
+        "none" => Ok(Quota::Unlimited),
+        _ => parse_size(text).map(Quota::Bytes).map_err(|error| format!("{error}, or `none`")),
+    }
+}
+
 fn as_json(volumes: &[VolumeSummary]) -> Result<String, ServerError> {
     serde_json::to_string_pretty(volumes).map_err(|error| ServerError::io("write JSON", error.into()))
 }
 
 fn as_table(volumes: &[VolumeSummary]) -> String {
     let width = volumes.iter().map(|volume| volume.name.len()).chain([4]).max().unwrap_or_default();
-    let mut lines = vec![format!("{:<width$}  {:>12}  {:>16}  STATE", "NAME", "OBJECTS", "BYTES")];
+    let mut lines = vec![format!("{:<width$}  {:>12}  {:>16}  {:>16}  STATE", "NAME", "OBJECTS", "BYTES", "QUOTA")];
     for volume in volumes {
         let state = match (&volume.damage, volume.read_only) {
             (Some(damage), _) => damage.as_str(),
             (None, true) => "read-only",
             (None, false) => "ok",
         };
-        lines.push(format!("{:<width$}  {:>12}  {:>16}  {state}", volume.name, volume.objects, volume.used_bytes));
+        let quota = volume.quota_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
+        let (name, objects, used) = (&volume.name, volume.objects, volume.used_bytes);
+        lines.push(format!("{name:<width$}  {objects:>12}  {used:>16}  {quota:>16}  {state}"));
     }
     lines.join("\n")
 }
@@ -228,9 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn set_needs_exactly_one_change() {
+    fn set_needs_a_change_that_does_not_contradict_itself() {
         let parse = |args: &[&str]| Cli::try_parse_from([&["mafs-server", "volume", "set", "v"], args].concat());
         assert!(parse(&["--ro"]).is_ok());
+        assert!(parse(&["--rw", "--quota", "10G"]).is_ok());
+        assert!(parse(&["--quota", "none"]).is_ok());
+        assert!(parse(&["--quota", "much"]).is_err());
         assert!(parse(&[]).is_err());
         assert!(parse(&["--ro", "--rw"]).is_err());
     }

@@ -13,6 +13,7 @@ pub(crate) mod edit;
 pub(crate) mod fids;
 pub(crate) mod node;
 pub(crate) mod overlay;
+pub(crate) mod quota;
 pub(crate) mod records;
 pub(crate) mod refusal;
 pub(crate) mod rename;

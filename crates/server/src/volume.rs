@@ -19,13 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use mafs_durable::{Disk, LoggedIndex, LoggedIndexError};
 use mafs_proto::call::{ApplyRequest, StatFsReply};
-use mafs_proto::{ClientId, Clock, CmlRecord, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeName};
+use mafs_proto::{ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeName};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::ServerError;
 use crate::config::ServerConfig;
 use crate::core::clients::Granted;
-use crate::core::{NewContent, Refusal, replies};
+use crate::core::{NewContent, Refusal, quota, replies};
 use crate::store::{ContentStore, SpaceReserve, Storage, VolumeFile, open_index, volume_dir};
 use committer::Job;
 pub(crate) use reads::Reading;
@@ -162,13 +162,30 @@ impl Volume {
         self.shared.release(ticket);
     }
 
-    /// Room on the disk, without what the journal keeps for itself.
+    /// Whether a content of `size` bytes for a file may be within the quota, before it is received. The commit decides
+    /// again: other stores may come first.
+    ///
+    /// # Errors
+    /// `Quota` if not.
+    pub(crate) fn check_quota(&self, fid: Fid, size: u64) -> Result<(), Refusal> {
+        let Some(quota) = self.shared.file.quota_bytes else { return Ok(()) };
+        self.shared.read(|transaction| {
+            let used = transaction.state()?.used_bytes;
+            let replaced = transaction.node(fid).map_or(0, |node| node.used_bytes());
+            quota::check(Some(quota), used, used.saturating_sub(replaced).saturating_add(size))
+        })
+    }
+
+    /// Room on the disk, without what the journal keeps for itself, or in the quota, if that is less.
     pub(crate) fn space(&self) -> Result<StatFsReply, Refusal> {
         let space = self.shared.disk.space();
         let space = space.map_err(|error| Refusal::new(FsError::Io, format!("cannot ask for free space: {error}")))?;
+        let bytes_free = space.bytes_free.saturating_sub(self.shared.reserve.bytes);
+        let quota = self.shared.file.quota_bytes.unwrap_or(u64::MAX);
+        let used = self.shared.read(|transaction| Ok(transaction.state()?.used_bytes))?;
         Ok(StatFsReply {
-            bytes_total: space.bytes_total,
-            bytes_free: space.bytes_free.saturating_sub(self.shared.reserve.bytes),
+            bytes_total: space.bytes_total.min(quota),
+            bytes_free: bytes_free.min(quota.saturating_sub(used)),
             files_total: space.files_total,
             files_free: space.files_free,
         })

@@ -140,11 +140,13 @@ fn volume_commands_say_what_they_did_by_their_exit_code() {
     assert_eq!(code(&volume(&["add", "work"])), 0);
     assert_eq!(code(&volume(&["add", "work"])), 1);
     assert_eq!(code(&volume(&["add", "no/name"])), 2);
-    assert_eq!(code(&volume(&["set", "work", "--ro"])), 0);
+    assert_eq!(code(&volume(&["set", "work", "--ro", "--quota", "10G"])), 0);
+    assert_eq!(code(&volume(&["set", "work", "--quota", "plenty"])), 2);
     let listed = volume(&["list", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(json[1]["name"], "work");
     assert_eq!(json[1]["read_only"], true);
+    assert_eq!(json[1]["quota_bytes"], 10_u64 << 30);
     assert_eq!(json[0]["objects"], 0);
     assert_eq!(code(&volume(&["rm", "work"])), 0);
     assert_eq!(code(&volume(&["rm", "work"])), 6);

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::BootClock;
-use mafs_proto::call::AttachRequest;
+use mafs_proto::call::{AttachRequest, StatFsRequest};
 use mafs_proto::{FsError, VolumeName};
-use mafs_server::{DirStorage, Server, ServerConfig, ServerError, admin};
+use mafs_server::admin::{self, Quota, VolumeChange};
+use mafs_server::{DirStorage, Server, ServerConfig, ServerError};
 use support::{ALICE, BOB, Client, create, noise};
 use tempfile::TempDir;
 
@@ -21,6 +22,8 @@ fn serve(dir: &Path) -> Arc<Server> {
     let storage = DirStorage::open(dir).unwrap();
     Server::open(Arc::new(storage), Arc::new(BootClock), ServerConfig::default()).unwrap()
 }
+
+const READ_ONLY: VolumeChange = VolumeChange { read_only: Some(true), quota: None };
 
 fn volume(name: &str) -> VolumeName {
     VolumeName::new(name).unwrap()
@@ -151,7 +154,7 @@ fn volumes_are_added_listed_changed_and_removed() {
     admin::init(dir.path()).unwrap();
     admin::add_volume(dir.path(), &volume("b")).unwrap();
     assert!(matches!(admin::add_volume(dir.path(), &volume("b")), Err(ServerError::VolumeExists(_))));
-    admin::set_read_only(dir.path(), &volume("b"), true).unwrap();
+    admin::set_volume(dir.path(), &volume("b"), READ_ONLY).unwrap();
     let listed = admin::volumes(dir.path()).unwrap();
     let shown: Vec<_> = listed.iter().map(|v| (v.name.as_str(), v.id, v.read_only, v.objects)).collect();
     assert_eq!(shown, [("b", 2, true, 0), ("home", 1, false, 0)]);
@@ -183,12 +186,38 @@ async fn a_volume_with_files_is_removed_by_force_only() {
 async fn a_read_only_volume_is_read_and_not_changed() {
     let dir = TempDir::new().unwrap();
     admin::init(dir.path()).unwrap();
-    admin::set_read_only(dir.path(), &volume("home"), true).unwrap();
+    admin::set_volume(dir.path(), &volume("home"), READ_ONLY).unwrap();
     let server = serve(dir.path());
     let mut alice = Client::attached(&server, ALICE).await;
     let (root, fid) = (alice.root(), alice.next_fid());
     assert_eq!(alice.apply(create(root, "f", fid)).await.unwrap_err().error, FsError::ReadOnly);
     assert_eq!(alice.lookup(root, "f").await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_quota_refuses_bytes_and_nothing_else() {
+    const QUOTA: u64 = 100_000;
+    let dir = TempDir::new().unwrap();
+    admin::init(dir.path()).unwrap();
+    let change = VolumeChange { quota: Some(Quota::Bytes(QUOTA)), ..VolumeChange::default() };
+    admin::set_volume(dir.path(), &volume("home"), change).unwrap();
+    assert_eq!(admin::volumes(dir.path()).unwrap()[0].quota_bytes, Some(QUOTA));
+    let server = serve(dir.path());
+    let mut alice = Client::attached(&server, ALICE).await;
+    let root = alice.root();
+    let [large, small] = [alice.create(root, "large").await, alice.create(root, "small").await];
+    alice.store(large, 1, noise(1, 60_000)).await.unwrap();
+    let space = alice.call(StatFsRequest).await.unwrap();
+    assert_eq!((space.bytes_total, space.bytes_free), (QUOTA, QUOTA - 60_000));
+    for bytes in [40_001, 10_000_000] {
+        let refused = alice.store(small, 1, noise(2, bytes)).await.unwrap_err();
+        assert_eq!(refused.error, FsError::Quota, "{bytes} bytes");
+        assert!(refused.message.contains("100000 bytes"), "{}", refused.message);
+    }
+    assert_eq!(alice.read(small).await, "", "what was refused has left nothing");
+    alice.store(small, 1, noise(3, 40_000)).await.unwrap();
+    alice.create(root, "an empty one takes no bytes").await;
+    alice.store(large, 2, noise(4, 59_999)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

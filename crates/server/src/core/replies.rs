@@ -11,7 +11,7 @@ use mafs_proto::{ClientId, CmlRecord, FsError, StoreId, Wire};
 
 use super::edit::Effect;
 use super::records::ClientState;
-use super::{ContentId, NewContent, Overlay, Refusal, Transaction, directory, tables};
+use super::{ContentId, NewContent, Overlay, Refusal, Transaction, directory, quota, tables};
 
 /// The most replies kept for one client; one that confirms nothing for so long is refused.
 pub(crate) const REPLIES_MAX: u64 = 65_536;
@@ -40,8 +40,16 @@ pub(crate) struct Applied {
     pub(crate) freed: Vec<ContentId>,
 }
 
-/// Decides a record of `client` on top of what has been decided. `closed` is what a new record is answered if the
-/// volume takes none now; a known one gets its reply even then.
+/// What a volume takes now. A record that has been applied gets its reply whatever this says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Limits {
+    /// What a new record is answered if the volume takes none.
+    pub(crate) closed: Option<Refusal>,
+    /// The most bytes of all files; no record takes them beyond it, and one that makes them fewer is always applied.
+    pub(crate) quota_bytes: Option<u64>,
+}
+
+/// Decides a record of `client` on top of what has been decided, within `limits`.
 ///
 /// # Errors
 /// The refusal; it is not kept, so the same record may be tried again.
@@ -50,16 +58,17 @@ pub(crate) fn decide(
     client: ClientId,
     request: &ApplyRequest,
     content: Option<NewContent>,
-    closed: Option<Refusal>,
+    limits: Limits,
 ) -> Result<Decision, Refusal> {
     let record = &request.record;
     let mut transaction = overlay.begin();
     if let Some(reply) = known(&transaction, client, record)? {
         return Ok(Decision::Known(reply));
     }
-    if let Some(refusal) = closed {
+    if let Some(refusal) = limits.closed {
         return Err(refusal);
     }
+    let used_before = transaction.state()?.used_bytes;
     let mut state = check_new(&transaction, client, &record.id)?;
     confirm(&mut transaction, client, &mut state, request.confirmed_below)?;
     if state.replies >= REPLIES_MAX {
@@ -68,6 +77,7 @@ pub(crate) fn decide(
     let hash = content.as_ref().map(|content| content.hash);
     let effect = directory::perform(&mut transaction, client, record, content)?;
     let mut volume = transaction.state()?;
+    quota::check(limits.quota_bytes, used_before, volume.used_bytes)?;
     volume.change = volume.change.next();
     transaction.put_state(&volume);
     let Effect { directories, objects, freed } = effect;

@@ -4,6 +4,7 @@ mod directory;
 mod exactly_once;
 mod formats;
 mod model;
+mod quota;
 
 use bytes::Bytes;
 use mafs_durable::{Kv, MemoryKv};
@@ -14,7 +15,7 @@ use mafs_proto::{
 };
 
 use super::edit::ContentBody;
-use super::replies::{self, Decision};
+use super::replies::{self, Decision, Limits};
 use super::{NewContent, Overlay, Refusal, clients};
 
 const VOLUME: VolumeId = VolumeId(3);
@@ -76,7 +77,7 @@ impl World {
     }
 
     fn decide(&self, request: &ApplyRequest, bytes: Option<&[u8]>) -> Result<Decision, Refusal> {
-        replies::decide(&self.overlay(), self.client, request, bytes.map(content), None)
+        replies::decide(&self.overlay(), self.client, request, bytes.map(content), Limits::default())
     }
 
     fn create(&mut self, parent: Fid, text: &str) -> Fid {

@@ -72,7 +72,10 @@ async fn receive_spooled(
     size: u64,
     payload: &mut PayloadReader,
 ) -> Result<NewContent, Refusal> {
-    let mut spool: Spool = blocking(|| attached.volume.contents().spool(fid, size))?;
+    let mut spool: Spool = blocking(|| {
+        attached.volume.check_quota(fid, size)?;
+        attached.volume.contents().spool(fid, size)
+    })?;
     let mut segments = SegmentReader::new(size);
     loop {
         let pieces = payload.read_many(SPOOL_BYTES).await.map_err(cut_short)?;

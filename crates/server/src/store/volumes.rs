@@ -21,6 +21,9 @@ pub(crate) struct VolumeFile {
     history: u64,
     /// The volume takes no changes.
     pub(crate) read_only: bool,
+    /// The most bytes its files may have together; `None`: as many as the disk holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) quota_bytes: Option<u64>,
 }
 
 impl VolumeFile {
@@ -67,7 +70,7 @@ pub(crate) fn create_volume(
     index.close().map_err(volume)?;
     let [h0, h1, h2, h3, h4, h5, h6, h7, ..] = random;
     let history = u64::from_be_bytes([h0, h1, h2, h3, h4, h5, h6, h7]);
-    save_volume(&*disk, name, &VolumeFile { id: id.0, history, read_only: false })
+    save_volume(&*disk, name, &VolumeFile { id: id.0, history, read_only: false, quota_bytes: None })
 }
 
 /// Makes `volume.json` durable.

@@ -12,7 +12,7 @@ use super::waiting::{Apply, Waiting};
 use super::{Holder, Shared, Ticket};
 use crate::core::clients::{self, Granted};
 use crate::core::edit::ContentBody;
-use crate::core::replies::{self, Decision};
+use crate::core::replies::{self, Decision, Limits};
 use crate::core::{ContentId, Overlay, Refusal, directory};
 
 /// What is done with the outcome of a commit.
@@ -198,7 +198,8 @@ impl<'s> Group<'s> {
         let read_only = self.shared.file.read_only.then(|| Refusal::from(FsError::ReadOnly));
         let closed = read_only.or_else(|| self.full.refusal(directory::grows(&apply.request.record.op)));
         let content = apply.content.clone();
-        match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, closed) {
+        let limits = Limits { closed, quota_bytes: self.shared.file.quota_bytes };
+        match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, limits) {
             Ok(Decision::Known(reply)) => {
                 self.drop_content(&apply);
                 self.answer(apply.answer, Ok(reply));

@@ -6,7 +6,7 @@ use mafs_proto::{ClientId, CmlRecord, FsError, Incarnation, StoreId};
 
 use super::{CLIENT, ROOT, World, attach, create, make_dir};
 use crate::core::records::ClientState;
-use crate::core::replies::{Decision, REPLIES_MAX, awaited};
+use crate::core::replies::{Decision, Limits, REPLIES_MAX, awaited};
 use crate::core::{Refusal, clients, tables};
 
 #[test]
@@ -150,13 +150,13 @@ fn a_group_decides_each_record_on_top_of_those_before_it() {
     let mut batches = Vec::new();
     for record in [record(1, make_dir(ROOT, "d", dir)), record(2, create(dir, "f", fid))] {
         let request = ApplyRequest { record, confirmed_below: None };
-        let decided = crate::core::replies::decide(&overlay, CLIENT, &request, None, None).unwrap();
+        let decided = crate::core::replies::decide(&overlay, CLIENT, &request, None, Limits::default()).unwrap();
         let Decision::Apply(applied) = decided else { panic!("{decided:?}") };
         overlay.absorb(&applied.batch);
         batches.push(applied.batch);
     }
     let repeated = ApplyRequest { record: record(1, make_dir(ROOT, "d", dir)), confirmed_below: None };
-    let again = crate::core::replies::decide(&overlay, CLIENT, &repeated, None, None).unwrap();
+    let again = crate::core::replies::decide(&overlay, CLIENT, &repeated, None, Limits::default()).unwrap();
     assert!(matches!(again, Decision::Known(_)), "known before it is committed");
     batches.iter().for_each(|batch| world.kv.apply(batch).unwrap());
     assert_eq!(state(&world).replies, 2);
