@@ -19,7 +19,7 @@ use crate::core::Refusal;
 use crate::server::Server;
 use crate::session::Session;
 use crate::volume::Reading;
-use content::ContentReader;
+use content::{ContentReader, Received};
 
 /// What goes back: the body, the payload, and what produces the payload while it is sent.
 struct Answer {
@@ -106,12 +106,12 @@ async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, 
 
 async fn apply(session: &Arc<Session>, request: ApplyRequest, call: &mut IncomingCall) -> Result<Answer, Refusal> {
     let attached = session.attachment()?;
-    let content = content::receive(&attached, &request.record, &mut call.payload).await?;
-    let reply = match content {
-        content::Received::Known(reply) => reply,
-        content::Received::Content(content) => attached.volume.apply(attached.ticket, request, content).await?,
+    let body = match content::receive(&attached, &request.record, &mut call.payload).await {
+        Received::Known(reply) => reply,
+        Received::Content(content) => attached.volume.apply(attached.ticket, request, content).await?,
+        Received::CallEnded(why) => return Err(Refusal::new(FsError::Malformed, why)),
     };
-    Ok(Answer { body: reply, payload: Payload::None, reader: None })
+    Ok(Answer { body, payload: Payload::None, reader: None })
 }
 
 /// An answer without payload.

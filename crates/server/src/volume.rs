@@ -130,12 +130,13 @@ impl Volume {
         self.submit(|answer| Job::GrantFids { ticket, answer }).await
     }
 
-    /// Applies a record exactly once; returns the encoded reply when it is durable.
+    /// Applies a record exactly once; returns the encoded reply when it is durable. A record whose content was refused
+    /// is decided here too, so that those that wait for it learn of it.
     pub(crate) async fn apply(
         &self,
         ticket: Ticket,
         request: ApplyRequest,
-        content: Option<NewContent>,
+        content: Result<Option<NewContent>, Refusal>,
     ) -> Result<Bytes, Refusal> {
         let request = Box::new(request);
         self.submit(|answer| Job::Apply(Apply { ticket, request, content, answer })).await

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use mafs_arpc::Payload;
 use mafs_durable::{Disk, LoggedIndexConfig};
 use mafs_proto::call::{
-    ApplyRequest, AttachRequest, DetachRequest, FetchRequest, GetStatusRequest, GrantFidsRequest, Method, StatFsRequest,
+    ApplyRequest, AttachRequest, DetachRequest, FetchRequest, GetStatusRequest, GrantFidsRequest, Method,
 };
 use mafs_proto::{
-    Base, Call, Class, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FsError, Segment, SegmentReader,
+    Base, Call, Class, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FsError, Segment, SegmentReader, SetAttr,
     SymlinkTarget, VnodeId, VolumeName, Wire,
 };
 use mafs_server::{DirStorage, MemoryStorage, Server, ServerConfig};
@@ -417,6 +417,37 @@ async fn a_record_does_not_wait_for_one_that_was_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_content_that_its_sender_cuts_short_settles_what_waits_for_it_and_one_that_is_given_up_does_not() {
+    let (_, server) = serve();
+    let mut alice = Client::attached(&server, ALICE).await;
+    let root = alice.root();
+    let file = alice.create(root, "f").await;
+    for is_cut_short in [true, false] {
+        let stored = alice.next_record(store(file, Base::Version(DataVersion(1)), 100_000));
+        let mode = CmlOp::SetAttr { fid: file, set: SetAttr { uid: Some(7), ..SetAttr::default() } };
+        let mut changed = alice.next_record(mode);
+        changed.depends_on = vec![stored.id];
+        let (mut writer, payload) = Payload::stream();
+        writer.write([header(100_000), noise(1, 50_000)].concat().into()).await.unwrap();
+        let sending = tokio::time::timeout(Duration::from_secs(1), alice.apply_with(stored.clone(), payload));
+        if is_cut_short {
+            writer.abort("the disk of the client failed");
+            let (stored, changed) = tokio::join!(sending, alice.apply_with(changed, Payload::None));
+            assert_eq!(stored.unwrap().unwrap_err().error, FsError::Malformed);
+            changed.unwrap();
+        } else {
+            let again = async {
+                assert!(sending.await.is_err(), "it was given up");
+                settle().await;
+                alice.apply_with(stored, whole(&noise(1, 100_000))).await.unwrap().change
+            };
+            let (stored, changed) = tokio::join!(again, alice.apply_with(changed, Payload::None));
+            assert!(stored < changed.unwrap().change, "the order is kept");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_record_waits_for_ever() {
     let (storage, server) = serve();
     let mut alice = Client::attached(&server, ALICE).await;
@@ -464,31 +495,6 @@ async fn checkpoints_are_written_while_mutations_go_on() {
     let server = open(&storage.crash(1));
     let alice = Client::attached(&server, ALICE).await;
     assert_eq!(alice.call(GetStatusRequest { fids: vec![root] }).await.unwrap().objects[0].status.size, 300);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_full_disk_refuses_growth_and_works_again_when_there_is_room() {
-    let storage = MemoryStorage::new(1);
-    let config = ServerConfig::default().with_space_reserve_bytes(1_000_000);
-    storage.memory_disk().set_capacity(4_000_000);
-    let server = Server::open(Arc::new(storage.clone()), TestClock::start(), config).unwrap();
-    let mut alice = Client::attached(&server, ALICE).await;
-    let root = alice.root();
-    let (full, small) = (alice.create(root, "full").await, alice.create(root, "small").await);
-    let refused = alice.store(full, 1, noise(1, 3_900_000)).await.unwrap_err();
-    assert_eq!(refused.error, FsError::NoSpace, "the reserve is kept");
-    alice.store(full, 1, noise(1, 2_000_000)).await.unwrap();
-    assert_eq!(alice.store(small, 1, noise(1, 1_500_000)).await.unwrap_err().error, FsError::NoSpace);
-    storage.memory_disk().set_capacity(2_900_000);
-    assert_eq!(alice.store(small, 1, noise(1, 10)).await.unwrap_err().error, FsError::NoSpace);
-    let fid = alice.next_fid();
-    assert_eq!(alice.apply(create(root, "new", fid)).await.unwrap_err().error, FsError::NoSpace);
-    assert_eq!(alice.call(StatFsRequest).await.unwrap().bytes_free, 0);
-    alice.apply(CmlOp::Remove { parent: root, name: name("full"), fid: full }).await.unwrap();
-    settle().await;
-    write_back(&storage);
-    alice.store(small, 1, noise(1, 1_500_000)).await.unwrap();
-    assert!(alice.read(small).await == noise(1, 1_500_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -577,14 +583,6 @@ async fn more_fids_are_granted_when_asked_for() {
     assert!(!first.contains(more.first()));
     let root = alice.root();
     alice.apply(create(root, "f", more.take().unwrap())).await.unwrap();
-}
-
-/// What a real file system does in the background: only then the room of removed files is free.
-fn write_back(storage: &MemoryStorage) {
-    let disk = storage.memory_disk();
-    for shard in disk.list(CONTENT).unwrap() {
-        disk.sync_dir(&format!("{CONTENT}/{shard}")).unwrap();
-    }
 }
 
 /// Content files on the disk, spools included.

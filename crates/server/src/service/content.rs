@@ -24,31 +24,55 @@ const SPOOL_BYTES: usize = 512 * 1024;
 pub(super) enum Received {
     /// The record has been applied before; this was the reply, and its payload is not wanted again.
     Known(Bytes),
-    /// A record without content, or with this one.
-    Content(Option<NewContent>),
+    /// A record without content, with this one, or with one that is refused, and the record with it.
+    Content(Result<Option<NewContent>, Refusal>),
+    /// The call has ended, so nobody gets an answer and the record may come again: it is not decided.
+    CallEnded(String),
 }
 
 /// Takes the content that belongs to a record. The payload of a record without content is not looked at.
-pub(super) async fn receive(
-    attached: &Attachment,
-    record: &CmlRecord,
-    payload: &mut PayloadReader,
-) -> Result<Received, Refusal> {
-    let CmlOp::Store { fid, size, .. } = record.op else { return Ok(Received::Content(None)) };
-    if let Some(reply) = blocking(|| attached.volume.known(attached.ticket, record))? {
-        return Ok(Received::Known(reply));
+pub(super) async fn receive(attached: &Attachment, record: &CmlRecord, payload: &mut PayloadReader) -> Received {
+    let CmlOp::Store { fid, size, .. } = record.op else { return Received::Content(Ok(None)) };
+    match blocking(|| attached.volume.known(attached.ticket, record)) {
+        Ok(None) => {}
+        Ok(Some(reply)) => return Received::Known(reply),
+        Err(refusal) => return Received::Content(Err(refusal)),
     }
     let content = match size {
-        0..=INLINE_BYTES_MAX => receive_inline(size, payload).await?,
-        _ => receive_spooled(attached, fid, size, payload).await?,
+        0..=INLINE_BYTES_MAX => receive_inline(size, payload).await,
+        _ => receive_spooled(attached, fid, size, payload).await,
     };
-    Ok(Received::Content(Some(content)))
+    match content {
+        Ok(content) => Received::Content(Ok(Some(content))),
+        Err(NotReceived::Refused(refusal)) => Received::Content(Err(refusal)),
+        Err(NotReceived::CallEnded(why)) => Received::CallEnded(why),
+    }
 }
 
-async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewContent, Refusal> {
+enum NotReceived {
+    Refused(Refusal),
+    CallEnded(String),
+}
+
+impl From<Refusal> for NotReceived {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<PayloadError> for NotReceived {
+    fn from(error: PayloadError) -> Self {
+        match error {
+            PayloadError::Aborted(_) => Self::Refused(Refusal::new(FsError::Malformed, error.to_string())),
+            PayloadError::CallEnded(_) => Self::CallEnded(error.to_string()),
+        }
+    }
+}
+
+async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewContent, NotReceived> {
     let mut segments = SegmentReader::new(size);
     let mut content = BytesMut::new();
-    while let Some(mut piece) = payload.read().await.map_err(cut_short)? {
+    while let Some(mut piece) = payload.read().await? {
         while let Some(part) = segments.next(&mut piece).map_err(|_| wrong_size(size))? {
             match part {
                 // No more than `size`, which is small: the reader has looked.
@@ -60,7 +84,7 @@ async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewCon
         }
     }
     if !segments.is_whole() {
-        return Err(wrong_size(size));
+        return Err(wrong_size(size).into());
     }
     let bytes = content.freeze();
     Ok(NewContent { size, hash: ContentHash::of(&bytes), body: ContentBody::Bytes(bytes) })
@@ -71,16 +95,16 @@ async fn receive_spooled(
     fid: Fid,
     size: u64,
     payload: &mut PayloadReader,
-) -> Result<NewContent, Refusal> {
+) -> Result<NewContent, NotReceived> {
     let mut spool: Spool = blocking(|| {
         attached.volume.check_quota(fid, size)?;
         attached.volume.contents().spool(fid, size)
     })?;
     let mut segments = SegmentReader::new(size);
     loop {
-        let pieces = payload.read_many(SPOOL_BYTES).await.map_err(cut_short)?;
+        let pieces = payload.read_many(SPOOL_BYTES).await?;
         if pieces.is_empty() {
-            return blocking(|| spool.finish());
+            return Ok(blocking(|| spool.finish())?);
         }
         blocking(|| pieces.into_iter().try_for_each(|piece| spool_piece(&mut spool, &mut segments, size, piece)))?;
     }
@@ -91,10 +115,6 @@ fn spool_piece(spool: &mut Spool, segments: &mut SegmentReader, size: u64, mut p
         spool.take(&part)?;
     }
     Ok(())
-}
-
-fn cut_short(error: PayloadError) -> Refusal {
-    Refusal::new(FsError::Malformed, error.to_string())
 }
 
 fn wrong_size(size: u64) -> Refusal {

@@ -180,7 +180,11 @@ impl<'s> Group<'s> {
             self.drop_content(&apply);
             return self.answer(apply.answer, Err(refusal));
         }
-        match replies::awaited(&self.overlay, &apply.request, |id| self.waiting.is_refused(id)) {
+        let awaited = match apply.content {
+            Ok(_) => replies::awaited(&self.overlay, &apply.request, |id| self.waiting.is_refused(id)),
+            Err(_) => Ok(None),
+        };
+        match awaited {
             Ok(None) => self.apply(apply),
             Ok(Some(_)) => match until {
                 Some(until) => self.waiting.put_back(apply, until),
@@ -195,9 +199,13 @@ impl<'s> Group<'s> {
     }
 
     fn apply(&mut self, apply: Apply) {
-        let read_only = self.shared.file.read_only.then(|| Refusal::from(FsError::ReadOnly));
-        let closed = read_only.or_else(|| self.full.refusal(directory::grows(&apply.request.record.op)));
-        let content = apply.content.clone();
+        let (content, not_taken) = match apply.content.clone() {
+            Ok(content) => (content, None),
+            Err(refusal) => (None, Some(refusal)),
+        };
+        let read_only = || self.shared.file.read_only.then(|| Refusal::from(FsError::ReadOnly));
+        let full = || self.full.refusal(directory::grows(&apply.request.record.op));
+        let closed = not_taken.or_else(read_only).or_else(full);
         let limits = Limits { closed, quota_bytes: self.shared.file.quota_bytes };
         match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, limits) {
             Ok(Decision::Known(reply)) => {
@@ -242,7 +250,7 @@ impl<'s> Group<'s> {
 
 /// The content file that a store brought, if it brought one.
 fn content_file(apply: &Apply) -> Option<ContentId> {
-    match apply.content.as_ref()?.body {
+    match apply.content.as_ref().ok()?.as_ref()?.body {
         ContentBody::Bytes(_) => None,
         ContentBody::File(serial) => Some(ContentId { fid: apply.request.record.op.fid(), serial }),
     }

@@ -12,7 +12,7 @@ use mafs_proto::{Instant, StoreId};
 
 use super::Ticket;
 use super::committer::Answer;
-use crate::core::NewContent;
+use crate::core::{NewContent, Refusal};
 
 /// Records that may wait; with contents of up to 16 KB in memory.
 const PARKED_MAX: usize = 256;
@@ -27,7 +27,8 @@ const REFUSED_MAX: usize = 4096;
 pub(super) struct Apply {
     pub(super) ticket: Ticket,
     pub(super) request: Box<ApplyRequest>,
-    pub(super) content: Option<NewContent>,
+    /// What a Store brought, or why it was not taken.
+    pub(super) content: Result<Option<NewContent>, Refusal>,
     pub(super) answer: Answer<Bytes>,
 }
 
