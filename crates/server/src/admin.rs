@@ -160,7 +160,7 @@ fn add(storage: &dyn Storage, identity: &mut Identity, name: &VolumeName, now: T
 
 fn open_existing(path: &Path) -> Result<(DirStorage, Identity), ServerError> {
     let missing = || ServerError::NotInitialised { path: path.to_owned() };
-    if !path.is_dir() {
+    if !path.try_exists().map_err(|source| ServerError::io(format!("look at {}", path.display()), source))? {
         return Err(missing());
     }
     let storage = DirStorage::open(path)?;

@@ -46,7 +46,7 @@ enum Command {
 struct RunArgs {
     #[command(flatten)]
     data: DataArg,
-    /// Where to listen: IP:PORT, HOST:PORT or unix:/PATH; may be given several times.
+    /// Where to listen: IP:PORT, HOST:PORT, unix:/PATH, or PORT for 127.0.0.1:PORT; may be given several times.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6237")]
     listen: Vec<ListenAddress>,
     /// Also listen where other machines can connect, although the connection is not encrypted yet.
@@ -65,8 +65,8 @@ struct DataArg {
 enum VolumeCommand {
     /// Add an empty volume.
     Add {
-        /// 1 to 64 of A-Z a-z 0-9 . _ -
-        #[arg(value_parser = VolumeName::new)]
+        /// 1 to 64 of A-Z a-z 0-9 . _ -, no dot first.
+        #[arg(value_parser = volume_name)]
         name: VolumeName,
         /// The most bytes its files may have together, such as 10G; `none`: as many as the disk holds.
         #[arg(long, value_name = "SIZE", value_parser = parse_quota, default_value = "none")]
@@ -82,7 +82,7 @@ enum VolumeCommand {
     #[command(group = clap::ArgGroup::new("change").required(true).multiple(true))]
     Set {
         /// The volume.
-        #[arg(value_parser = VolumeName::new)]
+        #[arg(value_parser = volume_name)]
         name: VolumeName,
         /// Take no changes.
         #[arg(long, group = "change", conflicts_with = "rw")]
@@ -97,7 +97,7 @@ enum VolumeCommand {
     /// Remove a volume with everything in it.
     Rm {
         /// The volume.
-        #[arg(value_parser = VolumeName::new)]
+        #[arg(value_parser = volume_name)]
         name: VolumeName,
         /// Also if it is not empty or cannot be opened.
         #[arg(long)]
@@ -114,7 +114,7 @@ pub fn main() -> ExitCode {
     match cli.execute() {
         Ok(code) => code,
         Err(error) => {
-            report(&error, cli.verbose);
+            cli.report(&error);
             ExitCode::from(exit_code(&error))
         }
     }
@@ -136,6 +136,41 @@ impl Cli {
             Command::Volume { data, command } => command.execute(&data.dir()?),
         }
     }
+
+    /// One line; with `-v` the chain of causes below it.
+    fn report(&self, error: &ServerError) {
+        let mut stderr = std::io::stderr();
+        let place = self.place_of(error).map(|dir| format!("{}: ", dir.display())).unwrap_or_default();
+        let _ = writeln!(stderr, "mafs-server: {place}{error}");
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause.filter(|_| self.verbose) {
+            let _ = writeln!(stderr, "  caused by: {error}");
+            cause = error.source();
+        }
+    }
+
+    /// The data directory, for errors about something in it that do not name it.
+    fn place_of(&self, error: &ServerError) -> Option<PathBuf> {
+        let is_inside = matches!(
+            error,
+            ServerError::Format { .. }
+                | ServerError::Damaged { .. }
+                | ServerError::Volume { .. }
+                | ServerError::NoVolume(_)
+                | ServerError::VolumeExists(_)
+                | ServerError::VolumeNotEmpty { .. }
+        );
+        let dir = || match &self.command {
+            Command::Init { dir } => Some(dir.clone()),
+            Command::Run(RunArgs { data, .. }) | Command::Volume { data, .. } => data.dir().ok(),
+        };
+        is_inside.then(dir)?
+    }
+}
+
+fn volume_name(text: &str) -> Result<VolumeName, String> {
+    let allowed = |_| "the name of a volume has 1 to 64 of A-Z a-z 0-9 . _ - and no dot first".to_owned();
+    VolumeName::new(text).map_err(allowed)
 }
 
 impl DataArg {
@@ -210,17 +245,6 @@ fn start_log(verbose: bool) {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
 }
 
-/// One line; with `-v` the chain of causes below it.
-fn report(error: &ServerError, verbose: bool) {
-    let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "mafs-server: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause.filter(|_| verbose) {
-        let _ = writeln!(stderr, "  caused by: {error}");
-        cause = error.source();
-    }
-}
-
 const DAMAGE_FOUND: u8 = 8;
 
 fn exit_code(error: &ServerError) -> u8 {
@@ -230,6 +254,7 @@ fn exit_code(error: &ServerError) -> u8 {
         ServerError::Damaged { .. } | ServerError::Volume { .. } => DAMAGE_FOUND,
         ServerError::InUse { .. } => 75,
         ServerError::NotDataDirectory { .. }
+        | ServerError::NotDirectory { .. }
         | ServerError::Initialised { .. }
         | ServerError::Format { .. }
         | ServerError::VolumeExists(_)

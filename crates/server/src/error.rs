@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use mafs_durable::LoggedIndexError;
+use mafs_durable::{KvError, LoggedIndexError};
 use mafs_proto::VolumeName;
 
 /// The error of everything that is not a call of a client. Each is one line: what failed, on what, what to do.
@@ -24,8 +24,14 @@ pub enum ServerError {
         /// Something in it.
         found: OsString,
     },
+    /// There is something else than a directory.
+    #[error("{} is not a directory: choose another path", path.display())]
+    NotDirectory {
+        /// What is there.
+        path: PathBuf,
+    },
     /// There is a data directory already.
-    #[error("{} is a mafs data directory already", path.display())]
+    #[error("{0} is a mafs data directory already: serve it with `mafs-server run --data {0}`", path.display())]
     Initialised {
         /// The directory.
         path: PathBuf,
@@ -56,7 +62,7 @@ pub enum ServerError {
         why: String,
     },
     /// A volume's journal or index cannot be opened.
-    #[error("the volume {name} cannot be opened: {source}")]
+    #[error("the volume {name} cannot be opened: {source}{}", volume_advice(source))]
     Volume {
         /// The volume.
         name: VolumeName,
@@ -67,7 +73,7 @@ pub enum ServerError {
     #[error("there is no volume {0}: `mafs-server volume list` shows those that are")]
     NoVolume(VolumeName),
     /// A volume has this name already.
-    #[error("the volume {0} exists already")]
+    #[error("the volume {0} exists already: choose another name")]
     VolumeExists(VolumeName),
     /// The volume to be removed is not empty.
     #[error("the volume {name} holds {objects} files and directories: remove it with --force")]
@@ -78,7 +84,7 @@ pub enum ServerError {
         objects: u64,
     },
     /// An address that nobody can listen on.
-    #[error("{address:?} is no address to listen on: {why}")]
+    #[error("{address:?} is no address to listen on: {why}: write 127.0.0.1:6237 or unix:/PATH, for example")]
     BadAddress {
         /// As given.
         address: String,
@@ -95,7 +101,7 @@ pub enum ServerError {
         address: String,
     },
     /// The disk or the network failed.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {source}{}", io_advice(source))]
     Io {
         /// What was tried.
         what: String,
@@ -107,5 +113,28 @@ pub enum ServerError {
 impl ServerError {
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
+    }
+}
+
+/// What helps against a failure of the disk or the network, if anything is certain to.
+fn io_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => ": run mafs-server as a user who may",
+        io::ErrorKind::AddrInUse => ": stop who has it, or choose another with --listen",
+        io::ErrorKind::AddrNotAvailable => ": choose an address of this machine",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ": free some space",
+        _ => "",
+    }
+}
+
+fn volume_advice(error: &LoggedIndexError) -> &'static str {
+    match error {
+        LoggedIndexError::Damaged { .. }
+        | LoggedIndexError::Malformed { .. }
+        | LoggedIndexError::Unrecoverable { .. }
+        | LoggedIndexError::Shortened { .. }
+        | LoggedIndexError::Index(KvError::Damaged(_)) => ": restore it from a backup",
+        LoggedIndexError::Io(error) | LoggedIndexError::Index(KvError::Io(error)) => io_advice(error),
+        LoggedIndexError::Poisoned | LoggedIndexError::Refused(_) | LoggedIndexError::Gone { .. } => "",
     }
 }

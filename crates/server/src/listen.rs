@@ -1,7 +1,7 @@
 //! Where the server listens. Only where nobody else can hear, until the wire is encrypted.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use crate::ServerError;
 /// The port of mafs.
 pub const DEFAULT_PORT: u16 = 6237;
 
-/// An address to listen on: `IP`, `IP:PORT`, `HOST:PORT`, `[IPv6]:PORT` or `unix:/PATH`.
+/// An address to listen on: `IP`, `IP:PORT`, `HOST:PORT`, `[IPv6]:PORT`, `unix:/PATH`, or `PORT` for 127.0.0.1:PORT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListenAddress {
     /// TCP; port 0 means any that is free.
@@ -34,10 +34,16 @@ impl ListenAddress {
     /// Starts to listen; must be called in a tokio runtime. An address that others can reach needs `insecure`.
     ///
     /// # Errors
-    /// `NotLoopback` without `insecure`, or what the system says.
+    /// `NotLoopback` without `insecure`, `BadAddress` if a socket's directory is missing, or what the system says.
     pub async fn bind(&self, insecure: bool) -> Result<Listener, ServerError> {
         if !self.is_local() && !insecure {
             return Err(ServerError::NotLoopback { address: self.to_string() });
+        }
+        if let Self::Unix(path) = self
+            && path.parent().is_some_and(|parent| !parent.is_dir())
+        {
+            let why = "the directory of the socket does not exist".to_owned();
+            return Err(ServerError::BadAddress { address: self.to_string(), why });
         }
         let listener = match self {
             Self::Tcp(address) => Listener::bind_tcp(*address).await,
@@ -59,6 +65,11 @@ impl FromStr for ListenAddress {
             } else {
                 Err(bad("the path of a socket begins with /"))
             };
+        }
+        // The resolver would take a number for the 32 bits of an IPv4 address.
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let port = text.parse().map_err(|_| bad("a port is at most 65535"))?;
+            return Ok(Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port))));
         }
         if let Ok(address) = text.parse() {
             return Ok(Self::Tcp(address));
@@ -102,6 +113,12 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_a_port_of_this_machine() {
+        assert_eq!(parse("7721").to_string(), "127.0.0.1:7721");
+        assert_eq!(parse("0").to_string(), "127.0.0.1:0");
+    }
+
+    #[test]
     fn only_loopback_and_unix_sockets_are_local() {
         for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "unix:/x"] {
             assert!(parse(local).is_local(), "{local}");
@@ -113,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for bad in ["", "unix:", "unix:relative", "1.2.3.4:99999", "a b:1"] {
+        for bad in ["", "65536", "unix:", "unix:relative", "1.2.3.4:99999", "a b:1"] {
             assert!(bad.parse::<ListenAddress>().is_err(), "{bad:?}");
         }
     }

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -152,4 +153,93 @@ fn volume_commands_say_what_they_did_by_their_exit_code() {
     assert_eq!(code(&volume(&["rm", "work"])), 6);
     assert_eq!(code(&volume(&[])), 2);
     assert_eq!(code(&run(&["frobnicate"])), 2);
+}
+
+/// Runs it, and checks the exit code and that one line says all of `parts`.
+fn check_message(args: &[&str], expected: i32, parts: &[&str]) {
+    let output = run(args);
+    let message = stderr(&output);
+    assert_eq!(code(&output), expected, "{args:?}: {message}");
+    let told = message.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(told, "{args:?}: {parts:?} expected in: {message}");
+}
+
+#[tokio::test]
+async fn a_number_to_listen_on_is_a_port_of_this_machine() {
+    let dir = TempDir::new().unwrap();
+    let (server, address) = Running::start(&dir.path().join("data"), "0");
+    assert!(address.starts_with("127.0.0.1:"), "{address}");
+    assert_eq!(server.terminate(), 0);
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_on_is_told_with_one_that_can() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let listen = |address: &str, code, parts: &[&str]| {
+        check_message(&["run", "--data", data.to_str().unwrap(), "--listen", address], code, parts);
+    };
+    listen("77211", 2, &["77211", "at most 65535", "127.0.0.1:6237"]);
+    listen("", 2, &["127.0.0.1:6237"]);
+    listen("unix:socket", 2, &["unix:socket", "begins with /", "unix:/PATH"]);
+    listen("unix:/nowhere/socket", 2, &["unix:/nowhere/socket", "directory of the socket does not exist"]);
+    listen("192.0.2.1:1", 2, &["192.0.2.1:1", "not encrypted", "--insecure"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    listen(&taken, 1, &[&taken, "in use", "--listen"]);
+}
+
+#[test]
+fn a_volume_name_that_is_not_allowed_is_told_with_those_that_are() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    assert_eq!(code(&run(&["init", data])), 0);
+    for name in ["../x", "a b", "", ".hidden", "no/name", &"x".repeat(65)] {
+        check_message(&["volume", "--data", data, "add", name], 2, &["1 to 64 of A-Z a-z 0-9 . _ -", "no dot first"]);
+    }
+    check_message(&["volume", "--data", data, "add", "home"], 1, &[data, "home exists", "another name"]);
+    check_message(&["volume", "--data", data, "rm", "work"], 6, &[data, "no volume work", "volume list"]);
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_used_is_told_with_what_to_do() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let each = |data: &str, code, parts: &[&str]| {
+        check_message(&["run", "--data", data, "--listen", "0"], code, parts);
+        check_message(&["volume", "--data", data, "list"], code, parts);
+    };
+    fs::write(at("file"), "").unwrap();
+    each(&at("file"), 1, &[&at("file"), "not a directory", "choose another"]);
+    fs::create_dir(at("foreign")).unwrap();
+    fs::write(at("foreign/thesis"), "").unwrap();
+    each(&at("foreign"), 1, &[&at("foreign"), "not a mafs data directory", "thesis", "choose another"]);
+    check_message(&["volume", "--data", &at("missing"), "list"], 6, &[&at("missing"), "mafs-server init"]);
+
+    let data = at("data");
+    assert_eq!(code(&run(&["init", &data])), 0);
+    check_message(&["init", &data], 1, &[&data, "already", "mafs-server run --data"]);
+    let identity = fs::read_to_string(at("data/server.json")).unwrap();
+    fs::write(at("data/server.json"), identity.replace("\"format\": 1", "\"format\": 9")).unwrap();
+    each(&data, 1, &[&data, "format 9", "knows 1", "version that wrote it"]);
+    fs::write(at("data/server.json"), "rubbish").unwrap();
+    each(&data, 8, &[&data, "server.json is damaged", "backup"]);
+}
+
+#[test]
+fn a_damaged_volume_is_told_with_what_to_do() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().to_str().unwrap();
+    assert_eq!(code(&run(&["init", data])), 0);
+    let journal = dir.path().join("volumes/home/journal");
+    let segment = fs::read_dir(journal).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[60] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    check_message(&["volume", "--data", data, "rm", "home"], 8, &[data, "home", "damaged", "byte 28", "backup"]);
+    let listed = run(&["volume", "--data", data, "list"]);
+    assert_eq!(code(&listed), 8);
+    let table = String::from_utf8(listed.stdout).unwrap();
+    assert!(table.lines().any(|line| line.starts_with("home") && line.contains("backup")), "{table}");
 }

@@ -32,9 +32,13 @@ impl DirStorage {
     /// Opens a data directory, or a directory that can become one: missing (it is made, for its owner only), or empty.
     ///
     /// # Errors
-    /// `InUse` if another process has it, `NotDataDirectory` if it holds something else, or what the disk says.
+    /// `InUse` if another process has it, `NotDataDirectory` if it holds something else, `NotDirectory` if it is none,
+    /// or what the disk says.
     pub fn open(path: &Path) -> Result<Self, ServerError> {
         let failed = |source| ServerError::io(format!("open the data directory {}", path.display()), source);
+        if path.exists() && !path.is_dir() {
+            return Err(ServerError::NotDirectory { path: path.to_owned() });
+        }
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         refuse_foreign(path)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK_FILE));
