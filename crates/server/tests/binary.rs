@@ -130,6 +130,21 @@ fn other_machines_are_kept_out_until_the_wire_is_encrypted() {
 }
 
 #[test]
+fn a_server_that_others_can_reach_says_what_that_means() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let mut child = command(&["run", "--data", data.to_str().unwrap(), "--listen", "0.0.0.0:0", "--insecure"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let said: Vec<String> = lines.map(Result::unwrap).take_while(|line| !line.contains("listening on")).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(said.iter().any(|line| line.contains("as any user") && line.contains("not encrypted")), "{said:?}");
+}
+
+#[test]
 fn volume_commands_say_what_they_did_by_their_exit_code() {
     let dir = TempDir::new().unwrap();
     let data = dir.path().join("data");

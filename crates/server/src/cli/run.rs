@@ -33,6 +33,12 @@ async fn serve(data: &Path, addresses: &[ListenAddress], insecure: bool) -> Resu
     let server = Server::open(Arc::new(storage), Arc::new(BootClock), ServerConfig::default())?;
     let mut serving = JoinSet::new();
     for (address, listener) in listeners {
+        if !address.is_local() {
+            tracing::warn!(
+                "{address}: whoever can connect can read and change everything, as any user: \
+                 the connection is not encrypted, and the user ids that clients name are trusted"
+            );
+        }
         match listener.local_address() {
             Some(bound) => tracing::info!("listening on {bound}"),
             None => tracing::info!("listening on {address}"),
