@@ -2,7 +2,7 @@
 
 use crate::{
     ChangeNumber, ClientId, CmlRecord, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
-    Incarnation, Name, Object, ServerEpoch, ServerId, StoreId, VolumeName, Wire,
+    Incarnation, Name, Object, ServerEpoch, ServerId, StoreId, VolumeName, Wire, Xattrs,
 };
 
 /// A request with its method and the type of its reply.
@@ -35,11 +35,13 @@ pub enum Method {
     Apply = 8,
     /// [`StatFsRequest`].
     StatFs = 9,
+    /// [`GetXattrsRequest`].
+    GetXattrs = 10,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Attach,
         Self::Detach,
         Self::GrantFids,
@@ -49,6 +51,7 @@ impl Method {
         Self::Fetch,
         Self::Apply,
         Self::StatFs,
+        Self::GetXattrs,
     ];
 
     /// The number on the wire.
@@ -259,6 +262,22 @@ pub struct StatFsReply {
     pub files_free: u64,
 }
 
+/// Asks for all extended attributes of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GetXattrsRequest {
+    /// The object.
+    pub fid: Fid,
+}
+
+/// Answers [`GetXattrsRequest`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GetXattrsReply {
+    /// The object; its status says which version of the attributes this is.
+    pub object: Object,
+    /// The attributes.
+    pub xattrs: Xattrs,
+}
+
 /// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorDetail {
@@ -285,4 +304,5 @@ calls! {
     FetchRequest => Fetch, FetchReply;
     ApplyRequest => Apply, ApplyReply;
     StatFsRequest => StatFs, StatFsReply;
+    GetXattrsRequest => GetXattrs, GetXattrsReply;
 }

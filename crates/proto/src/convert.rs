@@ -5,6 +5,7 @@ mod nouns;
 mod records;
 #[cfg(test)]
 mod tests;
+mod xattrs;
 
 use bytes::Bytes;
 use prost::Message;

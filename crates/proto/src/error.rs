@@ -98,6 +98,8 @@ fs_errors! {
     VersionGone = 29 "that version of the file is gone";
     /// The server is going down.
     ShuttingDown = 30 "the server is shutting down";
+    /// The object has no extended attribute of that name.
+    NoXattr = 31 "no such extended attribute";
 }
 
 #[cfg(test)]

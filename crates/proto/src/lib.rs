@@ -20,6 +20,7 @@ mod size;
 mod status;
 mod time;
 mod version;
+mod xattr;
 
 pub use call::{Call, Method};
 pub use class::Class;
@@ -37,6 +38,7 @@ pub use size::{InvalidSize, parse_size};
 pub use status::{Entry, Kind, Mode, Object, Status};
 pub use time::{Clock, Instant, Timestamp};
 pub use version::{ChangeNumber, DataVersion, StatusVersion};
+pub use xattr::{XattrMode, XattrName, XattrValue, Xattrs};
 
 /// The largest file: what a signed 64-bit offset can reach, as on Linux.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;

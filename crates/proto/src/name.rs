@@ -85,13 +85,7 @@ impl SymlinkTarget {
     /// # Errors
     /// [`InvalidName`] says which rule `bytes` breaks.
     pub fn new(bytes: impl Into<Bytes>) -> Result<Self, InvalidName> {
-        let bytes = bytes.into();
-        match &bytes[..] {
-            [] => Err(InvalidName::Empty),
-            long if long.len() > Self::BYTES_MAX => Err(InvalidName::TooLong { limit: Self::BYTES_MAX }),
-            good if good.contains(&0) => Err(InvalidName::Byte(0)),
-            _ => Ok(Self(bytes)),
-        }
+        without_nul(bytes.into(), Self::BYTES_MAX).map(Self)
     }
 
     /// The bytes of the target.
@@ -102,6 +96,16 @@ impl SymlinkTarget {
 
     pub(crate) fn to_bytes(&self) -> Bytes {
         self.0.clone()
+    }
+}
+
+/// Checks what may hold any byte but NUL: 1 to `limit` bytes.
+pub(crate) fn without_nul(bytes: Bytes, limit: usize) -> Result<Bytes, InvalidName> {
+    match &bytes[..] {
+        [] => Err(InvalidName::Empty),
+        long if long.len() > limit => Err(InvalidName::TooLong { limit }),
+        good if good.contains(&0) => Err(InvalidName::Byte(0)),
+        _ => Ok(bytes),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Mutations: the records of the modify log, the same on disk and on the wire.
 
-use crate::{Class, DataVersion, Fid, Kind, Mode, Name, StoreId, SymlinkTarget, Timestamp};
+use crate::{
+    Class, DataVersion, Fid, Kind, Mode, Name, StoreId, SymlinkTarget, Timestamp, XattrMode, XattrName, XattrValue,
+};
 
 /// One mutation with everything that is needed to apply it exactly once, at any time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,6 +117,24 @@ pub enum CmlOp {
         /// What changes.
         set: SetAttr,
     },
+    /// Sets an extended attribute.
+    SetXattr {
+        /// The object.
+        fid: Fid,
+        /// The attribute.
+        name: XattrName,
+        /// Its new value.
+        value: XattrValue,
+        /// Whether it may exist.
+        mode: XattrMode,
+    },
+    /// Removes an extended attribute.
+    RemoveXattr {
+        /// The object.
+        fid: Fid,
+        /// The attribute; it must exist.
+        name: XattrName,
+    },
     /// Replaces the whole content of a file; it comes as payload.
     Store {
         /// The file.
@@ -141,7 +161,9 @@ impl CmlOp {
             | Self::Remove { .. }
             | Self::RemoveDir { .. }
             | Self::Rename { .. }
-            | Self::SetAttr { .. } => Class::Metadata,
+            | Self::SetAttr { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. } => Class::Metadata,
         }
     }
 
@@ -157,6 +179,8 @@ impl CmlOp {
             | Self::RemoveDir { fid, .. }
             | Self::Rename { fid, .. }
             | Self::SetAttr { fid, .. }
+            | Self::SetXattr { fid, .. }
+            | Self::RemoveXattr { fid, .. }
             | Self::Store { fid, .. } => *fid,
         }
     }

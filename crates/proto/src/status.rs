@@ -75,6 +75,9 @@ pub struct Status {
     pub data_version: DataVersion,
     /// Counts changes of this status.
     pub status_version: StatusVersion,
+    /// The change of status that last changed the extended attributes; `None`: there are none. Equality decides whether
+    /// cached ones are current.
+    pub xattrs: Option<StatusVersion>,
 }
 
 /// An object as clients cache it: fid, status, and the target of a symlink.

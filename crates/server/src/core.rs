@@ -21,6 +21,7 @@ pub(crate) mod replies;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
+mod xattrs;
 
 pub(crate) use edit::NewContent;
 pub(crate) use node::{Content, ContentId, ContentSerial, Node, Place};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
     ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest,
-    GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, StatFsRequest,
+    GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Segment, Wire};
 
@@ -80,6 +80,11 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         }
         Method::Fetch => fetch(session, FetchRequest::decode(body)?).await,
         Method::Apply => apply(session, ApplyRequest::decode(body)?, call).await,
+        Method::GetXattrs => {
+            let request = GetXattrsRequest::decode(body)?;
+            let volume = session.attachment()?.volume;
+            reply(blocking(|| volume.xattrs(request.fid))?)
+        }
         Method::StatFs => {
             StatFsRequest::decode(body)?;
             let volume = session.attachment()?.volume;

@@ -9,15 +9,15 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_arpc::Payload;
-use mafs_proto::call::ApplyReply;
+use mafs_proto::call::{ApplyReply, GetXattrsRequest};
 use mafs_proto::{
     Base, CmlOp, CmlRecord, DataVersion, Fid, FidRange, Incarnation, Kind, Mode, Object, RenameMode, SetAttr, StoreId,
-    VolumeId,
+    VolumeId, XattrMode, XattrName, XattrValue, Xattrs,
 };
 use mafs_server::{MemoryStorage, Server};
 use support::{ALICE, Client, create, make_dir, name, noise, open, record, store, whole};
@@ -25,8 +25,8 @@ use support::{ALICE, Client, create, make_dir, name, noise, open, record, store,
 /// A record and the content that goes with it.
 type Step = (CmlRecord, Option<Bytes>);
 
-/// All that a client can see below a lane, by path.
-type Seen = BTreeMap<String, (Object, Option<Bytes>)>;
+/// All that a client can see below a lane, by path: objects, contents, extended attributes.
+type Seen = BTreeMap<String, (Object, Option<Bytes>, Xattrs)>;
 
 /// What an undisturbed run does: of each lane the state before and after each record, and its reply.
 struct Expected {
@@ -205,7 +205,8 @@ async fn see(client: &Client, lane: usize) -> Seen {
             }
             _ => Some(client.read(object.fid).await),
         };
-        seen.insert(path, (object, content));
+        let xattrs = client.call(GetXattrsRequest { fid: object.fid }).await.unwrap().xattrs;
+        seen.insert(path, (object, content, xattrs));
     }
     seen
 }
@@ -239,6 +240,7 @@ struct Lane {
     directories: Vec<(Fid, String)>,
     /// Directory, name, fid, and the record that made its present content.
     files: Vec<(Fid, String, Fid, StoreId)>,
+    marked: BTreeSet<Fid>,
 }
 
 impl Lane {
@@ -248,7 +250,16 @@ impl Lane {
         first.vnode.0 += number * 256;
         let fids = FidRange::new(first, 256).unwrap();
         // Records of all lanes belong to one client: each lane takes its sequence numbers from a range of its own.
-        Self { number, fids, incarnation, seq: number * 1000, random: number, directories: vec![], files: vec![] }
+        Self {
+            number,
+            fids,
+            incarnation,
+            seq: number * 1000,
+            random: number,
+            directories: vec![],
+            files: vec![],
+            marked: BTreeSet::new(),
+        }
     }
 
     fn steps(mut self, length: usize) -> Vec<Step> {
@@ -275,7 +286,7 @@ impl Lane {
     }
 
     fn op(&mut self) -> Option<(CmlOp, Option<Bytes>)> {
-        let (choice, label) = (self.pick(12), format!("n{}", self.seq));
+        let (choice, label) = (self.pick(14), format!("n{}", self.seq));
         let at = self.pick(self.directories.len());
         let parent = self.directories[at].0;
         let file = (!self.files.is_empty()).then(|| self.pick(self.files.len()));
@@ -300,6 +311,8 @@ impl Lane {
                 let set = SetAttr { mode: Some(Mode::from_bits(0o600)), ..SetAttr::default() };
                 CmlOp::SetAttr { fid: self.files[file].2, set }
             }
+            (8, Some(file)) => self.set_xattr(self.files[file].2),
+            (9, Some(_)) => self.mark(parent),
             (_, Some(file)) => return Some(self.store(file)),
         };
         Some((op, None))
@@ -324,6 +337,25 @@ impl Lane {
         Some((CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, mode }, None))
     }
 
+    /// Sets the mark of a directory, or removes it.
+    fn mark(&mut self, fid: Fid) -> CmlOp {
+        let name = XattrName::new(&b"user.mark"[..]).unwrap();
+        match self.marked.insert(fid) {
+            true => CmlOp::SetXattr { fid, name, value: XattrValue::default(), mode: XattrMode::Create },
+            false => {
+                self.marked.remove(&fid);
+                CmlOp::RemoveXattr { fid, name }
+            }
+        }
+    }
+
+    /// Sets one of three attributes.
+    fn set_xattr(&mut self, fid: Fid) -> CmlOp {
+        let name = XattrName::new(format!("user.{}", self.pick(3)).into_bytes()).unwrap();
+        let value = XattrValue::new(noise(self.seq, [0, 10, 9_000][self.pick(3)])).unwrap();
+        CmlOp::SetXattr { fid, name, value, mode: XattrMode::Either }
+    }
+
     fn store(&mut self, file: usize) -> (CmlOp, Option<Bytes>) {
         let size = [0, 10, 4000, 16_384, 16_385, 40_000][self.pick(6)];
         let next = self.next_id();
@@ -346,6 +378,8 @@ fn the_workload_is_worth_its_name() {
     assert!(count(|op| matches!(op, CmlOp::Rename { replaced: Some(_), .. })) > 3);
     assert!(count(|op| matches!(op, CmlOp::Store { size: 16_385.., .. })) > 10);
     assert!(count(|op| matches!(op, CmlOp::Remove { .. })) > 5);
+    assert!(count(|op| matches!(op, CmlOp::SetXattr { .. })) > 10);
+    assert!(count(|op| matches!(op, CmlOp::RemoveXattr { .. })) > 2);
     let last = expected.states[0].last().unwrap();
-    assert!(last.values().any(|(object, _)| object.status.data_version > DataVersion(2)));
+    assert!(last.values().any(|(object, ..)| object.status.data_version > DataVersion(2)));
 }

@@ -226,6 +226,7 @@ mod tests {
             crtime: time,
             data_version: DataVersion(6),
             status_version: StatusVersion(7),
+            xattrs: Some(StatusVersion(6)),
         };
         let record = CachedObject {
             object: Object { fid: Fid::root(VolumeId(9)), status, target: None },

@@ -84,9 +84,10 @@ fn touched(op: &CmlOp) -> Touched<'_> {
             objects: [Some(*fid), *replaced],
             names: [Some((*from_parent, from_name)), Some((*to_parent, to_name))],
         },
-        CmlOp::SetAttr { fid, .. } | CmlOp::Store { fid, .. } => {
-            Touched { objects: [Some(*fid), None], names: [None, None] }
-        }
+        CmlOp::SetAttr { fid, .. }
+        | CmlOp::SetXattr { fid, .. }
+        | CmlOp::RemoveXattr { fid, .. }
+        | CmlOp::Store { fid, .. } => Touched { objects: [Some(*fid), None], names: [None, None] },
     }
 }
 

@@ -66,6 +66,7 @@ fn errno_of_refusal(refusal: FsError) -> Errno {
         FsError::NoMethod => Errno::EOPNOTSUPP,
         FsError::VersionGone => Errno::EIO,
         FsError::ShuttingDown => Errno::EHOSTDOWN,
+        FsError::NoXattr => Errno::ENODATA,
         FsError::Unknown(_) => Errno::EIO,
     }
 }

@@ -6,8 +6,9 @@ use super::nouns::{content_hash, id16, name, optional_object};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail,
-    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GrantFidsReply, GrantFidsRequest, LookupReply,
-    LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply, StatFsRequest,
+    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply,
+    GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply,
+    StatFsRequest,
 };
 use crate::{
     ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, ServerEpoch, ServerId, VolumeName,
@@ -325,6 +326,32 @@ impl Convert for StatFsReply {
             files_total: message.files_total,
             files_free: message.files_free,
         })
+    }
+}
+
+impl Convert for GetXattrsRequest {
+    type Message = wire::GetXattrsRequest;
+    const NAME: &'static str = "GetXattrsRequest";
+
+    fn to_message(&self) -> wire::GetXattrsRequest {
+        wire::GetXattrsRequest { fid: Some(self.fid.to_message()) }
+    }
+
+    fn from_message(message: wire::GetXattrsRequest) -> Result<Self, Malformed> {
+        Ok(Self { fid: required(message.fid, "fid")? })
+    }
+}
+
+impl Convert for GetXattrsReply {
+    type Message = wire::GetXattrsReply;
+    const NAME: &'static str = "GetXattrsReply";
+
+    fn to_message(&self) -> wire::GetXattrsReply {
+        wire::GetXattrsReply { object: Some(self.object.to_message()), xattrs: Some(self.xattrs.to_message()) }
+    }
+
+    fn from_message(message: wire::GetXattrsReply) -> Result<Self, Malformed> {
+        Ok(Self { object: required(message.object, "object")?, xattrs: required(message.xattrs, "xattrs")? })
     }
 }
 

@@ -142,6 +142,7 @@ impl Convert for Status {
             crtime: Some(self.crtime.to_message()),
             data_version: self.data_version.0,
             status_version: self.status_version.0,
+            xattr_version: self.xattrs.map_or(0, |version| version.0),
         }
     }
 
@@ -160,6 +161,7 @@ impl Convert for Status {
             crtime: required(message.crtime, "crtime")?,
             data_version: DataVersion(message.data_version),
             status_version: StatusVersion(message.status_version),
+            xattrs: (message.xattr_version != 0).then_some(StatusVersion(message.xattr_version)),
         })
     }
 }

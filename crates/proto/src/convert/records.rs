@@ -1,6 +1,7 @@
 //! Records of the modify log.
 
 use super::nouns::{kind, kind_number, mode, name, size, target};
+use super::xattrs::{self, xattr_name, xattr_value};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::{Base, CmlOp, CmlRecord, DataVersion, Kind, Mode, RenameMode, SetAttr};
 
@@ -119,6 +120,12 @@ fn op_to_message(op: &CmlOp) -> WireOp {
             atime: set.atime.as_ref().map(Convert::to_message),
             mtime: set.mtime.as_ref().map(Convert::to_message),
         }),
+        CmlOp::SetXattr { fid, name, value, mode } => {
+            WireOp::SetXattr(xattrs::set_xattr_to_message(*fid, name, value, *mode))
+        }
+        CmlOp::RemoveXattr { fid, name } => {
+            WireOp::RemoveXattr(wire::RemoveXattr { fid: Some(fid.to_message()), name: name.to_bytes() })
+        }
         CmlOp::Store { fid, base, size, mtime } => WireOp::Store(wire::Store {
             fid: Some(fid.to_message()),
             base: Some(base.to_message()),
@@ -180,6 +187,13 @@ fn op_from_message(op: WireOp) -> Result<CmlOp, Malformed> {
             mode: rename_mode(op.mode)?,
         },
         WireOp::SetAttr(op) => CmlOp::SetAttr { set: set_attr_from_message(&op)?, fid: required(op.fid, "fid")? },
+        WireOp::SetXattr(op) => CmlOp::SetXattr {
+            fid: required(op.fid, "fid")?,
+            name: xattr_name(op.name)?,
+            value: xattr_value(op.value)?,
+            mode: xattrs::mode(op.mode)?,
+        },
+        WireOp::RemoveXattr(op) => CmlOp::RemoveXattr { fid: required(op.fid, "fid")?, name: xattr_name(op.name)? },
         WireOp::Store(op) => CmlOp::Store {
             fid: required(op.fid, "fid")?,
             base: required(op.base, "base")?,

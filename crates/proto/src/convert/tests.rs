@@ -8,13 +8,15 @@ use proptest::prelude::*;
 use super::{Malformed, Wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail,
-    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GrantFidsReply, GrantFidsRequest, LookupReply,
-    LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply, StatFsRequest,
+    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply,
+    GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply,
+    StatFsRequest,
 };
 use crate::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange,
     Generation, HistoryId, Incarnation, Kind, Mode, Name, Object, RenameMode, ServerEpoch, ServerId, SetAttr, Status,
-    StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName,
+    StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode, XattrName,
+    XattrValue, Xattrs,
 };
 
 fn fid() -> impl Strategy<Value = Fid> {
@@ -69,12 +71,13 @@ prop_compose! {
     fn status()(
         kind in kind(), mode in mode(), nlink in any::<u32>(), uid in any::<u32>(), gid in any::<u32>(),
         size in 0..=FILE_SIZE_MAX, rdev in any::<u64>(), times in [time(), time(), time(), time()],
-        data_version in any::<u64>(), status_version in any::<u64>(),
+        data_version in any::<u64>(), status_version in any::<u64>(), xattrs in option::of(1u64..),
     ) -> Status {
         let [atime, mtime, ctime, crtime] = times;
         Status {
             kind, mode, nlink, uid, gid, size, rdev, atime, mtime, ctime, crtime,
             data_version: DataVersion(data_version), status_version: StatusVersion(status_version),
+            xattrs: xattrs.map(StatusVersion),
         }
     }
 }
@@ -84,6 +87,24 @@ prop_compose! {
         let target = (status.kind == Kind::Symlink).then_some(target);
         Object { fid, status, target }
     }
+}
+
+fn xattr_name() -> impl Strategy<Value = XattrName> {
+    vec(1u8.., 1..=255).prop_map(|bytes| XattrName::new(bytes).unwrap())
+}
+
+fn xattr_value() -> impl Strategy<Value = XattrValue> {
+    vec(any::<u8>(), 0..=300).prop_map(|bytes| XattrValue::new(bytes).unwrap())
+}
+
+fn xattrs() -> impl Strategy<Value = Xattrs> {
+    vec((xattr_name(), xattr_value()), 0..5).prop_map(|values| {
+        let mut xattrs = Xattrs::default();
+        for (name, value) in values {
+            xattrs.set(name, value, XattrMode::Either).unwrap();
+        }
+        xattrs
+    })
 }
 
 fn base() -> impl Strategy<Value = Base> {
@@ -104,6 +125,7 @@ fn op() -> impl Strategy<Value = CmlOp> {
     let creatable =
         kind().prop_filter("has an operation of its own", |kind| !matches!(kind, Kind::Directory | Kind::Symlink));
     let rename_mode = prop_oneof![Just(RenameMode::Replace), Just(RenameMode::NoReplace), Just(RenameMode::Exchange)];
+    let xattr_mode = prop_oneof![Just(XattrMode::Either), Just(XattrMode::Create), Just(XattrMode::Replace)];
     prop_oneof![
         (place(), creatable, mode(), any::<u64>()).prop_map(|((parent, name, fid), kind, mode, rdev)| CmlOp::Create {
             parent,
@@ -130,6 +152,13 @@ fn op() -> impl Strategy<Value = CmlOp> {
             }
         ),
         (fid(), set_attr()).prop_map(|(fid, set)| CmlOp::SetAttr { fid, set }),
+        (fid(), xattr_name(), xattr_value(), xattr_mode).prop_map(|(fid, name, value, mode)| CmlOp::SetXattr {
+            fid,
+            name,
+            value,
+            mode
+        }),
+        (fid(), xattr_name()).prop_map(|(fid, name)| CmlOp::RemoveXattr { fid, name }),
         (fid(), base(), 0..=FILE_SIZE_MAX, time()).prop_map(|(fid, base, size, mtime)| CmlOp::Store {
             fid,
             base,
@@ -240,6 +269,10 @@ round_trips! {
             files_total,
             files_free,
         });
+    proptest_xattrs_round_trip: Xattrs = xattrs();
+    proptest_xattr_requests_round_trip: GetXattrsRequest = fid().prop_map(|fid| GetXattrsRequest { fid });
+    proptest_xattr_replies_round_trip: GetXattrsReply = (object(), xattrs())
+        .prop_map(|(object, xattrs)| GetXattrsReply { object, xattrs });
     proptest_error_details_round_trip: ErrorDetail = "[a-zé ]{0,200}".prop_map(|message| ErrorDetail { message });
 }
 
@@ -259,7 +292,10 @@ fn decode_as_everything(bytes: &Bytes) {
         DirectoryChange,
         StatFsRequest,
         StatFsReply,
-        ErrorDetail
+        ErrorDetail,
+        Xattrs,
+        GetXattrsRequest,
+        GetXattrsReply
     );
 }
 
@@ -290,6 +326,24 @@ proptest! {
 fn a_message_that_lacks_a_part_is_refused_by_name() {
     assert_eq!(LookupRequest::decode(Bytes::new()), Err(Malformed::Missing("parent")));
     assert_eq!(CmlRecord::decode(Bytes::new()), Err(Malformed::Missing("id")));
+}
+
+#[test]
+fn an_attribute_that_comes_twice_is_refused() {
+    let mut xattrs = Xattrs::default();
+    let name = XattrName::new(&b"user.a"[..]).unwrap();
+    xattrs.set(name, XattrValue::default(), XattrMode::Either).unwrap();
+    let twice = [xattrs.encode(), xattrs.encode()].concat();
+    assert!(matches!(Xattrs::decode(twice.into()), Err(Malformed::Invalid { field: "xattrs", .. })));
+}
+
+/// The bytes of an empty file, mode 644, as they were before there were extended attributes.
+#[test]
+fn a_status_without_the_field_has_no_attributes() {
+    let bytes: &[u8] = b"\x08\x01\x10\xa4\x03\x18\x01\x42\x00\x4a\x00\x52\x00\x5a\x00\x60\x01\x68\x01";
+    let status = Status::decode(bytes.into()).unwrap();
+    assert_eq!((status.mode.bits(), status.status_version, status.xattrs), (0o644, StatusVersion(1), None));
+    assert_eq!(status.encode(), bytes);
 }
 
 #[test]

@@ -64,6 +64,7 @@ pub(crate) fn found(overlay: &Overlay<'_>, owner: (u32, u32), time: Timestamp) -
         crtime: time,
         data_version: DataVersion(1),
         status_version: StatusVersion(1),
+        xattrs: None,
     };
     let node = Node { status, target: None, parent: None, content: None, data_by: None };
     transaction.put(tables::node(root), node.encode(root));

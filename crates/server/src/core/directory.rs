@@ -10,7 +10,7 @@ use mafs_proto::{
 
 use super::edit::{Edit, Effect};
 use super::rename::{Rename, rename};
-use super::{Content, NewContent, Node, Place, Refusal, Transaction, fids};
+use super::{Content, NewContent, Node, Place, Refusal, Transaction, fids, xattrs};
 
 /// Whether an operation may make the volume larger; a full disk still takes the others.
 pub(crate) fn grows(op: &CmlOp) -> bool {
@@ -19,8 +19,13 @@ pub(crate) fn grows(op: &CmlOp) -> bool {
         | CmlOp::MakeDir { .. }
         | CmlOp::SymLink { .. }
         | CmlOp::Link { .. }
+        | CmlOp::SetXattr { .. }
         | CmlOp::Store { .. } => true,
-        CmlOp::Remove { .. } | CmlOp::RemoveDir { .. } | CmlOp::Rename { .. } | CmlOp::SetAttr { .. } => false,
+        CmlOp::Remove { .. }
+        | CmlOp::RemoveDir { .. }
+        | CmlOp::Rename { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::RemoveXattr { .. } => false,
     }
 }
 
@@ -59,6 +64,8 @@ pub(crate) fn perform(
             rename(edit_ref, &Rename { from, to, fid: *fid, replaced: *replaced, mode: *mode })?;
         }
         CmlOp::SetAttr { fid, set } => set_attr(edit_ref, *fid, set)?,
+        CmlOp::SetXattr { fid, name, value, mode } => xattrs::set(edit_ref, *fid, name, value, *mode)?,
+        CmlOp::RemoveXattr { fid, name } => xattrs::remove(edit_ref, *fid, name)?,
         CmlOp::Store { fid, base, size, mtime } => {
             let content = content.filter(|content| content.size == *size);
             let content = content.ok_or_else(|| Refusal::new(FsError::Malformed, "the content has another size"))?;
@@ -83,6 +90,7 @@ fn new_node(record: &CmlRecord, kind: Kind, mode: Mode, rdev: u64, target: Optio
         crtime: record.time,
         data_version: DataVersion(1),
         status_version: StatusVersion(1),
+        xattrs: None,
     };
     let empty = || Content { hash: ContentHash::of(&[]), place: Place::Index };
     let content = (kind == Kind::File).then(empty);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use mafs_proto::call::DirectoryChange;
-use mafs_proto::{CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, Timestamp};
+use mafs_proto::{CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, Timestamp, Wire, Xattrs};
 
 use super::{Content, ContentId, ContentSerial, Node, Place, Refusal, Transaction, tables};
 
@@ -174,6 +174,18 @@ impl<'t, 'o> Edit<'t, 'o> {
         Ok(())
     }
 
+    /// Gives an object its next extended attributes.
+    pub(crate) fn put_xattrs(&mut self, fid: Fid, xattrs: &Xattrs) -> Result<(), Refusal> {
+        let status = &mut self.change(fid)?.status;
+        // The version that `finish` will give it.
+        let version = status.status_version.next();
+        status.xattrs = (!xattrs.is_empty()).then_some(version);
+        if !xattrs.is_empty() {
+            self.transaction.put(tables::xattrs(fid, version), xattrs.encode());
+        }
+        Ok(())
+    }
+
     /// Writes the touched objects and the volume's counters, and tells what changed. The change number is not counted
     /// here.
     pub(crate) fn finish(self) -> Result<Effect, Refusal> {
@@ -185,6 +197,7 @@ impl<'t, 'o> Edit<'t, 'o> {
                 state.used_bytes = state.used_bytes.saturating_sub(before.used_bytes());
                 effect.directories.extend(directory_change(fid, before, &now));
                 free_content(self.transaction, fid, before, &now, &mut effect.freed);
+                free_xattrs(self.transaction, fid, before, &now);
             } else {
                 state.objects += 1;
             }
@@ -235,5 +248,14 @@ fn free_content(transaction: &mut Transaction<'_>, fid: Fid, before: &Node, now:
         Some(id) => freed.push(id),
         None if before.status.size > 0 => transaction.remove(tables::inline(fid, before.status.data_version)),
         None => {}
+    }
+}
+
+/// Lets go of the extended attributes that `before` had and `now` has not.
+fn free_xattrs(transaction: &mut Transaction<'_>, fid: Fid, before: &Node, now: &Node) {
+    if let Some(version) = before.status.xattrs
+        && (now.status.nlink == 0 || now.status.xattrs != Some(version))
+    {
+        transaction.remove(tables::xattrs(fid, version));
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use mafs_durable::{Batch, Kv};
-use mafs_proto::{ClientId, Fid, FsError, Name, VolumeId};
+use mafs_proto::{ClientId, Fid, FsError, Name, StatusVersion, VolumeId, Wire, Xattrs};
 
 use super::records::{ClientState, VolumeState};
 use super::{Node, Refusal, tables};
@@ -91,6 +91,13 @@ impl Transaction<'_> {
         let Some(bytes) = self.get(&tables::entry(directory, name))? else { return Ok(None) };
         let fid = tables::parse_fid(self.volume(), &bytes);
         Ok(Some(fid.ok_or_else(|| Refusal::damaged(&format!("the entry {name} of {directory}")))?))
+    }
+
+    /// The extended attributes an object got with `version` of its status; `None` if it has others by now.
+    pub(crate) fn xattrs(&self, fid: Fid, version: StatusVersion) -> Result<Option<Xattrs>, Refusal> {
+        let Some(bytes) = self.get(&tables::xattrs(fid, version))? else { return Ok(None) };
+        let xattrs = Xattrs::decode(bytes.into());
+        Ok(Some(xattrs.map_err(|error| Refusal::damaged(&format!("the attributes of {fid}: {error}")))?))
     }
 
     /// The volume's counters.

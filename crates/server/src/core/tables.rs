@@ -3,7 +3,7 @@
 //! The first byte of a key is its table; numbers are big-endian, so keys sort as the numbers do and the names of a
 //! directory sort by their bytes. docs/formats.md shows the same layout.
 
-use mafs_proto::{ClientId, DataVersion, Fid, Name, StoreId, Uniquifier, VnodeId, VolumeId};
+use mafs_proto::{ClientId, DataVersion, Fid, Name, StatusVersion, StoreId, Uniquifier, VnodeId, VolumeId};
 
 /// One record: the volume's counters.
 pub(crate) const VOLUME: &[u8] = b"v";
@@ -15,6 +15,7 @@ const CLIENT: u8 = b'k';
 const REPLY: u8 = b'r';
 const GRANT: u8 = b'g';
 const USED: u8 = b'u';
+const XATTRS: u8 = b'x';
 
 /// An object.
 pub(crate) fn node(fid: Fid) -> Vec<u8> {
@@ -41,6 +42,12 @@ pub(crate) fn entries(directory: Fid) -> Vec<u8> {
 /// it read or none, never those of another version (invariant 4).
 pub(crate) fn inline(fid: Fid, version: DataVersion) -> Vec<u8> {
     key(INLINE, &[&fid_bytes(fid), &version.0.to_be_bytes()])
+}
+
+/// The extended attributes of an object, as the change to `version` left them. The version is part of the key for the
+/// same reason.
+pub(crate) fn xattrs(fid: Fid, version: StatusVersion) -> Vec<u8> {
+    key(XATTRS, &[&fid_bytes(fid), &version.0.to_be_bytes()])
 }
 
 /// What is known of a client.

@@ -5,6 +5,7 @@ mod exactly_once;
 mod formats;
 mod model;
 mod quota;
+mod xattrs;
 
 use bytes::Bytes;
 use mafs_durable::{Kv, MemoryKv};

@@ -16,7 +16,7 @@ use super::{Shared, Ticket};
 use crate::core::Refusal;
 use crate::core::clients::Granted;
 
-/// Jobs of one group: at 16 KB each they stay far below the journal's reserve.
+/// Jobs of one group: at 64 KB each, the most of one key, they stay far below the journal's reserve.
 const GROUP_JOBS_MAX: usize = 256;
 
 /// Timers do not run through suspend, the clock does: it is read again at least this often.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_durable::DiskFile;
-use mafs_proto::call::{FetchReply, FetchRequest, LookupReply, ReadDirPage, ReadDirRequest};
-use mafs_proto::{ChangeNumber, Entry, Fid, FsError, Kind, Name, Object};
+use mafs_proto::call::{FetchReply, FetchRequest, GetXattrsReply, LookupReply, ReadDirPage, ReadDirRequest};
+use mafs_proto::{ChangeNumber, Entry, Fid, FsError, Kind, Name, Object, Xattrs};
 
 use super::{Shared, Volume};
 use crate::core::{Node, Overlay, Refusal, Transaction, tables};
@@ -65,6 +65,23 @@ impl Volume {
         self.shared.read_directory(request.fid, |transaction, directory| {
             let entries = self.shared.entries(transaction, request)?;
             Ok(entries.map(|(entries, end)| ReadDirPage { directory: directory.object(request.fid), entries, end }))
+        })
+    }
+
+    /// An object and its extended attributes.
+    pub(crate) fn xattrs(&self, fid: Fid) -> Result<GetXattrsReply, Refusal> {
+        self.shared.read(|transaction| {
+            for _ in 0..ATTEMPTS_MAX {
+                let node = transaction.node(fid)?;
+                let xattrs = match node.status.xattrs {
+                    None => Some(Xattrs::default()),
+                    Some(version) => transaction.xattrs(fid, version)?,
+                };
+                if let Some(xattrs) = xattrs {
+                    return Ok(GetXattrsReply { object: node.object(fid), xattrs });
+                }
+            }
+            Err(busy(fid))
         })
     }
 

@@ -1,7 +1,7 @@
 //! docs/formats.md, "Server data directory": its examples are what the code writes.
 
 use bytes::Bytes;
-use mafs_proto::{DataVersion, Fid, Incarnation, StoreId, VnodeId};
+use mafs_proto::{DataVersion, Fid, Incarnation, StatusVersion, StoreId, VnodeId};
 
 use super::{CLIENT, ROOT, World, name};
 use crate::core::records::{ClientState, VolumeState};
@@ -20,6 +20,7 @@ fn the_keys_of_the_index_are_as_documented() {
         ("key-reply", tables::reply(&id)),
         ("key-grant", tables::grant(1)),
         ("key-used", tables::used(FILE.vnode)),
+        ("key-xattrs", tables::xattrs(FILE, StatusVersion(4))),
         ("value-entry", tables::fid_bytes(FILE).to_vec()),
     ];
     for (example, key) in keys {
