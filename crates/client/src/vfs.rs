@@ -19,12 +19,15 @@ mod names;
 mod report;
 mod start;
 mod storing;
+mod xattrs;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_proto::{Clock, Instant, Kind, Mode, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId};
+use mafs_proto::{
+    Clock, Instant, Kind, Mode, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName, XattrValue,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::cache::{Cache, CacheStorage};
@@ -231,6 +234,33 @@ impl Vfs {
     /// The target of a symlink.
     pub async fn read_link(&self, vnode: VnodeId) -> Result<SymlinkTarget, Error> {
         attributes::symlink_target(self.inner.get_attributes(vnode).await?)
+    }
+
+    /// The value of an extended attribute.
+    pub async fn get_xattr(&self, vnode: VnodeId, name: Bytes) -> Result<XattrValue, Error> {
+        self.inner.get_xattr(vnode, name).await
+    }
+
+    /// The names of the extended attributes that the caller may see.
+    pub async fn list_xattrs(&self, vnode: VnodeId, caller: Caller) -> Result<Vec<XattrName>, Error> {
+        self.inner.list_xattrs(vnode, caller).await
+    }
+
+    /// Sets an extended attribute.
+    pub async fn set_xattr(
+        &self,
+        vnode: VnodeId,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+        caller: Caller,
+    ) -> Result<(), Error> {
+        self.inner.set_xattr(vnode, name, value, mode, caller).await
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, vnode: VnodeId, name: Bytes, caller: Caller) -> Result<(), Error> {
+        self.inner.remove_xattr(vnode, name, caller).await
     }
 
     /// Makes a file, pipe, socket or device; counts as one lookup.

@@ -1,10 +1,13 @@
 //! The index: what is known of objects, names and the volume.
 //!
 //! Keys: `o` + vnode: [`CachedObject`]; `d` + vnode + name: [`CachedEntry`]; `u` + vnode: last use; `y` + vnode: fid of
-//! a content that is not durable yet; `v`: [`KnownVolume`]. Numbers in keys are big endian, so that they sort.
+//! a content that is not durable yet; `x` + vnode: [`super::record::CachedXattrs`]; `v`: [`KnownVolume`]. Numbers in
+//! keys are big endian, so that they sort.
 //!
 //! A status is *valid* while its trust is the index's: the volume is this client's alone, so nothing changes behind its
 //! back until an attach finds that changes were missed and raises the trust.
+
+mod xattrs;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -386,6 +389,7 @@ impl Index {
         batch.remove(object_key(vnode));
         batch.remove(vnode_key(b'u', vnode));
         batch.remove(vnode_key(b'y', vnode));
+        batch.remove(xattrs::xattrs_key(vnode));
         Ok(())
     }
 

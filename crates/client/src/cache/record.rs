@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use mafs_proto::{
-    ChangeNumber, ContentHash, DataVersion, Fid, HistoryId, Kind, Object, ServerId, Uniquifier, VnodeId, VolumeId, Wire,
+    ChangeNumber, ContentHash, DataVersion, Fid, HistoryId, Kind, Object, ServerId, StatusVersion, Uniquifier, VnodeId,
+    VolumeId, Wire, Xattrs,
 };
 
 use crate::core::log::ContainerId;
@@ -127,6 +128,32 @@ impl CachedEntry {
     }
 }
 
+/// All extended attributes of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CachedXattrs {
+    /// Current while this is the version that the object's status names.
+    pub(crate) version: StatusVersion,
+    /// Which object under the vnode.
+    pub(crate) unique: Uniquifier,
+    /// Names and values.
+    pub(crate) xattrs: Xattrs,
+}
+
+impl CachedXattrs {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = self.version.0.to_le_bytes().to_vec();
+        out.extend(self.unique.0.to_le_bytes());
+        out.extend(self.xattrs.encode());
+        out
+    }
+
+    pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
+        let mut reader = Reader(Bytes::from(bytes));
+        let (version, unique) = (StatusVersion(reader.u64()?), Uniquifier(reader.u32()?));
+        Some(Self { version, unique, xattrs: Xattrs::decode(reader.0).ok()? })
+    }
+}
+
 /// What is known of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KnownVolume {
@@ -203,7 +230,7 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{Mode, Status, StatusVersion, Timestamp};
+    use mafs_proto::{Mode, Status, Timestamp, XattrMode, XattrName, XattrValue};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -243,6 +270,11 @@ mod tests {
         assert_eq!(CachedObject::decode(record.encode()), Some(record.clone()));
         let entry = CachedEntry::of(&record.object);
         assert_eq!(CachedEntry::decode(entry.encode()), Some(entry));
+        let mut xattrs = Xattrs::default();
+        let name = XattrName::new(&b"user.a"[..]).unwrap();
+        xattrs.set(name, XattrValue::new(vec![7; 300]).unwrap(), XattrMode::Either).unwrap();
+        let xattrs = CachedXattrs { version: StatusVersion(7), unique: Uniquifier(2), xattrs };
+        assert_eq!(CachedXattrs::decode(xattrs.encode()), Some(xattrs));
         for (number, kind) in KINDS.into_iter().enumerate() {
             assert_eq!(usize::from(kind_number(kind)), number);
         }
@@ -253,6 +285,7 @@ mod tests {
         fn proptest_invariant_10_arbitrary_index_records_never_panic(bytes in vec(any::<u8>(), 0..200)) {
             let _ = CachedObject::decode(bytes.clone());
             let _ = CachedEntry::decode(bytes.clone());
+            let _ = CachedXattrs::decode(bytes.clone());
             let _ = KnownVolume::decode(bytes);
         }
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use fuser::{FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow};
-use mafs_proto::{Kind, Object, RenameMode, Timestamp, VnodeId};
-use rustix::fs::OFlags;
+use mafs_proto::{Kind, Object, RenameMode, Timestamp, VnodeId, XattrMode, XattrName};
+use rustix::fs::{OFlags, XattrFlags};
 
 use crate::vfs::{Caller, FileHandle, OpenMode, Opened, SetTime};
 
@@ -63,6 +63,21 @@ pub(super) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
     } else {
         None
     }
+}
+
+/// `None` for what setxattr(2) does not know.
+pub(super) fn xattr_mode(flags: i32) -> Option<XattrMode> {
+    match XattrFlags::from_bits(flags.cast_unsigned())? {
+        flags if flags.is_empty() => Some(XattrMode::Either),
+        XattrFlags::CREATE => Some(XattrMode::Create),
+        XattrFlags::REPLACE => Some(XattrMode::Replace),
+        _ => None,
+    }
+}
+
+/// As listxattr(2) gives them: each with a NUL behind it.
+pub(super) fn xattr_list(names: &[XattrName]) -> Vec<u8> {
+    names.iter().flat_map(|name| [name.as_bytes(), b"\0"]).flatten().copied().collect()
 }
 
 pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {

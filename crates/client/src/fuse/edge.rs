@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fuser::{
-    FileAttr, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, Request,
+    FileAttr, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr,
+    Request,
 };
 use mafs_proto::{Name, Object, VnodeId};
 
 use super::answer::Answerer;
 use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
-use super::errno::errno;
+use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
 use crate::vfs::{DirEntry, DirEntryPlus, Error, FileHandle, Vfs};
 
@@ -136,6 +137,18 @@ impl Edge {
             }
             Err(error) => reply.error(errno(&error)),
         }
+    }
+}
+
+/// Answers with the bytes of extended attributes if there is room for them, with their number if there is none to be.
+pub(super) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, Error>) {
+    match result {
+        Ok(bytes) => match u32::try_from(bytes.len()) {
+            Ok(size) if room == 0 => reply.size(size),
+            Ok(size) if size <= room => reply.data(&bytes),
+            Ok(_) | Err(_) => reply.error(TOO_SMALL),
+        },
+        Err(error) => reply.error(errno(&error)),
     }
 }
 

@@ -9,6 +9,9 @@ use crate::vfs::Error;
 /// For flags no operation of `vfs` stands for.
 pub(super) const INVALID: Errno = Errno::EINVAL;
 
+/// For answers that are longer than the room the caller has for them.
+pub(super) const TOO_SMALL: Errno = Errno::ERANGE;
+
 /// The errno of a failed operation.
 pub(super) fn errno(error: &Error) -> Errno {
     match error {

@@ -1,9 +1,7 @@
 //! One handler per request of the kernel: convert, run, reply.
 //!
-//! What is missing here is answered by fuser with ENOSYS, which the kernel remembers: extended attributes (so that it
-//! does not ask for `security.capability` before every write, measured at a third of the speed of small writes),
-//! fallocate, SEEK_HOLE and copy_file_range (it copies itself), poll, ioctl, access (it checks permissions itself).
-//! Locks stay in the kernel.
+//! What is missing here is answered by fuser with ENOSYS, which the kernel remembers: fallocate, SEEK_HOLE and
+//! copy_file_range (it copies itself), poll, ioctl, access (it checks permissions itself). Locks stay in the kernel.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -14,14 +12,15 @@ use bytes::Bytes;
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use mafs_proto::{Mode, Name};
 
 use super::convert::{
-    BLOCK_BYTES, caller, file, name, node_kind, open_answer, open_mode, rename_mode, set_time, vnode,
+    BLOCK_BYTES, caller, file, name, node_kind, open_answer, open_mode, rename_mode, set_time, vnode, xattr_list,
+    xattr_mode,
 };
-use super::edge::{Edge, done, generation};
+use super::edge::{Edge, done, generation, xattr};
 use super::errno::{INVALID, errno};
 use crate::vfs::{Attributes, DirHandle};
 
@@ -403,6 +402,57 @@ impl Filesystem for Handlers {
     /// Changes of names are on the server's stable storage when they return.
     fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         reply.ok();
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        attribute: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(mode) = xattr_mode(flags) else { return reply.error(INVALID) };
+        let (vnode, caller) = (vnode(inode), caller(request));
+        let (attribute, value) = (name(attribute), Bytes::copy_from_slice(value));
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.set_xattr(vnode, attribute, value, mode, caller).await },
+            |_, result| done(reply, result),
+            move |edge, ()| edge.forget_attributes(vnode),
+        );
+    }
+
+    fn getxattr(&self, request: &Request, inode: INodeNo, attribute: &OsStr, room: u32, reply: ReplyXattr) {
+        let (vnode, attribute) = (vnode(inode), name(attribute));
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.get_xattr(vnode, attribute).await },
+            move |_, result| xattr(reply, room, result.map(|value| value.as_bytes().to_vec())),
+            |_, _| {},
+        );
+    }
+
+    fn listxattr(&self, request: &Request, inode: INodeNo, room: u32, reply: ReplyXattr) {
+        let (vnode, caller) = (vnode(inode), caller(request));
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.list_xattrs(vnode, caller).await },
+            move |_, result| xattr(reply, room, result.map(|names| xattr_list(&names))),
+            |_, _| {},
+        );
+    }
+
+    fn removexattr(&self, request: &Request, inode: INodeNo, attribute: &OsStr, reply: ReplyEmpty) {
+        let (vnode, attribute, caller) = (vnode(inode), name(attribute), caller(request));
+        self.edge.run(
+            request,
+            |vfs| async move { vfs.remove_xattr(vnode, attribute, caller).await },
+            |_, result| done(reply, result),
+            move |edge, ()| edge.forget_attributes(vnode),
+        );
     }
 
     fn statfs(&self, request: &Request, _inode: INodeNo, reply: ReplyStatfs) {

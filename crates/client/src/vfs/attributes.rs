@@ -33,7 +33,7 @@ impl Inner {
     pub(super) fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
         let file = self.files().get(vnode)?;
         let state = file.state();
-        let mut object = state.unlinked.clone()?;
+        let mut object = state.unlinked.as_ref()?.object.clone();
         object.status.size = state.size;
         Some(object)
     }
@@ -122,8 +122,8 @@ impl Inner {
     /// A file without a name exists on this machine only. Returns whether it was one.
     fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
         let mut state = file.state();
-        let Some(object) = &mut state.unlinked else { return false };
-        let status = &mut object.status;
+        let Some(unlinked) = &mut state.unlinked else { return false };
+        let status = &mut unlinked.object.status;
         status.mode = set.mode.unwrap_or(status.mode);
         status.uid = set.uid.unwrap_or(status.uid);
         status.gid = set.gid.unwrap_or(status.gid);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_durable::{DiskFile, RangeSet};
-use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Timestamp};
+use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Timestamp, Xattrs};
 use tokio::sync::watch;
 
 use super::frozen::FrozenContent;
@@ -35,6 +35,15 @@ pub(super) struct Unresolved {
     pub(super) record: CmlRecord,
     /// The edit whose content it carries.
     pub(super) edits: u64,
+}
+
+/// A file without a name.
+#[derive(Clone, Debug)]
+pub(super) struct Unlinked {
+    /// The object as it was when its last name went.
+    pub(super) object: Object,
+    /// Its extended attributes, if they were known then.
+    pub(super) xattrs: Option<Xattrs>,
 }
 
 /// What changes of a file in use.
@@ -69,8 +78,8 @@ pub(super) struct FileState {
     pub(super) unresolved: Option<Unresolved>,
     /// Why the server refused the content, if it did.
     pub(super) refused: Option<FsError>,
-    /// The object as it was when its last name went.
-    pub(super) unlinked: Option<Object>,
+    /// What there is of it on this machine only, once its last name is gone.
+    pub(super) unlinked: Option<Unlinked>,
 }
 
 impl FileState {

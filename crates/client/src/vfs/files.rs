@@ -9,7 +9,7 @@ use mafs_arpc::blocking;
 use mafs_proto::{FsError, Kind, Mode, Object, VnodeId};
 
 use super::contents::loaded;
-use super::file::{Arrival, File};
+use super::file::{Arrival, File, Unlinked};
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened};
 use crate::cache::CachedObject;
 use crate::core::log::LogEntry;
@@ -200,12 +200,13 @@ impl Inner {
     }
 
     fn mark_unlinked(&self, file: &File, object: &Object) {
+        let xattrs = self.cache.index.xattrs(object).ok().flatten();
         let _edit = file.edit();
         let (logged, unresolved) = {
             let mut state = file.state();
             let mut object = object.clone();
             object.status.size = state.size;
-            state.unlinked = Some(object);
+            state.unlinked = Some(Unlinked { object, xattrs });
             let unresolved = if state.storing { None } else { state.unresolved.take() };
             (std::mem::take(&mut state.writing_logged), unresolved)
         };

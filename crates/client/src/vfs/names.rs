@@ -260,7 +260,7 @@ impl Inner {
             (true, true) | (false, false) => {}
         }
         let parent = self.fid_of(parent)?;
-        self.await_content(&child).await;
+        self.prepare_removal(&child).await;
         let edit = NameEdit { parent, name: name.clone(), entry: None };
         let op = match directory {
             true => CmlOp::RemoveDir { parent, name, fid: child.fid },
@@ -270,16 +270,17 @@ impl Inner {
         Ok(())
     }
 
-    /// The last name of an open file that is still arriving is about to go, and its content with it: who has it open
-    /// needs all of it first. If it does not come, they get an error, and the name goes all the same.
-    async fn await_content(&self, object: &Object) {
+    /// The last name of a file is about to go, and its content and attributes with it: who has it open needs all of
+    /// them first. If they do not come, they get an error, and the name goes all the same.
+    async fn prepare_removal(&self, object: &Object) {
         let in_use = self.files().get(object.fid.vnode);
-        if let Some(file) = in_use
-            && object.status.nlink == 1
-            && file.state().handles > 0
-            && let Err(error) = file.complete().await
-        {
+        let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return };
+        let open = file.state().handles > 0;
+        if open && let Err(error) = file.complete().await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
+        }
+        if open && let Err(error) = self.xattrs_of(object).await {
+            tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
         }
     }
 
@@ -306,7 +307,7 @@ impl Inner {
             (_, target) => target,
         };
         if let (RenameMode::Replace, Some(target)) = (mode, &target) {
-            self.await_content(target).await;
+            self.prepare_removal(target).await;
         }
         let (from_parent, to_parent) = (self.fid_of(from_parent)?, self.fid_of(to_parent)?);
         let left = match mode {

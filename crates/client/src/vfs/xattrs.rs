@@ -1,0 +1,133 @@
+//! Extended attributes: asked for once, all of an object, and answered from the index from then on.
+//!
+//! A status says whether there are any, so the many questions about objects without them cost nothing. A change goes to
+//! the server first; what it leaves is known here if nothing else happened to the object in between.
+//!
+//! The namespaces are those of ext4. Who may do what in them is checked by the kernel, except that `trusted.` is not
+//! listed to everybody. POSIX ACLs (`system.`) are not supported: nobody would enforce them.
+
+use bytes::Bytes;
+use mafs_proto::call::GetXattrsRequest;
+use mafs_proto::{Class, CmlOp, Fid, FsError, Object, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
+
+use super::{Caller, Error, Inner};
+
+const TRUSTED: &[u8] = b"trusted.";
+const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
+
+/// A change of one attribute.
+pub(super) enum XattrChange {
+    Set { name: XattrName, value: XattrValue, mode: XattrMode },
+    Remove { name: XattrName },
+}
+
+impl Inner {
+    pub(super) async fn get_xattr(&self, vnode: VnodeId, name: Bytes) -> Result<XattrValue, Error> {
+        let name = parse(name)?;
+        let xattrs = self.xattrs(vnode).await?;
+        xattrs.get(&name).cloned().ok_or(Error::Refused(FsError::NoXattr))
+    }
+
+    pub(super) async fn list_xattrs(&self, vnode: VnodeId, caller: Caller) -> Result<Vec<XattrName>, Error> {
+        let xattrs = self.xattrs(vnode).await?;
+        let shown = |name: &XattrName| caller.uid == 0 || !name.as_bytes().starts_with(TRUSTED);
+        Ok(xattrs.iter().map(|(name, _)| name.clone()).filter(shown).collect())
+    }
+
+    pub(super) async fn set_xattr(
+        &self,
+        vnode: VnodeId,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+        caller: Caller,
+    ) -> Result<(), Error> {
+        let too_large = || Error::Invalid("the value is larger than 64 KiB".to_owned());
+        let value = XattrValue::new(value).ok_or_else(too_large)?;
+        self.change_xattrs(vnode, XattrChange::Set { name: parse(name)?, value, mode }, caller).await
+    }
+
+    pub(super) async fn remove_xattr(&self, vnode: VnodeId, name: Bytes, caller: Caller) -> Result<(), Error> {
+        self.change_xattrs(vnode, XattrChange::Remove { name: parse(name)? }, caller).await
+    }
+
+    async fn change_xattrs(&self, vnode: VnodeId, change: XattrChange, caller: Caller) -> Result<(), Error> {
+        self.check_writable()?;
+        let in_use = self.files().get(vnode);
+        if let Some(file) = in_use {
+            let mut state = file.state();
+            if let Some(unlinked) = &mut state.unlinked {
+                change.apply(unlinked.xattrs.as_mut().ok_or(Error::VersionGone)?)?;
+                return Ok(());
+            }
+        }
+        let before = self.status_of(vnode).await?.object;
+        let known = self.cache.index.xattrs(&before)?;
+        let reply = self.mutate(change.op(before.fid), caller, &[]).await?;
+        let after = reply.objects.iter().find(|object| object.fid == before.fid);
+        let after = after.ok_or(Error::Refused(FsError::Malformed))?.status;
+        if let (Some(mut xattrs), Some(version)) = (known, after.xattrs)
+            && after.status_version == before.status.status_version.next()
+        {
+            change.apply(&mut xattrs)?;
+            self.cache.index.install_xattrs(before.fid, version, xattrs)?;
+        }
+        Ok(())
+    }
+
+    /// All attributes of an inode.
+    async fn xattrs(&self, vnode: VnodeId) -> Result<Xattrs, Error> {
+        let in_use = self.files().get(vnode);
+        if let Some(file) = in_use
+            && let Some(unlinked) = &file.state().unlinked
+        {
+            return unlinked.xattrs.clone().ok_or(Error::VersionGone);
+        }
+        let object = self.status_of(vnode).await?.object;
+        self.xattrs_of(&object).await
+    }
+
+    /// All attributes of an object with this status; asks the server if they are not known.
+    pub(super) async fn xattrs_of(&self, object: &Object) -> Result<Xattrs, Error> {
+        if let Some(xattrs) = self.cache.index.xattrs(object)? {
+            return Ok(xattrs);
+        }
+        let reply = self.remote.call(&GetXattrsRequest { fid: object.fid }, Class::Fetch).await?.reply;
+        self.cache.index.install(std::slice::from_ref(&reply.object))?;
+        if let Some(version) = reply.object.status.xattrs {
+            self.cache.index.install_xattrs(object.fid, version, reply.xattrs.clone())?;
+        }
+        Ok(reply.xattrs)
+    }
+}
+
+impl XattrChange {
+    fn op(&self, fid: Fid) -> CmlOp {
+        match self {
+            Self::Set { name, value, mode } => {
+                CmlOp::SetXattr { fid, name: name.clone(), value: value.clone(), mode: *mode }
+            }
+            Self::Remove { name } => CmlOp::RemoveXattr { fid, name: name.clone() },
+        }
+    }
+
+    fn apply(self, xattrs: &mut Xattrs) -> Result<(), FsError> {
+        match self {
+            Self::Set { name, value, mode } => xattrs.set(name, value, mode),
+            Self::Remove { name } => xattrs.remove(&name),
+        }
+    }
+}
+
+/// Parses a name: of a namespace that there is here, with something behind it.
+fn parse(name: Bytes) -> Result<XattrName, Error> {
+    let namespace = NAMESPACES.into_iter().find(|namespace| name.starts_with(namespace));
+    match namespace {
+        None => Err(Error::Unsupported),
+        Some(namespace) if name.len() == namespace.len() => {
+            Err(Error::Invalid("an attribute's name ends with its namespace".to_owned()))
+        }
+        // The kernel lets no other through.
+        Some(_) => XattrName::new(name).map_err(|error| Error::Invalid(error.to_string())),
+    }
+}
