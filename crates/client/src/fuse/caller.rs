@@ -3,6 +3,11 @@
 //! The kernel lets a process that waits for a FUSE answer go only when the answer comes: until then it is in state D
 //! and even SIGKILL stays pending (measured). A default SIGTERM, SIGINT or SIGHUP shows up as a pending SIGKILL of
 //! every thread.
+//!
+//! execve(2) closes descriptors, and so waits for us, with a lock held that every reader of the process's `stat` waits
+//! for: whoever reads that of a process in execve waits for himself (measured: for ever). `status` needs no such lock,
+//! and tells whether the thread has given up its memory, as it has before it closes files on its way out, and as no
+//! thread has that is in execve.
 
 const SIGHUP: u32 = 1;
 const SIGINT: u32 = 2;
@@ -20,7 +25,12 @@ pub(super) fn is_killed(pid: u32) -> bool {
         return false;
     }
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    interrupts(&read("status")) || dies_by_signal(&read("stat"))
+    let status = read("status");
+    interrupts(&status) || (is_without_memory(&status) && dies_by_signal(&read("stat")))
+}
+
+fn is_without_memory(status: &str) -> bool {
+    !status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
 /// Whether a signal is pending that stops the wait: SIGKILL always, the other signals people stop programs with if they
@@ -91,6 +101,12 @@ mod tests {
         assert!(!is_killed(0));
         assert!(!is_killed(u32::MAX));
         assert!(!is_killed(std::process::id()));
+    }
+
+    #[test]
+    fn a_thread_with_memory_may_be_in_execve() {
+        assert!(!is_without_memory(&std::fs::read_to_string("/proc/self/status").unwrap()));
+        assert!(is_without_memory("Name:\tcat\nState:\tD (disk sleep)\nThreads:\t1\n"));
     }
 
     #[test]
