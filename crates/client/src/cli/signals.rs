@@ -1,4 +1,5 @@
-//! Signals of a daemon: TERM and INT stop it in order, HUP (reserved for reading the configuration again) does nothing.
+//! Signals of a daemon: TERM and INT stop it in order, HUP (reserved for reading the configuration again) does nothing,
+//! nor does XFSZ: a file beyond the limit of this process (ulimit -f) is an error of the operation that made it so.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -9,6 +10,7 @@ pub(crate) struct Stop {
     terminate: Signal,
     interrupt: Signal,
     _hang_up: Signal,
+    _file_too_large: Signal,
 }
 
 impl Stop {
@@ -19,6 +21,7 @@ impl Stop {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             _hang_up: listen(SignalKind::hangup())?,
+            _file_too_large: listen(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?,
         })
     }
 

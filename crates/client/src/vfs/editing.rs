@@ -11,6 +11,7 @@ use mafs_proto::{FILE_SIZE_MAX, FsError};
 use super::file::{Arrival, File, FileState};
 use super::files::Handle;
 use super::{Error, FileHandle, Inner};
+use crate::cache::is_sealed;
 use crate::core::log::LogEntry;
 
 /// An fsync waits this long for the server before it makes do with this disk.
@@ -51,10 +52,7 @@ impl Inner {
         if !file.state().is_complete() {
             return Ok(false);
         }
-        self.begin_edit(file)?;
-        // Counted before: a write that fails half-way has changed bytes too.
-        self.note_edit(&mut file.state());
-        file.container.write_all_at(data, range.start)?;
+        self.edit_with(file, || file.container.write_all_at(data, range.start))?;
         let mut state = file.state();
         state.size = state.size.max(range.end);
         Ok(true)
@@ -81,9 +79,7 @@ impl Inner {
         if size > 0 && !file.state().is_complete() {
             return Ok(false);
         }
-        self.begin_edit(file)?;
-        self.note_edit(&mut file.state());
-        file.container.set_len(size)?;
+        self.edit_with(file, || file.container.set_len(size))?;
         let mut state = file.state();
         state.fetch += 1;
         state.arrival = Arrival::Complete;
@@ -93,9 +89,41 @@ impl Inner {
         Ok(true)
     }
 
+    /// Changes bytes. Under `edit`.
+    pub(super) fn edit_with(&self, file: &File, change: impl FnOnce() -> std::io::Result<()>) -> Result<(), Error> {
+        let was_clean = !file.state().writing_logged;
+        self.begin_edit(file)?;
+        let changed = change();
+        if changed.is_err() && was_clean && self.is_unchanged(file)? {
+            return self.undo_begin(file).and(Ok(changed?));
+        }
+        // A change that fails half-way has changed bytes too.
+        self.note_edit(&mut file.state());
+        Ok(changed?)
+    }
+
+    /// Whether the container of a file that was clean still shows its version.
+    fn is_unchanged(&self, file: &File) -> Result<bool, Error> {
+        let (base, size) = {
+            let state = file.state();
+            (state.base, state.size)
+        };
+        let new_and_empty = size == 0 && file.container.len()? == 0;
+        Ok(new_and_empty || is_sealed(file.container.as_ref(), base, size)?)
+    }
+
+    /// The log must not say that a file is being changed that is as it was: a power loss would be taken for a loss.
+    fn undo_begin(&self, file: &File) -> Result<(), Error> {
+        if std::mem::take(&mut file.state().writing_logged) {
+            self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
+            self.log_changed.notify_one();
+        }
+        Ok(())
+    }
+
     /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
     /// `edit`.
-    fn begin_edit(&self, file: &File) -> Result<(), Error> {
+    pub(super) fn begin_edit(&self, file: &File) -> Result<(), Error> {
         let (sending, logged, base, unlinked) = {
             let state = file.state();
             (state.sending.clone(), state.writing_logged, state.base, state.unlinked.is_some())

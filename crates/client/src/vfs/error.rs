@@ -83,6 +83,7 @@ impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::CacheFull,
+            std::io::ErrorKind::FileTooLarge => Self::Refused(FsError::TooLarge),
             _ => Self::Cache(error.to_string()),
         }
     }
