@@ -231,6 +231,11 @@ impl Vfs {
         self.inner.set_attributes(vnode, set, file, caller).await
     }
 
+    /// Takes set-user-id and set-group-id off a file that another than root is about to change.
+    pub async fn drop_set_id(&self, vnode: VnodeId, caller: Caller) -> Result<(), Error> {
+        self.inner.drop_set_id(vnode, caller).await
+    }
+
     /// The target of a symlink.
     pub async fn read_link(&self, vnode: VnodeId) -> Result<SymlinkTarget, Error> {
         attributes::symlink_target(self.inner.get_attributes(vnode).await?)

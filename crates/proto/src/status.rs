@@ -44,6 +44,19 @@ impl Mode {
     pub const fn bits(self) -> u16 {
         self.0
     }
+
+    /// Without the bits that lend the rights of owner and group to who executes the file: set-user-id, and set-group-id
+    /// where the group may execute. They go when a file changes, or its owner (Linux, `setattr_should_drop_suidgid`).
+    #[must_use]
+    pub const fn without_set_id(self) -> Self {
+        const SET_USER_ID: u16 = 0o4000;
+        const SET_GROUP_ID: u16 = 0o2000;
+        const GROUP_EXECUTES: u16 = 0o0010;
+        match self.0 & GROUP_EXECUTES {
+            0 => Self(self.0 & !SET_USER_ID),
+            _ => Self(self.0 & !(SET_USER_ID | SET_GROUP_ID)),
+        }
+    }
 }
 
 /// Attributes and versions of an object.
@@ -98,4 +111,16 @@ pub struct Entry {
     pub name: Name,
     /// What it names.
     pub object: Object,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn set_group_id_stays_where_the_group_cannot_execute() {
+        let without = |bits| Mode::from_bits(bits).without_set_id().bits();
+        assert_eq!([0o4755, 0o2755, 0o6755, 0o1777].map(without), [0o755, 0o755, 0o755, 0o1777]);
+        assert_eq!([0o2745, 0o6666].map(without), [0o2745, 0o2666]);
+    }
 }

@@ -48,7 +48,9 @@ impl Filesystem for Handlers {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_CACHE_SYMLINKS;
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            // Set-id bits are ours to drop: otherwise the kernel asks for `security.capability` before every write.
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // AUTO_INVAL_DATA is not wanted: it would drop all pages of a file whenever its mtime moves, as it does at
         // every write. `keep_cache` at open and invalidations say when pages are out of date.
         let missing = config.add_capabilities(wanted).err();
@@ -304,7 +306,7 @@ impl Filesystem for Handlers {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -312,9 +314,15 @@ impl Filesystem for Handlers {
         let (vnode, file, data) = (vnode(inode), file(handle), Bytes::copy_from_slice(data));
         // The kernel never sends more than WRITE_BYTES_MAX.
         let written = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let (caller, drops_set_id) = (caller(request), write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
         self.edge.run(
             request,
-            |vfs| async move { vfs.write(file, offset, data).await },
+            move |vfs| async move {
+                if drops_set_id {
+                    vfs.drop_set_id(vnode, caller).await?;
+                }
+                vfs.write(file, offset, data).await
+            },
             move |_, result| match result {
                 Ok(()) => reply.written(written),
                 Err(error) => reply.error(errno(&error)),

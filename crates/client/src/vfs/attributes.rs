@@ -48,6 +48,7 @@ impl Inner {
         self.check_writable()?;
         if let Some(size) = set.size {
             self.set_size(vnode, size, handle, caller).await?;
+            self.drop_set_id(vnode, caller).await?;
         }
         let rest = self.resolve_times(set);
         if !rest.is_empty() {
@@ -97,6 +98,25 @@ impl Inner {
         changed
     }
 
+    /// A file that another than root changes is not what its set-id bits were meant for. The kernel leaves it to the
+    /// file system to drop them (FUSE_HANDLE_KILLPRIV_V2); fuser passes on that it asks for it with writes only.
+    pub(super) async fn drop_set_id(&self, vnode: VnodeId, caller: Caller) -> Result<(), Error> {
+        if caller.uid == 0 {
+            return Ok(());
+        }
+        // What is known has to do: no write waits for the server to say more.
+        let known = match self.unlinked(vnode) {
+            Some(object) => Some(object),
+            None => self.cache.index.object(vnode)?.map(|cached| cached.object),
+        };
+        let Some(Object { status, .. }) = known else { return Ok(()) };
+        let mode = status.mode.without_set_id();
+        if status.kind != Kind::File || mode == status.mode {
+            return Ok(());
+        }
+        self.set_status(vnode, SetAttr { mode: Some(mode), ..SetAttr::default() }, caller).await
+    }
+
     fn resolve_times(&self, set: Attributes) -> SetAttr {
         let time = |time: SetTime| match time {
             SetTime::Now => self.clock.wall(),
@@ -124,7 +144,9 @@ impl Inner {
         let mut state = file.state();
         let Some(unlinked) = &mut state.unlinked else { return false };
         let status = &mut unlinked.object.status;
-        status.mode = set.mode.unwrap_or(status.mode);
+        let given_away = set.uid.is_some() || set.gid.is_some();
+        let mode = if given_away { status.mode.without_set_id() } else { status.mode };
+        status.mode = set.mode.unwrap_or(mode);
         status.uid = set.uid.unwrap_or(status.uid);
         status.gid = set.gid.unwrap_or(status.gid);
         status.atime = set.atime.unwrap_or(status.atime);

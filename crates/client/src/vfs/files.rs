@@ -92,7 +92,11 @@ impl Inner {
         if mode.write || mode.truncate {
             handle.file.state().writer = caller;
         }
-        match self.prepare(&handle.file, &cached, mode).await {
+        let prepared = match self.prepare(&handle.file, &cached, mode).await {
+            Ok(()) if mode.truncate => self.drop_set_id(vnode, caller).await,
+            other => other,
+        };
+        match prepared {
             Ok(()) => Ok(handle),
             Err(error) => {
                 self.release_file(&handle.file);

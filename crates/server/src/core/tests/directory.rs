@@ -360,3 +360,20 @@ fn objects_of_another_volume_are_refused() {
     let foreign = Fid { volume: mafs_proto::VolumeId(9), ..ROOT };
     assert_eq!(world.apply(CmlOp::Link { parent: foreign, name: name("g"), fid }), Err(FsError::CrossVolume));
 }
+
+#[test]
+fn a_file_that_is_given_away_loses_its_set_id_bits_and_a_directory_does_not() {
+    let mut world = World::new();
+    let (file, directory) = (world.create(ROOT, "f"), world.make_dir(ROOT, "d"));
+    let mode = Some(Mode::from_bits(0o6775));
+    let given = SetAttr { uid: Some(1), ..SetAttr::default() };
+    let mut after = |fid, first, then| {
+        world.apply(CmlOp::SetAttr { fid, set: first }).unwrap();
+        world.apply(CmlOp::SetAttr { fid, set: then }).unwrap().objects[0].status.mode.bits()
+    };
+    let set_mode = SetAttr { mode, ..SetAttr::default() };
+    assert_eq!(after(file, set_mode, given), 0o775);
+    assert_eq!(after(file, set_mode, SetAttr { gid: Some(2), ..SetAttr::default() }), 0o775);
+    assert_eq!(after(file, set_mode, SetAttr { mode, ..given }), 0o6775, "what is said is done");
+    assert_eq!(after(directory, set_mode, given), 0o6775);
+}
