@@ -23,7 +23,7 @@ impl Inner {
             if state.is_dirty() {
                 object.status.size = state.size;
                 object.status.mtime = state.mtime;
-                object.status.ctime = object.status.ctime.max(state.mtime);
+                object.status.ctime = object.status.ctime.max(state.ctime);
             }
         }
         object
@@ -35,6 +35,8 @@ impl Inner {
         let state = file.state();
         let mut object = state.unlinked.as_ref()?.object.clone();
         object.status.size = state.size;
+        object.status.mtime = state.mtime;
+        object.status.ctime = state.ctime;
         Some(object)
     }
 
@@ -150,7 +152,8 @@ impl Inner {
         status.uid = set.uid.unwrap_or(status.uid);
         status.gid = set.gid.unwrap_or(status.gid);
         status.atime = set.atime.unwrap_or(status.atime);
-        status.mtime = set.mtime.unwrap_or(status.mtime);
+        state.mtime = set.mtime.unwrap_or(state.mtime);
+        state.ctime = self.clock.wall();
         true
     }
 

@@ -146,6 +146,7 @@ impl Inner {
     pub(super) fn note_edit(&self, state: &mut FileState) {
         state.count_edit();
         state.mtime = self.clock.wall();
+        state.ctime = state.mtime;
     }
 
     /// Sends the file's content, if the server lacks it, before a close returns.

@@ -62,6 +62,8 @@ pub(super) struct FileState {
     pub(super) size: u64,
     /// Its modification time.
     pub(super) mtime: Timestamp,
+    /// When something of the file was changed last, as far as it was changed here.
+    pub(super) ctime: Timestamp,
     /// Counts changes of the content here.
     pub(super) edits: u64,
     /// The edit that the server has.

@@ -81,7 +81,11 @@ impl Inner {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
-        let cached = self.status_of(vnode).await?;
+        // A descriptor of a file without a name can be opened once more, by way of /proc.
+        let cached = match self.unlinked(vnode) {
+            Some(object) => CachedObject { object, trust: 0, parent: None, entries: None, content: None },
+            None => self.status_of(vnode).await?,
+        };
         if cached.object.status.kind != Kind::File {
             return Err(Error::Refused(FsError::WrongKind));
         }
@@ -208,9 +212,11 @@ impl Inner {
         let _edit = file.edit();
         let (logged, unresolved) = {
             let mut state = file.state();
-            let mut object = object.clone();
-            object.status.size = state.size;
-            state.unlinked = Some(Unlinked { object, xattrs });
+            if !state.is_dirty() {
+                state.mtime = object.status.mtime;
+            }
+            state.ctime = object.status.ctime;
+            state.unlinked = Some(Unlinked { object: object.clone(), xattrs });
             let unresolved = if state.storing { None } else { state.unresolved.take() };
             (std::mem::take(&mut state.writing_logged), unresolved)
         };

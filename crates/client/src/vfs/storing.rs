@@ -84,19 +84,22 @@ impl Inner {
     /// Freezes the content and logs the store. `None` if there is nothing to send, or something to resolve first.
     fn begin_store(&self, file: &Arc<File>) -> Result<Option<Sending>, Error> {
         let _edit = file.edit();
-        let (size, mtime, edits, base, writer, again) = {
+        let known = self.cache.index.object(file.fid.vnode)?;
+        let (size, mtime, edits, base, writer, again, changed) = {
             let state = file.state();
             if !state.is_dirty() {
                 return Ok(None);
             }
-            (state.size, state.mtime, state.edits, state.base, state.writer, state.unresolved.clone())
+            // The time that stat(2) has shown since: it must not move when the content arrives.
+            let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
+            (state.size, state.mtime, state.edits, state.base, state.writer, state.unresolved.clone(), changed)
         };
         let record = match again {
             Some(unresolved) if unresolved.edits == edits => unresolved.record,
             Some(_) => return Ok(None),
             None => {
                 let op = CmlOp::Store { fid: file.fid, base: Base::Version(base), size, mtime };
-                let record = self.remote.record(op, writer.uid, writer.gid, self.clock.wall());
+                let record = self.remote.record(op, writer.uid, writer.gid, changed);
                 let stamp = stamp(file.container.as_ref())?;
                 if let Err(error) = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp }) {
                     self.remote.end(record.id);

@@ -58,6 +58,7 @@ impl Inner {
             let mut state = file.state();
             if let Some(unlinked) = &mut state.unlinked {
                 change.apply(unlinked.xattrs.as_mut().ok_or(Error::VersionGone)?)?;
+                state.ctime = self.clock.wall();
                 return Ok(());
             }
         }
