@@ -16,6 +16,7 @@ mod integrity;
 mod kernel;
 mod listing;
 mod names;
+mod paths;
 mod report;
 mod start;
 mod storing;

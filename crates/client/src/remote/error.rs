@@ -5,8 +5,8 @@ use mafs_proto::{FsError, Malformed};
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// The server refused; the message may be empty.
-    #[error("{error}{}{message}", if .message.is_empty() { "" } else { ": " })]
+    /// The server refused; its message says the reason again with more of it, or is empty.
+    #[error("{}", if .message.is_empty() { .error.to_string() } else { .message.clone() })]
     Refused {
         /// The reason.
         error: FsError,

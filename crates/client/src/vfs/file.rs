@@ -37,6 +37,14 @@ pub(super) struct Unresolved {
     pub(super) edits: u64,
 }
 
+/// Why the server did not take a content.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    pub(super) reason: FsError,
+    /// Where the file was then, below the mount point.
+    pub(super) path: String,
+}
+
 /// A file without a name.
 #[derive(Clone, Debug)]
 pub(super) struct Unlinked {
@@ -79,7 +87,7 @@ pub(super) struct FileState {
     /// A store that may or may not have been applied.
     pub(super) unresolved: Option<Unresolved>,
     /// Why the server refused the content, if it did.
-    pub(super) refused: Option<FsError>,
+    pub(super) refused: Option<Refused>,
     /// What there is of it on this machine only, once its last name is gone.
     pub(super) unlinked: Option<Unlinked>,
 }

@@ -6,7 +6,7 @@ use mafs_proto::call::StatFsRequest;
 use mafs_proto::{Class, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::file::Arrival;
+use super::file::{Arrival, Refused};
 use super::{Error, Inner};
 use crate::remote::Link;
 
@@ -46,7 +46,7 @@ pub struct StatusReport {
     pub unsent_bytes: u64,
     /// Files being fetched.
     pub fetching_files: u64,
-    /// Updates the server refused: which file (by fid), and why.
+    /// Updates the server refused: the file's path below the mount point (as last known), and why.
     pub refused: Vec<(String, String)>,
     /// Bytes in the cache.
     pub cache_bytes: u64,
@@ -62,6 +62,9 @@ pub struct StatusReport {
 
 /// An answer about space this young is given again: `df` and programs ask often.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Paths looked up for one report; later refusals are shown with the path of their time.
+const PATHS_MAX: usize = 100;
 
 impl Inner {
     pub(super) async fn space(&self) -> Result<SpaceReport, Error> {
@@ -119,15 +122,24 @@ impl Inner {
             open_files,
             calls: self.remote.calls(),
         };
+        let mut named = 0;
         for file in files {
             let state = file.state();
-            if state.is_dirty() {
-                report.unsent_files += 1;
-                report.unsent_bytes += state.size;
-            }
             report.fetching_files += u64::from(matches!(state.arrival, Arrival::Partial { .. }));
-            if let Some(error) = state.refused {
-                report.refused.push((file.fid.to_string(), error.to_string()));
+            if !state.is_dirty() {
+                continue;
+            }
+            report.unsent_files += 1;
+            report.unsent_bytes += state.size;
+            let refused = state.refused.clone();
+            drop(state);
+            let mut path = || {
+                let path = if named < PATHS_MAX { self.path_of(file.fid) } else { None };
+                named += 1;
+                path
+            };
+            if let Some(Refused { reason, path: last_path }) = refused {
+                report.refused.push((path().unwrap_or(last_path), reason.to_string()));
             }
         }
         report

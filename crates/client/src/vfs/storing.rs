@@ -12,7 +12,7 @@ use mafs_arpc::{Payload, blocking};
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
 
-use super::file::{File, FileState, Unresolved};
+use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
 use super::{Error, Inner};
 use crate::cache::{seal, stamp};
@@ -210,10 +210,16 @@ impl Inner {
     fn not_stored(&self, file: &File, id: StoreId, error: RemoteError) -> Error {
         if let RemoteError::Refused { error: reason, .. } = &error {
             self.abandon(file, id);
-            tracing::warn!(fid = %file.fid, %error, "the server refused a file's content; it stays in the cache");
-            file.state().refused = Some(*reason);
+            self.note_refused(file, *reason, &error);
         }
         error.into()
+    }
+
+    /// A refusal is shown until the content changes or goes.
+    fn note_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
+        let path = self.path_of(file.fid).unwrap_or_else(|| file.fid.to_string());
+        tracing::warn!(path, %error, "the server refused a file's content; it stays in the cache");
+        file.state().refused = Some(Refused { reason, path });
     }
 
     /// The server does not have the record and will not get it again.
@@ -256,7 +262,8 @@ impl Inner {
         for file in dirty {
             let left = {
                 let state = file.state();
-                (state.handles == 0 || state.unresolved.is_some()) && state.refused.is_none_or(may_pass)
+                let passing = state.refused.as_ref().is_none_or(|refused| may_pass(refused.reason));
+                (state.handles == 0 || state.unresolved.is_some()) && passing
             };
             if left {
                 match self.store_in_turn(&file).await {

@@ -1,0 +1,69 @@
+//! Paths: where an object is, for people. Objects are known by fids; their names come from the index.
+
+use mafs_proto::{Fid, Name, VnodeId};
+
+use super::Inner;
+
+/// Deeper than any path a program can name (PATH_MAX is 4,096 bytes).
+const DEPTH_MAX: usize = 2048;
+
+/// Names of a directory that are looked at for one object. Beyond that the object goes without a path.
+const NAMES_MAX: usize = 16 * 1024;
+
+impl Inner {
+    /// Where an object is below the mount point, as far as this client knows without asking: printable, without a
+    /// leading slash.
+    pub(super) fn path_of(&self, fid: Fid) -> Option<String> {
+        let mut names = Vec::new();
+        let mut vnode = fid.vnode;
+        while vnode != VnodeId::ROOT {
+            let parent = self.cache.index.object(vnode).ok()??.parent?;
+            names.push(self.name_in(parent, vnode)?);
+            vnode = parent;
+            if names.len() > DEPTH_MAX {
+                return None;
+            }
+        }
+        let names: Vec<String> = names.iter().rev().map(printable).collect();
+        Some(names.join("/"))
+    }
+
+    fn name_in(&self, parent: VnodeId, vnode: VnodeId) -> Option<Name> {
+        let mut last = None;
+        let mut seen = 0;
+        while seen < NAMES_MAX {
+            let page = self.cache.index.entries(parent, last.as_ref()).ok()?;
+            if let Some((name, _)) = page.iter().find(|(_, entry)| entry.fid.vnode == vnode) {
+                return Some(name.clone());
+            }
+            seen += page.len();
+            last = Some(page.into_iter().next_back()?.0);
+        }
+        None
+    }
+}
+
+/// A name as one line of text: what would move the cursor is escaped.
+fn printable(name: &Name) -> String {
+    let mut text = String::new();
+    for letter in String::from_utf8_lossy(name.as_bytes()).chars() {
+        match letter.is_control() {
+            true => text.extend(letter.escape_default()),
+            false => text.push(letter),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_takes_one_line_whatever_it_holds() {
+        let shown = |name: &'static [u8]| printable(&Name::new(name).unwrap());
+        assert_eq!(shown("é \"x\"".as_bytes()), "é \"x\"");
+        assert_eq!(shown(b"a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
+        assert_eq!(shown(b"\xff"), "\u{fffd}");
+    }
+}
