@@ -124,6 +124,7 @@ const ABANDONED: u8 = 5;
 const DROPPED: u8 = 6;
 const SYNCED: u8 = 7;
 const RUN: u8 = 8;
+const REMOVING: u8 = 9;
 
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
@@ -166,6 +167,10 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
             out.push(SYNCED);
             out.extend(fid.encode());
         }
+        LogEntry::Removing { fid } => {
+            out.push(REMOVING);
+            out.extend(fid.encode());
+        }
         LogEntry::Dropped { fid } => {
             out.push(DROPPED);
             out.extend(fid.encode());
@@ -203,6 +208,7 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         }
         ABANDONED => LogEntry::Abandoned { id: StoreId::decode(bytes)? },
         SYNCED => LogEntry::Synced { fid: Fid::decode(bytes)? },
+        REMOVING => LogEntry::Removing { fid: Fid::decode(bytes)? },
         DROPPED => LogEntry::Dropped { fid: Fid::decode(bytes)? },
         kind => return Err(BadEntry::Kind(kind)),
     })
@@ -247,6 +253,7 @@ mod tests {
             LogEntry::Done { id, fid: fid(6), version: DataVersion(8), clean: false },
             LogEntry::Abandoned { id },
             LogEntry::Synced { fid: fid(6) },
+            LogEntry::Removing { fid: fid(6) },
             LogEntry::Dropped { fid: fid(6) },
         ]
     }

@@ -62,7 +62,12 @@ pub(crate) enum LogEntry {
         /// The record.
         id: StoreId,
     },
-    /// The file is gone; nothing of it will be sent.
+    /// The server is about to be asked to remove the last name of a file being changed.
+    Removing {
+        /// The file.
+        fid: Fid,
+    },
+    /// Nothing of the file is left to be sent: it is gone, or as the server has it.
     Dropped {
         /// The file.
         fid: Fid,
@@ -85,6 +90,8 @@ pub(crate) struct Writing {
     pub(crate) container: ContainerId,
     /// Whether some of that content was fsynced, so that it is worth keeping after a power loss.
     pub(crate) synced: bool,
+    /// Whether this client has asked for its removal: that the server does not know the file is no news then.
+    pub(crate) removing: bool,
 }
 
 /// What the log says now.
@@ -109,11 +116,16 @@ impl LogState {
             LogEntry::Run(boot) => self.boot = Some(boot),
             LogEntry::Incarnation(incarnation) => self.incarnation = Some(incarnation),
             LogEntry::Writing { fid, base, container } => {
-                self.writing.insert(fid, Writing { base, container, synced: false });
+                self.writing.insert(fid, Writing { base, container, synced: false, removing: false });
             }
             LogEntry::Synced { fid } => {
                 if let Some(writing) = self.writing.get_mut(&fid) {
                     writing.synced = true;
+                }
+            }
+            LogEntry::Removing { fid } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.removing = true;
                 }
             }
             LogEntry::Logged { record, stamp } => {
@@ -144,8 +156,9 @@ impl LogState {
         let life = run.chain(self.incarnation.map(LogEntry::Incarnation));
         let writing = self.writing.iter().flat_map(|(&fid, writing)| {
             let synced = writing.synced.then_some(LogEntry::Synced { fid });
+            let removing = writing.removing.then_some(LogEntry::Removing { fid });
             let Writing { base, container, .. } = *writing;
-            std::iter::once(LogEntry::Writing { fid, base, container }).chain(synced)
+            std::iter::once(LogEntry::Writing { fid, base, container }).chain(synced).chain(removing)
         });
         let logged =
             self.logged.values().cloned().map(|LoggedStore { record, stamp }| LogEntry::Logged { record, stamp });
@@ -190,7 +203,7 @@ mod tests {
         let dirty = state(start.into_iter().chain([done(false)]));
         assert_eq!(
             dirty.writing.get(&fid(5)),
-            Some(&Writing { base: DataVersion(2), container: ContainerId(7), synced: false })
+            Some(&Writing { base: DataVersion(2), container: ContainerId(7), synced: false, removing: false })
         );
         assert!(dirty.logged.is_empty());
     }
@@ -202,6 +215,7 @@ mod tests {
             LogEntry::Incarnation(Incarnation(4)),
             LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7) },
             LogEntry::Synced { fid: fid(5) },
+            LogEntry::Removing { fid: fid(5) },
             LogEntry::Writing { fid: fid(6), base: DataVersion(3), container: ContainerId(8) },
             LogEntry::Logged { record: store(1, 5), stamp: Stamp(9) },
             LogEntry::Dropped { fid: fid(6) },

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, Name, StoreId, Timestamp};
+use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, Name, RenameMode, StoreId, Timestamp};
 
 /// Gives ids to mutations and knows which are unanswered.
 #[derive(Debug)]
@@ -59,7 +59,8 @@ impl Outstanding {
     /// The outstanding records that touch what `op` touches, newest last, at most as many as a record may name.
     fn dependencies(&self, op: &CmlOp) -> Vec<StoreId> {
         let touches = touched(op);
-        let ids = self.records.values().filter(|record| overlap(&touched(&record.op), &touches));
+        let earlier = self.records.values().filter(|record| !discards(op, &record.op));
+        let ids = earlier.filter(|record| overlap(&touched(&record.op), &touches));
         ids.map(|record| record.id).take(CmlRecord::DEPENDS_ON_MAX).collect()
     }
 }
@@ -88,6 +89,17 @@ fn touched(op: &CmlOp) -> Touched<'_> {
         | CmlOp::SetXattr { fid, .. }
         | CmlOp::RemoveXattr { fid, .. }
         | CmlOp::Store { fid, .. } => Touched { objects: [Some(*fid), None], names: [None, None] },
+    }
+}
+
+/// Whether `op` takes a name from the file that `earlier` stores: it need not wait until that content has arrived,
+/// which may take long. If the name was the last one the store is refused, and nobody wants it.
+fn discards(op: &CmlOp, earlier: &CmlOp) -> bool {
+    let CmlOp::Store { fid: stored, .. } = earlier else { return false };
+    match op {
+        CmlOp::Remove { fid, .. } => fid == stored,
+        CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced == Some(*stored),
+        _ => false,
     }
 }
 
@@ -137,6 +149,30 @@ mod tests {
         assert_eq!(log.begin(make_dir(1, "c", 13), now, 0, 0).depends_on, []);
         let first = log.begin(store(20), now, 0, 0).id;
         assert_eq!(log.begin(store(20), now, 0, 0).depends_on, [first]);
+    }
+
+    #[test]
+    fn a_removal_does_not_wait_for_the_content_of_what_it_removes() {
+        let mut log = log();
+        let now = Timestamp::default();
+        let first = log.begin(store(20), now, 0, 0).id;
+        let second = log.begin(store(21), now, 0, 0).id;
+        let name = |name: &'static str| Name::new(name.as_bytes()).unwrap();
+        let remove = CmlOp::Remove { parent: fid(1), name: name("a"), fid: fid(20) };
+        assert_eq!(log.begin(remove, now, 0, 0).depends_on, []);
+        let rename = |mode| CmlOp::Rename {
+            from_parent: fid(1),
+            from_name: name("b"),
+            to_parent: fid(1),
+            to_name: name("c"),
+            fid: fid(21),
+            replaced: Some(fid(20)),
+            mode,
+        };
+        let replacing = log.begin(rename(RenameMode::Replace), now, 0, 0);
+        assert!(replacing.depends_on.contains(&second), "a name is never given to content that is not there");
+        assert!(!replacing.depends_on.contains(&first));
+        assert!(log.begin(rename(RenameMode::Exchange), now, 0, 0).depends_on.contains(&first));
     }
 
     #[test]

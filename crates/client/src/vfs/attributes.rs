@@ -9,7 +9,7 @@ use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
 
 impl Inner {
     pub(super) async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
-        if let Some(object) = self.unlinked(vnode) {
+        if let Some(object) = self.unlinked(vnode).or_else(|| self.kernel.removed(vnode)) {
             return Ok(object);
         }
         Ok(self.present(self.status_of(vnode).await?.object))

@@ -144,7 +144,7 @@ impl Inner {
 
     /// Puts a file with content that the server lacks into use, after a restart.
     pub(super) fn load_dirty(&self, fid: Fid, writing: Writing) -> Result<Option<Arc<File>>, CacheError> {
-        let Writing { base, container: id, .. } = writing;
+        let Writing { base, container: id, removing, .. } = writing;
         let Some(container) = self.cache.containers.get(fid.vnode, id)? else { return Ok(None) };
         if is_sealed(container.as_ref(), base, container.len()?)? {
             // The log was ahead of the first changed byte, or of the server's last answer.
@@ -168,6 +168,7 @@ impl Inner {
             sending: None,
             unresolved: None,
             refused: None,
+            removing,
             unlinked: None,
         };
         Ok(Some(File::new(fid, (id, container), state)))
@@ -201,6 +202,7 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         sending: None,
         unresolved: None,
         refused: None,
+        removing: false,
         unlinked: None,
     }
 }

@@ -88,6 +88,8 @@ pub(super) struct FileState {
     pub(super) unresolved: Option<Unresolved>,
     /// Why the server refused the content, if it did.
     pub(super) refused: Option<Refused>,
+    /// Whether this client has asked the server to remove the file's last name.
+    pub(super) removing: bool,
     /// What there is of it on this machine only, once its last name is gone.
     pub(super) unlinked: Option<Unlinked>,
 }

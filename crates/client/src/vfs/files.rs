@@ -193,6 +193,7 @@ impl Inner {
 
     /// The last name of an object is gone: nothing of it will be sent. It stays readable for those who have it open.
     pub(super) fn object_gone(&self, object: &Object) {
+        self.kernel.note_removed(object);
         let file = self.files().get(object.fid.vnode);
         match file {
             Some(file) => {

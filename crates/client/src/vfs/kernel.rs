@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mafs_proto::{DataVersion, Name, VnodeId};
+use mafs_proto::{DataVersion, Name, Object, VnodeId};
 
 /// What the kernel caches, so that it can be told when that is out of date. The seam to the kernel.
 ///
@@ -22,10 +22,12 @@ pub(crate) struct Kernel {
     edge: OnceLock<Arc<dyn KernelCache>>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct KnownInode {
     lookups: u64,
     pages: Option<DataVersion>,
+    /// What it was, once nobody else knows it any more.
+    removed: Option<Object>,
 }
 
 impl Kernel {
@@ -53,6 +55,19 @@ impl Kernel {
                 inodes.remove(&vnode);
             }
         }
+    }
+
+    /// An object has lost its last name. A program may hold it still, as its working directory or by a descriptor, and
+    /// ask what it is until the kernel forgets it.
+    pub(super) fn note_removed(&self, object: &Object) {
+        if let Some(inode) = self.lock().get_mut(&object.fid.vnode) {
+            inode.removed = Some(object.clone());
+        }
+    }
+
+    /// An object without a name, as it was when it lost the last one.
+    pub(super) fn removed(&self, vnode: VnodeId) -> Option<Object> {
+        self.lock().get(&vnode)?.removed.clone()
     }
 
     /// A file is opened in this version. Returns whether the pages the kernel has are of it.

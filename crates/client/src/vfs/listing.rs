@@ -130,6 +130,9 @@ impl Inner {
 
     /// The whole listing of a directory as of now.
     async fn listing(self: &Arc<Self>, vnode: VnodeId) -> Result<Listing, Error> {
+        if self.kernel.removed(vnode).is_some() {
+            return Ok(Listing { vnode, parent: vnode, entries: Vec::new(), read: AtomicBool::new(false) });
+        }
         for _ in 0..=RESTARTS_MAX {
             let directory = self.fetch_listing(vnode).await?;
             let mut entries: Vec<(Name, CachedEntry)> = Vec::new();

@@ -260,7 +260,7 @@ impl Inner {
             (true, true) | (false, false) => {}
         }
         let parent = self.fid_of(parent)?;
-        self.prepare_removal(&child).await;
+        self.prepare_removal(&child).await?;
         let edit = NameEdit { parent, name: name.clone(), entry: None };
         let op = match directory {
             true => CmlOp::RemoveDir { parent, name, fid: child.fid },
@@ -272,9 +272,9 @@ impl Inner {
 
     /// The last name of a file is about to go, and its content and attributes with it: who has it open needs all of
     /// them first. If they do not come, they get an error, and the name goes all the same.
-    async fn prepare_removal(&self, object: &Object) {
+    async fn prepare_removal(&self, object: &Object) -> Result<(), Error> {
         let in_use = self.files().get(object.fid.vnode);
-        let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return };
+        let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return Ok(()) };
         let open = file.state().handles > 0;
         if open && let Err(error) = file.complete().await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
@@ -282,6 +282,7 @@ impl Inner {
         if open && let Err(error) = self.xattrs_of(object).await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
         }
+        self.note_removing(&file)
     }
 
     pub(super) async fn rename(
@@ -307,7 +308,7 @@ impl Inner {
             (_, target) => target,
         };
         if let (RenameMode::Replace, Some(target)) = (mode, &target) {
-            self.prepare_removal(target).await;
+            self.prepare_removal(target).await?;
         }
         let (from_parent, to_parent) = (self.fid_of(from_parent)?, self.fid_of(to_parent)?);
         let left = match mode {

@@ -74,8 +74,8 @@ impl Inner {
             self.resolve(file).await?;
             let Some(sending) = self.begin_store(file)? else { continue };
             match self.finish_store(file, sending).await {
-                // Its last name went meanwhile: there is nothing to store any more.
-                Err(Error::Refused(FsError::Stale)) if file.state().unlinked.is_some() => return Ok(()),
+                // It was removed meanwhile: there is nothing to store any more.
+                Err(Error::Refused(FsError::Stale)) if !file.state().is_dirty() => return Ok(()),
                 other => other?,
             }
         }
@@ -169,6 +169,11 @@ impl Inner {
         self.cache.index.applied(reply, &[])?;
         let hash = reply.hash.ok_or(Error::Refused(FsError::Malformed))?;
         let base = self.note_stored(file, record.id, (version, hash), edits)?;
+        if file.state().unlinked.is_some() {
+            // The reply was older than the removal, which is already known here.
+            self.cache.index.remove(file.fid.vnode)?;
+            return Ok(());
+        }
         self.kernel.stored(file.fid.vnode, base, version);
         self.make_room(0);
         self.log_changed.notify_one();
@@ -184,21 +189,21 @@ impl Inner {
         edits: Option<u64>,
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
-        let (base, clean) = {
+        let (base, clean, unlinked) = {
             let mut state = file.state();
             let clean = edits == Some(state.edits);
             if let Some(edits) = edits {
                 state.stored_edits = edits;
             }
             let base = std::mem::replace(&mut state.base, version);
-            state.writing_logged = !clean;
+            state.writing_logged = !clean && state.unlinked.is_none();
             state.unresolved = None;
             state.refused = None;
-            (base, clean)
+            (base, clean, state.unlinked.is_some())
         };
         self.remote.end(id);
         self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean })?;
-        if clean {
+        if clean && !unlinked {
             seal(file.container.as_ref(), version)?;
             self.set_content(file, version, hash)?;
             self.count_content(file)?;
@@ -210,7 +215,17 @@ impl Inner {
     fn not_stored(&self, file: &File, id: StoreId, error: RemoteError) -> Error {
         if let RemoteError::Refused { error: reason, .. } = &error {
             self.abandon(file, id);
-            self.note_refused(file, *reason, &error);
+            let (removing, unlinked) = {
+                let state = file.state();
+                (state.removing, state.unlinked.is_some())
+            };
+            if unlinked {
+                tracing::debug!(fid = %file.fid, %error, "a file was removed while it was sent");
+            } else if removing && *reason == FsError::Stale {
+                self.removed_before(file);
+            } else {
+                self.note_refused(file, *reason, &error);
+            }
         }
         error.into()
     }
@@ -220,6 +235,36 @@ impl Inner {
         let path = self.path_of(file.fid).unwrap_or_else(|| file.fid.to_string());
         tracing::warn!(path, %error, "the server refused a file's content; it stays in the cache");
         file.state().refused = Some(Refused { reason, path });
+    }
+
+    /// The server is about to be asked to remove the last name of a file. If the answer is lost, it is this that tells
+    /// the removal from somebody else's.
+    pub(super) fn note_removing(&self, file: &File) -> Result<(), Error> {
+        let _edit = file.edit();
+        let logged = {
+            let mut state = file.state();
+            state.removing = true;
+            state.writing_logged
+        };
+        if logged {
+            self.cache.cml.append(LogEntry::Removing { fid: file.fid })?;
+            self.log_changed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The server does not know a file any more that this client has asked it to remove: nothing of it is news.
+    fn removed_before(&self, file: &File) {
+        let _edit = file.edit();
+        {
+            let mut state = file.state();
+            state.stored_edits = state.edits;
+            state.writing_logged = false;
+        }
+        let dropped = self.cache.cml.append(LogEntry::Dropped { fid: file.fid });
+        if let Err(error) = dropped.and_then(|()| self.cache.index.remove(file.fid.vnode)) {
+            tracing::error!(%error, "the cache cannot be written");
+        }
     }
 
     /// The server does not have the record and will not get it again.
@@ -266,9 +311,11 @@ impl Inner {
                 (state.handles == 0 || state.unresolved.is_some()) && passing
             };
             if left {
-                match self.store_in_turn(&file).await {
-                    Ok(()) => self.drop_if_unused(&file),
-                    Err(error) => failed |= error.may_pass(),
+                let stored = self.store_in_turn(&file).await;
+                let stored_or_gone = stored.is_ok() || !file.state().is_dirty();
+                failed |= !stored_or_gone && stored.is_err_and(|error| error.may_pass());
+                if stored_or_gone {
+                    self.drop_if_unused(&file);
                 }
             }
         }

@@ -84,7 +84,10 @@ impl Inner {
         {
             return unlinked.xattrs.clone().ok_or(Error::VersionGone);
         }
-        let object = self.status_of(vnode).await?.object;
+        let object = match self.kernel.removed(vnode) {
+            Some(object) => object,
+            None => self.status_of(vnode).await?.object,
+        };
         self.xattrs_of(&object).await
     }
 
