@@ -248,7 +248,7 @@ impl Remote {
         let busy_until = Instant::now() + self.shared.config.deadline;
         while attempts < ATTEMPTS_MAX {
             attempts += 1;
-            let connect_by = deadline.unwrap_or_else(|| Instant::now() + self.shared.config.deadline);
+            let connect_by = deadline.unwrap_or_else(|| self.connect_by(busy_until));
             let (peer, number) = self.connected(connect_by).await?;
             let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             self.shared.calls.fetch_add(1, Ordering::Relaxed);
@@ -283,6 +283,13 @@ impl Remote {
             self.left(number).await;
         }
         Err(RemoteError::TimedOut(format!("the connection broke {ATTEMPTS_MAX} times: {last}")))
+    }
+
+    /// How long a call without a deadline waits for a connection. What it has waited for a silent server counts, until
+    /// `patience_end`; whether it was silent all the time is not known, so some is left in any case.
+    fn connect_by(&self, patience_end: Instant) -> Instant {
+        let (now, deadline) = (Instant::now(), self.shared.config.deadline);
+        if now < patience_end { patience_end.max(now + deadline / 2) } else { now + deadline }
     }
 
     fn to_call<C: Call>(
@@ -331,10 +338,13 @@ impl Shared {
     }
 
     fn set_link(&self, link: Link) {
-        *self.link_since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
         self.link.send_if_modified(|current| {
             let open = !matches!(current, Link::Closed);
             if open {
+                // Another failed attempt does not begin another outage.
+                if !matches!((&*current, &link), (Link::Down(_), Link::Down(_))) {
+                    *self.link_since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
+                }
                 *current = link;
             }
             open

@@ -60,6 +60,12 @@ pub enum ConnectError {
         /// Why not.
         source: std::io::Error,
     },
+    /// Somebody takes connections and says nothing: a server that hangs, or none of ours.
+    #[error("{address} takes connections but does not answer: it hangs, or is no mafs server")]
+    Silent {
+        /// Where.
+        address: String,
+    },
     /// Somebody answers, but does not speak this protocol.
     #[error("{address} answers, but not as a mafs server: {why}")]
     NotMafs {

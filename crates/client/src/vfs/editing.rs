@@ -10,6 +10,7 @@ use mafs_proto::{FILE_SIZE_MAX, FsError};
 
 use super::file::{Arrival, File, FileState};
 use super::files::Handle;
+use super::storing::Patience;
 use super::{Error, FileHandle, Inner};
 use crate::cache::is_sealed;
 use crate::core::log::LogEntry;
@@ -152,7 +153,7 @@ impl Inner {
     /// Sends the file's content, if the server lacks it, before a close returns.
     pub(super) async fn flush(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
-        if file.state().is_dirty() { self.store(&file).await } else { Ok(()) }
+        if file.state().is_dirty() { self.store(&file, Patience::Once).await } else { Ok(()) }
     }
 
     /// Makes what was written durable: on the server if that will be quick (`fsync=auto`), else on this disk.
@@ -166,7 +167,7 @@ impl Inner {
         if self.remote.is_up() && expected < FSYNC_WAIT {
             let storing = tokio::spawn({
                 let (inner, file) = (Arc::clone(self), Arc::clone(&file));
-                async move { inner.store(&file).await }
+                async move { inner.store(&file, Patience::Full).await }
             });
             match tokio::time::timeout(FSYNC_WAIT, storing).await {
                 Ok(Ok(Ok(()))) => return Ok(()),

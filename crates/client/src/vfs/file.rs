@@ -86,6 +86,8 @@ pub(super) struct FileState {
     pub(super) sending: Option<Arc<FrozenContent>>,
     /// A store that may or may not have been applied.
     pub(super) unresolved: Option<Unresolved>,
+    /// The edit that could not be sent because the server did not answer, and how that failed.
+    pub(super) unanswered: Option<(u64, Error)>,
     /// Why the server refused the content, if it did.
     pub(super) refused: Option<Refused>,
     /// Whether this client has asked the server to remove the file's last name.

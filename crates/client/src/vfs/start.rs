@@ -13,6 +13,7 @@ use super::file::{File, Unresolved};
 use super::files::Files;
 use super::kernel::Kernel;
 use super::listing::Listings;
+use super::storing::Patience;
 use super::{Caller, Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage};
 use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore};
@@ -196,7 +197,7 @@ impl Inner {
         let mut result = Ok(());
         let dirty = self.files().dirty();
         for file in dirty {
-            if let Err(error) = self.store(&file).await {
+            if let Err(error) = self.store(&file, Patience::Full).await {
                 result = Err(error);
             }
         }

@@ -22,6 +22,16 @@ use crate::remote::{Link, RemoteError};
 /// Pauses between attempts to send what could not be sent: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
+/// How long to wait for a server that does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Patience {
+    /// To the deadline.
+    Full,
+    /// To the deadline once for each content: who closes it next, as every child process does that has inherited the
+    /// descriptor, is told at once what the first was, until there is a connection again.
+    Once,
+}
+
 /// The turn to store a file.
 struct Turn<'a> {
     file: &'a File,
@@ -47,8 +57,8 @@ struct Sending {
 
 impl Inner {
     /// Sends the content of a file until the server has what it is at some moment after the call.
-    pub(super) async fn store(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
-        let stored = self.store_in_turn(file).await;
+    pub(super) async fn store(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
+        let stored = self.store_in_turn(file, patience).await;
         // Whoever closed the file may be gone by now, so this is where it is dropped, or left to be tried again.
         self.drop_if_unused(file);
         if stored.as_ref().is_err_and(Error::may_pass) {
@@ -57,17 +67,24 @@ impl Inner {
         stored
     }
 
-    async fn store_in_turn(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+    async fn store_in_turn(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
         let wanted = file.state().edits;
         loop {
-            let take_turn = |state: &mut FileState| match state.storing {
-                true => None,
-                false => {
-                    state.storing = state.is_dirty() && state.stored_edits < wanted;
-                    Some(state.storing)
+            let take_turn = |state: &mut FileState| {
+                if state.storing {
+                    return None;
                 }
+                if let Some((edits, error)) = &state.unanswered
+                    && patience == Patience::Once
+                    && *edits == state.edits
+                    && !self.remote.is_up()
+                {
+                    return Some(Err(error.clone()));
+                }
+                state.storing = state.is_dirty() && state.stored_edits < wanted;
+                Some(Ok(state.storing))
             };
-            if !file.wait(take_turn).await {
+            if !file.wait(take_turn).await? {
                 return Ok(());
             }
             let _turn = Turn { file };
@@ -227,7 +244,12 @@ impl Inner {
                 self.note_refused(file, *reason, &error);
             }
         }
-        error.into()
+        let error = Error::from(error);
+        if matches!(error, Error::Unreachable(_) | Error::TimedOut(_)) {
+            let mut state = file.state();
+            state.unanswered = Some((state.edits, error.clone()));
+        }
+        error
     }
 
     /// A refusal is shown until the content changes or goes.
@@ -311,7 +333,7 @@ impl Inner {
                 (state.handles == 0 || state.unresolved.is_some()) && passing
             };
             if left {
-                let stored = self.store_in_turn(&file).await;
+                let stored = self.store_in_turn(&file, Patience::Full).await;
                 let stored_or_gone = stored.is_ok() || !file.state().is_dirty();
                 failed |= !stored_or_gone && stored.is_err_and(|error| error.may_pass());
                 if stored_or_gone {

@@ -70,7 +70,7 @@ where
             Some(source) => unreachable(address, source),
             None => not_mafs(in_words(&status)),
         }),
-        Err(_) => Err(not_mafs(format!("it said nothing for {} s", ANSWER_WITHIN.as_secs()))),
+        Err(_) => Err(ConnectError::Silent { address: address.to_string() }),
     }
 }
 
