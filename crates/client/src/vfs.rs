@@ -8,6 +8,7 @@ mod attributes;
 mod contents;
 mod editing;
 mod error;
+mod extents;
 mod fetching;
 mod file;
 mod files;
@@ -26,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+pub use mafs_durable::Fallocate;
 use mafs_proto::{
     Clock, Instant, Kind, Mode, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName, XattrValue,
 };
@@ -36,6 +38,7 @@ use crate::core::replacement::Replacement;
 use crate::core::upload::UploadRate;
 use crate::remote::Remote;
 pub use error::Error;
+pub use extents::SeekTarget;
 use files::Files;
 use kernel::Kernel;
 pub use kernel::KernelCache;
@@ -351,6 +354,22 @@ impl Vfs {
     /// Writes all of `data`.
     pub async fn write(&self, file: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
         self.inner.write(file, offset, data).await
+    }
+
+    /// Reserves, zeroes or gives back a range, as fallocate(2).
+    pub async fn allocate(&self, file: FileHandle, how: Fallocate, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.inner.allocate(file, how, offset, bytes).await
+    }
+
+    /// Where the next data or hole at or behind `offset` is.
+    pub async fn seek(&self, file: FileHandle, target: SeekTarget, offset: u64) -> Result<u64, Error> {
+        self.inner.seek(file, target, offset).await
+    }
+
+    /// Copies up to `bytes` bytes between two places in open files, and returns how many: 0 at the end of the source,
+    /// and fewer than asked if that takes long.
+    pub async fn copy_range(&self, from: (FileHandle, u64), to: (FileHandle, u64), bytes: u64) -> Result<u64, Error> {
+        self.inner.copy_range(from, to, bytes).await
     }
 
     /// A descriptor of the file is being closed: its data goes to the server before this returns.

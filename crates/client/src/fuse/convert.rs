@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use fuser::{FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow};
 use mafs_proto::{Kind, Object, RenameMode, Timestamp, VnodeId, XattrMode, XattrName};
-use rustix::fs::{OFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
-use crate::vfs::{Caller, FileHandle, OpenMode, Opened, SetTime};
+use crate::vfs::{Caller, Fallocate, FileHandle, OpenMode, Opened, SeekTarget, SetTime};
 
 /// What `st_blksize` says: the page size, the least the kernel reads and writes.
 pub(super) const BLOCK_BYTES: u32 = 4096;
@@ -88,6 +88,36 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
         write: access != OpenAccMode::O_RDONLY,
         truncate: given.contains(OFlags::TRUNC),
         append: given.contains(OFlags::APPEND),
+    }
+}
+
+/// What a mode of fallocate(2) asks for; `None` for what moves bytes, which few file systems can.
+pub(super) fn fallocate_mode(mode: i32) -> Option<Fallocate> {
+    const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;
+    let given = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+    if given.is_empty() {
+        Some(Fallocate::Reserve)
+    } else if given == KEEP_SIZE {
+        Some(Fallocate::ReserveKeepingSize)
+    } else if given == FallocateFlags::PUNCH_HOLE | KEEP_SIZE {
+        Some(Fallocate::Punch)
+    } else if given == FallocateFlags::ZERO_RANGE {
+        Some(Fallocate::Zero)
+    } else if given == FallocateFlags::ZERO_RANGE | KEEP_SIZE {
+        Some(Fallocate::ZeroKeepingSize)
+    } else {
+        None
+    }
+}
+
+/// What lseek(2) looks for; the kernel moves to other places by itself.
+pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
+    const SEEK_DATA: i32 = 3;
+    const SEEK_HOLE: i32 = 4;
+    match whence {
+        SEEK_DATA => Some(SeekTarget::Data),
+        SEEK_HOLE => Some(SeekTarget::Hole),
+        _ => None,
     }
 }
 
@@ -206,6 +236,18 @@ mod tests {
         assert_eq!((handle.0, reading), (3, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH));
         let (_, writing) = open_answer(Opened { keep_cache: false, ..opened }, flags(OFlags::RDWR));
         assert_eq!(writing, FopenFlags::empty());
+    }
+
+    #[test]
+    fn modes_of_fallocate_that_move_bytes_are_refused() {
+        assert_eq!(fallocate_mode(0), Some(Fallocate::Reserve));
+        assert_eq!(fallocate_mode(1), Some(Fallocate::ReserveKeepingSize));
+        assert_eq!(fallocate_mode(1 | 2), Some(Fallocate::Punch));
+        assert_eq!(fallocate_mode(16), Some(Fallocate::Zero));
+        assert_eq!(fallocate_mode(16 | 1), Some(Fallocate::ZeroKeepingSize));
+        for refused in [2, 8, 32, 64, 2 | 16, 1 | 8, i32::MIN] {
+            assert_eq!(fallocate_mode(refused), None, "{refused}");
+        }
     }
 
     #[test]

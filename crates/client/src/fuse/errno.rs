@@ -9,6 +9,9 @@ use crate::vfs::Error;
 /// For flags no operation of `vfs` stands for.
 pub(super) const INVALID: Errno = Errno::EINVAL;
 
+/// For modes of an operation that exist on other file systems only.
+pub(super) const UNSUPPORTED: Errno = Errno::EOPNOTSUPP;
+
 /// For answers that are longer than the room the caller has for them.
 pub(super) const TOO_SMALL: Errno = Errno::ERANGE;
 
@@ -28,6 +31,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         Error::Interrupted => Errno::EINTR,
         // Never ENOSYS: the kernel would not send that operation again as long as the mount lives.
         Error::Unsupported => Errno::EOPNOTSUPP,
+        Error::NoSuchOffset => Errno::ENXIO,
         Error::ReadOnly => Errno::EROFS,
     }
 }

@@ -1,7 +1,7 @@
 //! One handler per request of the kernel: convert, run, reply.
 //!
-//! What is missing here is answered by fuser with ENOSYS, which the kernel remembers: fallocate, SEEK_HOLE and
-//! copy_file_range (it copies itself), poll, ioctl, access (it checks permissions itself). Locks stay in the kernel.
+//! What is missing here is answered by fuser with ENOSYS, which the kernel remembers: poll, ioctl, access (it checks
+//! permissions itself). Locks stay in the kernel.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,18 +10,18 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use mafs_proto::{Mode, Name};
 
 use super::convert::{
-    BLOCK_BYTES, caller, file, name, node_kind, open_answer, open_mode, rename_mode, set_time, vnode, xattr_list,
-    xattr_mode,
+    BLOCK_BYTES, caller, fallocate_mode, file, name, node_kind, open_answer, open_mode, rename_mode, seek_target,
+    set_time, vnode, xattr_list, xattr_mode,
 };
 use super::edge::{Edge, done, generation, xattr};
-use super::errno::{INVALID, errno};
+use super::errno::{INVALID, UNSUPPORTED, errno};
 use crate::vfs::{Attributes, DirHandle};
 
 /// The largest write the kernel sends: its own limit of 256 pages.
@@ -328,6 +328,85 @@ impl Filesystem for Handlers {
                 Err(error) => reply.error(errno(&error)),
             },
             move |edge, ()| edge.forget_attributes(vnode),
+        );
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(how) = fallocate_mode(mode) else { return reply.error(UNSUPPORTED) };
+        let (vnode, file, caller) = (vnode(inode), file(handle), caller(request));
+        self.edge.run(
+            request,
+            move |vfs| async move {
+                vfs.drop_set_id(vnode, caller).await?;
+                vfs.allocate(file, how, offset, length).await
+            },
+            |_, result| done(reply, result),
+            move |edge, ()| edge.forget_attributes(vnode),
+        );
+    }
+
+    fn lseek(
+        &self,
+        request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let (Some(target), Ok(offset)) = (seek_target(whence), u64::try_from(offset)) else {
+            return reply.error(INVALID);
+        };
+        let file = file(handle);
+        self.edge.run(
+            request,
+            move |vfs| async move { vfs.seek(file, target, offset).await },
+            |_, result| match result {
+                Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+                Err(error) => reply.error(errno(&error)),
+            },
+            |_, _| {},
+        );
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        _from: INodeNo,
+        from_handle: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        to_handle: FileHandle,
+        to_offset: u64,
+        length: u64,
+        flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        if !flags.is_empty() {
+            return reply.error(INVALID);
+        }
+        let (vnode, from, to) = (vnode(to), (file(from_handle), from_offset), (file(to_handle), to_offset));
+        let caller = caller(request);
+        self.edge.run(
+            request,
+            move |vfs| async move {
+                vfs.drop_set_id(vnode, caller).await?;
+                vfs.copy_range(from, to, length).await
+            },
+            |_, result| match result {
+                Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+                Err(error) => reply.error(errno(&error)),
+            },
+            move |edge, _| edge.forget_attributes(vnode),
         );
     }
 

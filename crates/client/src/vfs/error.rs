@@ -41,6 +41,9 @@ pub enum Error {
     /// The operation does not exist here.
     #[error("not supported")]
     Unsupported,
+    /// A seek found no data, or began behind the end.
+    #[error("no data or hole at or behind this offset")]
+    NoSuchOffset,
     /// The mount is read-only.
     #[error("the mount is read-only")]
     ReadOnly,
@@ -58,6 +61,7 @@ impl Error {
             | Self::VersionGone
             | Self::Interrupted
             | Self::Unsupported
+            | Self::NoSuchOffset
             | Self::ReadOnly => false,
         }
     }
@@ -84,6 +88,8 @@ impl From<std::io::Error> for Error {
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::CacheFull,
             std::io::ErrorKind::FileTooLarge => Self::Refused(FsError::TooLarge),
+            // What the file system of the cache does not have.
+            std::io::ErrorKind::Unsupported => Self::Unsupported,
             _ => Self::Cache(error.to_string()),
         }
     }
