@@ -16,7 +16,7 @@ use mafs_durable::{Disk, KvError, KvOpen, LogError, write_file_atomically};
 use mafs_proto::ClientId;
 
 pub(crate) use cml::Cml;
-pub(crate) use containers::{ContainerCopy, Containers, is_sealed, seal, stamp};
+pub(crate) use containers::{ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, stamp, watch};
 pub(crate) use index::{Index, NameEdit};
 pub(crate) use record::{CachedContent, CachedEntry, CachedObject, RunId};
 pub use storage::{CacheStorage, StorageError};

@@ -4,6 +4,7 @@
 //! (`answer`). The only table of errnos is `errno`. Must not know how the cache or the server work.
 
 mod answer;
+mod backings;
 mod caller;
 mod convert;
 mod edge;

@@ -78,6 +78,8 @@ pub struct MountOptions {
     pub cache_limit_bytes: u64,
     /// `minfree`, bytes.
     pub min_free_bytes: u64,
+    /// `passthrough`: whether the kernel may read and write cached files itself, if it can. Default: `auto`.
+    pub passthrough: bool,
     /// Flags of mount(8).
     pub flags: KernelFlags,
 }
@@ -93,6 +95,7 @@ impl Default for MountOptions {
             cache: None,
             cache_limit_bytes: CACHE_SIZE_DEFAULT,
             min_free_bytes: MIN_FREE_DEFAULT,
+            passthrough: true,
             flags: KernelFlags::default(),
         }
     }
@@ -167,6 +170,7 @@ impl MountOptions {
             Known::CacheSize => self.cache_limit_bytes = size_value(name, given()?, 1)?,
             Known::MinFree => self.min_free_bytes = size_value(name, given()?, 0)?,
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
+            Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
             Known::Flag(flag) if value.is_none() => self.set(flag),
             Known::Flag(_) => return Err(InvalidOption::Value(name.to_owned())),
         }
@@ -205,6 +209,14 @@ fn size_value(name: &str, value: &str, min: u64) -> Result<u64, InvalidOption> {
     }
 }
 
+fn auto_or_off(name: &str, value: &str) -> Result<bool, InvalidOption> {
+    match value {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(bad(name, value, "`auto` or `off` is wanted".to_owned())),
+    }
+}
+
 fn absolute(name: &str, value: &str) -> Result<PathBuf, InvalidOption> {
     std::path::absolute(value).map_err(|error| bad(name, value, error.to_string()))
 }
@@ -231,9 +243,10 @@ mod tests {
 
     #[test]
     fn every_option_of_ours_is_understood() {
-        let text = "ro,hard,timeo=5,retrans=4,retry=2,cache=/c d,cachesize=20G,minfree=512M";
+        let text = "ro,hard,timeo=5,retrans=4,retry=2,cache=/c d,cachesize=20G,minfree=512M,passthrough=off";
         let options = parse(text).unwrap();
-        assert!(options.read_only && options.hard);
+        assert!(options.read_only && options.hard && !options.passthrough);
+        assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
         assert_eq!((options.timeo, options.retrans, options.retry), (5, 4, Duration::from_secs(120)));
         assert_eq!(options.cache, Some(PathBuf::from("/c d")));
         assert_eq!((options.cache_limit_bytes, options.min_free_bytes), (20 << 30, 512 << 20));
@@ -275,6 +288,7 @@ mod tests {
             ("cache=", "needs a value"),
             ("ro=1", "takes no value"),
             ("cachesize=0", "at least 1"),
+            ("passthrough=on", "`auto` or `off`"),
             ("cachesize=1Q", "K, M, G or T"),
             ("retry=99999999999", "from 0 to"),
         ] {

@@ -17,16 +17,19 @@ mod integrity;
 mod kernel;
 mod listing;
 mod names;
+mod passthrough;
 mod paths;
 mod report;
 mod start;
 mod storing;
 mod xattrs;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use mafs_durable::DiskFile;
 pub use mafs_durable::Fallocate;
 use mafs_proto::{
     Clock, Instant, Kind, Mode, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName, XattrValue,
@@ -74,6 +77,8 @@ pub struct OpenMode {
     pub truncate: bool,
     /// Every write goes to the end (O_APPEND).
     pub append: bool,
+    /// Data goes past the caches of the kernel (O_DIRECT).
+    pub direct: bool,
 }
 
 /// What open gives back.
@@ -83,6 +88,8 @@ pub struct Opened {
     pub file: FileHandle,
     /// Whether pages the kernel has of this file are still current.
     pub keep_cache: bool,
+    /// Whether the kernel is to read and write the [`Vfs::container`] of this handle itself.
+    pub passthrough: bool,
 }
 
 /// A time to set.
@@ -152,6 +159,10 @@ struct Inner {
     listings: Mutex<Listings>,
     /// Notifies of every listing that has come, or has not.
     listing_fetched: watch::Sender<()>,
+    /// Whether the kernel may be given containers.
+    passthrough: AtomicBool,
+    /// Whether a task looks at the sizes of files that the kernel writes.
+    watching_sizes: AtomicBool,
     /// A file was closed that the server does not have.
     left_dirty: Notify,
     /// The modify log has grown.
@@ -191,10 +202,10 @@ impl Inner {
 const TIME_TO_LIVE: Duration = Duration::from_secs(60);
 
 impl Vfs {
-    /// How long the kernel may use an answer without asking again.
+    /// How long the kernel may use an answer about an object without asking again.
     #[must_use]
-    pub fn time_to_live(&self) -> Duration {
-        TIME_TO_LIVE
+    pub fn time_to_live(&self, vnode: VnodeId) -> Duration {
+        self.inner.time_to_live(vnode)
     }
 
     /// Tells where to send invalidations, once the kernel is there.
@@ -344,6 +355,28 @@ impl Vfs {
         caller: Caller,
     ) -> Result<(Object, Opened), Error> {
         self.inner.create((parent, name), permissions, mode, caller).await
+    }
+
+    /// The file on the local disk that holds the content behind a handle opened with [`Opened::passthrough`].
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn container(&self, file: FileHandle) -> Result<Arc<dyn DiskFile>, Error> {
+        self.inner.container(file)
+    }
+
+    /// The kernel takes no containers, and none is offered from now on.
+    pub fn end_passthrough(&self, why: &str) {
+        self.inner.end_passthrough(why);
+    }
+
+    /// The kernel has not taken the container behind this handle: it reads and writes by [`Self::read`] and
+    /// [`Self::write`].
+    ///
+    /// # Errors
+    /// If the local disk fails.
+    pub fn leave_passthrough(&self, file: FileHandle) -> Result<(), Error> {
+        self.inner.leave_passthrough(file)
     }
 
     /// Reads up to `size` bytes; fewer only at the end of the file.

@@ -160,6 +160,7 @@ impl World {
             min_free_bytes: 0,
             deadline: DEADLINE,
             read_only: false,
+            passthrough: false,
         };
         let started = Vfs::start(settings, storage, self.connector(), Arc::new(self.clock)).await;
         started.map_err(|error: StartError| format!("the client does not start: {error}"))

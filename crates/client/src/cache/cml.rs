@@ -125,6 +125,7 @@ const DROPPED: u8 = 6;
 const SYNCED: u8 = 7;
 const RUN: u8 = 8;
 const REMOVING: u8 = 9;
+const MOVED: u8 = 10;
 
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
@@ -165,6 +166,11 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
         }
         LogEntry::Synced { fid } => {
             out.push(SYNCED);
+            out.extend(fid.encode());
+        }
+        LogEntry::Moved { fid, container } => {
+            out.push(MOVED);
+            out.extend(container.0.to_le_bytes());
             out.extend(fid.encode());
         }
         LogEntry::Removing { fid } => {
@@ -208,6 +214,7 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         }
         ABANDONED => LogEntry::Abandoned { id: StoreId::decode(bytes)? },
         SYNCED => LogEntry::Synced { fid: Fid::decode(bytes)? },
+        MOVED => LogEntry::Moved { container: ContainerId(take_u64(&mut bytes)?), fid: Fid::decode(bytes)? },
         REMOVING => LogEntry::Removing { fid: Fid::decode(bytes)? },
         DROPPED => LogEntry::Dropped { fid: Fid::decode(bytes)? },
         kind => return Err(BadEntry::Kind(kind)),
@@ -254,6 +261,7 @@ mod tests {
             LogEntry::Abandoned { id },
             LogEntry::Synced { fid: fid(6) },
             LogEntry::Removing { fid: fid(6) },
+            LogEntry::Moved { fid: fid(6), container: ContainerId(10) },
             LogEntry::Dropped { fid: fid(6) },
         ]
     }

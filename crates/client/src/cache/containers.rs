@@ -4,6 +4,9 @@
 //! version, in nanoseconds since 1970. Any later write sets it to the present, so neither a killed daemon nor a lost
 //! index can make changed bytes look like the version they were made from.
 //!
+//! A container that the kernel may write to behind the daemon's back is *watched* as soon as its content is not that of
+//! a version: its time is a fixed one that no clock shows, so that any write moves it (`vfs/passthrough.rs`).
+//!
 //! A seal says nothing after a power loss, when the time may be durable and the bytes not. So what is fetched goes into
 //! a container with a new name, the index knows which contents are durable, and the log is durable before a durable
 //! content is changed in place.
@@ -129,6 +132,24 @@ impl Containers {
         copy_sparse(container, copy.file.as_ref(), size)?;
         Ok(copy)
     }
+
+    /// Copies a container into a new one, with the time of its last change.
+    pub(crate) fn duplicate(
+        &self,
+        vnode: VnodeId,
+        container: &dyn DiskFile,
+    ) -> io::Result<(ContainerId, Arc<dyn DiskFile>)> {
+        let modified = container.modified()?;
+        let (id, file) = self.create(vnode)?;
+        let copied = copy_sparse(container, file.as_ref(), container.len()?).and_then(|()| file.set_modified(modified));
+        match copied {
+            Ok(()) => Ok((id, file)),
+            Err(error) => {
+                self.remove(vnode, id)?;
+                Err(error)
+            }
+        }
+    }
 }
 
 /// Marks the content as the whole, unchanged `version`.
@@ -141,6 +162,22 @@ pub(crate) fn is_sealed(container: &dyn DiskFile, version: DataVersion, size: u6
     Ok(container.len()? == size && container.modified()? == seal_time(version))
 }
 
+/// From now on any write to the container shows.
+pub(crate) fn watch(container: &dyn DiskFile) -> io::Result<()> {
+    container.set_modified(watch_time())
+}
+
+/// Whether this modification time says that nothing was written since the container was watched, or sealed as
+/// `version`.
+pub(crate) fn is_unwritten(modified: SystemTime, version: DataVersion) -> bool {
+    modified == watch_time() || modified == seal_time(version)
+}
+
+/// When the content last changed, unless the time is one that was set as a mark.
+pub(crate) fn last_change(modified: SystemTime, version: DataVersion) -> Option<SystemTime> {
+    (!is_unwritten(modified, version)).then_some(modified)
+}
+
 /// When the content last changed.
 pub(crate) fn stamp(container: &dyn DiskFile) -> io::Result<Stamp> {
     let since = container.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -149,6 +186,11 @@ pub(crate) fn stamp(container: &dyn DiskFile) -> io::Result<Stamp> {
 
 fn seal_time(version: DataVersion) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(version.0)
+}
+
+/// In 1961: no clock shows it, and every file system of Linux can keep it.
+fn watch_time() -> SystemTime {
+    UNIX_EPOCH - Duration::from_secs(1 << 28)
 }
 
 fn directory(vnode: VnodeId) -> String {

@@ -28,6 +28,7 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         line("fetching", &files(report.fetching_files));
     }
     line("cache", &cache(report));
+    line("files", data_path(report));
     if !report.refused.is_empty() {
         line("refused", &format!("{} by the server:", counted(report.refused.len() as u64, "update")));
         for (what, why) in report.refused.iter().take(REFUSED_SHOWN) {
@@ -68,6 +69,14 @@ fn link(report: &StatusReport) -> String {
     }
 }
 
+fn data_path(report: &StatusReport) -> &'static str {
+    if report.passthrough {
+        "read and written by the kernel itself (passthrough)"
+    } else {
+        "read and written through the daemon"
+    }
+}
+
 fn cache(report: &StatusReport) -> String {
     let (used, limit) = (HumanBytes(report.cache_bytes), HumanBytes(report.cache_limit_bytes));
     format!("{used} of {limit}, {}, {} open", files(report.cache_files), report.open_files)
@@ -98,6 +107,7 @@ mod tests {
             unsent_bytes: 0,
             fetching_files: 0,
             refused: Vec::new(),
+            passthrough: true,
             cache_bytes: 3 << 20,
             cache_limit_bytes: 10 << 30,
             cache_files: 1,
@@ -114,13 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_mount_takes_four_lines() {
+    fn a_healthy_mount_takes_five_lines() {
         assert_eq!(
             describe(&status()),
             "/mnt  host:6237:/home\n  \
              link     connected for 3 minutes, round trip 20.450 ms\n  \
              unsent   nothing\n  \
-             cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n"
+             cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
+             files    read and written by the kernel itself (passthrough)\n"
         );
     }
 

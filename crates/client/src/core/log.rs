@@ -62,6 +62,13 @@ pub(crate) enum LogEntry {
         /// The record.
         id: StoreId,
     },
+    /// The content of a file being changed is in another container from now on.
+    Moved {
+        /// The file.
+        fid: Fid,
+        /// Where the content is.
+        container: ContainerId,
+    },
     /// The server is about to be asked to remove the last name of a file being changed.
     Removing {
         /// The file.
@@ -121,6 +128,11 @@ impl LogState {
             LogEntry::Synced { fid } => {
                 if let Some(writing) = self.writing.get_mut(&fid) {
                     writing.synced = true;
+                }
+            }
+            LogEntry::Moved { fid, container } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.container = container;
                 }
             }
             LogEntry::Removing { fid } => {

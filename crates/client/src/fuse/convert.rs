@@ -88,6 +88,7 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
         write: access != OpenAccMode::O_RDONLY,
         truncate: given.contains(OFlags::TRUNC),
         append: given.contains(OFlags::APPEND),
+        direct: given.contains(OFlags::DIRECT),
     }
 }
 
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn only_descriptors_that_write_are_flushed() {
-        let opened = Opened { file: FileHandle(3), keep_cache: true };
+        let opened = Opened { file: FileHandle(3), keep_cache: true, passthrough: false };
         let (handle, reading) = open_answer(opened, flags(OFlags::RDONLY));
         assert_eq!((handle.0, reading), (3, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH));
         let (_, writing) = open_answer(Opened { keep_cache: false, ..opened }, flags(OFlags::RDWR));

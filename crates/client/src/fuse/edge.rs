@@ -1,26 +1,31 @@
 //! What every handler works with: the file system, the kernel's caches, and how results become replies.
 
 use std::future::Future;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use fuser::{
-    FileAttr, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr,
-    Request,
+    BackingId, FileAttr, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyXattr, Request,
 };
 use mafs_proto::{Name, Object, VnodeId};
 
 use super::answer::Answerer;
+use super::backings::Backings;
 use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
-use crate::vfs::{DirEntry, DirEntryPlus, Error, FileHandle, Vfs};
+use crate::vfs::{DirEntry, DirEntryPlus, Error, FileHandle, OpenMode, Opened, Vfs};
 
 /// One mount, as its handlers see it.
 pub(super) struct Edge {
     pub(super) vfs: Vfs,
     pub(super) kernel: Arc<Invalidator>,
     pub(super) answerer: Answerer,
+    pub(super) backings: Backings,
 }
 
 impl Edge {
@@ -72,13 +77,54 @@ impl Edge {
     /// otherwise.
     pub(super) fn release(&self, file: FileHandle) {
         let _in_runtime = self.answerer.runtime().enter();
+        // First: once the handle is gone the file's content may move to another container.
+        self.backings.drop_handle(file);
         self.vfs.release(file);
+    }
+
+    /// How long the kernel may keep what it is told of an object.
+    pub(super) fn time_to_live(&self, object: &Object) -> Duration {
+        self.vfs.time_to_live(object.fid.vnode)
+    }
+
+    /// The kernel is about to tell nobody of stores through mappings, so it must not remember attributes from before.
+    pub(super) fn expect_stores(&self, vnode: VnodeId, mode: OpenMode) {
+        if mode.read && mode.write {
+            self.kernel.invalidate_attributes(vnode);
+        }
+    }
+
+    /// Has the kernel take the container behind an open file, if it is to and does. `register` asks it to.
+    pub(super) fn hand_over(
+        &self,
+        vnode: VnodeId,
+        opened: Opened,
+        register: impl FnOnce(BorrowedFd<'_>) -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        if !opened.passthrough {
+            return None;
+        }
+        let container = self.vfs.container(opened.file).ok()?;
+        let backing = self.backings.add_handle(vnode, opened.file, || match container.descriptor() {
+            Some(descriptor) => register(descriptor),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        });
+        match backing {
+            Ok(backing) => return Some(backing),
+            Err(Some(error)) => self.vfs.end_passthrough(&format!("the kernel does not take a file: {error}")),
+            Err(None) => {}
+        }
+        let _in_runtime = self.answerer.runtime().enter();
+        if let Err(error) = self.vfs.leave_passthrough(opened.file) {
+            tracing::error!(%error, "an opened file cannot be looked at");
+        }
+        None
     }
 
     /// Answers with an object that a name means.
     pub(super) fn entry(&self, reply: ReplyEntry, result: Result<Object, Error>) {
         match result {
-            Ok(object) => reply.entry(&self.vfs.time_to_live(), &self.file_attr(&object), generation(&object)),
+            Ok(object) => reply.entry(&self.time_to_live(&object), &self.file_attr(&object), generation(&object)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -91,7 +137,7 @@ impl Edge {
     /// Answers with attributes.
     pub(super) fn attributes(&self, reply: ReplyAttr, result: Result<Object, Error>) {
         match result {
-            Ok(object) => reply.attr(&self.vfs.time_to_live(), &self.file_attr(&object)),
+            Ok(object) => reply.attr(&self.time_to_live(&object), &self.file_attr(&object)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -116,10 +162,9 @@ impl Edge {
     pub(super) fn listing_plus(&self, mut reply: ReplyDirectoryPlus, result: Result<Vec<DirEntryPlus>, Error>) {
         match result {
             Ok(entries) => {
-                let time_to_live = self.vfs.time_to_live();
                 for DirEntryPlus { entry, object } in entries {
                     let (attributes, generation, keep) = match &object {
-                        Some(object) => (self.file_attr(object), generation(object), time_to_live),
+                        Some(object) => (self.file_attr(object), generation(object), self.time_to_live(object)),
                         // `.` and `..`, of which the kernel takes the number only.
                         None => {
                             (bare_attributes(INodeNo(entry.vnode.0), file_type(entry.kind)), Generation(0), NO_TIME)

@@ -22,7 +22,7 @@ use super::convert::{
 };
 use super::edge::{Edge, done, generation, xattr};
 use super::errno::{INVALID, UNSUPPORTED, errno};
-use crate::vfs::{Attributes, DirHandle};
+use crate::vfs::{Attributes, DirHandle, Vfs};
 
 /// The largest write the kernel sends: its own limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -58,6 +58,7 @@ impl Filesystem for Handlers {
             config.add_capabilities(wanted & !missing).ok();
             tracing::warn!(?missing, "this kernel lacks FUSE features: it will be slower");
         }
+        offer_containers(&self.edge.vfs, config);
         config.set_max_write(WRITE_BYTES_MAX).map_err(out_of_range)?;
         config.set_max_background(BACKGROUND_MAX).map_err(|nearest| out_of_range(u32::from(nearest)))?;
         Ok(())
@@ -234,10 +235,16 @@ impl Filesystem for Handlers {
         self.edge.run(
             request,
             |vfs| async move { vfs.open(vnode, mode, caller).await },
-            move |_, result| match result {
+            move |edge, result| match result {
                 Ok(opened) => {
                     let (handle, flags) = open_answer(opened, mode);
-                    reply.opened(handle, flags);
+                    match edge.hand_over(vnode, opened, |container| reply.open_backing(container)) {
+                        Some(backing) => {
+                            edge.expect_stores(vnode, mode);
+                            reply.opened_passthrough(handle, flags, &backing);
+                        }
+                        None => reply.opened(handle, flags),
+                    }
                 }
                 Err(error) => reply.error(errno(&error)),
             },
@@ -264,8 +271,11 @@ impl Filesystem for Handlers {
                 Ok((object, opened)) => {
                     let (handle, flags) = open_answer(opened, mode);
                     let (kept, made) = (edge.file_attr(&object), generation(&object));
-                    let keep = edge.vfs.time_to_live();
-                    reply.created(&keep, &kept, made, handle, flags);
+                    let keep = edge.time_to_live(&object);
+                    match edge.hand_over(object.fid.vnode, opened, |container| reply.open_backing(container)) {
+                        Some(backing) => reply.created_passthrough(&keep, &kept, made, handle, flags, &backing),
+                        None => reply.created(&keep, &kept, made, handle, flags),
+                    }
                 }
                 Err(error) => reply.error(errno(&error)),
             },
@@ -558,6 +568,15 @@ impl Filesystem for Handlers {
             },
             |_, _| {},
         );
+    }
+}
+
+/// Containers may lie on a file system of their own, but not on one that lies on another.
+fn offer_containers(vfs: &Vfs, config: &mut KernelConfig) {
+    if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
+        vfs.end_passthrough("the kernel has none (Linux 6.9 and later have)");
+    } else if config.set_max_stack_depth(1).is_err() {
+        vfs.end_passthrough("the kernel stacks no file systems");
     }
 }
 

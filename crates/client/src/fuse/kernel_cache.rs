@@ -22,6 +22,14 @@ impl Invalidator {
         let _ = self.notifier.set(notifier);
     }
 
+    /// Makes the kernel ask again for the attributes of an inode that is in use. Does not block.
+    pub(super) fn invalidate_attributes(&self, vnode: VnodeId) {
+        if let Some(notifier) = self.notifier.get() {
+            // A negative offset: no pages.
+            report(notifier.inval_inode(INodeNo(vnode.0), -1, 0));
+        }
+    }
+
     /// Makes the kernel ask again what an object is, from a task: the kernel may block, so a blocking thread does it.
     pub(super) fn invalidate_inode_later(self: Arc<Self>, vnode: VnodeId) {
         tokio::task::spawn_blocking(move || self.invalidate_inode(vnode));

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::answer::Answerer;
+use super::backings::Backings;
 use super::caller::is_killed;
 use super::edge::Edge;
 use super::handlers::Handlers;
@@ -111,6 +112,7 @@ impl Session {
             vfs: vfs.clone(),
             kernel: Arc::clone(&kernel),
             answerer: Answerer::new(Handle::current(), Arc::new(is_killed)),
+            backings: Backings::default(),
         };
         let handlers = Handlers { edge: Arc::new(edge) };
         let session = fuser::Session::new(handlers, mount_point, &config(options)).map_err(failed)?;

@@ -17,6 +17,8 @@ pub(super) enum Known {
     CacheSize,
     /// A size.
     MinFree,
+    /// `auto` or `off`.
+    Passthrough,
     /// For other readers of fstab; with or without value.
     Ignored,
     /// Described in the manual, not there yet.
@@ -71,7 +73,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 30] = [
+const NOT_YET: [&str; 29] = [
     "bg",
     "mnttimeo",
     "rsize",
@@ -95,7 +97,6 @@ const NOT_YET: [&str; 30] = [
     "pull_timeout",
     "lease_s",
     "prefetch",
-    "passthrough",
     "classes",
     "profile",
     "insecure",
@@ -129,6 +130,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "cache" => Some(Known::Cache),
         "cachesize" => Some(Known::CacheSize),
         "minfree" => Some(Known::MinFree),
+        "passthrough" => Some(Known::Passthrough),
         other if other.starts_with("x-") || other.starts_with("X-") || IGNORED.contains(&other) => Some(Known::Ignored),
         other if NOT_YET.contains(&other) => Some(Known::NotYet),
         _ => None,

@@ -25,6 +25,8 @@ impl Inner {
                 object.status.mtime = state.mtime;
                 object.status.ctime = object.status.ctime.max(state.ctime);
             }
+            drop(state);
+            self.present_written(&file, &mut object);
         }
         object
     }
@@ -37,6 +39,8 @@ impl Inner {
         object.status.size = state.size;
         object.status.mtime = state.mtime;
         object.status.ctime = state.ctime;
+        drop(state);
+        self.present_written(&file, &mut object);
         Some(object)
     }
 
@@ -52,6 +56,10 @@ impl Inner {
             self.set_size(vnode, size, handle, caller).await?;
             self.drop_set_id(vnode, caller).await?;
         }
+        if set == Attributes::default() {
+            // This is how the kernel says that it is about to write to a container: another's bits must go first.
+            self.drop_set_id(vnode, caller).await?;
+        }
         let rest = self.resolve_times(set);
         if !rest.is_empty() {
             self.set_status(vnode, rest, caller).await?;
@@ -61,10 +69,15 @@ impl Inner {
 
     async fn set_status(&self, vnode: VnodeId, set: SetAttr, caller: Caller) -> Result<(), Error> {
         let in_use = self.files().get(vnode);
-        if let Some(file) = in_use
-            && (self.set_unlinked(&file, &set) || self.set_dirty_mtime(&file, &set))
-        {
-            return Ok(());
+        if let Some(file) = in_use {
+            if set.mtime.is_some() {
+                // What the kernel has written has a time that would be taken for that of the content.
+                let _edit = file.edit();
+                self.end_edit(&file)?;
+            }
+            if self.set_unlinked(&file, &set) || self.set_dirty_mtime(&file, &set) {
+                return Ok(());
+            }
         }
         let fid = self.fid_of(vnode)?;
         self.mutate(CmlOp::SetAttr { fid, set }, caller, &[]).await.map(|_| ())

@@ -1,13 +1,16 @@
 //! The contents in the cache: taking them up, making room for them, making them durable.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
+use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState};
+use super::passthrough::KernelUse;
 use super::{Caller, Error, Inner};
-use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed};
-use crate::core::log::{ContainerId, Writing};
+use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed, last_change};
+use crate::core::log::{ContainerId, LogEntry, Writing};
 
 /// Files that are larger may have holes that matter.
 const ASK_BYTES_MIN: u64 = 1 << 20;
@@ -142,18 +145,30 @@ impl Inner {
         Ok(unchanged)
     }
 
-    /// Puts a file with content that the server lacks into use, after a restart.
-    pub(super) fn load_dirty(&self, fid: Fid, writing: Writing) -> Result<Option<Arc<File>>, CacheError> {
-        let Writing { base, container: id, removing, .. } = writing;
+    /// Puts a file with content that the server lacks into use, after a restart. `None` if the container is as the log
+    /// says it was, or is gone.
+    pub(super) fn load_dirty(
+        &self,
+        fid: Fid,
+        writing: Writing,
+        stored_mtime: Option<Timestamp>,
+    ) -> Result<Option<Arc<File>>, CacheError> {
+        let Writing { base, container: id, removing, synced } = writing;
         let Some(container) = self.cache.containers.get(fid.vnode, id)? else { return Ok(None) };
-        if is_sealed(container.as_ref(), base, container.len()?)? {
+        // After a power loss a seal proves nothing, and what was fsynced is there.
+        let seal_counts = !(self.cache.power_lost && synced);
+        if seal_counts && is_sealed(container.as_ref(), base, container.len()?)? {
             // The log was ahead of the first changed byte, or of the server's last answer.
             return Ok(None);
         }
-        let mtime = Timestamp::from(container.modified()?);
+        let (id, container) = self.move_out(fid, writing, container)?;
+        let changed = last_change(container.modified()?, base).map(Timestamp::from);
+        let mtime = changed.max(stored_mtime).unwrap_or_else(|| self.clock.wall());
         let state = FileState {
             handles: 0,
+            kernel: KernelUse::default(),
             base,
+            hash: None,
             arrival: Arrival::Complete,
             fetch: 0,
             wanted: None,
@@ -175,6 +190,36 @@ impl Inner {
         Ok(Some(File::new(fid, (id, container), state)))
     }
 
+    /// Whom the kernel gave the container before the last daemon was killed may still be writing to it: what is taken
+    /// up is a copy. After a power loss there is nobody.
+    fn move_out(
+        &self,
+        fid: Fid,
+        writing: Writing,
+        container: Arc<dyn DiskFile>,
+    ) -> Result<(ContainerId, Arc<dyn DiskFile>), CacheError> {
+        if self.cache.power_lost {
+            return Ok((writing.container, container));
+        }
+        let (id, copy) = match self.cache.containers.duplicate(fid.vnode, container.as_ref()) {
+            Err(error) if error.kind() == ErrorKind::StorageFull => {
+                tracing::warn!(%fid, %error, "a changed file is taken up where it is; programs may still write to it");
+                return Ok((writing.container, container));
+            }
+            other => other?,
+        };
+        if writing.synced {
+            copy.sync_data()?;
+            self.cache.containers.sync_name(fid.vnode)?;
+        }
+        self.cache.cml.append(LogEntry::Moved { fid, container: id })?;
+        if writing.synced {
+            self.cache.cml.sync()?;
+        }
+        self.cache.containers.remove(fid.vnode, writing.container)?;
+        Ok((id, copy))
+    }
+
     pub(super) fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {
         self.replacement().remove(vnode);
         if let Some(Err(error)) = container.map(|id| self.cache.containers.remove(vnode, id)) {
@@ -188,7 +233,9 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
     let status = cached.object.status;
     FileState {
         handles: 0,
+        kernel: KernelUse::default(),
         base: status.data_version,
+        hash: cached.content.filter(|content| content.version == status.data_version).map(|content| content.hash),
         arrival,
         fetch: 0,
         wanted: None,

@@ -23,7 +23,7 @@ const COPY_BYTES_MAX: u64 = 1 << 20;
 
 impl Inner {
     pub(super) async fn write(&self, handle: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
-        let Handle { file, mode } = self.handle(handle)?;
+        let Handle { file, mode, .. } = self.handle(handle)?;
         // The kernel writes pages of a shared mapping back through any handle it likes.
         if !mode.write && !mode.read {
             return Err(Error::BadHandle);
@@ -125,6 +125,7 @@ impl Inner {
     /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
     /// `edit`.
     pub(super) fn begin_edit(&self, file: &File) -> Result<(), Error> {
+        self.look(file)?;
         let (sending, logged, base, unlinked) = {
             let state = file.state();
             (state.sending.clone(), state.writing_logged, state.base, state.unlinked.is_some())
@@ -153,13 +154,13 @@ impl Inner {
     /// Sends the file's content, if the server lacks it, before a close returns.
     pub(super) async fn flush(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
-        if file.state().is_dirty() { self.store(&file, Patience::Once).await } else { Ok(()) }
+        if self.is_changed(&file)? { self.store(&file, Patience::Once).await } else { Ok(()) }
     }
 
     /// Makes what was written durable: on the server if that will be quick (`fsync=auto`), else on this disk.
     pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
-        if !file.state().is_dirty() {
+        if !self.is_changed(&file)? {
             return Ok(());
         }
         let bytes = file.container.allocated()?.min(file.state().size);
@@ -177,6 +178,12 @@ impl Inner {
             }
         }
         blocking(|| self.fsync_here(&file))
+    }
+
+    /// Whether the server lacks content of a file, as of now.
+    fn is_changed(&self, file: &File) -> Result<bool, Error> {
+        self.look_now(file)?;
+        Ok(file.state().is_dirty())
     }
 
     fn fsync_here(&self, file: &File) -> Result<(), Error> {

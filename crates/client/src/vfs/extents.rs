@@ -33,7 +33,7 @@ impl Inner {
         offset: u64,
         bytes: u64,
     ) -> Result<(), Error> {
-        let Handle { file, mode } = self.handle(handle)?;
+        let Handle { file, mode, .. } = self.handle(handle)?;
         if !mode.write {
             return Err(Error::BadHandle);
         }
@@ -115,6 +115,7 @@ impl Inner {
         // Copying is not for a session thread, which others need.
         yield_now().await;
         loop {
+            self.look_now(&from.file)?;
             let size = from.file.arrived(from_offset..from_offset + bytes).await?;
             let bytes = bytes.min(size.saturating_sub(from_offset));
             if bytes == 0 {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::blocking;
-use mafs_durable::{DiskFile, RangeSet, write_sparse};
+use mafs_durable::{DiskFile, Fallocate, RangeSet, write_sparse};
 use mafs_proto::call::FetchRequest;
 use mafs_proto::{Class, ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
+use super::passthrough::DataPath;
 use super::{Error, Inner};
 use crate::cache::seal;
 use crate::remote::RemoteError;
@@ -30,6 +31,8 @@ struct Fetch {
     number: u64,
     version: DataVersion,
     size: u64,
+    /// Whether the container holds another version, which the kernel is reading.
+    in_place: bool,
 }
 
 impl Inner {
@@ -64,8 +67,15 @@ impl Inner {
             self.cache.index.set_content(file.fid.vnode, None)?;
             self.cache.index.sync()?;
         }
-        // Cutting first drops the seal and every byte of an older version.
-        file.container.set_len(0).and_then(|()| file.container.set_len(size))?;
+        let in_place = file.state().kernel.path == Some(DataPath::Passthrough);
+        if in_place {
+            // The kernel has this very container: who reads it may see the version change, as on NFS, but never an end
+            // before either's. What is too long is cut when all has come.
+            file.container.set_len(size.max(file.container.len()?))?;
+        } else {
+            // Cutting first drops the seal and every byte of an older version.
+            file.container.set_len(0).and_then(|()| file.container.set_len(size))?;
+        }
         let number = {
             let mut state = file.state();
             state.fetch += 1;
@@ -76,7 +86,7 @@ impl Inner {
             state.fetch
         };
         file.notify();
-        Ok(Some(Fetch { number, version, size }))
+        Ok(Some(Fetch { number, version, size, in_place }))
     }
 
     async fn run_fetch(self: &Arc<Self>, file: &Arc<File>, fetch: Fetch) {
@@ -148,17 +158,23 @@ impl Inner {
         if file.state().fetch != fetch.number {
             return Ok(None);
         }
+        // A container that was cut to nothing first has its zeros.
+        let clear = |zeros: Range<u64>| match fetch.in_place {
+            true => file.container.fallocate(Fallocate::Punch, zeros.start, zeros.end - zeros.start),
+            false => Ok(()),
+        };
         let (mut end, mut data) = (offset, BytesMut::new());
         for part in parts {
             match part {
                 ContentPart::Segment(segment) => {
-                    // A container that was cut to nothing first has its zeros.
-                    end = write_data(file.container.as_ref(), &mut data, end)? + segment.zeros;
+                    end = write_data(file.container.as_ref(), &mut data, end, clear)?;
+                    clear(end..end + segment.zeros)?;
+                    end += segment.zeros;
                 }
                 ContentPart::Data(bytes) => data.extend_from_slice(bytes),
             }
         }
-        end = write_data(file.container.as_ref(), &mut data, end)?;
+        end = write_data(file.container.as_ref(), &mut data, end, clear)?;
         if let Arrival::Partial { present, .. } = &mut file.state().arrival {
             present.insert(offset..end);
         }
@@ -188,7 +204,9 @@ impl Inner {
                 return Ok(());
             }
             state.arrival = Arrival::Complete;
+            state.hash = Some(hash);
         }
+        file.container.set_len(fetch.size)?;
         seal(file.container.as_ref(), fetch.version)?;
         self.set_content(file, fetch.version, hash)?;
         self.count_content(file)?;
@@ -223,8 +241,13 @@ fn next_gap(file: &File, fetch: Fetch) -> Option<Range<u64>> {
 
 /// Writes pieces that have come one after the other as one: the kernel then keeps them in large folios, from which it
 /// reads faster. Returns the offset behind them.
-fn write_data(container: &dyn DiskFile, data: &mut BytesMut, offset: u64) -> io::Result<u64> {
-    write_sparse(container, data, offset, |_| Ok(()))?;
+fn write_data(
+    container: &dyn DiskFile,
+    data: &mut BytesMut,
+    offset: u64,
+    clear: impl Fn(Range<u64>) -> io::Result<()>,
+) -> io::Result<u64> {
+    write_sparse(container, data, offset, clear)?;
     let end = offset + data.len() as u64;
     data.clear();
     Ok(end)

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_durable::{DiskFile, RangeSet};
-use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Timestamp, Xattrs};
+use mafs_proto::{CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Timestamp, Xattrs};
 use tokio::sync::watch;
 
 use super::frozen::FrozenContent;
+use super::passthrough::KernelUse;
 use super::{Caller, Error};
 use crate::core::log::ContainerId;
 
@@ -58,8 +59,12 @@ pub(super) struct Unlinked {
 pub(super) struct FileState {
     /// Open handles.
     pub(super) handles: u32,
+    /// How the kernel uses those that are its own.
+    pub(super) kernel: KernelUse,
     /// The version the content was made from.
     pub(super) base: DataVersion,
+    /// What that version hashes to, if this client knows.
+    pub(super) hash: Option<ContentHash>,
     /// How much of it is here.
     pub(super) arrival: Arrival,
     /// Which fetch may write to the container; an older one is void.
@@ -113,9 +118,11 @@ impl FileState {
         self.refused = None;
     }
 
-    /// Whether the content here is what `version` is.
+    /// Whether the content here is what `version` is, or what this client makes of it: what the kernel may be writing
+    /// counts as changed.
     pub(super) fn is_current(&self, version: DataVersion) -> bool {
-        self.is_dirty() || (self.base == version && !matches!(self.arrival, Arrival::Missing | Arrival::Failed(_)))
+        let changed = self.is_dirty() || self.kernel.writers > 0;
+        changed || (self.base == version && !matches!(self.arrival, Arrival::Missing | Arrival::Failed(_)))
     }
 }
 

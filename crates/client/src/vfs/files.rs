@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
-use mafs_proto::{FsError, Kind, Mode, Object, VnodeId};
+use mafs_proto::{ContentHash, FsError, Kind, Mode, Object, VnodeId};
 
 use super::contents::loaded;
 use super::file::{Arrival, File, Unlinked};
@@ -25,6 +25,8 @@ pub(super) struct Files {
 pub(super) struct Handle {
     pub(super) file: Arc<File>,
     pub(super) mode: OpenMode,
+    /// Whether the kernel has the container.
+    pub(super) passthrough: bool,
 }
 
 impl Files {
@@ -49,6 +51,12 @@ impl Files {
         self.in_use.values().filter(|file| file.state().is_dirty()).cloned().collect()
     }
 
+    /// Takes the container back from a handle, if the kernel was to have it.
+    pub(super) fn leave_passthrough(&mut self, handle: FileHandle) -> Option<(Arc<File>, OpenMode)> {
+        let handle = self.handles.get_mut(&handle)?;
+        std::mem::take(&mut handle.passthrough).then(|| (Arc::clone(&handle.file), handle.mode))
+    }
+
     pub(super) fn handles(&self) -> usize {
         self.handles.len()
     }
@@ -65,10 +73,17 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<Opened, Error> {
-        let handle = self.open_file(vnode, mode, caller).await?;
-        let version = handle.file.state().base;
-        let keep_cache = self.kernel.open(vnode, version) && !mode.truncate;
-        Ok(Opened { file: self.add_handle(handle), keep_cache })
+        let mut handle = self.open_file(vnode, mode, caller).await?;
+        match self.hand_over(&handle.file, mode).await {
+            Ok(passthrough) => handle.passthrough = passthrough,
+            Err(error) => {
+                self.release_file(&handle.file);
+                return Err(error);
+            }
+        }
+        let (passthrough, version) = (handle.passthrough, handle.file.state().base);
+        let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
+        Ok(Opened { file: self.add_handle(handle), keep_cache, passthrough })
     }
 
     /// Opens a file for this daemon's own use, or as the first part of an open by the kernel.
@@ -136,13 +151,23 @@ impl Inner {
             {
                 let mut state = file.state();
                 (state.handles, state.writer) = (1, caller);
+                state.hash = Some(ContentHash::of(&[]));
             }
             self.files().insert(Arc::clone(&file));
             Ok::<_, Error>(file)
         })?;
-        self.kernel.open(object.fid.vnode, object.status.data_version);
-        let file = self.add_handle(Handle { file, mode });
-        Ok((object, Opened { file, keep_cache: false }))
+        let passthrough = match self.hand_over(&file, mode).await {
+            Ok(passthrough) => passthrough,
+            Err(error) => {
+                self.release_file(&file);
+                return Err(error);
+            }
+        };
+        if !passthrough {
+            self.kernel.open(object.fid.vnode, object.status.data_version);
+        }
+        let file = self.add_handle(Handle { file, mode, passthrough });
+        Ok((object, Opened { file, keep_cache: false, passthrough }))
     }
 
     pub(super) async fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {
@@ -158,13 +183,23 @@ impl Inner {
 
     pub(super) fn release(&self, handle: FileHandle) {
         let released = self.files().handles.remove(&handle);
-        if let Some(Handle { file, .. }) = released {
+        if let Some(Handle { file, mode, passthrough }) = released {
+            if passthrough
+                && mode.write
+                && let Err(error) = self.end_passthrough_writing(&file, mode)
+            {
+                tracing::error!(fid = %file.fid, %error, "a file that was written cannot be looked at");
+            }
             self.release_file(&file);
         }
     }
 
     fn release_file(&self, file: &Arc<File>) {
-        file.state().handles -= 1;
+        {
+            let mut state = file.state();
+            state.handles -= 1;
+            state.forget_path();
+        }
         self.drop_if_unused(file);
     }
 
@@ -244,7 +279,7 @@ impl Inner {
                 }
             };
             file.state().handles += 1;
-            Ok(Handle { file, mode })
+            Ok(Handle { file, mode, passthrough: false })
         })
     }
 

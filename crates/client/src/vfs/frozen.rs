@@ -1,10 +1,14 @@
 //! The content of one version while it is being sent.
 //!
 //! It is read from the container until somebody is about to change that; then it moves to a copy first, so that what is
-//! sent is one version and never a mixture (invariant 4).
+//! sent is one version and never a mixture (invariant 4). Writes of the kernel announce themselves to nobody, but move
+//! the container's time: so that is looked at after the last byte has been read, and before the payload is finished. If
+//! it has moved, the payload is aborted, and the server refuses what it has of it.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
 
 use mafs_arpc::{Payload, PayloadWriter, blocking};
 use mafs_durable::{DiskFile, FileSegments};
@@ -17,6 +21,9 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// A content that is being sent.
 pub(super) struct FrozenContent {
     pub(super) size: u64,
+    /// The container's time, if the kernel may write to it: another one shows that it has.
+    mark: Option<SystemTime>,
+    torn: AtomicBool,
     source: RwLock<Source>,
 }
 
@@ -26,8 +33,8 @@ enum Source {
 }
 
 impl FrozenContent {
-    pub(super) fn new(container: Arc<dyn DiskFile>, size: u64) -> Arc<Self> {
-        Arc::new(Self { size, source: RwLock::new(Source::Container(container)) })
+    pub(super) fn new(container: Arc<dyn DiskFile>, size: u64, mark: Option<SystemTime>) -> Arc<Self> {
+        Arc::new(Self { size, mark, torn: AtomicBool::new(false), source: RwLock::new(Source::Container(container)) })
     }
 
     /// Moves the version out of the container, whose bytes are about to change. The caller holds the file's `edit`
@@ -35,9 +42,21 @@ impl FrozenContent {
     pub(super) fn preserve(&self, containers: &Containers) -> io::Result<()> {
         let mut source = self.source.write().unwrap_or_else(PoisonError::into_inner);
         if let Source::Container(container) = &*source {
-            *source = Source::Copy(containers.copy(container.as_ref(), self.size)?);
+            let copy = containers.copy(container.as_ref(), self.size)?;
+            self.check(container.as_ref())?;
+            *source = Source::Copy(copy);
         }
         Ok(())
+    }
+
+    /// Takes the copy as it is, although the kernel wrote while it was made.
+    pub(super) fn accept(&self) {
+        self.torn.store(false, Ordering::Release);
+    }
+
+    /// Whether it was found to be of more than one version.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn.load(Ordering::Acquire)
     }
 
     /// The content as payload: in one piece if it is small, else read while it is sent.
@@ -81,11 +100,28 @@ impl FrozenContent {
         }
     }
 
-    /// The next of the version's segments; `None` behind the last.
+    /// The next of the version's segments; `None` behind the last, if all that was read is of one version.
     fn next_piece(&self, segments: &mut FileSegments, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
-        match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
-            Source::Container(file) => segments.next_piece(file.as_ref(), bytes_max),
-            Source::Copy(copy) => segments.next_piece(copy.file.as_ref(), bytes_max),
+        let source = self.source.read().unwrap_or_else(PoisonError::into_inner);
+        let piece = match &*source {
+            Source::Container(file) => segments.next_piece(file.as_ref(), bytes_max)?,
+            Source::Copy(copy) => segments.next_piece(copy.file.as_ref(), bytes_max)?,
+        };
+        if piece.is_some() {
+            return Ok(piece);
         }
+        if let Source::Container(container) = &*source {
+            self.check(container.as_ref())?;
+        }
+        if self.is_torn() { Err(io::Error::other("the content changed while it was sent")) } else { Ok(None) }
+    }
+
+    fn check(&self, container: &dyn DiskFile) -> io::Result<()> {
+        if let Some(mark) = self.mark
+            && container.modified()? != mark
+        {
+            self.torn.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 }

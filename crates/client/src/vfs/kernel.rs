@@ -77,6 +77,13 @@ impl Kernel {
         inode.pages.replace(version) == Some(version)
     }
 
+    /// The content of a file changes without the pages that the kernel has of it.
+    pub(super) fn forget_pages(&self, vnode: VnodeId) {
+        if let Some(inode) = self.lock().get_mut(&vnode) {
+            inode.pages = None;
+        }
+    }
+
     /// What the kernel wrote has become a version.
     pub(super) fn stored(&self, vnode: VnodeId, base: DataVersion, version: DataVersion) {
         if let Some(inode) = self.lock().get_mut(&vnode)

@@ -1,5 +1,6 @@
 //! What people see: `status` and `df`.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mafs_proto::call::StatFsRequest;
@@ -48,6 +49,8 @@ pub struct StatusReport {
     pub fetching_files: u64,
     /// Updates the server refused: the file's path below the mount point (as last known), and why.
     pub refused: Vec<(String, String)>,
+    /// Whether the kernel reads and writes cached files itself.
+    pub passthrough: bool,
     /// Bytes in the cache.
     pub cache_bytes: u64,
     /// Its limit.
@@ -102,6 +105,7 @@ impl Inner {
             let replacement = self.replacement();
             (replacement.used_bytes(), replacement.files() as u64)
         };
+        self.look_at_all();
         let files = self.files().all();
         let open_files = self.files().handles() as u64;
         let mut report = StatusReport {
@@ -116,6 +120,7 @@ impl Inner {
             unsent_bytes: 0,
             fetching_files: 0,
             refused: Vec::new(),
+            passthrough: self.passthrough.load(Ordering::Relaxed),
             cache_bytes,
             cache_limit_bytes: self.settings.cache_limit_bytes,
             cache_files,

@@ -1,6 +1,7 @@
 //! Start and end: what the last life left is taken up, and what this one leaves is put in order.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct Settings {
     pub deadline: Duration,
     /// Whether changes are refused.
     pub read_only: bool,
+    /// Whether the kernel may read and write containers itself, if it can.
+    pub passthrough: bool,
 }
 
 /// Why a mount cannot start.
@@ -86,6 +89,7 @@ impl Vfs {
         };
         let unanswered = log.logged.values().map(|store| store.record.clone());
         let remote = Remote::start(config, unanswered, Arc::clone(&clock), on_attach).await?;
+        let passthrough = AtomicBool::new(settings.passthrough);
         let inner = Arc::new(Inner {
             replacement: Mutex::new(Replacement::new(settings.cache_limit_bytes)),
             settings,
@@ -96,6 +100,8 @@ impl Vfs {
             files: Mutex::new(Files::default()),
             listings: Mutex::new(Listings::default()),
             listing_fetched: watch::Sender::new(()),
+            passthrough,
+            watching_sizes: AtomicBool::new(false),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
             last_space: Mutex::new(None),
@@ -135,10 +141,14 @@ impl Inner {
         for (&fid, writing) in &log.writing {
             // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
             let kept = writing.synced || !self.cache.power_lost;
-            let file = if kept { self.load_dirty(fid, *writing)? } else { None };
-            match (file, logged.get(&fid)) {
-                (Some(file), store) => self.take_up_dirty(file, store.copied()),
-                (None, _) => self.give_up_dirty(fid)?,
+            let store = logged.get(&fid).copied();
+            let stored_mtime = store.and_then(|store| match store.record.op {
+                CmlOp::Store { mtime, .. } => Some(mtime),
+                _ => None,
+            });
+            match if kept { self.load_dirty(fid, *writing, stored_mtime)? } else { None } {
+                Some(file) => self.take_up_dirty(file, store),
+                None => self.give_up_dirty(fid, writing.container)?,
             }
         }
         for store in log.logged.values().filter(|store| !log.writing.contains_key(&store.record.op.fid())) {
@@ -159,21 +169,21 @@ impl Inner {
         if let Some(store) = store {
             let mut state = file.state();
             state.writer = Caller { uid: store.record.uid, gid: store.record.gid };
-            if let CmlOp::Store { mtime, .. } = store.record.op {
-                state.mtime = state.mtime.max(mtime);
-            }
             state.unresolved = Some(Unresolved { record: store.record.clone(), edits: state.edits - 1 });
         }
         self.files().insert(file);
     }
 
-    /// Nothing of a file's change is left that could be sent: the version the server has stays.
-    fn give_up_dirty(&self, fid: Fid) -> Result<(), CacheError> {
+    /// Nothing of a file's change is left that could be sent: the version the server has stays. The container goes:
+    /// programs that wrote before the last daemon was killed may still have it.
+    fn give_up_dirty(&self, fid: Fid, container: ContainerId) -> Result<(), CacheError> {
         if self.cache.power_lost {
             tracing::error!(%fid, "an unsaved change was lost with the power; the last stored version stays");
         }
-        self.cache.index.set_content(fid.vnode, None)?;
+        let before = self.cache.index.set_content(fid.vnode, None)?;
         self.cache.index.sync()?;
+        self.remove_content(fid.vnode, before.map(|content| content.container));
+        self.remove_content(fid.vnode, Some(container));
         self.cache.cml.append(LogEntry::Dropped { fid })
     }
 
@@ -195,6 +205,7 @@ impl Inner {
     /// Sends everything that was dirty at the call.
     pub(super) async fn sync(self: &Arc<Self>) -> Result<(), Error> {
         let mut result = Ok(());
+        self.look_at_all();
         let dirty = self.files().dirty();
         for file in dirty {
             if let Err(error) = self.store(&file, Patience::Full).await {

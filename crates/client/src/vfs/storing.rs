@@ -19,6 +19,9 @@ use crate::cache::{seal, stamp};
 use crate::core::log::LogEntry;
 use crate::remote::{Link, RemoteError};
 
+/// Attempts to send a content that the kernel goes on changing: the first from the container, the next from copies, the
+/// last from a copy as it is.
+const ATTEMPTS_MAX: u32 = 4;
 /// Pauses between attempts to send what could not be sent: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
@@ -88,9 +91,7 @@ impl Inner {
                 return Ok(());
             }
             let _turn = Turn { file };
-            self.resolve(file).await?;
-            let Some(sending) = self.begin_store(file)? else { continue };
-            match self.finish_store(file, sending).await {
+            match self.store_one_version(file).await {
                 // It was removed meanwhile: there is nothing to store any more.
                 Err(Error::Refused(FsError::Stale)) if !file.state().is_dirty() => return Ok(()),
                 other => other?,
@@ -98,9 +99,26 @@ impl Inner {
         }
     }
 
-    /// Freezes the content and logs the store. `None` if there is nothing to send, or something to resolve first.
-    fn begin_store(&self, file: &Arc<File>) -> Result<Option<Sending>, Error> {
+    async fn store_one_version(&self, file: &Arc<File>) -> Result<(), Error> {
+        for attempt in 1..=ATTEMPTS_MAX {
+            self.settle(file).await?;
+            self.resolve(file).await?;
+            let Some(sending) = blocking(|| self.begin_store(file, attempt))? else { continue };
+            if self.finish_store(file, sending).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Freezes the content and logs the store. `None` if there is nothing to send, something to resolve first, or the
+    /// content is not settled any more.
+    fn begin_store(&self, file: &Arc<File>, attempt: u32) -> Result<Option<Sending>, Error> {
         let _edit = file.edit();
+        self.end_edit(file)?;
+        if file.state().kernel.unprotected && attempt < ATTEMPTS_MAX {
+            return Ok(None);
+        }
         let known = self.cache.index.object(file.fid.vnode)?;
         let (size, mtime, edits, base, writer, again, changed) = {
             let state = file.state();
@@ -111,6 +129,7 @@ impl Inner {
             let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
             (state.size, state.mtime, state.edits, state.base, state.writer, state.unresolved.clone(), changed)
         };
+        let content = self.freeze(file, size, attempt)?;
         let record = match again {
             Some(unresolved) if unresolved.edits == edits => unresolved.record,
             Some(_) => return Ok(None),
@@ -125,7 +144,6 @@ impl Inner {
                 record
             }
         };
-        let content = FrozenContent::new(Arc::clone(&file.container), size);
         let mut state = file.state();
         state.sending = Some(Arc::clone(&content));
         state.unresolved = Some(Unresolved { record: record.clone(), edits });
@@ -134,7 +152,22 @@ impl Inner {
         Ok(Some(Sending { content, record, edits }))
     }
 
-    async fn finish_store(&self, file: &File, sending: Sending) -> Result<(), Error> {
+    /// The content as it is, wherever it is read from. Under `edit`.
+    fn freeze(&self, file: &File, size: u64, attempt: u32) -> Result<Arc<FrozenContent>, Error> {
+        let written_meanwhile = file.state().kernel.writers > 0;
+        let mark = if written_meanwhile { Some(file.container.modified()?) } else { None };
+        let content = FrozenContent::new(Arc::clone(&file.container), size, mark);
+        if attempt > 1 {
+            content.preserve(&self.cache.containers)?;
+        }
+        if attempt == ATTEMPTS_MAX {
+            content.accept();
+        }
+        Ok(content)
+    }
+
+    /// Returns whether the content went out as one version.
+    async fn finish_store(&self, file: &File, sending: Sending) -> Result<bool, Error> {
         let Sending { content, record, edits } = sending;
         let begun = self.clock.now();
         match self.remote.store(&record, &|| content.payload()).await {
@@ -142,7 +175,11 @@ impl Inner {
                 // Holes were not sent.
                 let sent = blocking(|| file.container.allocated())?.min(content.size);
                 self.upload_rate().observe(sent, self.clock.now().since(begun));
-                blocking(|| self.stored(file, &record, &reply, Some(edits)))
+                blocking(|| self.stored(file, &record, &reply, Some(edits))).map(|()| true)
+            }
+            Err(RemoteError::Refused { error: FsError::Malformed, .. }) if content.is_torn() => {
+                self.abandon(file, record.id);
+                Ok(false)
             }
             Err(error) => Err(self.not_stored(file, record.id, error)),
         }
@@ -171,7 +208,10 @@ impl Inner {
     async fn adopt_base(&self, file: &File, id: StoreId) -> Result<(), Error> {
         self.cache.index.distrust(std::iter::once(file.fid))?;
         let status = self.status_of(file.fid.vnode).await?.object.status;
-        file.state().base = status.data_version;
+        {
+            let mut state = file.state();
+            (state.base, state.hash) = (status.data_version, None);
+        }
         self.abandon(file, id);
         Ok(())
     }
@@ -206,13 +246,20 @@ impl Inner {
         edits: Option<u64>,
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
+        self.look(file)?;
         let (base, clean, unlinked) = {
             let mut state = file.state();
-            let clean = edits == Some(state.edits);
+            if state.kernel.unprotected {
+                state.count_edit();
+            }
+            let known = edits == Some(state.edits);
+            // Whoever may write to it is watched, so it is not sealed.
+            let clean = known && state.kernel.writers == 0;
             if let Some(edits) = edits {
                 state.stored_edits = edits;
             }
             let base = std::mem::replace(&mut state.base, version);
+            state.hash = Some(hash);
             state.writing_logged = !clean && state.unlinked.is_none();
             state.unresolved = None;
             state.refused = None;

@@ -1,0 +1,338 @@
+//! Passthrough: the kernel reads and writes the container of a file itself, without this daemon.
+//!
+//! An inode has one way for its data, from the end of its first open until its last handle is gone: the kernel refuses
+//! a mixture. Nobody tells of a write that goes past the daemon, so the container does: while a handle that may write
+//! is open, its modification time is a *mark*, the seal of its version or the time of [`watch`], as long as nobody has
+//! written; any write moves it. The rules that keep a change from being missed:
+//!
+//! - The log says `Writing` before an open for writing returns, and until the last such handle is gone.
+//! - The mark is set only when an edit has just been counted, so what came before it is part of that edit. The seal is
+//!   put back only when nobody can write any more: finding the container unwritten and then sealing it would race.
+//! - After the mark has been set, pages that a mapping may change without a fault are written to the disk, which makes
+//!   the next store through the mapping a fault and moves the time.
+//! - A handle's release comes after its last mapping is gone, and looks at the container once more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mafs_arpc::blocking;
+use mafs_durable::DiskFile;
+use mafs_proto::{Object, VnodeId};
+
+use super::file::{File, FileState};
+use super::{Error, FileHandle, Inner, OpenMode, TIME_TO_LIVE};
+use crate::cache::{CacheError, is_unwritten, last_change, seal, watch};
+use crate::core::log::LogEntry;
+
+/// The way of a file's data between program and container.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DataPath {
+    /// Through this daemon.
+    Daemon,
+    /// The kernel has the container.
+    Passthrough,
+}
+
+/// How the kernel uses a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KernelUse {
+    /// `None` until the first open by the kernel has come to its end.
+    pub(super) path: Option<DataPath>,
+    /// Handles through which the kernel may write to the container.
+    pub(super) writers: u32,
+    /// Those that may also read: a mapping that writes needs one.
+    mappers: u32,
+    /// The newest edit goes on: what is written until the mark is set again belongs to it.
+    goes_on: bool,
+    /// The mark is set, but mappings may still store without moving it.
+    pub(super) unprotected: bool,
+}
+
+/// Files up to this size that are opened for reading only, while nobody writes them, are read through this daemon:
+/// once, as the kernel keeps the pages. To hand over a container costs an open some 4 us (38,000 opens/s in place of
+/// 45,000), to read from pages of FUSE costs 0.1 us more for each KB.
+const KEPT_BYTES_MAX: u64 = 32 << 10;
+
+/// How often the sizes of files are looked at that the kernel writes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Decides how the kernel gets at a file that has been opened; the way the others go, if it is open. Returns
+    /// whether the kernel is given the container.
+    pub(super) async fn hand_over(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<bool, Error> {
+        loop {
+            if self.choose_path(file, mode) == DataPath::Daemon {
+                return Ok(false);
+            }
+            // Another version may be coming in, into the container that the kernel has.
+            file.complete().await?;
+            if !mode.write || blocking(|| self.begin_passthrough_writing(file, mode))? {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn choose_path(&self, file: &File, mode: OpenMode) -> DataPath {
+        let crowded = mode.write && self.is_crowded();
+        let mut state = file.state();
+        let allowed = self.passthrough.load(Ordering::Relaxed);
+        let small = !mode.write && state.size <= KEPT_BYTES_MAX;
+        let fit = state.is_complete() && !mode.direct && !crowded && !small;
+        let path = if allowed && fit { DataPath::Passthrough } else { DataPath::Daemon };
+        *state.kernel.path.get_or_insert(path)
+    }
+
+    /// Whether files take more room than they may: then writes had better come by here, where they can be refused.
+    fn is_crowded(&self) -> bool {
+        let short = self.cache.disk.space().is_ok_and(|space| space.bytes_free < self.settings.min_free_bytes);
+        short || self.replacement().excess_bytes(0) > 0
+    }
+
+    /// From now on the kernel may write. `false` if the content is not all here any more.
+    fn begin_passthrough_writing(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<bool, Error> {
+        let _edit = file.edit();
+        let (complete, first, base, dirty) = {
+            let state = file.state();
+            (state.is_complete(), state.kernel.writers == 0, state.base, state.is_dirty())
+        };
+        if !complete {
+            return Ok(false);
+        }
+        if first {
+            self.begin_edit(file)?;
+            // Nobody writes yet, so what is there is what is known.
+            if !is_unwritten(file.container.modified()?, base) {
+                if dirty { watch(file.container.as_ref())? } else { seal(file.container.as_ref(), base)? }
+            }
+        }
+        let mut state = file.state();
+        if first {
+            state.kernel.goes_on = false;
+        }
+        state.kernel.writers += 1;
+        state.kernel.mappers += u32::from(mode.read);
+        drop(state);
+        self.kernel.forget_pages(file.fid.vnode);
+        self.watch_sizes();
+        Ok(true)
+    }
+
+    /// A handle through which the kernel could write is gone, and with it every mapping made through it.
+    pub(super) fn end_passthrough_writing(&self, file: &File, mode: OpenMode) -> Result<(), Error> {
+        let _edit = file.edit();
+        let looked = self.look(file);
+        let (last, as_known, base, hash) = {
+            let mut state = file.state();
+            state.kernel.writers -= 1;
+            state.kernel.mappers -= u32::from(mode.read);
+            if looked.is_err() || state.kernel.unprotected {
+                // It may have changed unseen.
+                state.count_edit();
+            }
+            let as_known = !state.is_dirty() && state.unlinked.is_none();
+            (state.kernel.writers == 0, as_known, state.base, state.hash)
+        };
+        looked?;
+        if !last || !as_known {
+            return Ok(());
+        }
+        seal(file.container.as_ref(), base)?;
+        if let Some(hash) = hash {
+            self.set_content(file, base, hash)?;
+        }
+        self.count_content(file)?;
+        if std::mem::take(&mut file.state().writing_logged) {
+            self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
+            self.log_changed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Counts what the kernel has written since the last look. Under `edit`.
+    pub(super) fn look(&self, file: &File) -> Result<(), CacheError> {
+        let (writers, base) = {
+            let state = file.state();
+            (state.kernel.writers, state.base)
+        };
+        if writers == 0 {
+            return Ok(());
+        }
+        let modified = file.container.modified()?;
+        if is_unwritten(modified, base) {
+            return Ok(());
+        }
+        let size = file.container.len()?;
+        let mut state = file.state();
+        if !state.kernel.goes_on {
+            self.note_edit(&mut state);
+            state.kernel.goes_on = true;
+        }
+        state.size = size;
+        state.mtime = modified.into();
+        state.ctime = state.mtime;
+        Ok(())
+    }
+
+    /// The same, for whoever is not changing the file.
+    pub(super) fn look_now(&self, file: &File) -> Result<(), CacheError> {
+        if file.state().kernel.writers == 0 {
+            return Ok(());
+        }
+        let _edit = file.edit();
+        self.look(file)
+    }
+
+    /// Looks at every file that the kernel may be writing.
+    pub(super) fn look_at_all(&self) {
+        let files = self.files().all();
+        for file in files {
+            if let Err(error) = self.look_now(&file) {
+                tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
+            }
+        }
+    }
+
+    /// Ends the newest edit: what the kernel writes from now on moves the container's time. Under `edit`; the caller
+    /// sees to [`Self::protect`] before it reads the content.
+    pub(super) fn end_edit(&self, file: &File) -> Result<(), CacheError> {
+        self.look(file)?;
+        let goes_on = {
+            let mut state = file.state();
+            let goes_on = std::mem::take(&mut state.kernel.goes_on) && state.kernel.writers > 0;
+            state.kernel.unprotected |= goes_on && state.kernel.mappers > 0;
+            goes_on
+        };
+        if goes_on {
+            watch(file.container.as_ref())?;
+            let size = file.container.len()?;
+            file.state().size = size;
+        }
+        Ok(())
+    }
+
+    /// Makes a container hold one edit, and its time tell of the next.
+    pub(super) async fn settle(&self, file: &File) -> Result<(), Error> {
+        blocking(|| {
+            let _edit = file.edit();
+            self.end_edit(file)
+        })?;
+        if file.state().kernel.unprotected {
+            // Not on a session thread: a disk takes its time.
+            tokio::task::yield_now().await;
+            blocking(|| protect(file))?;
+        }
+        Ok(())
+    }
+
+    /// What stat(2) shows of a file that the kernel may be writing: what its container shows.
+    pub(super) fn present_written(&self, file: &File, object: &mut Object) {
+        let (writers, base) = {
+            let state = file.state();
+            (state.kernel.writers, state.base)
+        };
+        if writers == 0 {
+            return;
+        }
+        match (file.container.len(), file.container.modified()) {
+            (Ok(size), Ok(modified)) => {
+                object.status.size = size;
+                if let Some(changed) = last_change(modified, base) {
+                    object.status.mtime = changed.into();
+                    object.status.ctime = object.status.ctime.max(changed.into());
+                }
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
+            }
+        }
+    }
+
+    /// How long the kernel may use the attributes of an object: not at all while they change past this daemon.
+    pub(super) fn time_to_live(&self, vnode: VnodeId) -> Duration {
+        let in_use = self.files().get(vnode);
+        let written = in_use.is_some_and(|file| file.state().kernel.writers > 0);
+        if written { Duration::ZERO } else { TIME_TO_LIVE }
+    }
+
+    /// The container behind a handle.
+    pub(super) fn container(&self, handle: FileHandle) -> Result<Arc<dyn DiskFile>, Error> {
+        Ok(Arc::clone(&self.handle(handle)?.file.container))
+    }
+
+    /// The kernel does not take containers: from now on it is given none.
+    pub(super) fn end_passthrough(&self, why: &str) {
+        if self.passthrough.swap(false, Ordering::Relaxed) {
+            tracing::info!(why, "files are read and written through this daemon: no passthrough");
+        }
+    }
+
+    /// The kernel has not taken the container of this handle: its data comes by here.
+    pub(super) fn leave_passthrough(&self, handle: FileHandle) -> Result<(), Error> {
+        let left = self.files().leave_passthrough(handle);
+        let Some((file, mode)) = left else { return Ok(()) };
+        file.state().kernel.path = Some(DataPath::Daemon);
+        if mode.write { self.end_passthrough_writing(&file, mode) } else { Ok(()) }
+    }
+
+    /// Keeps an eye on how large files grow while the kernel writes any.
+    fn watch_sizes(self: &Arc<Self>) {
+        if self.watching_sizes.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inner = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let Some(inner) = inner.upgrade() else { return };
+                if !blocking(|| inner.look_at_sizes()) {
+                    inner.watching_sizes.store(false, Ordering::Release);
+                    // One may have come between the look and the line above.
+                    if !blocking(|| inner.look_at_sizes()) || inner.watching_sizes.swap(true, Ordering::AcqRel) {
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Counts the bytes that the kernel has written, and makes room for them. Returns whether it may be writing.
+    fn look_at_sizes(&self) -> bool {
+        let mut written = false;
+        {
+            // Held so that none of them is dropped, and evicted, meanwhile.
+            let files = self.files();
+            for file in files.all().into_iter().filter(|file| file.state().kernel.writers > 0) {
+                written = true;
+                if let Err(error) = self.count_content(&file) {
+                    tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
+                }
+            }
+        }
+        if written {
+            self.make_room(0);
+        }
+        written
+    }
+}
+
+/// Writes dirty pages to the disk, so that the next store through a mapping is a fault. Twice: a fault that had moved
+/// the time just before the mark was set may make its page dirty just after the first pass over the pages; it has all
+/// the time of a disk's flush to do so.
+fn protect(file: &File) -> Result<(), Error> {
+    file.state().kernel.unprotected = false;
+    let protected = file.container.sync_data().and_then(|()| file.container.sync_data());
+    if protected.is_err() {
+        file.state().kernel.unprotected = true;
+    }
+    Ok(protected?)
+}
+
+impl FileState {
+    /// The last handle is gone: the next open decides anew.
+    pub(super) fn forget_path(&mut self) {
+        if self.handles == 0 {
+            self.kernel = KernelUse { goes_on: self.kernel.goes_on, ..KernelUse::default() };
+        }
+    }
+}
