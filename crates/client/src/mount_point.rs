@@ -9,7 +9,7 @@ mod unmount;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-pub use table::{MountEntry, mafs_mount_at};
+pub use table::{MountEntry, mafs_mount_at, mafs_mounts};
 pub use unmount::{UnmountError, fusermount, unmount, unmount_lazily};
 
 /// The type of every mount in the mount table.

@@ -20,6 +20,7 @@ use mafs_client::remote::grpc_connector;
 use mafs_client::runtime_dir::RuntimeDir;
 use mafs_proto::VolumeName;
 use mafs_server::{DirStorage, Server, ServerConfig, ServerError};
+use tokio::sync::Notify;
 
 use crate::cli::{Exit, Failure, Stop, daemon_runtime, one_line, start_log};
 
@@ -80,7 +81,7 @@ async fn serve(
             greet(daemon.mount_point());
             let vfs = daemon.vfs().clone();
             let showing = tokio::spawn(show(move || one_line(&vfs.status())));
-            let outcome = daemon.run(stop.asked()).await;
+            let outcome = run_until_stopped(daemon, stop).await;
             showing.abort();
             // Waits until the bar is gone from the terminal.
             let _ = showing.await;
@@ -91,6 +92,29 @@ async fn serve(
     serving.abort();
     let _ = std::fs::remove_file(socket);
     outcome.map_err(|error: DaemonError| failed(error))
+}
+
+/// Runs until the first wish to stop, and then ends in order; the second ends the process.
+async fn run_until_stopped(daemon: Daemon, stop: &mut Stop) -> Result<(), DaemonError> {
+    let mount_point = daemon.mount_point().to_path_buf();
+    let first = Notify::new();
+    let impatient = async {
+        stop.asked().await;
+        let _ = writeln!(
+            std::io::stderr(),
+            "Unmounting. Ctrl-C again ends at once: what is not stored yet is stored the next time."
+        );
+        first.notify_one();
+        stop.asked().await;
+    };
+    tokio::select! {
+        outcome = daemon.run(first.notified()) => outcome,
+        () = impatient => {
+            // Nothing that close() has acknowledged is lost.
+            let _ = unmount_lazily(&mount_point);
+            std::process::exit(i32::from(Exit::Failed.code()))
+        }
+    }
 }
 
 /// The mount point, which goes again if it was made here.

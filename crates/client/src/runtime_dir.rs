@@ -44,11 +44,12 @@ impl RuntimeDir {
         let path = std::path::absolute(path).map_err(with_path)?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(with_path)?;
         let found = std::fs::symlink_metadata(&path).map_err(with_path)?;
-        let private = found.is_dir()
-            && found.uid() == rustix::process::geteuid().as_raw()
-            && found.permissions().mode() & 0o077 == 0;
-        if !private {
+        if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
             return Err(with_path(io::Error::other("must be a directory of this user that nobody else can enter")));
+        }
+        if found.permissions().mode() & 0o077 != 0 {
+            let why = format!("nobody else may be able to enter it: chmod 700 {}", path.display());
+            return Err(with_path(io::Error::other(why)));
         }
         Ok(Self(path))
     }
@@ -101,7 +102,8 @@ mod tests {
         RuntimeDir::at(&path).unwrap();
         RuntimeDir::at(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(RuntimeDir::at(&path).unwrap_err().to_string().contains("nobody else"));
+        let refused = RuntimeDir::at(&path).unwrap_err().to_string();
+        assert!(refused.ends_with(&format!("chmod 700 {}", path.display())), "{refused}");
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
         assert!(RuntimeDir::at(&dir.path().join("link")).is_err());
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use mafs_client::control::{Client, ControlError, MountStatus};
-use mafs_client::mount_point;
+use mafs_client::mount_point::{self, MountEntry};
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::{Exit, Failure};
@@ -25,8 +25,30 @@ pub(super) async fn daemon_of(runtime_dir: &RuntimeDir, directory: &Path) -> Res
             Err(ControlError::NoDaemon) => {}
             other => return other.map_err(|error| named(Exit::Failed, &error)),
         }
+        let mount = mount_point::mafs_mount_at(ancestor).map_err(|error| named(Exit::Failed, &error))?;
+        if let Some(mount) = mount
+            && !mount_point::is_alive(ancestor)
+        {
+            return Err(Failure::new(Exit::NoDaemon, died(&mount)));
+        }
     }
     Err(named(Exit::NoDaemon, &ControlError::NoDaemon))
+}
+
+/// The mounts whose daemon has died, each in a line that says what to do. A mount with a socket that answers is not
+/// looked at: its daemon may hang.
+pub(super) fn dead_mounts(runtime_dir: &RuntimeDir) -> Vec<String> {
+    let mounts = mount_point::mafs_mounts().unwrap_or_default();
+    let silent = mounts.into_iter().filter(|mount| {
+        let socket = runtime_dir.socket(&mount.mount_point);
+        std::os::unix::net::UnixStream::connect(socket).is_err()
+    });
+    silent.filter(|mount| !mount_point::is_alive(&mount.mount_point)).map(|mount| died(&mount)).collect()
+}
+
+fn died(mount: &MountEntry) -> String {
+    let (place, source) = (mount.mount_point.display(), &mount.source);
+    format!("{place}: the client of this mount ({source}) has died: mount it again, or `mafs-client umount {place}`")
 }
 
 /// The daemons of all mounts of this user.

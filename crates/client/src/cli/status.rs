@@ -7,7 +7,7 @@ use std::time::Duration;
 use mafs_client::control::MountStatus;
 use mafs_client::runtime_dir::RuntimeDir;
 
-use super::reach::{all_daemons, daemon_of};
+use super::reach::{all_daemons, daemon_of, dead_mounts};
 use super::status_text::describe;
 use super::{Exit, Failure, command_runtime};
 
@@ -62,8 +62,13 @@ async fn look(args: &StatusArgs, runtime_dir: &RuntimeDir) -> Result<String, Fai
     if args.json {
         return serde_json::to_string_pretty(&all).map(|text| text + "\n").map_err(failed);
     }
+    let dead = dead_mounts(runtime_dir);
     if all.is_empty() {
-        return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
+        let why = if dead.is_empty() { "this user has mounted nothing".to_owned() } else { dead.join("\n") };
+        return Err(Failure::new(Exit::NoDaemon, why));
+    }
+    for line in &dead {
+        eprintln!("mafs-client: {line}");
     }
     Ok(all.iter().map(describe).collect::<Vec<_>>().join("\n"))
 }

@@ -64,7 +64,7 @@ async fn sync(mut daemon: Reached, give_up: Instant) -> Result<(), Failure> {
     bar.set_message(place.clone());
     let outcome = tokio::select! {
         outcome = daemon.client.sync() => outcome.map_err(|error| error.to_string()),
-        () = tokio::time::sleep_until(give_up) => Err("the time is over".to_owned()),
+        () = tokio::time::sleep_until(give_up) => Err("the time given is over".to_owned()),
         error = show(&mut watching, &bar) => Err(error.to_string()),
     };
     bar.finish_and_clear();
@@ -73,6 +73,8 @@ async fn sync(mut daemon: Reached, give_up: Instant) -> Result<(), Failure> {
         Ok(status) if status.report.unsent_files > 0 => {
             Err(failed(Exit::Unsent, &format!("{why}; unsent: {}", unsent(&status.report))))
         }
+        // It was over before an answer came, but there was nothing to send.
+        Ok(_) if Instant::now() >= give_up => Ok(()),
         Ok(_) => Err(failed(Exit::Failed, &why)),
         Err(_) => Err(failed(Exit::NoDaemon, &why)),
     }

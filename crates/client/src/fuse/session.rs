@@ -1,6 +1,7 @@
 //! A mount: made, watched, ended. Owns the session threads.
 
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,9 +33,13 @@ pub enum FuseError {
     NoDevice,
     /// The device is for others.
     #[error(
-        "{DEVICE} may not be opened by this user: install the package fuse3, whose rules permit it, or run as root"
+        "{DEVICE} may not be opened by this user (mode {mode:04o}): let root do `chmod 666 {DEVICE}`, as the package \
+         fuse3 does, or run as root"
     )]
-    DeviceDenied,
+    DeviceDenied {
+        /// The permissions of the device.
+        mode: u32,
+    },
     /// Users cannot mount by themselves.
     #[error("fusermount3 is missing, and without it only root can mount: install the package fuse3")]
     NoHelper,
@@ -78,7 +83,7 @@ pub fn check_available() -> Result<(), FuseError> {
     let device = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE);
     match device.map_err(|error| error.kind()) {
         Ok(_) => {}
-        Err(ErrorKind::PermissionDenied) => return Err(FuseError::DeviceDenied),
+        Err(ErrorKind::PermissionDenied) => return Err(FuseError::DeviceDenied { mode: mode_of(DEVICE) }),
         // Absent, or a file with no driver behind it.
         Err(_) => return Err(FuseError::NoDevice),
     }
@@ -86,6 +91,10 @@ pub fn check_available() -> Result<(), FuseError> {
         return Err(FuseError::NoHelper);
     }
     Ok(())
+}
+
+fn mode_of(path: &str) -> u32 {
+    std::fs::metadata(path).map_or(0, |found| found.permissions().mode() & 0o7777)
 }
 
 /// A volume that the kernel shows at a directory.

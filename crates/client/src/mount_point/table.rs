@@ -26,6 +26,16 @@ pub fn mafs_mount_at(mount_point: &Path) -> std::io::Result<Option<MountEntry>> 
     Ok(topmost(&table, mount_point))
 }
 
+/// All mafs mounts that this process can see.
+///
+/// # Errors
+/// If the mount table cannot be read.
+pub fn mafs_mounts() -> std::io::Result<Vec<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let lines = table.split(|byte| *byte == b'\n').filter_map(parse_line);
+    Ok(lines.filter(|(fs_type, _)| fs_type == FS_TYPE).map(|(_, entry)| entry).collect())
+}
+
 /// The last mount at a path hides the ones before it.
 fn topmost(table: &[u8], mount_point: &Path) -> Option<MountEntry> {
     let lines = table.split(|byte| *byte == b'\n').filter_map(parse_line);
