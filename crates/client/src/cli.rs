@@ -43,11 +43,8 @@ enum Command {
     },
     /// Mount a volume.
     Mount(mount::MountArgs),
-    /// Unmount, and wait until the client has ended.
-    Umount {
-        /// The mount point.
-        dir: PathBuf,
-    },
+    /// Unmount, and wait until the client has ended; says what it could not send.
+    Umount(umount::UmountArgs),
     /// Show what is going on: connection, unsent files, cache.
     Status(status::StatusArgs),
     /// Wait until the server has everything that was written before.
@@ -87,7 +84,7 @@ impl Command {
             #[cfg(feature = "quickstart")]
             Self::Quickstart { dir } => crate::quickstart::run(&dir),
             Self::Mount(args) => mount::run(&args),
-            Self::Umount { dir } => umount::run(&dir),
+            Self::Umount(args) => umount::run(&args),
             Self::Status(args) => status::run(&args),
             Self::Sync(args) => sync::run(&args),
         }

@@ -28,13 +28,15 @@ pub enum Request {
     Status,
     /// Answer when the server has everything that was written before now.
     Sync,
+    /// Answer with the last status when the mount has ended and what could be sent has been.
+    End,
 }
 
 /// What the daemon answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// To [`Request::Status`].
+    /// To [`Request::Status`] and [`Request::End`].
     Status(Box<MountStatus>),
     /// To [`Request::Sync`].
     Synced,

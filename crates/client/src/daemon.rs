@@ -3,6 +3,8 @@
 //! Order matters: nothing is changed before everything that can be checked has been; the volume is attached before it
 //! appears at its mount point; and the control socket goes last, because `umount` waits for it.
 
+mod answers;
+
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use mafs_proto::{FsError, VolumeName};
 use tokio::time::{Instant, timeout};
 
 use crate::cache::{CacheStorage, StorageError};
-use crate::control::{MountStatus, Request, Response, Server};
+use crate::control::{Client, Server};
 use crate::file_name;
 use crate::fuse::{Access, FuseError, Session, SessionOptions, check_available};
 use crate::mount_point::{MountPointError, UnmountError, prepare, unmount, unmount_lazily};
@@ -21,9 +23,17 @@ use crate::options::MountOptions;
 use crate::remote::{Connector, RemoteError};
 use crate::runtime_dir::RuntimeDir;
 use crate::vfs::{Settings, StartError, Vfs};
+use answers::Answers;
 
 /// How long an ending mount may take to put its cache in order and to send what it can.
 const SHUT_DOWN_MAX: Duration = Duration::from_secs(10);
+
+/// How long the client of the last mount may take to end, with what it gives itself.
+const PREDECESSOR_MAX: Duration = Duration::from_secs(20);
+
+/// How long a lock of the cache is waited for, and the rests between looks.
+const LOCK_MAX: Duration = Duration::from_secs(1);
+const LOCK_REST: Duration = Duration::from_millis(20);
 
 /// How long the kernel may take to let go of a mount that nobody uses.
 const UNMOUNT_MAX: Duration = Duration::from_secs(5);
@@ -88,6 +98,7 @@ pub struct Daemon {
     vfs: Vfs,
     session: Session,
     control: Server,
+    answers: Arc<Answers>,
 }
 
 impl Daemon {
@@ -98,11 +109,12 @@ impl Daemon {
     pub async fn start(mount: &Mount, connector: Connector, runtime_dir: &RuntimeDir) -> Result<Self, DaemonError> {
         let mount_point = blocking(|| prepare(&mount.directory))?;
         check_available()?;
+        outlast_predecessor(&runtime_dir.socket(&mount_point)).await;
         let vfs = start_vfs(mount, connector).await?;
         match Self::appear(mount, &mount_point, &vfs, runtime_dir) {
-            Ok((session, control)) => {
+            Ok((session, control, answers)) => {
                 tracing::info!(target = mount.source(), mount_point = %mount_point.display(), "mounted");
-                Ok(Self { vfs, session, control })
+                Ok(Self { vfs, session, control, answers })
             }
             Err(error) => {
                 vfs.shut_down().await;
@@ -116,11 +128,15 @@ impl Daemon {
         mount_point: &Path,
         vfs: &Vfs,
         runtime_dir: &RuntimeDir,
-    ) -> Result<(Session, Server), DaemonError> {
+    ) -> Result<(Session, Server, Arc<Answers>), DaemonError> {
         let socket = runtime_dir.socket(mount_point);
-        let (about, answering) = ((mount.source(), mount_point.to_path_buf()), vfs.clone());
-        let control = Server::start(&socket, move |request| answer(answering.clone(), about.clone(), request))
-            .map_err(DaemonError::Control)?;
+        let answers = Arc::new(Answers::new(vfs.clone(), mount.source(), mount_point.to_path_buf()));
+        let answering = Arc::clone(&answers);
+        let answer = move |request| {
+            let answers = Arc::clone(&answering);
+            async move { answers.answer(request).await }
+        };
+        let control = Server::start(&socket, answer).map_err(DaemonError::Control)?;
         let is_root = rustix::process::geteuid().is_root();
         let options = SessionOptions {
             source: mount.source(),
@@ -129,7 +145,7 @@ impl Daemon {
             flags: mount.options.flags,
         };
         let session = blocking(|| Session::mount(vfs.clone(), mount_point, &options))?;
-        Ok((session, control))
+        Ok((session, control, answers))
     }
 
     /// Where it is mounted, an absolute path.
@@ -163,7 +179,8 @@ impl Daemon {
             tracing::warn!("not everything could be put in order in {SHUT_DOWN_MAX:?}; the next mount will do it");
         }
         drop(self.vfs);
-        drop(self.control);
+        self.answers.end();
+        self.control.finish().await;
         ended.map_err(DaemonError::Kernel)
     }
 
@@ -189,6 +206,15 @@ impl Daemon {
     }
 }
 
+/// After umount(8), which waits for nobody, the client of the last mount may still be putting its cache in order.
+async fn outlast_predecessor(socket: &Path) {
+    if let Ok(client) = Client::connect(socket).await
+        && timeout(PREDECESSOR_MAX, client.gone()).await.is_err()
+    {
+        tracing::warn!("the client of the last mount here does not end");
+    }
+}
+
 /// Opens the cache and attaches the volume; again, as long as `retry` says, if the server cannot be reached.
 async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonError> {
     let directory = cache_directory(mount)?;
@@ -205,7 +231,7 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
     };
     let give_up = Instant::now() + mount.options.retry;
     loop {
-        let storage = blocking(|| CacheStorage::directory(&directory))?;
+        let storage = lock_cache(&directory).await?;
         match Vfs::start(settings.clone(), storage, Arc::clone(&connector), Arc::new(BootClock)).await {
             Ok(vfs) => return Ok(vfs),
             Err(error) if is_passing(&error) && Instant::now() + RETRY_REST < give_up => {
@@ -213,6 +239,17 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
                 tokio::time::sleep(RETRY_REST).await;
             }
             Err(error) => return Err(DaemonError::Start { target: mount.source(), error }),
+        }
+    }
+}
+
+/// Locks the cache; a client that has just ended may hold it for a moment more.
+async fn lock_cache(directory: &Path) -> Result<CacheStorage, StorageError> {
+    let give_up = Instant::now() + LOCK_MAX;
+    loop {
+        match blocking(|| CacheStorage::directory(directory)) {
+            Err(StorageError::InUse { .. }) if Instant::now() < give_up => tokio::time::sleep(LOCK_REST).await,
+            other => return other,
         }
     }
 }
@@ -251,20 +288,4 @@ fn default_cache_directory() -> Option<PathBuf> {
 /// The host name: Linux bounds it to 64 bytes, the protocol to 255.
 fn client_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-async fn answer(vfs: Vfs, (target, mount_point): (String, PathBuf), request: Request) -> Response {
-    match request {
-        Request::Status => Response::Status(Box::new(MountStatus {
-            mount_point,
-            target,
-            pid: std::process::id(),
-            program_version: env!("CARGO_PKG_VERSION").to_owned(),
-            report: vfs.status(),
-        })),
-        Request::Sync => match vfs.sync().await {
-            Ok(()) => Response::Synced,
-            Err(error) => Response::Failed(error.to_string()),
-        },
-    }
 }

@@ -7,6 +7,9 @@ use indicatif::{HumanBytes, HumanDuration};
 use mafs_client::control::MountStatus;
 use mafs_client::vfs::StatusReport;
 
+/// Files left behind that are named; the rest is counted.
+const LEFT_SHOWN: usize = 5;
+
 /// Refused updates that are listed; the rest is counted.
 const REFUSED_SHOWN: usize = 10;
 
@@ -57,6 +60,25 @@ pub(crate) fn unsent(report: &StatusReport) -> String {
     }
 }
 
+/// Which files the server does not have at the end of a mount, in one line; `None` if it has all.
+pub(crate) fn left_behind(report: &StatusReport) -> Option<String> {
+    if report.unsent_files == 0 {
+        return None;
+    }
+    let refused = report.refused.iter().map(|(path, why)| format!("{path} ({why})"));
+    let mut named: Vec<String> = refused.chain(report.unsent.iter().cloned()).take(LEFT_SHOWN).collect();
+    match usize::try_from(report.unsent_files).unwrap_or(usize::MAX).saturating_sub(named.len()) {
+        0 => {}
+        more => named.push(format!("{more} more")),
+    }
+    let (verb, they, are) = if report.unsent_files == 1 { ("is", "it", "is") } else { ("are", "they", "are") };
+    let (count, names) = (files(report.unsent_files), named.join(", "));
+    Some(format!(
+        "but {count} {verb} not on the server: {names}; {they} stay{} in the cache and {are} sent at the next mount",
+        if verb == "is" { "s" } else { "" }
+    ))
+}
+
 fn link(report: &StatusReport) -> String {
     let since = HumanDuration(Duration::from_secs(report.since_s));
     if !report.connected {
@@ -105,6 +127,7 @@ mod tests {
             queued_bytes: [0; 5],
             unsent_files: 0,
             unsent_bytes: 0,
+            unsent: Vec::new(),
             fetching_files: 0,
             refused: Vec::new(),
             passthrough: true,

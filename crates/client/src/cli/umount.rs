@@ -1,19 +1,38 @@
-//! `umount DIR`.
+//! `umount [--flush[=TIME]] DIR`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mafs_client::control::{Client, ControlError};
+use mafs_client::control::{Client, ControlError, MountStatus};
 use mafs_client::mount_point::{self, UnmountError};
 use mafs_client::runtime_dir::RuntimeDir;
 
+use super::status_text::left_behind;
+use super::sync::parse_time;
 use super::{Exit, Failure, command_runtime};
 
 /// How long a client may take to end: what it gives itself, and some more.
 const END_MAX: Duration = Duration::from_secs(20);
 
+#[derive(clap::Args, Debug)]
+pub(super) struct UmountArgs {
+    /// Before that, wait up to this long until the server has everything: 90, 90s, 5m or 1h.
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "30s",
+        value_parser = parse_time
+    )]
+    flush: Option<Duration>,
+    /// The mount point.
+    dir: PathBuf,
+}
+
 /// Unmounts and waits for the end of the client, so that it can be started again at once.
-pub(super) fn run(directory: &Path) -> Result<Exit, Failure> {
+pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
+    let directory = args.dir.as_path();
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(Exit::MountFailed, format!("{}: {error}", directory.display()));
     let path = mount_point::resolve(directory).map_err(|error| failed(&error))?;
@@ -28,17 +47,39 @@ pub(super) fn run(directory: &Path) -> Result<Exit, Failure> {
     }
     command_runtime()?.block_on(async {
         // Connected before, because the socket goes with the client.
-        let client = match Client::connect(&runtime_dir.socket(&path)).await {
+        let client = match connect(&runtime_dir.socket(&path), args.flush).await {
             Ok(client) => Some(client),
             Err(ControlError::NoDaemon) => None,
             Err(error) => return Err(failed(&error)),
         };
         mount_point::unmount(&path).map_err(|error| failed(&error))?;
-        if let Some(mut client) = client
-            && tokio::time::timeout(END_MAX, client.closed()).await.is_err()
-        {
-            return Err(failed(&format!("unmounted, but its client has not ended within {} s", END_MAX.as_secs())));
+        let Some(client) = client else { return Ok(Exit::Ok) };
+        match tokio::time::timeout(END_MAX, end(client)).await {
+            Ok(Ok(last)) => match left_behind(&last.report) {
+                Some(left) => Err(Failure::new(Exit::Unsent, format!("{}: unmounted, {left}", path.display()))),
+                None => Ok(Exit::Ok),
+            },
+            Ok(Err(error)) => Err(failed(&format!("unmounted, but whether everything was sent is not known: {error}"))),
+            Err(_) => Err(failed(&format!("unmounted, but its client has not ended within {} s", END_MAX.as_secs()))),
         }
-        Ok(Exit::Ok)
     })
+}
+
+/// The daemon of the mount, asked for its last status; with `flush` after it had that long to send what is unsent.
+async fn connect(socket: &Path, flush: Option<Duration>) -> Result<Client, ControlError> {
+    if let Some(patience) = flush {
+        let mut client = Client::connect(socket).await?;
+        // What came of it the last status tells.
+        let _ = tokio::time::timeout(patience, client.sync()).await;
+    }
+    let mut client = Client::connect(socket).await?;
+    client.ask_end().await?;
+    Ok(client)
+}
+
+/// Waits for the end of the daemon: a mount that follows finds its cache free.
+async fn end(mut client: Client) -> Result<MountStatus, ControlError> {
+    let last = client.ended().await;
+    client.gone().await;
+    last
 }

@@ -1,9 +1,12 @@
 //! The command's end of the control socket.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -13,6 +16,9 @@ use super::{MountStatus, Request, Response};
 
 /// How long a daemon may take to say how it is. It never waits for the network to do so.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often an ending process is looked at.
+const END_LOOK: Duration = Duration::from_millis(2);
 
 /// Why a daemon does not answer as wished.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +39,7 @@ pub enum ControlError {
 pub struct Client {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
+    process: Option<OwnedFd>,
 }
 
 impl Client {
@@ -45,8 +52,9 @@ impl Client {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::NoDaemon,
             _ => ControlError::Broken(error),
         })?;
+        let process = process_behind(&stream);
         let (reader, writer) = stream.into_split();
-        Ok(Self { reader: BufReader::new(reader), writer })
+        Ok(Self { reader: BufReader::new(reader), writer, process })
     }
 
     /// Asks and waits for the answer.
@@ -55,6 +63,10 @@ impl Client {
     /// If the daemon ends before it answers, or the answer makes no sense.
     pub async fn ask(&mut self, request: Request) -> Result<Response, ControlError> {
         line::write(&mut self.writer, request).await?;
+        self.answer().await
+    }
+
+    async fn answer(&mut self) -> Result<Response, ControlError> {
         let response = line::read(&mut self.reader, RESPONSE_BYTES_MAX).await?;
         response.ok_or_else(|| ControlError::Broken(io::Error::other("it has ended")))
     }
@@ -82,11 +94,49 @@ impl Client {
         }
     }
 
-    /// Waits until the daemon has ended.
-    pub async fn closed(&mut self) {
-        let mut rest = [0; 256];
-        while matches!(self.reader.read(&mut rest).await, Ok(bytes) if bytes > 0) {}
+    /// Asks for the last status, before the mount is ended; [`Self::ended`] waits for it.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`].
+    pub async fn ask_end(&mut self) -> Result<(), ControlError> {
+        // Once it has answered, the daemon knows this connection and will not end without its last answer.
+        self.status().await?;
+        Ok(line::write(&mut self.writer, Request::End).await?)
     }
+
+    /// Waits until the mount has ended, and gives its last status.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`].
+    pub async fn ended(&mut self) -> Result<MountStatus, ControlError> {
+        match self.answer().await? {
+            Response::Status(status) => Ok(*status),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Closes the connection and waits until the daemon's process has ended: until then it holds its cache.
+    pub async fn gone(self) {
+        let Self { mut reader, writer, process } = self;
+        drop(writer);
+        let mut rest = [0; 256];
+        while matches!(reader.read(&mut rest).await, Ok(bytes) if bytes > 0) {}
+        let Some(process) = process else { return };
+        while !has_ended(&process) {
+            tokio::time::sleep(END_LOOK).await;
+        }
+    }
+}
+
+/// A descriptor of a process is readable when the process has ended. What cannot be asked counts as ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
+}
+
+/// `None` if the kernel does not say, as for a daemon in another container.
+fn process_behind(stream: &UnixStream) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 fn unexpected(response: Response) -> ControlError {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::line::{self, REQUEST_BYTES_MAX};
@@ -23,11 +24,15 @@ pub(super) const REFUSED_MAX: usize = 1_000;
 /// How long accepting rests after it failed, as it does when the process has no descriptor left.
 const ACCEPT_REST: Duration = Duration::from_millis(200);
 
+/// How long commands may take to read their last answers.
+const LAST_ANSWERS_WAIT: Duration = Duration::from_secs(1);
+
 /// A listening control socket. Dropping it ends all connections and removes the socket.
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
     accepting: JoinHandle<()>,
+    stop: Arc<Notify>,
 }
 
 impl Server {
@@ -50,8 +55,15 @@ impl Server {
         }
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        let accepting = tokio::spawn(accept(listener, Arc::new(handle)));
-        Ok(Self { path: path.to_path_buf(), accepting })
+        let stop = Arc::new(Notify::new());
+        let accepting = tokio::spawn(accept(listener, Arc::new(handle), Arc::clone(&stop)));
+        Ok(Self { path: path.to_path_buf(), accepting, stop })
+    }
+
+    /// Accepts nobody any more and ends when all who are connected have gone, or after a second.
+    pub async fn finish(mut self) {
+        self.stop.notify_one();
+        let _ = tokio::time::timeout(LAST_ANSWERS_WAIT, &mut self.accepting).await;
     }
 }
 
@@ -62,18 +74,15 @@ impl Drop for Server {
     }
 }
 
-async fn accept<H, F>(listener: UnixListener, handle: Arc<H>)
+async fn accept<H, F>(listener: UnixListener, handle: Arc<H>, stop: Arc<Notify>)
 where
     H: Fn(Request) -> F + Send + Sync + 'static,
     F: Future<Output = Response> + Send + 'static,
 {
     let mut connections = JoinSet::new();
     loop {
-        while connections.len() >= CONNECTIONS_MAX {
-            connections.join_next().await;
-        }
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                 Ok((stream, _)) if is_permitted(&stream) => {
                     connections.spawn(serve(stream, Arc::clone(&handle)));
                 }
@@ -84,8 +93,11 @@ where
                 }
             },
             Some(_) = connections.join_next() => {}
+            () = stop.notified() => break,
         }
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 fn is_permitted(stream: &UnixStream) -> bool {
@@ -163,8 +175,31 @@ mod tests {
         assert!(Server::start(&path, echo).is_err(), "a living daemon keeps its socket");
         drop(server);
         assert!(!path.exists());
-        tokio::time::timeout(PATIENCE, client.closed()).await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, client.ask(Request::Status)).await.unwrap();
+        assert!(matches!(ended, Err(ControlError::Broken(_))), "{ended:?}");
         assert!(matches!(Client::connect(&path).await, Err(ControlError::NoDaemon)));
+    }
+
+    #[tokio::test]
+    async fn an_ending_daemon_gives_its_last_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let (end, ended) = tokio::sync::watch::channel(false);
+        let last_words = move |request| {
+            let mut ended = ended.clone();
+            async move {
+                ended.wait_for(|ended| *ended).await.unwrap();
+                echo(request).await
+            }
+        };
+        let server = Server::start(&path, last_words).unwrap();
+        let mut client = Client::connect(&path).await.unwrap();
+        let asking = tokio::spawn(async move { client.ask(Request::End).await });
+        tokio::task::yield_now().await;
+        end.send_replace(true);
+        tokio::time::timeout(PATIENCE, server.finish()).await.unwrap();
+        assert_eq!(asking.await.unwrap().unwrap(), Response::Failed("End".to_owned()));
+        assert!(!path.exists());
     }
 
     #[tokio::test]

@@ -47,6 +47,8 @@ pub struct StatusReport {
     pub unsent_bytes: u64,
     /// Files being fetched.
     pub fetching_files: u64,
+    /// Up to five of them that were not refused: paths below the mount point.
+    pub unsent: Vec<String>,
     /// Updates the server refused: the file's path below the mount point (as last known), and why.
     pub refused: Vec<(String, String)>,
     /// Whether the kernel reads and writes cached files itself.
@@ -65,6 +67,9 @@ pub struct StatusReport {
 
 /// An answer about space this young is given again: `df` and programs ask often.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Unsent files that a report names.
+const UNSENT_NAMED_MAX: usize = 5;
 
 /// Paths looked up for one report; later refusals are shown with the path of their time.
 const PATHS_MAX: usize = 100;
@@ -118,6 +123,7 @@ impl Inner {
             queued_bytes: estimate.queued_bytes,
             unsent_files: 0,
             unsent_bytes: 0,
+            unsent: Vec::new(),
             fetching_files: 0,
             refused: Vec::new(),
             passthrough: self.passthrough.load(Ordering::Relaxed),
@@ -145,6 +151,8 @@ impl Inner {
             };
             if let Some(Refused { reason, path: last_path }) = refused {
                 report.refused.push((path().unwrap_or(last_path), reason.to_string()));
+            } else if report.unsent.len() < UNSENT_NAMED_MAX {
+                report.unsent.push(path().unwrap_or_else(|| file.fid.to_string()));
             }
         }
         report
