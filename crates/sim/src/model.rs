@@ -24,12 +24,25 @@ enum Node {
 #[derive(Clone, Debug)]
 pub struct Model {
     nodes: BTreeMap<Id, Node>,
+    xattrs: BTreeMap<Id, Xattrs>,
     next: Id,
 }
 
+/// Extended attributes by name.
+pub(crate) type Xattrs = BTreeMap<String, Vec<u8>>;
+
 /// One object of a tree, as both the model and the real file system are seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The object.
+    pub object: SeenObject,
+    /// Its extended attributes.
+    pub xattrs: Xattrs,
+}
+
+/// What an object is.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Seen {
+pub enum SeenObject {
     /// A file: content, permissions, links.
     File(Vec<u8>, u32, u32),
     /// A directory.
@@ -38,7 +51,7 @@ pub enum Seen {
     Symlink(String),
 }
 
-impl fmt::Debug for Seen {
+impl fmt::Debug for SeenObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(content, mode, links) => {
@@ -57,7 +70,7 @@ pub type Snapshot = BTreeMap<String, Seen>;
 impl Default for Model {
     fn default() -> Self {
         let root = Node::Directory { entries: BTreeMap::new() };
-        Self { nodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1 }
+        Self { nodes: BTreeMap::from([(ROOT, root)]), xattrs: BTreeMap::new(), next: ROOT + 1 }
     }
 }
 
@@ -82,7 +95,8 @@ impl Model {
     #[must_use]
     pub fn paths(&self) -> (Vec<String>, Vec<String>) {
         let all = self.snapshot();
-        let directories = all.iter().filter(|(_, seen)| **seen == Seen::Directory).map(|(path, _)| path.clone());
+        let directories =
+            all.iter().filter(|(_, seen)| seen.object == SeenObject::Directory).map(|(path, _)| path.clone());
         (std::iter::once(String::new()).chain(directories).collect(), all.keys().cloned().collect())
     }
 
@@ -90,18 +104,16 @@ impl Model {
         let Some(Node::Directory { entries }) = self.nodes.get(&directory) else { return };
         for (name, id) in entries {
             let child = format!("{path}/{name}");
-            match &self.nodes[id] {
-                Node::File { content, mode } => {
-                    seen.insert(child, Seen::File(content.clone(), *mode, self.links(*id)));
-                }
+            let object = match &self.nodes[id] {
+                Node::File { content, mode } => SeenObject::File(content.clone(), *mode, self.links(*id)),
                 Node::Directory { .. } => {
-                    seen.insert(child.clone(), Seen::Directory);
                     self.collect(*id, &child, seen);
+                    SeenObject::Directory
                 }
-                Node::Symlink { target } => {
-                    seen.insert(child, Seen::Symlink(target.clone()));
-                }
-            }
+                Node::Symlink { target } => SeenObject::Symlink(target.clone()),
+            };
+            let xattrs = self.xattrs.get(id).cloned().unwrap_or_default();
+            seen.insert(child, Seen { object, xattrs });
         }
     }
 
@@ -117,9 +129,14 @@ impl Model {
         match operation {
             Operation::Write { path, content } => self.write(path, content),
             Operation::Append { path, content } => self.file(path).map(|(file, _)| file.extend(content)),
+            Operation::Overwrite { path, at, contents, .. } => {
+                self.file(path).map(|(file, _)| overwrite(file, *at, &contents.concat()))
+            }
             Operation::Resize { path, size } => self.file(path).map(|(file, _)| file.resize(*size, 0)),
             Operation::Read { path } => return self.file(path).map(|(content, _)| Some(content.clone())),
             Operation::SetMode { path, mode } => self.file(path).map(|(_, current)| *current = *mode),
+            Operation::SetXattr { path, name, value } => self.set_xattr(path, name, value),
+            Operation::RemoveXattr { path, name } => self.remove_xattr(path, name),
             Operation::MakeDir { path } => self.add(path, Node::Directory { entries: BTreeMap::new() }),
             Operation::Symlink { path, target } => self.add(path, Node::Symlink { target: target.clone() }),
             Operation::Link { from, to } => self.link(from, to),
@@ -139,6 +156,18 @@ impl Model {
             Err(FsError::NotFound) => self.add(path, Node::File { content: content.to_vec(), mode: 0o644 }),
             Err(error) => Err(error),
         }
+    }
+
+    fn set_xattr(&mut self, path: &str, name: &str, value: &[u8]) -> Result<(), FsError> {
+        let id = self.find(path)?;
+        self.xattrs.entry(id).or_default().insert(name.to_owned(), value.to_vec());
+        Ok(())
+    }
+
+    fn remove_xattr(&mut self, path: &str, name: &str) -> Result<(), FsError> {
+        let id = self.find(path)?;
+        let removed = self.xattrs.get_mut(&id).and_then(|xattrs| xattrs.remove(name));
+        removed.map(drop).ok_or(FsError::NoXattr)
     }
 
     fn link(&mut self, from: &str, to: &str) -> Result<(), FsError> {
@@ -221,6 +250,7 @@ impl Model {
         let unnamed: Vec<Id> = self.nodes.keys().copied().filter(|id| *id != ROOT && self.links(*id) == 0).collect();
         for id in unnamed {
             self.nodes.remove(&id);
+            self.xattrs.remove(&id);
         }
     }
 
@@ -250,6 +280,16 @@ impl Model {
             Some(Node::Directory { .. } | Node::Symlink { .. }) | None => Err(FsError::WrongKind),
         }
     }
+}
+
+/// A write of nothing changes nothing, not even the size.
+fn overwrite(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let end = at + bytes.len();
+    if bytes.is_empty() {
+        return;
+    }
+    file.resize(file.len().max(end), 0);
+    file[at..end].copy_from_slice(bytes);
 }
 
 /// The directory and the name of a path.

@@ -1,10 +1,12 @@
 //! What a user of the file system does: whole operations on paths, as programs combine system calls.
 
-use bytes::Bytes;
-use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, Vfs};
-use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId};
+use std::time::Duration;
 
-use crate::model::{Model, Seen, Snapshot, split};
+use bytes::Bytes;
+use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, Opened, Vfs};
+use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId, XattrMode};
+
+use crate::model::{Model, Seen, SeenObject, Snapshot, Xattrs, split};
 use crate::random::Random;
 
 /// One operation. Paths begin with `/`; `""` is the root.
@@ -24,6 +26,18 @@ pub enum Operation {
         /// What is added.
         content: Vec<u8>,
     },
+    /// Overwrites a part of a file, and again while the first of it is being sent, as two programs would, and closes
+    /// it.
+    Overwrite {
+        /// Where.
+        path: String,
+        /// From which byte on.
+        at: usize,
+        /// The bytes; those of the second time come after those of the first.
+        contents: [Vec<u8>; 2],
+        /// When the second one comes, after the first was closed.
+        pause: Duration,
+    },
     /// truncate(2).
     Resize {
         /// Where.
@@ -42,6 +56,22 @@ pub enum Operation {
         path: String,
         /// Permission bits.
         mode: u32,
+    },
+    /// setxattr(2).
+    SetXattr {
+        /// Where.
+        path: String,
+        /// The attribute.
+        name: String,
+        /// What it holds then.
+        value: Vec<u8>,
+    },
+    /// removexattr(2).
+    RemoveXattr {
+        /// Where.
+        path: String,
+        /// The attribute.
+        name: String,
     },
     /// mkdir(2).
     MakeDir {
@@ -106,6 +136,7 @@ impl Outcome {
 const CALLER: Caller = Caller { uid: 1000, gid: 1000 };
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e.txt", "f"];
 /// Some contents travel inside the journal record (up to 16 KB), some in files of their own.
+const XATTRS: [&str; 3] = ["user.a", "user.b", "user.c"];
 const SIZES: [u64; 4] = [1, 100, 5_000, 40_000];
 
 impl Operation {
@@ -125,7 +156,11 @@ impl Operation {
             let count = usize::try_from(random.below(limit)).unwrap_or(0);
             random.bytes(count)
         };
-        match random.below(20) {
+        let xattr = |random: &mut Random| {
+            let name = XATTRS[usize::try_from(random.below(XATTRS.len() as u64)).unwrap_or(0)];
+            (some(random, &all), name.to_owned())
+        };
+        match random.below(25) {
             0..=4 => Self::Write { path: fresh(random), content: content(random) },
             5 => Self::Append { path: some(random, &all), content: content(random) },
             6 => Self::Resize { path: some(random, &all), size: usize::try_from(random.below(9_000)).unwrap_or(0) },
@@ -138,6 +173,26 @@ impl Operation {
             14 => Self::Link { from: some(random, &all), to: fresh(random) },
             15 | 16 => Self::Unlink { path: some(random, &all) },
             17 => Self::RemoveDir { path: some(random, &all) },
+            18 | 19 => {
+                let ((path, name), value) = (xattr(random), random.bytes(5));
+                Self::SetXattr { path, name, value }
+            }
+            20 => {
+                let (path, name) = xattr(random);
+                Self::RemoveXattr { path, name }
+            }
+            21 | 22 => {
+                // Sometimes more than what is on its way at a time, so that the second write meets the first half-sent.
+                let long = if random.once_in(4) { 700_000 } else { 0 };
+                let contents = [random.bytes(long), content(random)];
+                let pause = Duration::from_millis(random.below(40));
+                Self::Overwrite {
+                    path: some(random, &all),
+                    at: usize::try_from(random.below(9_000)).unwrap_or(0),
+                    contents,
+                    pause,
+                }
+            }
             _ => Self::Rename { from: some(random, &all), to: fresh(random) },
         }
     }
@@ -156,6 +211,7 @@ impl Operation {
         match self {
             Self::Write { path, content } => write(vfs, path, content).await?,
             Self::Append { path, content } => append(vfs, path, content).await?,
+            Self::Overwrite { path, at, contents, pause } => overwrite(vfs, path, *at as u64, contents, *pause).await?,
             Self::Resize { path, size } => {
                 let file = file(vfs, path).await?;
                 let set = Attributes { size: Some(*size as u64), ..Attributes::default() };
@@ -166,6 +222,14 @@ impl Operation {
                 let file = file(vfs, path).await?;
                 let set = Attributes { mode: Some(Mode::from_bits(*mode)), ..Attributes::default() };
                 vfs.set_attributes(file, set, None, CALLER).await?;
+            }
+            Self::SetXattr { path, name, value } => {
+                let (vnode, name) = (find(vfs, path).await?.fid.vnode, Bytes::from(name.clone()));
+                vfs.set_xattr(vnode, name, Bytes::from(value.clone()), XattrMode::Either, CALLER).await?;
+            }
+            Self::RemoveXattr { path, name } => {
+                let vnode = find(vfs, path).await?.fid.vnode;
+                vfs.remove_xattr(vnode, Bytes::from(name.clone()), CALLER).await?;
             }
             Self::MakeDir { path } => {
                 let (parent, name) = place(vfs, path).await?;
@@ -212,24 +276,34 @@ pub(crate) async fn snapshot(vfs: &Vfs) -> Result<Snapshot, Error> {
         for entry in entries {
             let child = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
             let object = vfs.lookup(vnode, entry.name).await?;
-            let this = match object.status.kind {
+            let xattrs = xattrs(vfs, object.fid.vnode).await?;
+            let object = match object.status.kind {
                 Kind::Directory => {
                     directories.push((child.clone(), object.fid.vnode));
-                    Seen::Directory
+                    SeenObject::Directory
                 }
                 Kind::Symlink => {
                     let target = vfs.read_link(object.fid.vnode).await?;
-                    Seen::Symlink(String::from_utf8_lossy(target.as_bytes()).into_owned())
+                    SeenObject::Symlink(String::from_utf8_lossy(target.as_bytes()).into_owned())
                 }
                 Kind::File | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
                     let content = read(vfs, &child).await?;
-                    Seen::File(content, u32::from(object.status.mode.bits()), object.status.nlink)
+                    SeenObject::File(content, u32::from(object.status.mode.bits()), object.status.nlink)
                 }
             };
-            seen.insert(child, this);
+            seen.insert(child, Seen { object, xattrs });
         }
     }
     Ok(seen)
+}
+
+async fn xattrs(vfs: &Vfs, vnode: VnodeId) -> Result<Xattrs, Error> {
+    let mut xattrs = Xattrs::new();
+    for name in vfs.list_xattrs(vnode, CALLER).await? {
+        let value = vfs.get_xattr(vnode, Bytes::copy_from_slice(name.as_bytes())).await?;
+        xattrs.insert(name.to_string(), value.as_bytes().to_vec());
+    }
+    Ok(xattrs)
 }
 
 async fn find(vfs: &Vfs, path: &str) -> Result<Object, Error> {
@@ -267,7 +341,7 @@ async fn write(vfs: &Vfs, path: &str, content: &[u8]) -> Result<(), Error> {
         }
         Err(error) => return Err(error),
     };
-    vfs.write(opened.file, 0, Bytes::copy_from_slice(content)).await?;
+    put(vfs, opened, 0, content).await?;
     let closed = vfs.flush(opened.file).await;
     vfs.release(opened.file);
     closed
@@ -279,8 +353,9 @@ async fn append(vfs: &Vfs, path: &str, content: &[u8]) -> Result<(), Error> {
     let opened = vfs.open(vnode, mode, CALLER).await?;
     let end = vfs.get_attributes(vnode).await?.status.size;
     let (first, second) = content.split_at(content.len() / 2);
-    vfs.write(opened.file, end, Bytes::copy_from_slice(first)).await?;
-    vfs.write(opened.file, end + first.len() as u64, Bytes::copy_from_slice(second)).await?;
+    put(vfs, opened, end, first).await?;
+    let end = vfs.get_attributes(vnode).await?.status.size;
+    put(vfs, opened, end, second).await?;
     let closed = vfs.flush(opened.file).await;
     vfs.release(opened.file);
     closed
@@ -289,8 +364,47 @@ async fn append(vfs: &Vfs, path: &str, content: &[u8]) -> Result<(), Error> {
 async fn read(vfs: &Vfs, path: &str) -> Result<Vec<u8>, Error> {
     let vnode = file(vfs, path).await?;
     let opened = vfs.open(vnode, OpenMode { read: true, ..OpenMode::default() }, CALLER).await?;
-    let content = vfs.read(opened.file, 0, 1 << 20).await;
+    let content = get(vfs, opened).await;
     vfs.flush(opened.file).await?;
     vfs.release(opened.file);
-    Ok(content?.to_vec())
+    content
+}
+
+async fn overwrite(vfs: &Vfs, path: &str, at: u64, contents: &[Vec<u8>; 2], pause: Duration) -> Result<(), Error> {
+    let vnode = file(vfs, path).await?;
+    let mode = OpenMode { read: true, write: true, ..OpenMode::default() };
+    let opened = vfs.open(vnode, mode, CALLER).await?;
+    put(vfs, opened, at, &contents[0]).await?;
+    let second = async {
+        tokio::time::sleep(pause).await;
+        put(vfs, opened, at + contents[0].len() as u64, &contents[1]).await
+    };
+    let (first_closed, written) = tokio::join!(vfs.flush(opened.file), second);
+    let closed = vfs.flush(opened.file).await;
+    vfs.release(opened.file);
+    first_closed.and(written).and(closed)
+}
+
+/// Writes, as the kernel does.
+async fn put(vfs: &Vfs, opened: Opened, at: u64, bytes: &[u8]) -> Result<(), Error> {
+    // A write of nothing does not get as far as a file system.
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    match opened.passthrough {
+        true => Ok(vfs.container(opened.file)?.write_all_at(bytes, at)?),
+        false => vfs.write(opened.file, at, Bytes::copy_from_slice(bytes)).await,
+    }
+}
+
+/// Reads everything, as the kernel does.
+async fn get(vfs: &Vfs, opened: Opened) -> Result<Vec<u8>, Error> {
+    if !opened.passthrough {
+        return Ok(vfs.read(opened.file, 0, 1 << 20).await?.to_vec());
+    }
+    let container = vfs.container(opened.file)?;
+    let mut bytes = vec![0; usize::try_from(container.len()?).unwrap_or(0)];
+    let read = container.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
 }

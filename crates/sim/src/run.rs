@@ -31,7 +31,7 @@ pub struct Faults {
 pub async fn run(seed: u64, operations: usize, delay: Duration, faults: Faults) -> Result<Vec<String>, String> {
     let mut run = Run {
         random: Random::new(seed),
-        world: World::start(seed, delay).await?,
+        world: World::start_with(seed, delay, seed.is_multiple_of(2)).await?,
         model: Model::default(),
         faults,
         trace: Vec::new(),
@@ -159,6 +159,10 @@ impl Run {
             Operation::Append { path, content } => {
                 let half = content[..content.len() / 2].to_vec();
                 vec![Operation::Append { path: path.clone(), content: half }]
+            }
+            Operation::Overwrite { path, at, contents: [first, _], pause } => {
+                let contents = [first.clone(), Vec::new()];
+                vec![Operation::Overwrite { path: path.clone(), at: *at, contents, pause: *pause }]
             }
             _ => Vec::new(),
         };

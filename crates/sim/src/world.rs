@@ -1,5 +1,6 @@
 //! The world: one server and one client with their disks, a link between them, one clock.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use mafs_arpc::carrier::memory::{Cut, pair_with_fault};
 use mafs_client::cache::CacheStorage;
 use mafs_client::remote::Connector;
 use mafs_client::vfs::{Settings, StartError, Vfs};
-use mafs_durable::{MemoryDisk, MemoryKv};
+use mafs_durable::{Disk, MemoryDisk, MemoryKv};
 use mafs_proto::VolumeName;
 use mafs_server::{MemoryStorage, Server, ServerConfig};
 
@@ -33,6 +34,7 @@ pub struct World {
     client_disk: MemoryDisk,
     client_kv: MemoryKv,
     client_boot: u64,
+    passthrough: bool,
     client: Option<Vfs>,
     /// Void connectors belong to clients that have crashed.
     client_life: Arc<Mutex<u64>>,
@@ -48,6 +50,14 @@ impl World {
     /// # Errors
     /// If either does not start.
     pub async fn start(seed: u64, delay: Duration) -> Result<Self, String> {
+        Self::start_with(seed, delay, false).await
+    }
+
+    /// The same; with `passthrough` the kernel, which is the test here, writes to containers itself.
+    ///
+    /// # Errors
+    /// If either does not start.
+    pub async fn start_with(seed: u64, delay: Duration, passthrough: bool) -> Result<Self, String> {
         let client_disk = MemoryDisk::new();
         let mut world = Self {
             clock: VirtualClock::start(),
@@ -58,6 +68,7 @@ impl World {
             client_kv: MemoryKv::new().on(&client_disk),
             client_disk,
             client_boot: 0,
+            passthrough,
             client: None,
             client_life: Arc::default(),
             cuts: Arc::default(),
@@ -130,6 +141,40 @@ impl World {
         self.client_kv = MemoryKv::new().on(&self.client_disk);
     }
 
+    /// The client's disk.
+    #[must_use]
+    pub fn client_disk(&self) -> &MemoryDisk {
+        &self.client_disk
+    }
+
+    /// Leaves this many bytes free on the client's disk.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn limit_client_disk(&self, bytes_free: u64) -> io::Result<()> {
+        let space = self.client_disk.space()?;
+        self.client_disk.set_capacity(space.bytes_total - space.bytes_free + bytes_free);
+        Ok(())
+    }
+
+    /// Flips a bit in each content of the cache, as a failing disk does: nobody has written, so no time changes. The
+    /// client must be down.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn damage_cached_contents(&mut self) -> io::Result<()> {
+        for shard in self.client_disk.list("containers")? {
+            for name in self.client_disk.list(&format!("containers/{shard}"))? {
+                let container = self.client_disk.open(&format!("containers/{shard}/{name}"))?;
+                let (modified, mut byte) = (container.modified()?, [0]);
+                container.read_at(&mut byte, 0)?;
+                container.write_all_at(&[byte[0] ^ 1], 0)?;
+                container.set_modified(modified)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Starts the client on what is on its disk.
     ///
     /// # Errors
@@ -160,7 +205,7 @@ impl World {
             min_free_bytes: 0,
             deadline: DEADLINE,
             read_only: false,
-            passthrough: false,
+            passthrough: self.passthrough,
         };
         let started = Vfs::start(settings, storage, self.connector(), Arc::new(self.clock)).await;
         started.map_err(|error: StartError| format!("the client does not start: {error}"))

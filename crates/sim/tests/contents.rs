@@ -7,8 +7,8 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Error, OpenMode, Vfs};
-use mafs_proto::VnodeId;
+use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
+use mafs_proto::{Mode, Timestamp, VnodeId};
 use mafs_sim::Crash;
 use support::{CALLER, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
@@ -54,6 +54,22 @@ fn a_restarted_client_reads_what_it_had_cached_without_fetching() {
         let calls = world.client().status().calls;
         assert_eq!(content(world.client(), "file").await, vec![7; 100_000]);
         assert_eq!(world.client().status().calls, calls, "nothing had changed, so nothing needed to be asked");
+    });
+}
+
+#[test]
+fn a_cached_content_that_the_disk_has_damaged_is_found_and_fetched_again() {
+    simulate(async {
+        let mut world = world(50).await;
+        let content_before: Vec<u8> = (0..100_000u32).map(|at| at.to_le_bytes()[0]).collect();
+        write_and_close(world.client(), "file", content_before.clone()).await;
+        world.stop_client().await;
+        world.damage_cached_contents().expect("damage");
+        world.start_client().await.expect("the client starts");
+        assert!(content(world.client(), "file").await == content_before);
+        let calls = world.client().status().calls;
+        assert!(content(world.client(), "file").await == content_before);
+        assert_eq!(world.client().status().calls, calls, "it was fetched more than once");
     });
 }
 
@@ -179,8 +195,109 @@ fn an_unlinked_open_file_stays_readable_and_writable() {
         assert_eq!((status.nlink, status.size), (0, 10));
         vfs.flush(file).await.expect("a close");
         vfs.release(file);
+        vfs.forget(vnode, 1);
         assert!(vfs.get_attributes(vnode).await.is_err());
         assert_eq!(vfs.status().unsent_files, 0);
+    });
+}
+
+#[test]
+fn an_unlinked_open_file_can_be_opened_again() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        let (vnode, file) = create(vfs, "file").await;
+        vfs.write(file, 0, Bytes::from_static(b"still here")).await.expect("a write");
+        vfs.unlink(VnodeId::ROOT, Bytes::from_static(b"file"), CALLER).await.expect("an unlink");
+        let again = vfs.open(vnode, WRITE, CALLER).await.expect("an open").file;
+        vfs.release(file);
+        assert_eq!(vfs.read(again, 0, 100).await.expect("a read"), "still here");
+    });
+}
+
+#[test]
+fn what_is_removed_can_be_asked_about_until_the_kernel_forgets_it() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        let (name, mode) = (Bytes::from_static(b"dir"), Mode::from_bits(0o755));
+        let vnode = vfs.make_dir(VnodeId::ROOT, name.clone(), mode, CALLER).await.expect("a directory").fid.vnode;
+        vfs.remove_dir(VnodeId::ROOT, name, CALLER).await.expect("a removal");
+        assert_eq!(vfs.get_attributes(vnode).await.expect("attributes").status.nlink, 0);
+        let dir = vfs.open_dir(vnode).await.expect("an open directory");
+        vfs.read_dir(dir, 0, 10).await.expect("a listing");
+        vfs.release_dir(dir);
+        vfs.forget(vnode, 1);
+        assert!(vfs.get_attributes(vnode).await.is_err());
+    });
+}
+
+#[test]
+fn the_change_time_is_when_a_file_was_changed_last_and_stays_when_its_content_arrives() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        let (vnode, file) = create(vfs, "file").await;
+        let created = vfs.get_attributes(vnode).await.expect("attributes").status.ctime;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        vfs.write(file, 0, Bytes::from_static(b"content")).await.expect("a write");
+        let written = vfs.get_attributes(vnode).await.expect("attributes").status;
+        assert!(written.ctime > created && written.ctime == written.mtime);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let future = Timestamp::new(4_000_000_000, 0).expect("a time");
+        let set = Attributes { mtime: Some(SetTime::To(future)), ..Attributes::default() };
+        let set = vfs.set_attributes(vnode, set, Some(file), CALLER).await.expect("a new mtime").status;
+        assert_eq!(set.mtime, future);
+        assert!(set.ctime > written.ctime && set.ctime < future, "{:?}", set.ctime);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        vfs.flush(file).await.expect("a close");
+        vfs.release(file);
+        let closed = vfs.get_attributes(vnode).await.expect("attributes").status;
+        assert_eq!((closed.mtime, closed.ctime), (future, set.ctime));
+    });
+}
+
+#[test]
+fn times_of_an_unlinked_open_file_move_as_of_any_other() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        let (vnode, file) = create(vfs, "file").await;
+        vfs.unlink(VnodeId::ROOT, Bytes::from_static(b"file"), CALLER).await.expect("an unlink");
+        let status = async || {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            vfs.get_attributes(vnode).await.expect("attributes").status
+        };
+        let unlinked = status().await;
+        vfs.write(file, 0, Bytes::from_static(b"content")).await.expect("a write");
+        let written = status().await;
+        assert!(written.mtime > unlinked.mtime && written.ctime > unlinked.ctime);
+        let mode = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+        vfs.set_attributes(vnode, mode, Some(file), CALLER).await.expect("a new mode");
+        let changed = status().await;
+        assert_eq!((changed.mode, changed.mtime), (Mode::from_bits(0o600), written.mtime));
+        assert!(changed.ctime > written.ctime);
+    });
+}
+
+#[test]
+fn an_open_that_truncates_drops_set_id_bits_unless_root_opens() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        let vnode = write_and_close(vfs, "file", b"a program".to_vec()).await;
+        let after = async |mode: u32, uid: u32| {
+            let set = Attributes { mode: Some(Mode::from_bits(mode)), ..Attributes::default() };
+            vfs.set_attributes(vnode, set, None, CALLER).await.expect("a new mode");
+            let (truncate, caller) = (OpenMode { truncate: true, ..WRITE }, Caller { uid, gid: uid });
+            let file = vfs.open(vnode, truncate, caller).await.expect("an open").file;
+            vfs.flush(file).await.expect("a close");
+            vfs.release(file);
+            vfs.get_attributes(vnode).await.expect("attributes").status.mode
+        };
+        assert_eq!(after(0o6777, 1000).await, Mode::from_bits(0o777));
+        assert_eq!(after(0o6767, 1000).await, Mode::from_bits(0o2767));
+        assert_eq!(after(0o6777, 0).await, Mode::from_bits(0o6777));
     });
 }
 
@@ -246,4 +363,56 @@ async fn write_over(vfs: &Vfs, name: &'static str, content: &'static [u8]) {
     vfs.write(opened.file, 0, Bytes::from_static(content)).await.expect("a write");
     vfs.flush(opened.file).await.expect("a close");
     vfs.release(opened.file);
+}
+
+#[test]
+fn a_write_of_which_nothing_came_leaves_the_file_as_it_was() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        let vnode = write_and_close(vfs, "file", b"kept".to_vec()).await;
+        let file = vfs.open(vnode, WRITE, CALLER).await.expect("an open").file;
+        world.limit_client_disk(10_000).expect("a disk");
+        let failed = vfs.write(file, 0, vec![1; 50_000].into()).await;
+        assert!(matches!(failed, Err(Error::CacheFull)), "{failed:?}");
+        assert_eq!(vfs.status().unsent_files, 0, "an unchanged file is sent");
+        let calls = vfs.status().calls;
+        vfs.flush(file).await.expect("a close");
+        assert_eq!(vfs.status().calls, calls);
+        vfs.write(file, 4, Bytes::from_static(b" and more")).await.expect("a write that has room");
+        vfs.flush(file).await.expect("a close");
+        vfs.release(file);
+        assert_eq!(content(vfs, "file").await, b"kept and more");
+    });
+}
+
+#[test]
+fn every_close_of_a_content_after_the_first_fails_at_once_while_the_server_is_away() {
+    simulate(async {
+        let mut world = world(5).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "file").await;
+        vfs.write(file, 0, Bytes::from_static(b"one")).await.expect("a write");
+        world.crash_server(Crash::Kill);
+        let start = tokio::time::Instant::now();
+        let closes = [(); 3].map(|()| {
+            let vfs = vfs.clone();
+            tokio::spawn(async move { vfs.flush(file).await })
+        });
+        for close in closes {
+            close.await.expect("the task").expect_err("the server is away");
+        }
+        assert!(start.elapsed() < Duration::from_secs(25), "waited {:?}", start.elapsed());
+        let start = tokio::time::Instant::now();
+        vfs.flush(file).await.expect_err("the server is away");
+        assert!(start.elapsed() < Duration::from_millis(10), "waited {:?}", start.elapsed());
+        assert!((20..30).contains(&vfs.status().since_s), "away since {} s", vfs.status().since_s);
+
+        world.start_server().expect("the server starts");
+        vfs.sync().await.expect("a sync that waits for the connection");
+        vfs.flush(file).await.expect("a close");
+        vfs.release(file);
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "file").await, b"one");
+    });
 }

@@ -152,3 +152,77 @@ fn regression_a_killed_client_lists_a_directory_whole_again() {
         });
     }
 }
+
+#[test]
+fn regression_a_removal_whose_answer_was_lost_leaves_no_refused_update() {
+    // Where the client dies around the removal is swept.
+    for struck_after in (0..400).step_by(50) {
+        simulate(async {
+            let mut world = world(100).await;
+            let vfs = world.client().clone();
+            let (_, file) = create(&vfs, "ghost").await;
+            vfs.write(file, 0, Bytes::from_static(b"unsent")).await.expect("a write");
+            let removing = tokio::spawn(async move { vfs.unlink(VnodeId::ROOT, Bytes::from("ghost"), CALLER).await });
+            tokio::time::sleep(Duration::from_millis(struck_after)).await;
+            world.crash_client(Crash::Kill);
+            removing.abort();
+            world.start_client().await.expect("the client starts");
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let status = world.client().status();
+            assert_eq!((status.refused, status.unsent_files), (vec![], 0), "struck after {struck_after} ms");
+            world.client().sync().await.expect("nothing is left to send");
+        });
+    }
+}
+
+#[test]
+fn regression_a_file_is_removed_at_once_while_its_content_is_on_its_way() {
+    simulate(async {
+        let mut world = world(100).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "big").await;
+        vfs.write(file, 0, vec![1; 50_000_000].into()).await.expect("a write");
+        let closing = tokio::spawn({
+            let vfs = vfs.clone();
+            async move { vfs.flush(file).await }
+        });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let removed = vfs.unlink(VnodeId::ROOT, Bytes::from("big"), CALLER);
+        let removed = tokio::time::timeout(Duration::from_secs(1), removed).await;
+        removed.expect("it waits for no content").expect("the removal");
+        closing.await.expect("the task").expect("the close of a file without a name");
+        vfs.release(file);
+        let status = vfs.status();
+        assert_eq!((status.refused, status.unsent_files, status.cache_files), (vec![], 0, 0));
+        world.stop_client().await;
+        world.start_client().await.expect("the client starts");
+        assert_eq!(world.client().status().cache_files, 0);
+    });
+}
+
+#[test]
+fn an_update_of_a_file_that_somebody_else_removed_is_shown_by_its_path() {
+    simulate(async {
+        let mut world = world(5).await;
+        let vfs = world.client().clone();
+        let mode = Mode::from_bits(0o755);
+        let docs = vfs.make_dir(VnodeId::ROOT, Bytes::from("docs"), mode, CALLER).await.expect("a directory").fid.vnode;
+        let (_, opened) = vfs.create(docs, Bytes::from("letter"), mode, WRITE, CALLER).await.expect("a file");
+        vfs.flush(opened.file).await.expect("a close");
+        world.crash_server(Crash::Kill);
+        vfs.write(opened.file, 0, Bytes::from_static(b"unsent")).await.expect("a write");
+        assert_eq!(vfs.status().unsent, ["docs/letter"]);
+        drop(vfs);
+        world.stop_client().await;
+        world.start_server().expect("the server starts");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let other = world.start_second_client().await.expect("another client");
+        let docs = other.lookup(VnodeId::ROOT, Bytes::from("docs")).await.expect("the directory").fid.vnode;
+        other.unlink(docs, Bytes::from("letter"), CALLER).await.expect("a removal");
+        other.shut_down().await;
+        world.start_client().await.expect("the client starts");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let gone = "the object does not exist any more".to_owned();
+        assert_eq!(world.client().status().refused, [("docs/letter".to_owned(), gone)]);
+    });
+}

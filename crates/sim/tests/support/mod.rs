@@ -1,5 +1,7 @@
 //! What tests of contents do again and again.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
 use std::time::Duration;
 
 use bytes::Bytes;
