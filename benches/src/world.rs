@@ -30,6 +30,7 @@ pub struct World {
     client: Option<Daemon>,
     server: Option<Daemon>,
     programs: Programs,
+    options: String,
     port: u16,
     caches: u32,
     directory: TempDir,
@@ -43,7 +44,16 @@ impl World {
     /// # Errors
     /// If a program cannot be built or does not start; with the end of its log.
     pub fn start() -> io::Result<Self> {
+        Self::start_with("")
+    }
+
+    /// The same, mounted with options, separated by commas.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(options: &str) -> io::Result<Self> {
         let mut world = Self::new()?;
+        options.clone_into(&mut world.options);
         world.start_server()?;
         world.start_client()?;
         Ok(world)
@@ -64,7 +74,8 @@ impl World {
             fs::create_dir(directory.path().join(name))?;
         }
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        Ok(Self { client: None, server: None, programs, port, caches: 0, directory, runtime, _alone: alone })
+        let options = String::new();
+        Ok(Self { client: None, server: None, programs, options, port, caches: 0, directory, runtime, _alone: alone })
     }
 
     /// The mount point.
@@ -145,7 +156,7 @@ impl World {
         Ok(())
     }
 
-    /// Mounts, with the cache of this world.
+    /// Mounts, with the cache and the options of this world.
     ///
     /// # Errors
     /// If the mount does not appear in time.
@@ -153,7 +164,7 @@ impl World {
         let cache = self.directory.path().join(format!("cache-{}", self.caches));
         let mut command = self.client_command();
         command.args(["mount", &self.target()]).arg(self.mount());
-        command.arg("-o").arg(format!("cache={}", cache.display())).arg("-f");
+        command.arg("-o").arg(format!("cache={},{}", cache.display(), self.options)).arg("-f");
         let mut client = Daemon::start("mafs-client", &mut command, &self.log("client"))?;
         let mount = self.mount();
         // A dead mount may be there before, which does not answer, and then for a moment none, where the bare directory

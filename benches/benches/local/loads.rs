@@ -15,8 +15,10 @@ use mafs_bench::process::run;
 type Load = fn(&Path, usize) -> io::Result<f64>;
 
 /// What is measured: name, unit, load.
-pub(crate) const LOADS: [(&str, &str, Load); 6] = [
+pub(crate) const LOADS: [(&str, &str, Load); 8] = [
     ("warm read of 256 MB", "MB/s", read_large),
+    ("mmap read of 256 MB", "MB/s", read_mapped),
+    ("4 KB writes, 64 MB, without the close", "MB/s", write_small_pieces),
     ("stat", "1/s", stat),
     ("open + read 4 KB + close", "1/s", open_read_close),
     ("create + write 4 KB + close, 1 writer", "1/s", create_by_one),
@@ -26,11 +28,12 @@ pub(crate) const LOADS: [(&str, &str, Load); 6] = [
 
 const LARGE_BYTES: u64 = 256 << 20;
 const HUGE_BYTES: u64 = 1 << 30;
+const PIECEWISE_BYTES: u64 = 64 << 20;
 const SMALL_BYTES: usize = 4_096;
 const SMALL_FILES: usize = 2_000;
 const CREATED_FILES: usize = 800;
 const ROUNDS: usize = 5;
-const GIT_LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Makes the files that the loads read.
 pub(crate) fn prepare(directory: &Path) -> io::Result<()> {
@@ -43,6 +46,35 @@ pub(crate) fn read_large(directory: &Path, _run: usize) -> io::Result<f64> {
     let start = Instant::now();
     read_through(&directory.join("large"))?;
     Ok(megabytes_per_second(LARGE_BYTES, start))
+}
+
+/// Rust cannot map a file without `unsafe`, so a script does, and says how long it took.
+fn read_mapped(directory: &Path, _run: usize) -> io::Result<f64> {
+    const SCRIPT: &str = "
+import mmap, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDONLY)
+start = time.perf_counter()
+mapped = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+for at in range(0, len(mapped), 1 << 20):
+    mapped[at:at + (1 << 20)]
+print(len(mapped) / 1e6 / (time.perf_counter() - start))
+";
+    let output = run(Command::new("python3").args(["-c", SCRIPT]).arg(directory.join("large")), LIMIT)?;
+    output.trim().parse().map_err(io::Error::other)
+}
+
+fn write_small_pieces(directory: &Path, _run: usize) -> io::Result<f64> {
+    let path = directory.join("piecewise");
+    let piece = bytes(5, SMALL_BYTES);
+    let mut file = File::create(&path)?;
+    let start = Instant::now();
+    for _ in 0..PIECEWISE_BYTES / SMALL_BYTES as u64 {
+        io::Write::write_all(&mut file, &piece)?;
+    }
+    let rate = megabytes_per_second(PIECEWISE_BYTES, start);
+    drop(file);
+    fs::remove_file(&path)?;
+    Ok(rate)
 }
 
 pub(crate) fn copy_and_read_large(directory: &Path) -> io::Result<f64> {
@@ -143,7 +175,7 @@ fn read_through(path: &Path) -> io::Result<()> {
 fn git(repository: &Path, arguments: &[&str]) -> io::Result<()> {
     let mut command = Command::new("git");
     command.arg("-C").arg(repository).args(["-c", "user.name=mafs", "-c", "user.email=mafs@localhost"]);
-    run(command.args(arguments), GIT_LIMIT).map(|_| ())
+    run(command.args(arguments), LIMIT).map(|_| ())
 }
 
 fn small_file(directory: &Path, number: usize) -> PathBuf {

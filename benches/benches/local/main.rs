@@ -2,7 +2,7 @@
 //! store, in alternating runs. Prints one table and writes every run to `target/figures/local.csv`.
 //!
 //! `cargo bench --bench local`; needs `/dev/fuse`, and root or `fusermount3`. `MAFS_BENCH_RUNS` changes the number of
-//! runs (5).
+//! runs (5), `MAFS_BENCH_OPTIONS` the options of the mount (`passthrough=off`).
 
 mod loads;
 
@@ -30,7 +30,7 @@ fn main() -> io::Result<()> {
         return Err(io::Error::other("/dev/fuse is missing: this measures a real mount (root, or the package fuse3)"));
     }
     let runs = env::var("MAFS_BENCH_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
-    let mut world = World::start()?;
+    let mut world = World::start_with(&env::var("MAFS_BENCH_OPTIONS").unwrap_or_default())?;
     let rows = measure(&mut world, runs)?;
     println!("\nmedian of {runs} alternating runs; ratio is mafs / local, larger is better\n\n{}", table(&rows));
     for window in 1..=IDLE_WINDOWS {

@@ -1,6 +1,7 @@
 //! The command line: what it says and how it exits when something is not as it should be.
 
 use std::fs;
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
@@ -10,6 +11,8 @@ use mafs_bench::daemon::Daemon;
 use mafs_bench::process::{Finished, finish};
 use mafs_bench::world::{World, is_mounted};
 
+use super::number_from_env;
+
 /// Longer than any deadline of a command, so that one that hangs fails the test.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -17,6 +20,7 @@ const OK: i32 = 0;
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const NO_DAEMON: i32 = 3;
+const UNSENT: i32 = 4;
 const NOT_FOUND: i32 = 6;
 
 /// `mount` and `umount` exit as mount(8) does.
@@ -103,6 +107,82 @@ fn a_mount_in_use_is_not_taken_away() {
     fs::write(world.mount().join("f"), "still works").unwrap();
     user.kill().unwrap();
     world.stop_client().unwrap();
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn umount_names_what_the_server_does_not_have() {
+    let mut world = World::new().unwrap();
+    world.start_server().unwrap();
+    let mount = |world: &World| {
+        let mut command = world.client_command();
+        command.args(["mount", &world.target(), "-o", "timeo=10,retrans=1"]).arg(world.mount());
+        check(&finish(&mut command, LIMIT).unwrap(), OK, &[]);
+    };
+    mount(&world);
+    fs::create_dir(world.mount().join("docs")).unwrap();
+    fs::write(world.mount().join("docs/letter"), "old").unwrap();
+    world.kill_server().unwrap();
+    // Rust's files hide what close() says; cp tells.
+    let source = world.local().join("letter");
+    fs::write(&source, "new").unwrap();
+    let copied = finish(Command::new("cp").arg(&source).arg(world.mount().join("docs/letter")), LIMIT).unwrap();
+    assert_ne!(copied.code(), OK, "{copied:?}");
+    let said = finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap();
+    check(&said, UNSENT, &["1 file", "docs/letter", "next mount"]);
+
+    world.start_server().unwrap();
+    mount(&world);
+    check(&finish(world.client_command().arg("sync").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+    assert_eq!(fs::read_to_string(world.mount().join("docs/letter")).unwrap(), "new");
+    let said = finish(world.client_command().args(["umount", "--flush=5s"]).arg(world.mount()), LIMIT).unwrap();
+    check(&said, OK, &[]);
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_volume_can_be_mounted_again_as_soon_as_it_is_unmounted() {
+    let mut world = World::new().unwrap();
+    world.start_server().unwrap();
+    let mount = || finish(world.client_command().args(["mount", &world.target()]).arg(world.mount()), LIMIT).unwrap();
+    for round in 0..number_from_env("MAFS_REMOUNTS", 20) {
+        check(&mount(), OK, &[]);
+        fs::write(world.mount().join("f"), format!("{round}")).unwrap();
+        let mut unmount = match round % 2 {
+            0 => world.client_command(),
+            _ => Command::new("umount"),
+        };
+        unmount.args((round % 2 == 0).then_some("umount")).arg(world.mount());
+        check(&finish(&mut unmount, LIMIT).unwrap(), OK, &[]);
+    }
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn status_names_a_mount_whose_client_has_died() {
+    let mut world = World::start().unwrap();
+    world.kill_client().unwrap();
+    let said = finish(world.client_command().arg("status").arg(world.mount()), LIMIT).unwrap();
+    check(&said, NO_DAEMON, &["mnt", "has died", "mafs-client umount"]);
+    let said = finish(world.client_command().arg("status"), LIMIT).unwrap();
+    check(&said, NO_DAEMON, &["mnt", "has died"]);
+    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn sync_without_time_says_what_is_unsent_or_nothing() {
+    let mut world = World::start().unwrap();
+    fs::write(world.mount().join("f"), "sent").unwrap();
+    let sync = |world: &World| {
+        finish(world.client_command().args(["sync", "--timeout", "0"]).arg(world.mount()), LIMIT).unwrap()
+    };
+    check(&sync(&world), OK, &[]);
+    let file = fs::OpenOptions::new().append(true).open(world.mount().join("f")).unwrap();
+    world.kill_server().unwrap();
+    (&file).write_all(b" not").unwrap();
+    check(&sync(&world), UNSENT, &["mnt", "time", "1 file"]);
+    drop(file);
 }
 
 #[test]

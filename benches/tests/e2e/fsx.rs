@@ -29,16 +29,20 @@ fdatasync = 5
 invalidate = 10
 posix_fadvise = 10
 sendfile = 10
-posix_fallocate = 10
-copy_file_range = 10
+posix_fallocate = 20
+punch_hole = 20
+copy_file_range = 20
 ";
 
 #[test]
 #[ignore = "needs: fuse, root, fsx"]
-fn fsx_with_mappings_finds_no_wrong_byte_with_three_seeds() {
-    let world = World::start().unwrap();
-    for seed in [1, 2, 3] {
-        fsx(&world.mount(), &world.local(), seed);
+fn fsx_with_mappings_finds_no_wrong_byte_with_and_without_passthrough() {
+    for (options, seeds) in [("passthrough=auto", [1, 2, 3]), ("passthrough=off", [4, 5, 6])] {
+        let mut world = World::start_with(options).unwrap();
+        for seed in seeds {
+            fsx(&world.mount(), &world.local(), seed);
+        }
+        world.stop_client().unwrap();
     }
 }
 

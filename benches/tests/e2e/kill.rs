@@ -1,7 +1,7 @@
 //! Kills: a process that waits for data can be killed, and so can either daemon, without harm to what was acknowledged.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use mafs_bench::content::{check_file, write_file};
 use mafs_bench::measure::state;
-use mafs_bench::process::{run, wait, wait_until};
+use mafs_bench::process::{finish, run, wait, wait_until};
 use mafs_bench::world::World;
 use rustix::process::Signal;
 
@@ -71,6 +71,46 @@ fn a_reader_whose_server_stays_silent_gets_an_error_in_bounded_time() {
     world.server().unwrap().signal(Signal::CONT).unwrap();
     let path = world.mount().join("big");
     wait_until(LIMIT, "the file can be read again", || Ok(check_file(&path, 1, BIG_BYTES).is_ok())).unwrap();
+}
+
+/// A child process closes inherited descriptors in execve, with locks of its own held that the client must not wait
+/// for.
+#[test]
+#[ignore = "needs: fuse, root"]
+fn regression_a_program_starts_although_it_closes_a_file_that_cannot_be_sent() {
+    let mut world = World::start().unwrap();
+    let file = fs::File::create(world.mount().join("f")).unwrap();
+    (&file).write_all(b"unsent").unwrap();
+    world.kill_server().unwrap();
+    run(&mut Command::new("true"), LIMIT).expect("the program runs, at the latest after the deadline");
+    world.start_server().unwrap();
+    wait_until(LIMIT, "the file is sent", || Ok(file.sync_all().is_ok())).unwrap();
+    drop(file);
+    world.stop_client().unwrap();
+}
+
+/// One close waits for the deadline of 21 s, and no more: not that of a child process that has inherited the
+/// descriptor, nor that of another duplicate.
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_silent_server_is_waited_for_once_for_each_content() {
+    let mut world = World::start().unwrap();
+    let path = world.mount().join("f");
+    fs::write(&path, "first").unwrap();
+    world.server().unwrap().signal(Signal::STOP).unwrap();
+    let start = Instant::now();
+    // The shell's `true` is a child with the descriptor.
+    let script = "exec 9>>\"$1\"; echo more >&9; /bin/true; /bin/true; exec 9>&-";
+    let writer = Command::new("sh").args(["-c", script, "sh"]).arg(&path).output();
+    let took = start.elapsed();
+    println!("{writer:?} after {took:?}");
+    assert!(took < Duration::from_secs(27), "the closes took {took:?}");
+    let said = finish(world.client_command().arg("status").arg(world.mount()), LIMIT).unwrap();
+    assert!(said.stdout.contains("does not answer") && said.stdout.contains("127.0.0.1:"), "{said:?}");
+    world.server().unwrap().signal(Signal::CONT).unwrap();
+    let synced = || Ok(finish(world.client_command().arg("sync").arg(world.mount()), LIMIT)?.status.success());
+    wait_until(LIMIT, "the file is sent", synced).unwrap();
+    world.stop_client().unwrap();
 }
 
 #[test]

@@ -8,12 +8,16 @@
 mod cli;
 mod docs;
 mod fsx;
+mod full_disk;
 mod idle;
 mod kill;
 mod memory;
 mod operations;
+mod passthrough;
 mod posix;
 mod projects;
+mod set_id;
+mod xattrs;
 
 use std::fmt::Debug;
 use std::str::FromStr;

@@ -3,6 +3,7 @@
 mod content;
 mod metadata;
 mod naming;
+mod ranges;
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 
 type Check = fn(&Path);
 
-pub(crate) const CHECKS: [(&str, Check); 26] = [
+pub(crate) const CHECKS: [(&str, Check); 37] = [
     ("files keep what was written", content::files_keep_what_was_written),
     ("writes at offsets", content::writes_at_offsets),
     ("append from two descriptors", content::append_from_two_descriptors),
@@ -21,6 +22,7 @@ pub(crate) const CHECKS: [(&str, Check); 26] = [
     ("truncate by path", content::truncate_by_path),
     ("open truncates", content::open_truncates),
     ("sparse files", content::sparse_files),
+    ("sizes beyond the limit", content::sizes_beyond_the_limit),
     ("unlinked open file", content::unlinked_open_file),
     ("rename over an open file", naming::rename_over_an_open_file),
     ("rename rules", naming::rename_rules),
@@ -38,6 +40,16 @@ pub(crate) const CHECKS: [(&str, Check); 26] = [
     ("owners", metadata::owners),
     ("set times", metadata::set_times),
     ("changes move times", metadata::changes_move_times),
+    ("reserved and punched ranges", ranges::reserved_and_punched_ranges),
+    ("refusals of fallocate", ranges::fallocate_refusals),
+    ("fallocate moves times", ranges::fallocate_moves_times),
+    ("file size limit", ranges::file_size_limit),
+    ("holes are found", ranges::holes_are_found),
+    ("sparse files take little room", ranges::sparse_files_take_little_room),
+    ("copies of ranges", ranges::copies_of_ranges),
+    ("far offsets", ranges::far_offsets),
+    ("direct reads and writes", ranges::direct_io),
+    ("nameless files", ranges::nameless_files),
     ("fifos and sockets", content::fifos_and_sockets),
     ("free space", content::free_space),
 ];

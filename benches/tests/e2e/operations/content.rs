@@ -9,7 +9,7 @@ use mafs_bench::content::{bytes, check_file, write_file};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 
-use super::{appender, open};
+use super::{appender, errno, open};
 
 pub(super) fn files_keep_what_was_written(dir: &Path) {
     for (number, length) in [0, 1, 4_095, 4_096, 4_097, 16_384, 16_385, 262_144, 3_000_001].into_iter().enumerate() {
@@ -71,6 +71,26 @@ pub(super) fn truncate_by_path(dir: &Path) {
         assert_eq!(fs::metadata(&path).unwrap().len(), length);
     }
     assert!(fs::read(&path).unwrap() == vec![0; 30_000]);
+}
+
+/// What the largest file is depends on the disk (16 TiB less a block on ext4); beyond it, and only there, is EFBIG.
+pub(super) fn sizes_beyond_the_limit(dir: &Path) {
+    let path = dir.join("f");
+    let file = open(&path, OpenOptions::new().read(true).write(true).create_new(true));
+    file.write_all_at(b"kept", 0).unwrap();
+    for size in [1 << 44, (1 << 44) + 1, 1 << 50, 1 << 62, i64::MAX as u64] {
+        match file.set_len(size) {
+            Ok(()) => file.set_len(4).unwrap(),
+            Err(error) => assert_eq!(errno::<()>(Err(error)), Errno::FBIG, "size {size}"),
+        }
+        match file.write_at(b"x", size - 1) {
+            Ok(_) => file.set_len(4).unwrap(),
+            Err(error) => assert_eq!(errno::<()>(Err(error)), Errno::FBIG, "offset {}", size - 1),
+        }
+    }
+    assert_eq!(file.metadata().unwrap().len(), 4);
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), b"kept");
 }
 
 pub(super) fn open_truncates(dir: &Path) {
