@@ -7,9 +7,11 @@
 //! Everything started here is ended here: dropping a [`world::World`] unmounts and kills what it started. Every wait
 //! has a limit.
 
+pub mod conformance;
 pub mod content;
 pub mod daemon;
 pub mod measure;
+pub mod mounted;
 pub mod process;
 pub mod programs;
 pub mod report;

@@ -13,10 +13,13 @@ mod idle;
 mod kill;
 mod memory;
 mod operations;
+mod ordinary_user;
 mod passthrough;
+mod pjdfstest;
 mod posix;
 mod projects;
 mod set_id;
+mod stress;
 mod xattrs;
 
 use std::fmt::Debug;
