@@ -15,5 +15,6 @@ pub mod mounted;
 pub mod process;
 pub mod programs;
 pub mod report;
+pub mod transcript;
 pub mod tree;
 pub mod world;
