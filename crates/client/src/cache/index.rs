@@ -7,9 +7,11 @@
 //! A status is *valid* while its trust is the index's: the volume is this client's alone, so nothing changes behind its
 //! back until an attach finds that changes were missed and raises the trust.
 
+mod recent;
 mod xattrs;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_durable::{Batch, Kv};
@@ -18,6 +20,7 @@ use mafs_proto::{ChangeNumber, DataVersion, Entry, Fid, HistoryId, Kind, Name, O
 
 use super::CacheError;
 use super::record::{CachedContent, CachedEntries, CachedEntry, CachedObject, KnownVolume, RunId};
+use recent::RecentObjects;
 
 const SCAN_MAX: usize = 1024;
 /// Never the trust of an index, which starts at 1.
@@ -37,7 +40,9 @@ pub(crate) struct NameEdit {
 /// The index of one cache. Reads take no lock; changes that depend on what is there take turns.
 pub(crate) struct Index {
     kv: Arc<dyn Kv>,
+    recent: RecentObjects,
     volume: Mutex<Volume>,
+    trust: AtomicU64,
 }
 
 struct Volume {
@@ -52,7 +57,9 @@ const AHEAD_MAX: usize = 4096;
 impl Index {
     pub(crate) fn open(kv: Arc<dyn Kv>) -> Result<Self, CacheError> {
         let known = kv.get(b"v")?.and_then(KnownVolume::decode);
-        Ok(Self { kv, volume: Mutex::new(Volume { known, ahead: BTreeSet::new() }) })
+        let trust = AtomicU64::new(known.map_or(NO_TRUST, |known| known.trust));
+        let volume = Mutex::new(Volume { known, ahead: BTreeSet::new() });
+        Ok(Self { kv, recent: RecentObjects::new(), volume, trust })
     }
 
     /// The volume this index belongs to, once it has been attached.
@@ -83,12 +90,13 @@ impl Index {
         let mut volume = self.lock();
         self.remove_all(b"")?;
         *volume = Volume { known: None, ahead: BTreeSet::new() };
+        self.trust.store(NO_TRUST, Ordering::Release);
         Ok(())
     }
 
     /// What is known of an object.
     pub(crate) fn object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
-        Ok(self.kv.get(&object_key(vnode))?.and_then(CachedObject::decode))
+        self.recent.get(vnode, || Ok(self.kv.get(&object_key(vnode))?.and_then(CachedObject::decode)))
     }
 
     /// What is known of an object, if its status is valid.
@@ -124,7 +132,7 @@ impl Index {
         for object in objects {
             self.install_one(&volume, object, None, &mut batch)?;
         }
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// The server has said what a name means.
@@ -146,7 +154,7 @@ impl Index {
             batch.put(entry_key(parent.vnode, name.as_bytes()), CachedEntry::of(object).encode());
             batch.put(object_key(parent.vnode), directory.encode());
         }
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// A page of a listing has come; `first` drops what was known of the directory's names, `last` makes it complete.
@@ -172,7 +180,7 @@ impl Index {
         let current = cached.object.status.data_version == version;
         cached.entries = current.then_some(CachedEntries { version, complete: last });
         batch.put(object_key(vnode), cached.encode());
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// A mutation of this client was applied by the server: `edits` are what it did to names.
@@ -183,13 +191,13 @@ impl Index {
             let own_edits = edits.iter().filter(|edit| edit.parent == change.fid);
             self.adopt(change.fid, change.before, change.after, own_edits, &mut batch)?;
         }
-        self.kv.apply(&batch)?;
+        self.apply(&batch)?;
         let mut batch = Batch::default();
         for object in &reply.objects {
             let parent = edits.iter().find(|edit| edit.entry.is_some_and(|entry| entry.fid == object.fid));
             self.install_one(&volume, object, parent.map(|edit| edit.parent.vnode), &mut batch)?;
         }
-        self.kv.apply(&batch)?;
+        self.apply(&batch)?;
         self.note_change(&mut volume, reply.change)
     }
 
@@ -208,7 +216,7 @@ impl Index {
             None => batch.remove(vnode_key(b'y', vnode)),
         }
         batch.put(object_key(vnode), cached.encode());
-        self.kv.apply(&batch)?;
+        self.apply(&batch)?;
         Ok(before)
     }
 
@@ -219,7 +227,7 @@ impl Index {
         cached.content = Some(CachedContent { intact_in: run, ..content });
         let mut batch = Batch::default();
         batch.put(object_key(vnode), cached.encode());
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// What is known of objects may be out of date: they must be validated.
@@ -232,7 +240,7 @@ impl Index {
                 batch.put(object_key(fid.vnode), cached.encode());
             }
         }
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// An object does not exist any more.
@@ -240,7 +248,7 @@ impl Index {
         let _turn = self.lock();
         let mut batch = Batch::default();
         self.remove_one(vnode, &mut batch)?;
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// The power was lost: contents that were not durable are forgotten, because their containers may hold anything
@@ -279,7 +287,7 @@ impl Index {
     pub(crate) fn content_synced(&self, vnode: VnodeId) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         batch.remove(vnode_key(b'y', vnode));
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// Every file with content in the cache, least recently used first as far as that is known, with its size.
@@ -308,10 +316,10 @@ impl Index {
         for (order, vnode) in (1u64..).zip(by_use) {
             batch.put(vnode_key(b'u', vnode), order.to_le_bytes());
             if batch.changes.len() == SCAN_MAX {
-                self.kv.apply(&std::mem::take(&mut batch))?;
+                self.apply(&std::mem::take(&mut batch))?;
             }
         }
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 
     /// Makes everything durable.
@@ -319,8 +327,15 @@ impl Index {
         Ok(self.kv.sync()?)
     }
 
-    fn trust(&self) -> u64 {
-        self.lock().known.map_or(NO_TRUST, |known| known.trust)
+    /// Whose statuses are valid. Goes up when changes were missed.
+    pub(crate) fn trust(&self) -> u64 {
+        self.trust.load(Ordering::Acquire)
+    }
+
+    fn apply(&self, batch: &Batch) -> Result<(), CacheError> {
+        let applied = self.kv.apply(batch);
+        self.recent.changed(batch);
+        Ok(applied?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Volume> {
@@ -330,8 +345,9 @@ impl Index {
     fn set_known(&self, volume: &mut Volume, known: KnownVolume) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         batch.put(*b"v", known.encode());
-        self.kv.apply(&batch)?;
+        self.apply(&batch)?;
         volume.known = Some(known);
+        self.trust.store(known.trust, Ordering::Release);
         Ok(())
     }
 
@@ -450,7 +466,7 @@ impl Index {
             }
             let mut batch = Batch::default();
             page.into_iter().for_each(|(key, _)| batch.remove(key));
-            self.kv.apply(&batch)?;
+            self.apply(&batch)?;
         }
     }
 }
@@ -463,6 +479,12 @@ fn vnode_key(kind: u8, vnode: VnodeId) -> Vec<u8> {
 
 fn object_key(vnode: VnodeId) -> Vec<u8> {
     vnode_key(b'o', vnode)
+}
+
+/// The object whose key this is.
+fn vnode_of(key: &[u8]) -> Option<VnodeId> {
+    let number = key.strip_prefix(b"o")?.try_into().ok()?;
+    Some(VnodeId(u64::from_be_bytes(number)))
 }
 
 fn entry_key(parent: VnodeId, name: &[u8]) -> Vec<u8> {

@@ -229,15 +229,15 @@ impl Reader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use mafs_proto::{Mode, Status, Timestamp, XattrMode, XattrName, XattrValue};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
 
-    #[test]
-    fn records_round_trip() {
+    /// A directory of which everything is known.
+    pub(in crate::cache) fn example() -> CachedObject {
         let time = Timestamp::default();
         let status = Status {
             kind: Kind::Directory,
@@ -255,7 +255,7 @@ mod tests {
             status_version: StatusVersion(7),
             xattrs: Some(StatusVersion(6)),
         };
-        let record = CachedObject {
+        CachedObject {
             object: Object { fid: Fid::root(VolumeId(9)), status, target: None },
             trust: 8,
             parent: Some(VnodeId(1)),
@@ -266,7 +266,12 @@ mod tests {
                 hash: ContentHash([10; 32]),
                 intact_in: RunId(11),
             }),
-        };
+        }
+    }
+
+    #[test]
+    fn records_round_trip() {
+        let record = example();
         assert_eq!(CachedObject::decode(record.encode()), Some(record.clone()));
         let entry = CachedEntry::of(&record.object);
         assert_eq!(CachedEntry::decode(entry.encode()), Some(entry));

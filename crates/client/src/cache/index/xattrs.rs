@@ -25,7 +25,7 @@ impl Index {
         }
         let mut batch = Batch::default();
         batch.put(xattrs_key(fid.vnode), CachedXattrs { version, unique: fid.unique, xattrs }.encode());
-        Ok(self.kv.apply(&batch)?)
+        self.apply(&batch)
     }
 }
 
