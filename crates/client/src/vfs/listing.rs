@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::PayloadReader;
@@ -22,17 +22,23 @@ const RESTARTS_MAX: u32 = 3;
 /// Open directories, and those being fetched.
 #[derive(Default)]
 pub(super) struct Listings {
-    open: HashMap<DirHandle, Arc<Listing>>,
+    open: HashMap<DirHandle, OpenDir>,
     fetching: HashSet<VnodeId>,
 }
 
-/// A directory as it was when it was opened or rewound.
+/// A directory that a program has open.
+#[derive(Clone)]
+struct OpenDir {
+    vnode: VnodeId,
+    /// What is being read; none before the first read. Reading from the start takes a new look (rewinddir(3)).
+    listing: Option<Arc<Listing>>,
+}
+
+/// A directory as it was when it was last read from its start.
 struct Listing {
     vnode: VnodeId,
     parent: VnodeId,
     entries: Vec<(Name, CachedEntry)>,
-    /// Whether it has been read from the start: doing so again means rewinddir(3).
-    read: AtomicBool,
 }
 
 /// Removes the mark that a directory is being fetched.
@@ -51,9 +57,11 @@ impl Drop for FetchingListing<'_> {
 impl Inner {
     pub(super) async fn open_dir(self: &Arc<Self>, vnode: VnodeId) -> Result<DirHandle, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let listing = self.listing(vnode).await?;
+        if self.kernel.removed(vnode).is_none() {
+            self.directory(vnode).await?;
+        }
         let handle = DirHandle(NEXT.fetch_add(1, Ordering::Relaxed));
-        self.listings().open.insert(handle, Arc::new(listing));
+        self.listings().open.insert(handle, OpenDir { vnode, listing: None });
         Ok(handle)
     }
 
@@ -94,10 +102,11 @@ impl Inner {
         offset: u64,
         count_max: usize,
     ) -> Result<Vec<(DirEntry, Option<Fid>)>, Error> {
-        let mut listing = self.listings().open.get(&handle).cloned().ok_or(Error::BadHandle)?;
-        if offset == 0 && listing.read.swap(true, Ordering::Relaxed) {
-            listing = self.rewind_dir(handle, listing.vnode).await?;
-        }
+        let open = self.listings().open.get(&handle).cloned().ok_or(Error::BadHandle)?;
+        let listing = match open.listing.filter(|_| offset != 0) {
+            Some(listing) => listing,
+            None => self.look_at_dir(handle, open.vnode).await?,
+        };
         Ok(listing.page(offset, count_max))
     }
 
@@ -114,12 +123,11 @@ impl Inner {
         }
     }
 
-    /// Takes a new look at an open directory (rewinddir(3)).
-    async fn rewind_dir(self: &Arc<Self>, handle: DirHandle, vnode: VnodeId) -> Result<Arc<Listing>, Error> {
+    /// Takes a new look at an open directory.
+    async fn look_at_dir(self: &Arc<Self>, handle: DirHandle, vnode: VnodeId) -> Result<Arc<Listing>, Error> {
         let listing = Arc::new(self.listing(vnode).await?);
-        listing.read.store(true, Ordering::Relaxed);
         if let Some(open) = self.listings().open.get_mut(&handle) {
-            *open = Arc::clone(&listing);
+            open.listing = Some(Arc::clone(&listing));
         }
         Ok(listing)
     }
@@ -131,7 +139,7 @@ impl Inner {
     /// The whole listing of a directory as of now.
     async fn listing(self: &Arc<Self>, vnode: VnodeId) -> Result<Listing, Error> {
         if self.kernel.removed(vnode).is_some() {
-            return Ok(Listing { vnode, parent: vnode, entries: Vec::new(), read: AtomicBool::new(false) });
+            return Ok(Listing { vnode, parent: vnode, entries: Vec::new() });
         }
         for _ in 0..=RESTARTS_MAX {
             let directory = self.fetch_listing(vnode).await?;
@@ -147,7 +155,7 @@ impl Inner {
             let now = self.cache.index.object(vnode)?;
             if now.is_some_and(|now| now.entries == directory.entries) {
                 let parent = directory.parent.unwrap_or(vnode);
-                return Ok(Listing { vnode, parent, entries, read: AtomicBool::new(false) });
+                return Ok(Listing { vnode, parent, entries });
             }
         }
         Err(changes_too_fast())
