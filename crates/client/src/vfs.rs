@@ -4,6 +4,7 @@
 //! A vnode number is an inode number. Operations that can be answered from the cache do not wait for anything but the
 //! local disk; the others wait for the server, within the deadlines of `remote`. All futures are `'static`.
 
+mod absent;
 mod attributes;
 mod contents;
 mod editing;
@@ -202,6 +203,9 @@ impl Inner {
 const TIME_TO_LIVE: Duration = Duration::from_secs(60);
 
 impl Vfs {
+    /// How long the kernel may remember that a name means nothing.
+    pub const ABSENT_TIME_TO_LIVE: Duration = TIME_TO_LIVE;
+
     /// How long the kernel may use an answer about an object without asking again.
     #[must_use]
     pub fn time_to_live(&self, vnode: VnodeId) -> Duration {
@@ -216,6 +220,12 @@ impl Vfs {
     /// What a name means; counts as one lookup of the kernel.
     pub async fn lookup(&self, parent: VnodeId, name: Bytes) -> Result<Object, Error> {
         self.inner.lookup(parent, name).await
+    }
+
+    /// The same for a kernel that remembers the answer. `None`: the name means nothing, and when that may have changed
+    /// the kernel is told.
+    pub async fn lookup_remembered(&self, parent: VnodeId, name: Bytes) -> Result<Option<Object>, Error> {
+        self.inner.lookup_remembered(parent, name).await
     }
 
     /// The kernel has dropped `count` lookups.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fuser::{
-    BackingId, FileAttr, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyXattr, Request,
+    BackingId, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyXattr, Request,
 };
 use mafs_proto::{Name, Object, VnodeId};
 
@@ -195,6 +195,12 @@ pub(super) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, Error>
         },
         Err(error) => reply.error(errno(&error)),
     }
+}
+
+/// Answers that a name means nothing, in the way that the kernel remembers: inode 0.
+pub(super) fn absent(reply: ReplyEntry) {
+    let nothing = bare_attributes(INodeNo(0), FileType::RegularFile);
+    reply.entry(&Vfs::ABSENT_TIME_TO_LIVE, &nothing, Generation(0));
 }
 
 /// Answers with success or an errno.

@@ -20,7 +20,7 @@ use super::convert::{
     BLOCK_BYTES, caller, fallocate_mode, file, name, node_kind, open_answer, open_mode, rename_mode, seek_target,
     set_time, vnode, xattr_list, xattr_mode,
 };
-use super::edge::{Edge, done, generation, xattr};
+use super::edge::{Edge, absent, done, generation, xattr};
 use super::errno::{INVALID, UNSUPPORTED, errno};
 use crate::vfs::{Attributes, DirHandle, Vfs};
 
@@ -68,9 +68,12 @@ impl Filesystem for Handlers {
         let (parent, entry) = (vnode(parent), name(entry));
         self.edge.run(
             request,
-            |vfs| async move { vfs.lookup(parent, entry).await },
-            |edge, result| edge.entry(reply, result),
-            |edge, object| edge.forget(&object),
+            |vfs| async move { vfs.lookup_remembered(parent, entry).await },
+            |edge, result| match result.transpose() {
+                Some(found) => edge.entry(reply, found),
+                None => absent(reply),
+            },
+            |edge, found| found.iter().for_each(|object| edge.forget(object)),
         );
     }
 

@@ -1,9 +1,11 @@
 //! What the kernel knows: which inodes, and the pages of which version.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mafs_proto::{DataVersion, Name, Object, VnodeId};
+
+use super::absent::AbsentNames;
 
 /// What the kernel caches, so that it can be told when that is out of date. The seam to the kernel.
 ///
@@ -19,6 +21,7 @@ pub trait KernelCache: Send + Sync + 'static {
 #[derive(Default)]
 pub(crate) struct Kernel {
     inodes: Mutex<HashMap<VnodeId, KnownInode>>,
+    absent: AbsentNames,
     edge: OnceLock<Arc<dyn KernelCache>>,
 }
 
@@ -93,10 +96,26 @@ impl Kernel {
         }
     }
 
+    /// The kernel is about to be told that a name means nothing.
+    pub(super) fn note_absent(&self, parent: VnodeId, name: Name) {
+        self.forget_names(self.absent.note(parent, name));
+    }
+
+    /// Makes the kernel ask again what names mean.
+    pub(super) fn forget_names(&self, names: HashSet<(VnodeId, Name)>) {
+        if names.is_empty() {
+            return;
+        }
+        if let Some(edge) = self.edge.get().cloned() {
+            tokio::task::spawn_blocking(move || invalidate_entries(edge.as_ref(), &names));
+        }
+    }
+
     /// Tells the kernel that everything it has may be out of date; `names_of` lists the names known in a directory.
     /// Blocks.
     pub(super) fn invalidate_all(&self, names_of: impl Fn(VnodeId) -> Vec<Name>) {
         let Some(edge) = self.edge.get() else { return };
+        invalidate_entries(edge.as_ref(), &self.absent.take());
         let vnodes: Vec<_> = self.lock().keys().copied().collect();
         for vnode in vnodes {
             for name in names_of(vnode) {
@@ -108,6 +127,12 @@ impl Kernel {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<VnodeId, KnownInode>> {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn invalidate_entries(edge: &dyn KernelCache, names: &HashSet<(VnodeId, Name)>) {
+    for (parent, name) in names {
+        edge.invalidate_entry(*parent, name);
     }
 }
 

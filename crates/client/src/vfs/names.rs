@@ -30,6 +30,24 @@ impl Inner {
         Ok(self.present(child.object))
     }
 
+    /// The absence of a name is noted before it is known to be still true: whatever makes it untrue later finds the
+    /// note, and the kernel takes an invalidation only when no lookup in that directory is under way.
+    pub(super) async fn lookup_remembered(
+        self: &Arc<Self>,
+        parent: VnodeId,
+        name: Bytes,
+    ) -> Result<Option<Object>, Error> {
+        let trust = self.cache.index.trust();
+        match self.lookup(parent, name.clone()).await {
+            Ok(object) => Ok(Some(object)),
+            Err(Error::Refused(FsError::NotFound)) => {
+                self.kernel.note_absent(parent, parse(name)?);
+                if self.cache.index.trust() == trust { Ok(None) } else { Err(Error::Refused(FsError::NotFound)) }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// What a name means, with a valid status.
     pub(super) async fn child(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
         let directory = self.directory(parent).await?;
@@ -156,6 +174,7 @@ impl Inner {
                 // Whether it was applied is not known: what it touches must be asked for again.
                 let touched = edits.iter().map(|edit| edit.parent).chain([record.op.fid()]);
                 self.cache.index.distrust(touched)?;
+                self.kernel.forget_names(edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone())).collect());
                 Err(error.into())
             }
         }
