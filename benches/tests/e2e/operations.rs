@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 type Check = fn(&Path);
 
-pub(crate) const CHECKS: [(&str, Check); 37] = [
+pub(crate) const CHECKS: [(&str, Check); 38] = [
     ("files keep what was written", content::files_keep_what_was_written),
     ("writes at offsets", content::writes_at_offsets),
     ("append from two descriptors", content::append_from_two_descriptors),
@@ -50,6 +50,7 @@ pub(crate) const CHECKS: [(&str, Check); 37] = [
     ("far offsets", ranges::far_offsets),
     ("direct reads and writes", ranges::direct_io),
     ("nameless files", ranges::nameless_files),
+    ("programs that run", content::programs_that_run),
     ("fifos and sockets", content::fifos_and_sockets),
     ("free space", content::free_space),
 ];

@@ -80,6 +80,8 @@ pub struct OpenMode {
     pub append: bool,
     /// Data goes past the caches of the kernel (O_DIRECT).
     pub direct: bool,
+    /// The content is executed (execve(2)) as long as the file is open.
+    pub execute: bool,
 }
 
 /// What open gives back.

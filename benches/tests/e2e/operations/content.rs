@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 
 use mafs_bench::content::{bytes, check_file, write_file};
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{appender, errno, open};
@@ -71,6 +72,22 @@ pub(super) fn truncate_by_path(dir: &Path) {
         assert_eq!(fs::metadata(&path).unwrap().len(), length);
     }
     assert!(fs::read(&path).unwrap() == vec![0; 30_000]);
+}
+
+/// A program that runs is neither written nor cut, not even by who opens it only to read (pjdfstest, open/20.t).
+pub(super) fn programs_that_run(dir: &Path) {
+    let path = dir.join("program");
+    let size = fs::copy("/bin/sleep", &path).unwrap();
+    let mut program = Command::new(&path).arg("60").spawn().unwrap();
+    for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::WRONLY | OFlags::TRUNC, OFlags::RDONLY | OFlags::TRUNC] {
+        assert_eq!(rustix::fs::open(&path, flags, Mode::empty()).unwrap_err(), Errno::TXTBSY, "{flags:?}");
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), size);
+    assert_eq!(program.try_wait().unwrap(), None, "it runs");
+    program.kill().unwrap();
+    program.wait().unwrap();
+    write_file(&path, 1, 100).unwrap();
+    check_file(&path, 1, 100).unwrap();
 }
 
 /// What the largest file is depends on the disk (16 TiB less a block on ext4); beyond it, and only there, is EFBIG.

@@ -80,6 +80,9 @@ pub(super) fn xattr_list(names: &[XattrName]) -> Vec<u8> {
     names.iter().flat_map(|name| [name.as_bytes(), b"\0"]).flatten().copied().collect()
 }
 
+/// A flag of the kernel's own (include/linux/fs.h), which no program can set.
+const FMODE_EXEC: u32 = 0x20;
+
 pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
     let given = OFlags::from_bits_retain(flags.0.cast_unsigned());
     let access = flags.acc_mode();
@@ -89,6 +92,7 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
         truncate: given.contains(OFlags::TRUNC),
         append: given.contains(OFlags::APPEND),
         direct: given.contains(OFlags::DIRECT),
+        execute: flags.0.cast_unsigned() & FMODE_EXEC != 0,
     }
 }
 

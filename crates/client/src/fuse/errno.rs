@@ -32,6 +32,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         // Never ENOSYS: the kernel would not send that operation again as long as the mount lives.
         Error::Unsupported => Errno::EOPNOTSUPP,
         Error::NoSuchOffset => Errno::ENXIO,
+        Error::Executing => Errno::ETXTBSY,
         Error::ReadOnly => Errno::EROFS,
     }
 }

@@ -44,6 +44,9 @@ pub enum Error {
     /// A seek found no data, or began behind the end.
     #[error("no data or hole at or behind this offset")]
     NoSuchOffset,
+    /// A program that runs cannot be cut.
+    #[error("the file is being executed")]
+    Executing,
     /// The mount is read-only.
     #[error("the mount is read-only")]
     ReadOnly,
@@ -62,6 +65,7 @@ impl Error {
             | Self::Interrupted
             | Self::Unsupported
             | Self::NoSuchOffset
+            | Self::Executing
             | Self::ReadOnly => false,
         }
     }

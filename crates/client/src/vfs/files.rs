@@ -57,6 +57,10 @@ impl Files {
         std::mem::take(&mut handle.passthrough).then(|| (Arc::clone(&handle.file), handle.mode))
     }
 
+    fn is_executed(&self, vnode: VnodeId) -> bool {
+        self.handles.values().any(|handle| handle.mode.execute && handle.file.fid.vnode == vnode)
+    }
+
     pub(super) fn handles(&self) -> usize {
         self.handles.len()
     }
@@ -73,6 +77,11 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<Opened, Error> {
+        // Of who opens to write the kernel knows by itself. Who opens to read and to cut it refuses when the content
+        // is gone, and not even that if the program has died of it by then.
+        if mode.truncate && !mode.write && self.files().is_executed(vnode) {
+            return Err(Error::Executing);
+        }
         let mut handle = self.open_file(vnode, mode, caller).await?;
         match self.hand_over(&handle.file, mode).await {
             Ok(passthrough) => handle.passthrough = passthrough,
