@@ -14,6 +14,7 @@ mod fetching;
 mod file;
 mod files;
 mod frozen;
+mod inflow;
 mod integrity;
 mod kernel;
 mod listing;

@@ -12,6 +12,7 @@ use mafs_proto::{Class, ContentHash, ContentPart, DataVersion, FsError, SegmentR
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
+use super::inflow::Inflow;
 use super::passthrough::DataPath;
 use super::{Error, Inner};
 use crate::cache::seal;
@@ -20,8 +21,6 @@ use crate::remote::RemoteError;
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
 /// asking.
 const JUMP_BYTES: u64 = 1 << 20;
-/// Written to the container at a time: handing over to another thread costs as much as copying some 100 KB.
-const PUT_BYTES: usize = 512 * 1024;
 /// Calls in a row that may bring nothing before the fetch gives up.
 const FAILURES_MAX: u32 = 3;
 
@@ -121,7 +120,7 @@ impl Inner {
     ) -> Result<u64, Error> {
         let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
         let answer = self.remote.call(&request, Class::Fetch).await?;
-        let mut content = answer.payload;
+        let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
         let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
         let mut offset = gap.start;
@@ -129,7 +128,7 @@ impl Inner {
             return Ok(gap.end);
         }
         while offset < gap.end {
-            let pieces = timeout(self.settings.deadline, content.read_many(PUT_BYTES))
+            let pieces = timeout(self.settings.deadline, content.next(offset, gap.end))
                 .await
                 .map_err(|_| RemoteError::TimedOut("the file stopped arriving".to_owned()))?;
             let pieces = match pieces {
