@@ -29,8 +29,8 @@ impl Inflow {
         Self { payload, rest: Bytes::new() }
     }
 
-    /// The next bytes, for a place at `offset` in a file that ends at `end`: up to where a piece ends, fewer if those do
-    /// not come at once. Empty at the end of the payload. Cancelling it before the first byte loses nothing.
+    /// The next bytes, for a place at `offset` in a file that ends at `end`: up to where a piece ends, fewer if those
+    /// do not come at once. Empty at the end of the payload.
     ///
     /// # Errors
     /// If the payload ends early, after all that came has been given out.
