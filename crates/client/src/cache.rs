@@ -18,7 +18,7 @@ use mafs_proto::ClientId;
 pub(crate) use cml::Cml;
 pub(crate) use containers::{ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, stamp, watch};
 pub(crate) use index::{Index, NameEdit};
-pub(crate) use record::{CachedContent, CachedEntry, CachedObject, RunId};
+pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, RunId};
 pub use storage::{CacheStorage, StorageError};
 
 /// Why the cache cannot be used.
