@@ -7,6 +7,7 @@
 //! Calls block. Shells run them through `mafs_arpc::blocking`, so that nothing here knows of an executor.
 
 mod atomic;
+mod checked_kv;
 mod dir_disk;
 mod disk;
 mod extents;

@@ -74,6 +74,16 @@ pub struct TornTail {
     pub bytes: u64,
 }
 
+impl fmt::Display for TornTail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { segment, offset, bytes } = self;
+        write!(
+            f,
+            "the last {bytes} bytes of segment {segment}, from byte {offset} on, were never finished and are cut off"
+        )
+    }
+}
+
 /// What [`AppendLog::open`] found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogRecovery {

@@ -9,12 +9,14 @@
 mod pending;
 mod writer;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread;
 use std::time::Duration;
 
 use pending::Pending;
@@ -56,7 +58,7 @@ impl SledKv {
             match open_database(path) {
                 Err(KvError::Io(error)) if error.kind() == io::ErrorKind::ResourceBusy && tries > 0 => {
                     tries -= 1;
-                    std::thread::sleep(LOCK_PAUSE);
+                    thread::sleep(LOCK_PAUSE);
                 }
                 other => break other?,
             }
@@ -176,9 +178,18 @@ fn open_database(path: &Path) -> Result<sled::Db, KvError> {
     })
 }
 
+thread_local! {
+    /// Whether this thread is in a call of sled.
+    static IN_SLED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs a call of sled; a panic means that it found what it cannot handle.
 fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, KvError> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    quiet_panics_in_sled();
+    let outer = IN_SLED.replace(true);
+    let answer = catch_unwind(AssertUnwindSafe(call));
+    IN_SLED.set(outer);
+    match answer {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(sled::Error::Io(error))) => Err(KvError::Io(error)),
         Ok(Err(error)) => Err(KvError::Damaged(error.to_string())),
@@ -187,4 +198,21 @@ fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, KvError> {
             Err(KvError::Damaged(text.unwrap_or("sled panicked").to_owned()))
         }
     }
+}
+
+/// A panic in sled becomes an error, which says all that its users can act on; lines about threads and backtraces
+/// beside it look like a crash. sled's own threads have names of theirs.
+fn quiet_panics_in_sled() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            let is_sleds = thread::current().name().is_some_and(|name| name.starts_with("sled-"));
+            if is_sleds || IN_SLED.get() {
+                tracing::debug!(%panic, "sled gave up");
+            } else {
+                usual(panic);
+            }
+        }));
+    });
 }

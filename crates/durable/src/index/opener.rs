@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::checked_kv::CheckedKv;
 use crate::{Kv, KvError, SledKv};
 
 /// Which index an opener shall give.
@@ -28,7 +29,7 @@ pub fn sled_opener(path: PathBuf) -> OpenKv {
         if how == KvOpen::Fresh {
             set_aside(&path)?;
         }
-        Ok(Arc::new(SledKv::open(&path)?))
+        Ok(Arc::new(CheckedKv::open(Arc::new(SledKv::open(&path)?))?))
     })
 }
 

@@ -29,7 +29,7 @@ pub(super) fn open(
     let log_config = LogConfig { segment_bytes: config.segment_bytes };
     let (journal, found) = AppendLog::open(Arc::clone(disk), &super::journal_dir(dir), log_config)?;
     if let Some(torn) = found.torn {
-        tracing::info!(dir, ?torn, "cut an unfinished write off the journal");
+        tracing::warn!("the journal {}: {torn}", super::journal_dir(dir));
     }
     let checkpoint_dir = super::checkpoint_dir(dir);
     let mut checkpoints = checkpoint::list(&**disk, &checkpoint_dir)?;
@@ -43,7 +43,7 @@ pub(super) fn open(
     let mut recovery = Recovery { disk: &**disk, dir, checkpoint_dir, journal: &journal, checkpoints };
     let kv = match recovery.catch_up(open_kv) {
         Err(LoggedIndexError::Index(KvError::Damaged(why))) => {
-            tracing::warn!(dir, why, "the index is set aside and rebuilt from checkpoint and journal");
+            tracing::warn!("the index {dir}/index is damaged ({why}); it is set aside and rebuilt from the journal");
             recovery.rebuild(open_kv)?
         }
         other => other?,

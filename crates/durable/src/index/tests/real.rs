@@ -5,6 +5,9 @@ use std::path::Path;
 use super::*;
 use crate::DirDisk;
 
+/// How many places are tried: each takes some milliseconds.
+const FLIPS: usize = 60;
+
 fn open(root: &Path) -> Result<LoggedIndex, LoggedIndexError> {
     let disk = DirDisk::new(root.to_owned())?;
     let opener = sled_opener(disk.path("v/index"));
@@ -55,6 +58,36 @@ fn damaged_sled_files_are_set_aside_and_the_index_rebuilt() {
             .unwrap()
             .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("index.damaged-"));
         assert!(asides.count() <= 1, "at most one is kept");
+    }
+}
+
+/// Large enough for sled to have several pages in several segments.
+fn large(root: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let index = open(root).unwrap();
+    for number in 0..400_u32 {
+        let mut batch = Batch::default();
+        batch.put(format!("k{:04}", number % 300), vec![0xaa; 2000 + usize::try_from(number).unwrap()]);
+        batch.put("last", number.to_le_bytes());
+        index.commit(&[batch]).unwrap();
+    }
+    index.close().unwrap();
+    contents(index.index())
+}
+
+#[test]
+fn a_flipped_bit_anywhere_in_sleds_file_leaves_the_index_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = large(dir.path());
+    let db = dir.path().join("v/index/db");
+    let good = std::fs::read(&db).unwrap();
+    let used: Vec<usize> = (0..good.len()).filter(|at| good[*at] != 0).collect();
+    for at in used.iter().step_by(used.len() / FLIPS) {
+        let mut bytes = good.clone();
+        bytes[*at] ^= 1 << (at % 8);
+        std::fs::write(&db, bytes).unwrap();
+        for start in ["first", "second"] {
+            assert_eq!(contents(open(dir.path()).unwrap().index()), expected, "byte {at}, {start} start");
+        }
     }
 }
 
