@@ -102,8 +102,8 @@ async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, 
             let offset = usize::try_from(request.offset).unwrap_or(usize::MAX).min(bytes.len());
             Ok(Answer { body, payload: Payload::Bytes(Segment::of(&bytes[offset..])), reader: None })
         }
-        Reading::File { file, size } => {
-            let (reader, payload) = ContentReader::start(session.readers(), file, request.offset..size).await;
+        Reading::File(stored) => {
+            let (reader, payload) = ContentReader::start(session.readers(), stored, request.offset).await;
             Ok(Answer { body, payload, reader: Some(reader) })
         }
     }

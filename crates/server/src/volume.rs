@@ -28,7 +28,7 @@ use crate::core::clients::Granted;
 use crate::core::{NewContent, Refusal, quota, replies};
 use crate::store::{ContentStore, SpaceReserve, Storage, VolumeFile, open_index, volume_dir};
 use committer::Job;
-pub(crate) use reads::Reading;
+pub(crate) use reads::{Reading, StoredContent};
 use waiting::Apply;
 
 /// Mutations that may wait for the committer; more wait at their sessions.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_arpc::BootClock;
-use mafs_proto::call::{AttachRequest, StatFsRequest};
-use mafs_proto::{FsError, VolumeName};
+use mafs_arpc::{BootClock, Payload};
+use mafs_proto::call::{AttachRequest, FetchRequest, StatFsRequest};
+use mafs_proto::{Call, Class, FsError, VolumeName, Wire};
 use mafs_server::admin::{self, Quota, VolumeChange};
 use mafs_server::{DirStorage, Server, ServerConfig, ServerError};
 use support::{ALICE, BOB, Client, create, noise};
@@ -274,6 +274,33 @@ async fn a_damaged_index_is_rebuilt_from_the_journal() {
     let server = serve(dir.path());
     let alice = Client::attached(&server, ALICE).await;
     assert_eq!(alice.read(file).await, "hello");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_content_that_the_disk_has_changed_is_not_served_as_the_version() {
+    let dir = TempDir::new().unwrap();
+    let server = serve(dir.path());
+    let mut alice = Client::attached(&server, ALICE).await;
+    let root = alice.root();
+    for bytes in [20_000, 1_000_000] {
+        let file = alice.create(root, &format!("f{bytes}")).await;
+        alice.store(file, 1, noise(1, bytes)).await.unwrap();
+        let content = files(&dir.path().join("volumes/home/content")).pop().unwrap();
+        let mut stored = fs::read(&content).unwrap();
+        stored[bytes - 1] ^= 1;
+        fs::write(&content, stored).unwrap();
+        let request = FetchRequest { fid: file, data_version: None, offset: 0 };
+        let method = FetchRequest::METHOD.number();
+        let (_, mut payload) = alice.raw(method, request.encode(), Payload::None, Class::Fetch).await.unwrap();
+        let error = loop {
+            match payload.read().await {
+                Ok(piece) => assert!(piece.is_some(), "the payload must not end well"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("the server cannot read the content: it is not what was stored"), "{error}");
+        fs::remove_file(content).unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         Error::Invalid(_) => Errno::EINVAL,
         Error::BadHandle => Errno::EBADF,
         Error::CacheFull => Errno::ENOSPC,
-        Error::Cache(_) => Errno::EIO,
+        Error::Cache(_) | Error::Damaged(_) => Errno::EIO,
         // Not ESTALE: path walks answer that one with a second try, but what is gone here is content, not a name.
         Error::VersionGone => Errno::EIO,
         Error::Interrupted => Errno::EINTR,

@@ -32,6 +32,9 @@ pub enum Error {
     /// The disk of the cache failed.
     #[error("the cache cannot be read or written: {0}")]
     Cache(String),
+    /// The content at the server, or what arrived of it, is not what was stored.
+    #[error("{0}")]
+    Damaged(String),
     /// The content that was being read is gone from the server.
     #[error("the version being read is gone from the server")]
     VersionGone,
@@ -61,6 +64,7 @@ impl Error {
             Self::NameTooLong
             | Self::Invalid(_)
             | Self::BadHandle
+            | Self::Damaged(_)
             | Self::VersionGone
             | Self::Interrupted
             | Self::Unsupported

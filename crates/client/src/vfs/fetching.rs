@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use mafs_arpc::blocking;
+use mafs_arpc::{PayloadError, blocking};
 use mafs_durable::{DiskFile, Fallocate, RangeSet, write_sparse};
 use mafs_proto::call::FetchRequest;
 use mafs_proto::{Class, ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::file::{Arrival, File};
 use super::inflow::Inflow;
+use super::integrity::hash_content;
 use super::passthrough::DataPath;
 use super::{Error, Inner};
 use crate::cache::seal;
@@ -105,7 +106,14 @@ impl Inner {
                 Err(error) => return self.fail(file, fetch, error),
             }
         }
-        if let Err(error) = self.complete_fetch(file, fetch, hash) {
+        let completed = match blocking(|| hash_content(file.container.as_ref(), fetch.size)) {
+            Ok(arrived) if arrived == hash => self.complete_fetch(file, fetch, hash),
+            // It was cut or replaced meanwhile.
+            Ok(_) if file.state().fetch != fetch.number => Ok(()),
+            Ok(_) => Err(Error::Damaged(format!("what arrived of the file {} is not what was stored", file.fid))),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = completed {
             self.fail(file, fetch, error);
         }
     }
@@ -134,6 +142,8 @@ impl Inner {
             let pieces = match pieces {
                 Ok(pieces) if pieces.is_empty() => break,
                 Ok(pieces) => pieces,
+                // It would be the same over another connection.
+                Err(PayloadError::Aborted(why)) => return Err(Error::Damaged(why)),
                 Err(error) => {
                     tracing::debug!(fid = %file.fid, %error, "a fetch goes on over the next connection");
                     break;

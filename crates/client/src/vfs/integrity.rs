@@ -1,4 +1,5 @@
-//! Integrity: what lies in the cache since an earlier run is hashed once before it is used again.
+//! Integrity: what has arrived is hashed before it counts as the version, and what lies in the cache since an earlier run
+//! once before it is used again.
 //!
 //! The server computes the hash when a content arrives, so what is checked is the whole way: the server's disk, the
 //! wire, this disk. A seal (`cache::containers`) only shows that nobody has written to a container.
@@ -44,7 +45,7 @@ impl Inner {
         if !sealed()? {
             return Ok(());
         }
-        let intact = hash(container.as_ref(), size)? == content.hash;
+        let intact = hash_content(container.as_ref(), size)? == content.hash;
         if !sealed()? {
             return Ok(());
         }
@@ -66,7 +67,8 @@ impl Inner {
     }
 }
 
-fn hash(container: &dyn DiskFile, size: u64) -> io::Result<ContentHash> {
+/// The hash of the first `size` bytes of a container.
+pub(super) fn hash_content(container: &dyn DiskFile, size: u64) -> io::Result<ContentHash> {
     let mut hasher = ContentHasher::default();
     let mut buffer = vec![0; PIECE_BYTES];
     let mut offset = 0;

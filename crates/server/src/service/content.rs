@@ -1,18 +1,19 @@
 //! Contents on their way in and out: a few pieces in memory at a time, never a whole file.
 
-use std::ops::Range;
+use std::io;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use mafs_arpc::{Payload, PayloadError, PayloadReader, PayloadWriter, blocking};
-use mafs_durable::{DiskFile, FileSegments};
-use mafs_proto::{CmlOp, CmlRecord, ContentHash, ContentPart, Fid, FsError, Segment, SegmentReader};
+use mafs_durable::FileSegments;
+use mafs_proto::{CmlOp, CmlRecord, ContentHash, ContentHasher, ContentPart, Fid, FsError, Segment, SegmentReader};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::core::edit::ContentBody;
 use crate::core::{NewContent, Refusal};
 use crate::session::Attachment;
 use crate::store::{INLINE_BYTES_MAX, Spool};
+use crate::volume::StoredContent;
 
 /// Bytes read from a content file at a time: the largest chunk of arpc, so that each piece is one frame.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -121,38 +122,77 @@ fn wrong_size(size: u64) -> Refusal {
     Refusal::new(FsError::Malformed, format!("the content does not have the {size} bytes that its record says"))
 }
 
-/// Sends a part of a content file as payload.
+/// Sends a part of a content file as payload. A whole one is hashed on the way, and its last piece goes only if the hash
+/// is that of the store: what the disk has changed since must not pass for the version.
 pub(super) struct ContentReader {
-    file: Arc<dyn DiskFile>,
+    stored: StoredContent,
     segments: FileSegments,
+    check: Option<Check>,
     writer: PayloadWriter,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl ContentReader {
-    /// Prepares to send `range` of a file, when it is this one's turn among the readers of its session.
-    pub(super) async fn start(readers: &Arc<Semaphore>, file: Arc<dyn DiskFile>, range: Range<u64>) -> (Self, Payload) {
+    /// Prepares to send a content from `offset` on, when it is this one's turn among the readers of its session.
+    pub(super) async fn start(readers: &Arc<Semaphore>, stored: StoredContent, offset: u64) -> (Self, Payload) {
         // An error means that the semaphore is closed, which nobody does.
         let permit = Arc::clone(readers).acquire_owned().await.ok();
         let (writer, payload) = Payload::stream();
-        (Self { file, segments: FileSegments::new(range), writer, _permit: permit }, payload)
+        let check = (offset == 0).then(|| Check::new(stored.size));
+        let segments = FileSegments::new(offset..stored.size);
+        (Self { stored, segments, check, writer, _permit: permit }, payload)
     }
 
     /// Sends; ends early when nobody wants the rest.
     pub(super) async fn run(mut self) {
         loop {
-            match blocking(|| self.segments.next_piece(&*self.file, PIECE_BYTES)) {
+            match blocking(|| self.next_piece()) {
                 Ok(Some(piece)) => {
-                    if self.writer.write(piece.into()).await.is_err() {
+                    if self.writer.write(piece).await.is_err() {
                         return;
                     }
                 }
                 Ok(None) => return self.writer.finish(),
                 Err(error) => {
-                    tracing::error!(%error, "a content file cannot be read");
+                    let path = &self.stored.path;
+                    tracing::error!("the content file {path} cannot be read: {error}: restore it from a backup");
                     return self.writer.abort(format!("the server cannot read the content: {error}"));
                 }
             }
         }
+    }
+
+    fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
+        let Some(piece) = self.segments.next_piece(&*self.stored.file, PIECE_BYTES)? else { return Ok(None) };
+        let piece = Bytes::from(piece);
+        if let Some(check) = &mut self.check
+            && check.take(piece.clone()).is_some_and(|hash| hash != self.stored.hash)
+        {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not what was stored"));
+        }
+        Ok(Some(piece))
+    }
+}
+
+/// Hashes a content as it is sent.
+struct Check {
+    hasher: ContentHasher,
+    segments: SegmentReader,
+}
+
+impl Check {
+    fn new(size: u64) -> Self {
+        Self { hasher: ContentHasher::default(), segments: SegmentReader::new(size) }
+    }
+
+    /// Takes a piece; the hash if it was the last.
+    fn take(&mut self, mut piece: Bytes) -> Option<ContentHash> {
+        while let Ok(Some(part)) = self.segments.next(&mut piece) {
+            match part {
+                ContentPart::Segment(Segment { zeros, .. }) => self.hasher.skip(zeros),
+                ContentPart::Data(bytes) => self.hasher.update(&bytes),
+            }
+        }
+        self.segments.is_whole().then(|| std::mem::take(&mut self.hasher).finish())
     }
 }

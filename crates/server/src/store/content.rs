@@ -154,7 +154,8 @@ impl ContentStore {
         self.disk.sync_dir(&dir)
     }
 
-    fn path(&self, id: ContentId) -> String {
+    /// Where a content lies, below the data directory.
+    pub(crate) fn path(&self, id: ContentId) -> String {
         let ContentId { fid, serial } = id;
         let dir = self.shard_dir(shard(id));
         format!("{dir}/{:x}.{:x}.{:x}.{:x}", fid.vnode.0, fid.unique.0, serial.epoch, serial.number)

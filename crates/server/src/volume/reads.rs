@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_durable::DiskFile;
 use mafs_proto::call::{FetchReply, FetchRequest, GetXattrsReply, LookupReply, ReadDirPage, ReadDirRequest};
-use mafs_proto::{ChangeNumber, Entry, Fid, FsError, Kind, Name, Object, Xattrs};
+use mafs_proto::{ChangeNumber, ContentHash, Entry, Fid, FsError, Kind, Name, Object, Xattrs};
 
 use super::{Shared, Volume};
 use crate::core::{Node, Overlay, Refusal, Transaction, tables};
@@ -24,8 +24,18 @@ const PAGE_TARGET_BYTES_MAX: usize = 128 * 1024;
 pub(crate) enum Reading {
     /// All of it.
     Bytes(Bytes),
-    /// A file with this many bytes; it can be read to its end even if the content is replaced meanwhile.
-    File { file: Arc<dyn DiskFile>, size: u64 },
+    /// In a file.
+    File(StoredContent),
+}
+
+/// A content file; it can be read to its end even if the content is replaced meanwhile.
+pub(crate) struct StoredContent {
+    pub(crate) file: Arc<dyn DiskFile>,
+    /// Below the data directory.
+    pub(crate) path: String,
+    pub(crate) size: u64,
+    /// What it was when it was stored.
+    pub(crate) hash: ContentHash,
 }
 
 impl Volume {
@@ -101,9 +111,8 @@ impl Volume {
             if request.data_version.is_some_and(|wanted| wanted != version) {
                 return Err(Refusal::new(FsError::VersionGone, format!("the file {fid} is at version {}", version.0)));
             }
-            if let Some(reading) = self.shared.reading(fid, &node)? {
-                let content =
-                    node.content.ok_or_else(|| Refusal::damaged(&format!("the file {fid} has no content")))?;
+            let content = node.content.ok_or_else(|| Refusal::damaged(&format!("the file {fid} has no content")))?;
+            if let Some(reading) = self.shared.reading(fid, &node, content.hash)? {
                 return Ok((FetchReply { object: node.object(fid), hash: content.hash }, reading));
             }
         }
@@ -171,11 +180,14 @@ impl Shared {
     }
 
     /// The content of a file; `None` if it has been replaced meanwhile.
-    fn reading(&self, fid: Fid, node: &Node) -> Result<Option<Reading>, Refusal> {
+    fn reading(&self, fid: Fid, node: &Node, hash: ContentHash) -> Result<Option<Reading>, Refusal> {
         let size = node.status.size;
         match node.content_file(fid) {
             Some(id) => match self.contents.read(id) {
-                Ok(file) => Ok(Some(Reading::File { file, size })),
+                Ok(file) => {
+                    let path = self.contents.path(id);
+                    Ok(Some(Reading::File(StoredContent { file, path, size, hash })))
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.replaced_or_lost(fid, node),
                 Err(error) => Err(refuse_io("open a content", &error)),
             },
