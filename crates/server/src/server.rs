@@ -14,13 +14,16 @@ use tokio::task::JoinSet;
 
 use crate::core::Refusal;
 use crate::service;
-use crate::session::Session;
+use crate::session::{Attachment, Session};
 use crate::store::{Identity, ListedVolume, Storage, list_volumes};
 use crate::volume::Volume;
 use crate::{ServerConfig, ServerError, admin};
 
 /// Calls that are under way at shutdown may take this long to end; what they wait for is at most a few commits.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// How long a connection may be without a volume: a client attaches at once, and its place may be wanted by another.
+const ATTACH_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running file server. Dropping it without [`Server::shutdown`] is like kill -9: nothing is lost that was answered.
 pub struct Server {
@@ -104,8 +107,13 @@ impl Server {
         let session = Arc::new(Session::new());
         let mut stopping = self.stopping.subscribe();
         let mut calls = JoinSet::new();
+        let mut look = tokio::time::interval(ATTACH_WITHIN);
+        look.reset();
         loop {
             tokio::select! {
+                _ = look.tick() => if session.attachment().is_err() {
+                    peer.close(&format!("no volume was attached for {} s", ATTACH_WITHIN.as_secs()));
+                },
                 call = incoming.next() => match call {
                     Some(call) => drop(calls.spawn(self.clone().answer(Arc::clone(&session), call))),
                     None => break,
@@ -118,6 +126,8 @@ impl Server {
             // The bound is for callers that do not take their payload.
             let _ = tokio::time::timeout(DRAIN_MAX, async { while calls.join_next().await.is_some() {} }).await;
             peer.close("the server is shutting down");
+        } else {
+            tell_end(&session, &peer.closed().await);
         }
         session.end();
     }
@@ -171,6 +181,15 @@ impl Server {
 
     async fn answer(self: Arc<Self>, session: Arc<Session>, call: IncomingCall) {
         service::answer(&self, &session, call).await;
+    }
+}
+
+fn tell_end(session: &Session, why: &str) {
+    match session.attachment() {
+        Ok(Attachment { volume, ticket }) => {
+            tracing::info!(volume = %volume.name(), client = %ticket.client, "a connection ended: {why}");
+        }
+        Err(_) => tracing::info!("a connection without a volume ended: {why}"),
     }
 }
 

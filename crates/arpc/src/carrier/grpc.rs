@@ -4,6 +4,7 @@
 
 mod client;
 mod server;
+mod strangers;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -83,14 +84,16 @@ fn frames(stream: Streaming<wire::Frame>) -> impl Stream<Item = Result<wire::Fra
 
 /// The message of a status, and of the innermost error behind it, which is what tells a reader something.
 fn in_words(status: &Status) -> String {
-    let mut innermost = None;
-    let mut error = std::error::Error::source(status);
-    while let Some(source) = error {
-        innermost = Some(source.to_string());
-        error = source.source();
-    }
-    match innermost {
+    match std::error::Error::source(status).map(innermost) {
         Some(cause) if cause != status.message() => format!("{} ({cause})", status.message()),
         Some(_) | None => status.message().to_owned(),
     }
+}
+
+/// The words of the last error in a chain of causes.
+fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
@@ -22,7 +22,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames};
+use super::strangers::Strangers;
+use super::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, innermost};
 use crate::carrier::{Carrier, SINK_FRAMES};
 use crate::engine::Side;
 use crate::wire::Frame;
@@ -114,7 +115,7 @@ enum Socket {
 }
 
 enum Accepted {
-    Tcp(TcpStream),
+    Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),
 }
 
@@ -122,9 +123,9 @@ impl Socket {
     async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream))
+                Ok(Accepted::Tcp(stream, peer))
             }
             Self::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
         }
@@ -133,6 +134,7 @@ impl Socket {
 
 async fn accept_all(socket: Socket, carriers: mpsc::Sender<Carrier>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let strangers = Arc::new(Strangers::default());
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -141,9 +143,14 @@ async fn accept_all(socket: Socket, carriers: mpsc::Sender<Carrier>) {
         };
         let service =
             Attachments { carriers: carriers.clone(), slots: slots.clone(), streams: Arc::new(Streams::default()) };
+        let strangers = Arc::clone(&strangers);
         match accepted {
-            Ok(Accepted::Tcp(stream)) => drop(connections.spawn(serve(stream, service))),
-            Ok(Accepted::Unix(stream)) => drop(connections.spawn(serve(stream, service))),
+            Ok(Accepted::Tcp(stream, peer)) => {
+                drop(connections.spawn(serve(stream, peer.to_string(), service, strangers)));
+            }
+            Ok(Accepted::Unix(stream)) => {
+                drop(connections.spawn(serve(stream, "the UNIX socket".to_owned(), service, strangers)));
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -153,7 +160,7 @@ async fn accept_all(socket: Socket, carriers: mpsc::Sender<Carrier>) {
 }
 
 /// Speaks HTTP/2 on one connection until it ends or is idle.
-async fn serve<T>(stream: T, service: Attachments)
+async fn serve<T>(stream: T, peer: String, service: Attachments, strangers: Arc<Strangers>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -166,11 +173,14 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX);
     let connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)));
-    tokio::select! {
-        ended = connection => if let Err(error) = ended {
-            tracing::debug!(error, "connection ended");
-        },
-        () = streams.idle_for(IDLE_MAX) => tracing::debug!("connection cut: it carries nothing"),
+    let ended = tokio::select! {
+        ended = connection => ended.map_err(|error| innermost(&*error)),
+        () = streams.idle_for(IDLE_MAX) => Err(format!("it attached nothing for {IDLE_MAX:?}")),
+    };
+    match ended {
+        // How a client's connection breaks is told by the session above.
+        Err(why) if !streams.ever() => strangers.tell(&peer, &why),
+        ended => tracing::debug!(peer, ?ended, "connection ended"),
     }
 }
 
@@ -178,10 +188,21 @@ where
 #[derive(Debug, Default)]
 struct Streams {
     count: AtomicUsize,
+    ever: AtomicBool,
     none_left: Notify,
 }
 
 impl Streams {
+    fn add(&self) {
+        self.ever.store(true, Ordering::Release);
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether there has been one.
+    fn ever(&self) -> bool {
+        self.ever.load(Ordering::Acquire)
+    }
+
     /// Waits until there has been none for so long.
     async fn idle_for(&self, time: Duration) {
         loop {
@@ -224,7 +245,7 @@ impl Arpc for Attachments {
     async fn attach(&self, request: Request<Streaming<Frame>>) -> Result<Response<Self::AttachStream>, Status> {
         let full = |_| Status::resource_exhausted("the server has too many connections");
         let slot = self.slots.clone().try_acquire_owned().map_err(full)?;
-        self.streams.count.fetch_add(1, Ordering::AcqRel);
+        self.streams.add();
         let attached = Attached { streams: self.streams.clone(), _slot: slot };
         let received = frames(request.into_inner()).map(move |frame| {
             let _held = &attached;
