@@ -31,11 +31,22 @@ pub enum CacheError {
     #[error(transparent)]
     Index(#[from] KvError),
     /// The modify log failed.
-    #[error("the cache's modify log failed: {0}")]
+    #[error("its modify log cannot be used: {0}{advice}", advice = log_advice(.0))]
     Log(#[from] LogError),
     /// A file of the cache makes no sense.
-    #[error("the cache is damaged: {0}")]
+    #[error("it is damaged: {0}")]
     Damaged(String),
+}
+
+/// What to do about a log that does not open. The files it tells of may exist nowhere else.
+fn log_advice(error: &LogError) -> &'static str {
+    match error {
+        LogError::Damaged { .. } => {
+            ": changes that the server does not have may be in `containers` beside it: keep a copy, and mount with \
+             another, -o cache=DIR"
+        }
+        LogError::Poisoned | LogError::TooLong { .. } | LogError::Gone { .. } | LogError::Io(_) => "",
+    }
 }
 
 const IDENTITY_FILE: &str = "identity";
@@ -65,7 +76,7 @@ impl Cache {
         let cml = Cml::open(&disk)?;
         let kv = match storage.open_kv(KvOpen::Existing) {
             Err(KvError::Damaged(why)) => {
-                tracing::warn!(why, "the index of the cache is damaged; it is made anew, files are fetched again");
+                tracing::warn!("the index of the cache is damaged ({why}); it is made anew, files are fetched again");
                 storage.open_kv(KvOpen::Fresh)?
             }
             other => other?,

@@ -14,7 +14,7 @@ use mafs_arpc::{BootClock, blocking};
 use mafs_proto::{FsError, VolumeName};
 use tokio::time::{Instant, timeout};
 
-use crate::cache::{CacheStorage, StorageError};
+use crate::cache::{CacheError, CacheStorage, StorageError};
 use crate::control::{Client, Server};
 use crate::file_name;
 use crate::fuse::{Access, FuseError, Session, SessionOptions, check_available};
@@ -56,13 +56,21 @@ pub enum DaemonError {
     /// The cache's directory cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The server or the cache cannot be used.
+    /// What is in the cache cannot be used.
+    #[error("the cache {}: {error}", path.display())]
+    Cache {
+        /// Its directory.
+        path: PathBuf,
+        /// Why not.
+        error: CacheError,
+    },
+    /// The server cannot be used.
     #[error("{target}: {error}")]
     Start {
         /// What was to be mounted.
         target: String,
         /// Why not.
-        error: StartError,
+        error: RemoteError,
     },
     /// Commands could not reach the daemon.
     #[error("cannot offer the control socket: {0}")]
@@ -238,7 +246,8 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
                 tracing::warn!(%error, "cannot mount yet");
                 tokio::time::sleep(RETRY_REST).await;
             }
-            Err(error) => return Err(DaemonError::Start { target: mount.source(), error }),
+            Err(StartError::Cache(error)) => return Err(DaemonError::Cache { path: directory, error }),
+            Err(StartError::Remote(error)) => return Err(DaemonError::Start { target: mount.source(), error }),
         }
     }
 }

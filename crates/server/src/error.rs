@@ -62,7 +62,7 @@ pub enum ServerError {
         why: String,
     },
     /// A volume's journal or index cannot be opened.
-    #[error("the volume {name} cannot be opened: {source}{}", volume_advice(source))]
+    #[error("the volume {name} cannot be opened: {}{}", volume_trouble(name, source), volume_advice(source))]
     Volume {
         /// The volume.
         name: VolumeName,
@@ -124,6 +124,16 @@ fn io_advice(error: &io::Error) -> &'static str {
         io::ErrorKind::AddrNotAvailable => ": choose an address of this machine",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ": free some space",
         _ => "",
+    }
+}
+
+/// What is wrong with a volume, by the names of its files below the data directory.
+fn volume_trouble(name: &VolumeName, error: &LoggedIndexError) -> String {
+    match error {
+        LoggedIndexError::Damaged { segment, offset, why } => {
+            format!("its journal is damaged in volumes/{name}/journal/{segment} at byte {offset} ({why})")
+        }
+        other => other.to_string(),
     }
 }
 

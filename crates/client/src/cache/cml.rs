@@ -105,11 +105,14 @@ impl Inner {
     fn open(disk: &Arc<dyn Disk>) -> Result<Self, CacheError> {
         let config = LogConfig { segment_bytes: SEGMENT_BYTES };
         let (log, recovery) = AppendLog::open(Arc::clone(disk), "cml", config)?;
+        if let Some(torn) = &recovery.torn {
+            tracing::warn!("the modify log of the cache: {torn}");
+        }
         let mut state = LogState::default();
         for record in log.read(recovery.first) {
             let (lsn, bytes) = record?;
-            let entry =
-                decode(bytes.into()).map_err(|why| CacheError::Damaged(format!("modify log, record {lsn}: {why}")))?;
+            let entry = decode(bytes.into())
+                .map_err(|why| CacheError::Damaged(format!("record {lsn} of its modify log: {why}")))?;
             state.apply(entry);
         }
         Ok(Self { log, state, unsynced: true })
