@@ -25,6 +25,18 @@ pub(crate) struct CheckedKv {
 }
 
 impl CheckedKv {
+    /// Begins an index that has just been made: an empty one without a check sum has lost everything.
+    ///
+    /// # Errors
+    /// What writing it gives.
+    pub(crate) fn begin(kv: Arc<dyn Kv>) -> Result<Self, KvError> {
+        let mut batch = Batch::default();
+        batch.put(SUM, 0_u128.to_le_bytes());
+        kv.apply(&batch)?;
+        kv.sync()?;
+        Ok(Self { kv, sum: Mutex::new(0) })
+    }
+
     /// Reads all of an index and compares it with its check sum.
     ///
     /// # Errors
@@ -33,7 +45,6 @@ impl CheckedKv {
         let stored = kv.get(SUM)?;
         let (pairs, sum) = sum_of_all(&*kv)?;
         let expected = match stored.as_deref().map(<[u8; 16]>::try_from) {
-            None if pairs == 0 => 0,
             None => return Err(KvError::Damaged(format!("it has {pairs} keys and no check sum"))),
             Some(Ok(bytes)) => u128::from_le_bytes(bytes),
             Some(Err(_)) => return Err(KvError::Damaged("its check sum makes no sense".to_owned())),
@@ -126,6 +137,10 @@ mod tests {
         kv.apply(&batch).unwrap();
     }
 
+    fn begun(memory: &MemoryKv) -> CheckedKv {
+        CheckedKv::begin(Arc::new(memory.clone())).unwrap()
+    }
+
     fn opened(memory: &MemoryKv) -> Result<CheckedKv, KvError> {
         CheckedKv::open(Arc::new(memory.clone()))
     }
@@ -133,7 +148,7 @@ mod tests {
     #[test]
     fn what_was_written_is_found_whole() {
         let memory = MemoryKv::new();
-        let kv = opened(&memory).unwrap();
+        let kv = begun(&memory);
         put(&kv, "a", "1");
         put(&kv, "a", "2");
         let mut batch = Batch::default();
@@ -154,10 +169,15 @@ mod tests {
     }
 
     #[test]
+    fn an_index_that_has_lost_everything_is_damaged() {
+        assert!(matches!(opened(&MemoryKv::new()), Err(KvError::Damaged(_))));
+    }
+
+    #[test]
     fn a_pair_that_is_missing_changed_or_added_is_damage() {
         for (key, value) in [("a", None), ("a", Some("2")), ("b", Some("1")), ("\0sum", None), ("\0sum", Some("x"))] {
             let memory = MemoryKv::new();
-            put(&opened(&memory).unwrap(), "a", "1");
+            put(&begun(&memory), "a", "1");
             let mut damage = Batch::default();
             damage.changes.push((key.into(), value.map(Into::into)));
             memory.apply(&damage).unwrap();

@@ -29,7 +29,9 @@ pub fn sled_opener(path: PathBuf) -> OpenKv {
         if how == KvOpen::Fresh {
             set_aside(&path)?;
         }
-        Ok(Arc::new(CheckedKv::open(Arc::new(SledKv::open(&path)?))?))
+        let is_new = !path.try_exists()?;
+        let kv = Arc::new(SledKv::open(&path)?);
+        Ok(Arc::new(if is_new { CheckedKv::begin(kv)? } else { CheckedKv::open(kv)? }))
     })
 }
 
