@@ -8,11 +8,16 @@ use mafs_proto::{
 use super::records::{ClientState, VolumeState};
 use super::{Node, Overlay, Refusal, fids, replies, tables};
 
+/// How many lives of a client a volume may have lost, at one for each mount; beyond, a claim makes no sense.
+const LOST_LIVES_MAX: u64 = 1 << 20;
+
 /// What an attach gives a client, durable once its batch is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Granted {
     pub(crate) incarnation: Incarnation,
     pub(crate) fids: FidRange,
+    /// Whether the client had a later life than this volume knows of: its journal was cut or an older copy restored.
+    pub(crate) was_forgotten: bool,
 }
 
 /// Registers a client and grants it a new life and new fids.
@@ -29,6 +34,12 @@ pub(crate) fn attach(
         replies: 0,
         name: String::new(),
     });
+    // A life is never granted twice, whatever the volume has lost: records would be taken for others of the same name.
+    let lost = state.incarnation.0.saturating_add(1)..=state.incarnation.0.saturating_add(LOST_LIVES_MAX);
+    let forgotten = confirmed_below.filter(|below| below.client == client && lost.contains(&below.incarnation.0));
+    if let Some(below) = forgotten {
+        state.incarnation = below.incarnation;
+    }
     replies::confirm(&mut transaction, client, &mut state, confirmed_below)?;
     let last = state.incarnation.0;
     let next = last.checked_add(1).ok_or_else(|| Refusal::new(FsError::NoSpace, "the client has no lives left"))?;
@@ -36,7 +47,8 @@ pub(crate) fn attach(
     name.clone_into(&mut state.name);
     transaction.put_client(client, &state);
     let fids = fids::grant(&mut transaction, client)?;
-    Ok((transaction.finish(), Granted { incarnation: state.incarnation, fids }))
+    let granted = Granted { incarnation: state.incarnation, fids, was_forgotten: forgotten.is_some() };
+    Ok((transaction.finish(), granted))
 }
 
 /// Grants more fids.

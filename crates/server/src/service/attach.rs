@@ -24,6 +24,13 @@ pub(super) async fn attach(
     let volume = Arc::clone(server.volume(&request.volume)?);
     let ticket = Ticket { client: request.client, generation: server.next_generation() };
     let granted = volume.attach(ticket, request.client_name.clone(), request.confirmed_below).await?;
+    if granted.was_forgotten {
+        tracing::warn!(
+            volume = %volume.name(), client = %request.client, name = request.client_name,
+            "a client knows of changes that this volume has lost: the end of its journal was damaged, or an older copy \
+             restored"
+        );
+    }
     session.attach(Attachment { volume: Arc::clone(&volume), ticket })?;
     let (root, change) = blocking(|| volume.root())?;
     tracing::info!(

@@ -132,11 +132,23 @@ fn a_record_awaits_those_it_depends_on() {
 }
 
 #[test]
-fn a_confirmation_beyond_what_was_granted_is_refused() {
+fn invariant_2_a_life_that_the_volume_has_lost_is_not_granted_again() {
     let world = World::new();
-    let beyond = StoreId { client: CLIENT, incarnation: Incarnation(world.incarnation.0 + 1), seq: 1 };
-    let refused = clients::attach(&world.overlay(), CLIENT, "laptop", Some(beyond));
-    assert_eq!(refused.unwrap_err().error, FsError::Malformed);
+    let lost = StoreId { client: CLIENT, incarnation: Incarnation(world.incarnation.0 + 3), seq: 1 };
+    let (_, granted) = clients::attach(&world.overlay(), CLIENT, "laptop", Some(lost)).unwrap();
+    assert!(granted.was_forgotten);
+    assert_eq!(granted.incarnation.0, lost.incarnation.0 + 1);
+}
+
+#[test]
+fn a_confirmation_that_makes_no_sense_is_refused() {
+    let world = World::new();
+    let others = StoreId { client: ClientId([9; 16]), incarnation: world.incarnation, seq: 1 };
+    let beyond = StoreId { client: CLIENT, incarnation: Incarnation(u64::MAX), seq: 1 };
+    for claim in [others, beyond] {
+        let refused = clients::attach(&world.overlay(), CLIENT, "laptop", Some(claim));
+        assert_eq!(refused.unwrap_err().error, FsError::Malformed);
+    }
 }
 
 #[test]
