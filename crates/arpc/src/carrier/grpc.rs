@@ -68,7 +68,7 @@ pub enum ConnectError {
         address: String,
     },
     /// Somebody answers, but does not speak this protocol.
-    #[error("{address} answers, but not as a mafs server: {why}")]
+    #[error("{address} answers, but not as a mafs server ({why}): is the port right?")]
     NotMafs {
         /// Where.
         address: String,
