@@ -282,22 +282,25 @@ async fn a_content_that_the_disk_has_changed_is_not_served_as_the_version() {
     let server = serve(dir.path());
     let mut alice = Client::attached(&server, ALICE).await;
     let root = alice.root();
-    for bytes in [20_000, 1_000_000] {
+    for (bytes, sent) in [(20_000, false), (1_000_000, false), (6_000_000, true)] {
         let file = alice.create(root, &format!("f{bytes}")).await;
         alice.store(file, 1, noise(1, bytes)).await.unwrap();
         let content = files(&dir.path().join("volumes/home/content")).pop().unwrap();
         let mut stored = fs::read(&content).unwrap();
-        stored[bytes - 1] ^= 1;
+        stored[bytes / 2] ^= 1;
         fs::write(&content, stored).unwrap();
         let request = FetchRequest { fid: file, data_version: None, offset: 0 };
         let method = FetchRequest::METHOD.number();
         let (_, mut payload) = alice.raw(method, request.encode(), Payload::None, Class::Fetch).await.unwrap();
+        let mut received = 0;
         let error = loop {
             match payload.read().await {
-                Ok(piece) => assert!(piece.is_some(), "the payload must not end well"),
+                Ok(piece) => received += piece.expect("the payload must not end well").len(),
                 Err(error) => break error.to_string(),
             }
         };
+        assert_eq!(received > 0, sent, "{bytes} bytes");
+        assert!(received < bytes);
         assert!(error.contains("the server cannot read the content: it is not what was stored"), "{error}");
         fs::remove_file(content).unwrap();
     }

@@ -21,6 +21,9 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Spooled at a time: handing over to another thread costs as much as copying some 100 KB.
 const SPOOL_BYTES: usize = 512 * 1024;
 
+/// Contents up to this size are checked before they are sent: some 3 ms at most. Larger ones would keep a reader waiting.
+const CHECK_FIRST_BYTES_MAX: u64 = 4 << 20;
+
 /// What came with a record.
 pub(super) enum Received {
     /// The record has been applied before; this was the reply, and its payload is not wanted again.
@@ -122,8 +125,9 @@ fn wrong_size(size: u64) -> Refusal {
     Refusal::new(FsError::Malformed, format!("the content does not have the {size} bytes that its record says"))
 }
 
-/// Sends a part of a content file as payload. A whole one is hashed on the way, and its last piece goes only if the hash
-/// is that of the store: what the disk has changed since must not pass for the version.
+/// Sends a part of a content file as payload. What the disk has changed since the store must not pass for the version: a
+/// small content is hashed before its first byte goes, a large one on the way, and then its last piece goes only if the
+/// hash is right.
 pub(super) struct ContentReader {
     stored: StoredContent,
     segments: FileSegments,
@@ -145,6 +149,11 @@ impl ContentReader {
 
     /// Sends; ends early when nobody wants the rest.
     pub(super) async fn run(mut self) {
+        if self.stored.size <= CHECK_FIRST_BYTES_MAX
+            && let Err(error) = blocking(|| self.check_first())
+        {
+            return self.give_up(&error);
+        }
         loop {
             match blocking(|| self.next_piece()) {
                 Ok(Some(piece)) => {
@@ -153,23 +162,42 @@ impl ContentReader {
                     }
                 }
                 Ok(None) => return self.writer.finish(),
-                Err(error) => {
-                    let path = &self.stored.path;
-                    tracing::error!("the content file {path} cannot be read: {error}: restore it from a backup");
-                    return self.writer.abort(format!("the server cannot read the content: {error}"));
-                }
+                Err(error) => return self.give_up(&error),
             }
+        }
+    }
+
+    fn give_up(self, error: &io::Error) {
+        let path = &self.stored.path;
+        tracing::error!("the content file {path} cannot be read: {error}: restore it from a backup");
+        self.writer.abort(format!("the server cannot read the content: {error}"));
+    }
+
+    /// Hashes all of the content.
+    fn check_first(&mut self) -> io::Result<()> {
+        let (mut segments, mut check) = (FileSegments::new(0..self.stored.size), Check::new(self.stored.size));
+        while let Some(piece) = segments.next_piece(&*self.stored.file, PIECE_BYTES)? {
+            self.judge(check.take(piece.into()))?;
+        }
+        self.check = None;
+        Ok(())
+    }
+
+    /// Compares the hash, if it is there already.
+    fn judge(&self, hash: Option<ContentHash>) -> io::Result<()> {
+        match hash {
+            Some(hash) if hash != self.stored.hash => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "it is not what was stored"))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
     fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
         let Some(piece) = self.segments.next_piece(&*self.stored.file, PIECE_BYTES)? else { return Ok(None) };
         let piece = Bytes::from(piece);
-        if let Some(check) = &mut self.check
-            && check.take(piece.clone()).is_some_and(|hash| hash != self.stored.hash)
-        {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not what was stored"));
-        }
+        let hash = self.check.as_mut().and_then(|check| check.take(piece.clone()));
+        self.judge(hash)?;
         Ok(Some(piece))
     }
 }
