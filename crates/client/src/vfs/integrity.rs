@@ -1,5 +1,5 @@
-//! Integrity: what has arrived is hashed before it counts as the version, and what lies in the cache since an earlier run
-//! once before it is used again.
+//! Integrity: what has arrived is hashed before it counts as the version, and what lies in the cache since an earlier
+//! run once before it is used again.
 //!
 //! The server computes the hash when a content arrives, so what is checked is the whole way: the server's disk, the
 //! wire, this disk. A seal (`cache::containers`) only shows that nobody has written to a container.

@@ -21,7 +21,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Spooled at a time: handing over to another thread costs as much as copying some 100 KB.
 const SPOOL_BYTES: usize = 512 * 1024;
 
-/// Contents up to this size are checked before they are sent: some 3 ms at most. Larger ones would keep a reader waiting.
+/// Contents up to this size are checked before they are sent: some 3 ms at most. Larger ones would keep a reader
+/// waiting.
 const CHECK_FIRST_BYTES_MAX: u64 = 4 << 20;
 
 /// What came with a record.
@@ -125,9 +126,9 @@ fn wrong_size(size: u64) -> Refusal {
     Refusal::new(FsError::Malformed, format!("the content does not have the {size} bytes that its record says"))
 }
 
-/// Sends a part of a content file as payload. What the disk has changed since the store must not pass for the version: a
-/// small content is hashed before its first byte goes, a large one on the way, and then its last piece goes only if the
-/// hash is right.
+/// Sends a part of a content file as payload. What the disk has changed since the store must not pass for the version:
+/// a small content is hashed before its first byte goes, a large one on the way, and then its last piece goes only if
+/// the hash is right.
 pub(super) struct ContentReader {
     stored: StoredContent,
     segments: FileSegments,
