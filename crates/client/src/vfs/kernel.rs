@@ -29,8 +29,9 @@ pub(crate) struct Kernel {
 struct KnownInode {
     lookups: u64,
     pages: Option<DataVersion>,
-    /// What it was, once nobody else knows it any more.
-    removed: Option<Object>,
+    /// What it was, once nobody else knows it any more. Boxed, because few are removed and the kernel may know very
+    /// many.
+    removed: Option<Box<Object>>,
 }
 
 impl Kernel {
@@ -64,13 +65,13 @@ impl Kernel {
     /// ask what it is until the kernel forgets it.
     pub(super) fn note_removed(&self, object: &Object) {
         if let Some(inode) = self.lock().get_mut(&object.fid.vnode) {
-            inode.removed = Some(object.clone());
+            inode.removed = Some(Box::new(object.clone()));
         }
     }
 
     /// An object without a name, as it was when it lost the last one.
     pub(super) fn removed(&self, vnode: VnodeId) -> Option<Object> {
-        self.lock().get(&vnode)?.removed.clone()
+        self.lock().get(&vnode)?.removed.as_deref().cloned()
     }
 
     /// A file is opened in this version. Returns whether the pages the kernel has are of it.
