@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use lru::LruCache;
-use mafs_arpc::PayloadReader;
+use mafs_arpc::{PayloadReader, blocking};
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
 use mafs_proto::{Class, Fid, FsError, Kind, Name, Object, VnodeId, Wire};
 use tokio::time::timeout;
@@ -209,27 +209,30 @@ impl Inner {
 
     /// Reads all pages of one version of a directory into the index.
     async fn fetch_pages(&self, fid: Fid) -> Result<(), Error> {
-        let mut after = None;
-        let mut version = None;
-        loop {
-            let first = after.is_none();
-            let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
-            let answer = self.remote.call(&request, Class::Fetch).await?;
-            let bytes = self.collect(answer.payload).await?;
-            let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
-            let page_version = page.directory.status.data_version;
-            if *version.get_or_insert(page_version) != page_version {
-                return Ok(());
-            }
-            self.cache.index.install_page(&page.directory, &page.entries, first, page.end)?;
+        let mut page = self.fetch_page(fid, None).await?;
+        let version = page.directory.status.data_version;
+        let mut first = true;
+        while page.directory.status.data_version == version {
+            let take_in = || self.cache.index.install_page(&page.directory, &page.entries, first, page.end);
             if page.end {
-                return Ok(());
+                return Ok(take_in()?);
             }
-            after = page.entries.last().map(|entry| entry.name.clone());
-            if after.is_none() {
-                return Err(Error::Refused(FsError::Malformed));
-            }
+            let last = page.entries.last().map(|entry| entry.name.clone());
+            let after = last.ok_or(Error::Refused(FsError::Malformed))?;
+            // The server reads the next page while this one is taken in.
+            let (next, taken_in) = tokio::join!(self.fetch_page(fid, Some(after)), async { blocking(take_in) });
+            taken_in?;
+            page = next?;
+            first = false;
         }
+        Ok(())
+    }
+
+    async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<ReadDirPage, Error> {
+        let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
+        let answer = self.remote.call(&request, Class::Fetch).await?;
+        let bytes = self.collect(answer.payload).await?;
+        Ok(ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?)
     }
 
     async fn collect(&self, mut payload: PayloadReader) -> Result<Bytes, Error> {
