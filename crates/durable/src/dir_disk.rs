@@ -118,6 +118,11 @@ impl Disk for DirDisk {
         sync_directory(&self.checked(path)?)
     }
 
+    fn sync_all(&self) -> io::Result<()> {
+        let root = File::open(&self.root).map_err(|error| naming(&self.root, error))?;
+        Ok(rustix::fs::syncfs(root)?)
+    }
+
     fn space(&self) -> io::Result<SpaceInfo> {
         let stat = rustix::fs::statvfs(&self.root)?;
         Ok(SpaceInfo {

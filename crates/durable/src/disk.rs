@@ -75,6 +75,10 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes the names of a directory durable.
     fn sync_dir(&self, path: &DiskPath) -> io::Result<()>;
 
+    /// Makes everything durable that was done before, by whomever. For many files at once: each sync of one is a flush
+    /// of the disk.
+    fn sync_all(&self) -> io::Result<()>;
+
     /// How much room there is.
     fn space(&self) -> io::Result<SpaceInfo>;
 }

@@ -75,7 +75,7 @@ impl MemoryDisk {
         self.world().cut.is_some()
     }
 
-    /// How often a file or directory was synced.
+    /// How often a file, a directory or all was synced.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.world().syncs
@@ -174,6 +174,14 @@ impl Disk for MemoryDisk {
         let mut world = self.world();
         let durable = world.sync()?;
         world.tree.sync_dir(path, durable)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let mut world = self.world();
+        if world.sync()? {
+            world.tree.sync_all();
+        }
+        Ok(())
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {

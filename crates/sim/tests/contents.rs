@@ -58,6 +58,29 @@ fn a_restarted_client_reads_what_it_had_cached_without_fetching() {
 }
 
 #[test]
+fn many_contents_are_made_durable_at_once_when_the_client_ends() {
+    const FILES: usize = 100;
+    let name = |number: usize| -> &'static str { format!("file-{number}").leak() };
+    simulate(async {
+        let mut world = world(50).await;
+        for number in 0..FILES {
+            write_and_close(world.client(), name(number), vec![7; 10_000]).await;
+        }
+        let syncs = world.client_disk().syncs();
+        world.stop_client().await;
+        let syncs = world.client_disk().syncs() - syncs;
+        assert!(syncs < FILES as u64 / 4, "{syncs} syncs for {FILES} contents");
+        world.crash_client(Crash::Power);
+        world.start_client().await.expect("the client starts");
+        let calls = world.client().status().calls;
+        for number in 0..FILES {
+            assert_eq!(content(world.client(), name(number)).await, vec![7; 10_000]);
+        }
+        assert_eq!(world.client().status().calls, calls, "contents were lost with the power");
+    });
+}
+
+#[test]
 fn a_cached_content_that_the_disk_has_damaged_is_found_and_fetched_again() {
     simulate(async {
         let mut world = world(50).await;

@@ -49,6 +49,7 @@ fn both_disks_answer_alike() {
         assert_eq!(disk.open("d/e/f").err().unwrap().kind(), io::ErrorKind::NotFound);
         assert_eq!(disk.list("nowhere").unwrap_err().kind(), io::ErrorKind::NotFound);
         disk.sync_dir("d").unwrap();
+        disk.sync_all().unwrap();
         disk.remove("d/g").unwrap();
         assert_eq!(file.len().unwrap(), 4, "an open handle keeps its bytes");
         disk.remove_dir_all("d").unwrap();
@@ -67,6 +68,19 @@ fn a_crash_keeps_what_was_synced_and_a_kill_keeps_all() {
     assert_eq!(read(&after, "b"), None, "its name was not synced");
     assert_eq!(read(&disk.kill(), "a").unwrap(), b"two and more");
     assert_eq!(read(&disk.kill(), "b").unwrap(), b"new");
+}
+
+#[test]
+fn a_sync_of_all_keeps_every_file_and_name() {
+    let disk = with_durable_file();
+    disk.create_dir_all("d").unwrap();
+    write(&disk, "d/b", b"new");
+    disk.rename("a", "d/c").unwrap();
+    disk.open("d/c").unwrap().write_all_at(b"two", 0).unwrap();
+    disk.sync_all().unwrap();
+    let after = disk.crash();
+    assert_eq!(after.list("").unwrap(), ["d"]);
+    assert_eq!([read(&after, "d/b"), read(&after, "d/c")], [Some(b"new".to_vec()), Some(b"two".to_vec())]);
 }
 
 #[test]

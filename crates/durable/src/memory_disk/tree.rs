@@ -159,6 +159,15 @@ impl Tree {
         Ok(())
     }
 
+    pub(super) fn sync_all(&mut self) {
+        for node in self.nodes.values_mut() {
+            match node {
+                Node::File(file) => file.sync(),
+                Node::Dir(dir) => dir.durable = dir.names.clone(),
+            }
+        }
+    }
+
     pub(super) fn write(&mut self, ino: Ino, bytes: &[u8], offset: u64) -> io::Result<()> {
         let offset = usize::try_from(offset).map_err(io::Error::other)?;
         self.change(ino, Change::Write { offset, bytes: bytes.to_vec() })
