@@ -91,8 +91,16 @@ impl Command {
     }
 }
 
+/// What every daemon does before anything else.
+pub(crate) fn begin_daemon(default_level: &str) {
+    start_log(default_level);
+    if let Err(error) = mafs_durable::limit_arenas() {
+        tracing::warn!(%error, "takes more memory than it needs");
+    }
+}
+
 /// Writes what happens to stderr; `MAFS_LOG` chooses what, in the syntax of tracing's `EnvFilter`.
-pub(crate) fn start_log(default_level: &str) {
+fn start_log(default_level: &str) {
     use std::io::IsTerminal;
     let filter = EnvFilter::try_from_env("MAFS_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

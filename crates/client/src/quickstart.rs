@@ -22,7 +22,7 @@ use mafs_proto::VolumeName;
 use mafs_server::{DirStorage, Server, ServerConfig, ServerError};
 use tokio::sync::Notify;
 
-use crate::cli::{Exit, Failure, Stop, daemon_runtime, one_line, start_log};
+use crate::cli::{Exit, Failure, Stop, begin_daemon, daemon_runtime, one_line};
 
 /// The volume that every server has from the start.
 const VOLUME: &str = "home";
@@ -36,7 +36,7 @@ const LOOKS_PER_LINE: u32 = 20;
 
 /// Serves and mounts until TERM or INT, or until somebody unmounts.
 pub(crate) fn run(directory: &Path) -> Result<Exit, Failure> {
-    start_log("warn");
+    begin_daemon("warn");
     daemon_runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
         check_available().map_err(failed)?;

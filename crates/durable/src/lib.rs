@@ -6,6 +6,7 @@
 //!
 //! Calls block. Shells run them through `mafs_arpc::blocking`, so that nothing here knows of an executor.
 
+mod arenas;
 mod atomic;
 mod checked_kv;
 mod dir_disk;
@@ -23,6 +24,7 @@ mod seeded;
 mod segments;
 mod sled_kv;
 
+pub use arenas::limit_arenas;
 pub use atomic::write_file_atomically;
 pub use dir_disk::DirDisk;
 pub use disk::{Disk, DiskFile, DiskPath, SpaceInfo};

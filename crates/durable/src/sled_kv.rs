@@ -24,9 +24,9 @@ use writer::{Work, Writer};
 
 use crate::{Batch, Kv, KvError, Pair};
 
-/// What sled may keep of its pages in memory. Small: the kernel's page cache stands behind it, and a daemon has 150 MB
-/// in all.
-const CACHE_BYTES: u64 = 24 << 20;
+/// What sled may keep of its pages in memory, as they are on disk; in memory they take some 2.5 times that. Small: the
+/// kernel's page cache stands behind it, and a daemon has 150 MB in all.
+const CACHE_BYTES: u64 = 8 << 20;
 
 /// How often, and how far apart, opening is tried while somebody else has the index: a database that this process just
 /// dropped is let go by sled's threads a little later.

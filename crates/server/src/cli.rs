@@ -129,6 +129,9 @@ impl Cli {
                 Ok(ExitCode::SUCCESS)
             }
             Command::Run(args) => {
+                if let Err(error) = mafs_durable::limit_arenas() {
+                    tracing::warn!(%error, "takes more memory than it needs");
+                }
                 let storage = args.data.dir()?;
                 run::run(&storage, &args.listen, args.insecure)?;
                 Ok(ExitCode::SUCCESS)

@@ -8,7 +8,7 @@ use mafs_client::remote::grpc_connector;
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::background::{self, Readiness};
-use super::{Exit, Failure, Stop, daemon_runtime, start_log};
+use super::{Exit, Failure, Stop, begin_daemon, daemon_runtime};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct MountArgs {
@@ -51,7 +51,7 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
     if !args.foreground && !args.report_readiness {
         return background::launch(&args.dir, &runtime_dir);
     }
-    start_log("info");
+    begin_daemon("info");
     let readiness = if args.report_readiness { Readiness::report() } else { Readiness::silent() };
     let mount = Mount {
         server: target.address.to_string(),
