@@ -163,16 +163,15 @@ impl World {
     /// # Errors
     /// If the disk refuses.
     pub fn damage_cached_contents(&mut self) -> io::Result<()> {
-        for shard in self.client_disk.list("containers")? {
-            for name in self.client_disk.list(&format!("containers/{shard}"))? {
-                let container = self.client_disk.open(&format!("containers/{shard}/{name}"))?;
-                let (modified, mut byte) = (container.modified()?, [0]);
-                container.read_at(&mut byte, 0)?;
-                container.write_all_at(&[byte[0] ^ 1], 0)?;
-                container.set_modified(modified)?;
-            }
-        }
-        Ok(())
+        damage_files(&self.client_disk, "containers")
+    }
+
+    /// Flips a bit in each content file of the server.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn damage_stored_contents(&self) -> io::Result<()> {
+        damage_files(self.server_storage.memory_disk(), "volumes/home/content")
     }
 
     /// Starts the client on what is on its disk.
@@ -243,4 +242,18 @@ impl World {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Flips a bit in the middle of each file in the directories of `dir`.
+fn damage_files(disk: &MemoryDisk, dir: &str) -> io::Result<()> {
+    for shard in disk.list(dir)? {
+        for name in disk.list(&format!("{dir}/{shard}"))? {
+            let file = disk.open(&format!("{dir}/{shard}/{name}"))?;
+            let (modified, middle, mut byte) = (file.modified()?, file.len()? / 2, [0]);
+            file.read_at(&mut byte, middle)?;
+            file.write_all_at(&[byte[0] ^ 1], middle)?;
+            file.set_modified(modified)?;
+        }
+    }
+    Ok(())
 }

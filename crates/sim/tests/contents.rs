@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
 use mafs_proto::{Mode, Timestamp, VnodeId};
 use mafs_sim::Crash;
-use support::{CALLER, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
+use support::{CALLER, READ, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
 #[test]
 fn a_file_is_readable_while_the_rest_of_it_arrives() {
@@ -93,6 +93,30 @@ fn a_cached_content_that_the_disk_has_damaged_is_found_and_fetched_again() {
         let calls = world.client().status().calls;
         assert!(content(world.client(), "file").await == content_before);
         assert_eq!(world.client().status().calls, calls, "it was fetched more than once");
+    });
+}
+
+#[test]
+fn a_content_that_the_servers_disk_has_damaged_never_passes_for_the_version() {
+    simulate(async {
+        let mut world = world(50).await;
+        let stored: Vec<u8> = (0..8_000_000u32).map(|at| at.to_le_bytes()[1]).collect();
+        write_and_close(world.client(), "large", stored.clone()).await;
+        write_and_close(world.client(), "small", stored[..100_000].to_vec()).await;
+        world.damage_stored_contents().expect("damage");
+        with_empty_cache(&mut world).await;
+        let vfs = world.client();
+        let small = vfs.lookup(VnodeId::ROOT, Bytes::from("small")).await.expect("a name").fid.vnode;
+        let opened = vfs.open(small, READ, CALLER).await;
+        assert!(matches!(opened, Err(Error::Damaged(_))), "not a byte of it arrives");
+        let large = open_by_name(vfs, "large").await;
+        // A fetch that moves is not from the start, so the server cannot check it.
+        let far = vfs.read(large, 7_999_000, 1000).await.expect("the end");
+        assert_eq!(far, stored[7_999_000..]);
+        while vfs.status().fetching_files > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(matches!(vfs.read(large, 0, 8_000_000).await, Err(Error::Damaged(_))), "what arrived is the version");
     });
 }
 

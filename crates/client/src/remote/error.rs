@@ -27,6 +27,9 @@ impl RemoteError {
     }
 
     pub(crate) fn malformed(why: &Malformed) -> Self {
-        Self::refused(FsError::Malformed, &why.to_string())
+        Self::refused(
+            FsError::Malformed,
+            &format!("the server's answer makes no sense ({why}): is it of another version?"),
+        )
     }
 }
