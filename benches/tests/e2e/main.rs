@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a step that fails is a test that fails")]
 
 mod cli;
+mod directories;
 mod docs;
 mod fsx;
 mod full_disk;
