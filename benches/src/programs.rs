@@ -53,8 +53,8 @@ fn build() -> io::Result<Programs> {
     let directory = this.ancestors().nth(2).ok_or_else(|| io::Error::other("not run by cargo"))?.to_path_buf();
     let target = directory.parent().ok_or_else(|| io::Error::other("not run by cargo"))?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--offline", "--workspace", "--bins"]).env("CARGO_TARGET_DIR", target);
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.args(["build", "--quiet", "--offline", "--workspace", "--bins", "--manifest-path"]);
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).env("CARGO_TARGET_DIR", target);
     if directory.ends_with("release") {
         command.arg("--release");
     }

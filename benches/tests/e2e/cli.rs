@@ -28,7 +28,7 @@ const MOUNT_USAGE: i32 = 1;
 const MOUNT_FAILED: i32 = 32;
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn commands_without_a_daemon_say_so() {
     let world = World::new().unwrap();
     for (command, code) in [("status", NO_DAEMON), ("sync", NO_DAEMON), ("umount", MOUNT_FAILED)] {
@@ -38,7 +38,7 @@ fn commands_without_a_daemon_say_so() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_mount_that_cannot_reach_its_server_says_why() {
     let mut world = World::new().unwrap();
     let mount = |target: &str| {
@@ -70,7 +70,7 @@ fn a_mount_that_cannot_reach_its_server_says_why() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_volume_has_one_client_at_a_time_and_a_directory_one_mount() {
     let mut world = World::new().unwrap();
     let added = finish(world.server_command().args(["volume", "add", "work", "--data"]).arg(world.store()), LIMIT);
@@ -97,7 +97,7 @@ fn a_volume_has_one_client_at_a_time_and_a_directory_one_mount() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_mount_in_use_is_not_taken_away() {
     let mut world = World::start().unwrap();
     let mut user = Command::new("sleep");
@@ -110,7 +110,7 @@ fn a_mount_in_use_is_not_taken_away() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn umount_names_what_the_server_does_not_have() {
     let mut world = World::new().unwrap();
     world.start_server().unwrap();
@@ -140,7 +140,7 @@ fn umount_names_what_the_server_does_not_have() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_volume_can_be_mounted_again_as_soon_as_it_is_unmounted() {
     let mut world = World::new().unwrap();
     world.start_server().unwrap();
@@ -158,7 +158,7 @@ fn a_volume_can_be_mounted_again_as_soon_as_it_is_unmounted() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn status_names_a_mount_whose_client_has_died() {
     let mut world = World::start().unwrap();
     world.kill_client().unwrap();
@@ -174,7 +174,7 @@ fn status_names_a_mount_whose_client_has_died() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn sync_without_time_says_what_is_unsent_or_nothing() {
     let mut world = World::start().unwrap();
     fs::write(world.mount().join("f"), "sent").unwrap();
@@ -190,7 +190,7 @@ fn sync_without_time_says_what_is_unsent_or_nothing() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_mount_goes_to_the_background_and_answers_in_words_and_json() {
     let mut world = World::new().unwrap();
     world.start_server().unwrap();
@@ -211,7 +211,7 @@ fn a_mount_goes_to_the_background_and_answers_in_words_and_json() {
 }
 
 #[test]
-#[ignore = "needs: root"]
+#[ignore = "needs: the programs"]
 fn the_server_guards_its_data_and_its_wire() {
     let world = World::new().unwrap();
     let store = world.local().join("store");
@@ -230,7 +230,7 @@ fn the_server_guards_its_data_and_its_wire() {
 }
 
 #[test]
-#[ignore = "needs: root"]
+#[ignore = "needs: the programs"]
 fn help_lists_what_works_and_nothing_else() {
     let world = World::new().unwrap();
     for (mut command, wanted) in [

@@ -16,7 +16,7 @@ const MANUAL: &str = include_str!("../../../docs/operations.md");
 const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn operations_md_does_what_it_says() {
     let world = World::new().unwrap();
     let script = shell_blocks(MANUAL);

@@ -13,7 +13,7 @@ const WINDOWS_MAX: usize = 3;
 const SHARE_MAX: f64 = 0.001;
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn an_idle_mount_uses_less_than_a_thousandth_of_a_processor() {
     let world = World::start().unwrap();
     for file in 0..100 {

@@ -26,7 +26,7 @@ const CACHED_LIMIT: Duration = Duration::from_secs(1);
 const BIG_BYTES: u64 = 64 << 20;
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_reader_that_waits_for_data_is_killed_at_once_while_cached_files_are_read() {
     let mut world = World::start().unwrap();
     let mount = world.mount();
@@ -58,7 +58,7 @@ fn a_reader_that_waits_for_data_is_killed_at_once_while_cached_files_are_read() 
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_reader_whose_server_stays_silent_gets_an_error_in_bounded_time() {
     let mut world = World::start().unwrap();
     write_file(&world.mount().join("big"), 1, BIG_BYTES).unwrap();
@@ -76,7 +76,7 @@ fn a_reader_whose_server_stays_silent_gets_an_error_in_bounded_time() {
 /// A child process closes inherited descriptors in execve, with locks of its own held that the client must not wait
 /// for.
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn regression_a_program_starts_although_it_closes_a_file_that_cannot_be_sent() {
     let mut world = World::start().unwrap();
     let file = fs::File::create(world.mount().join("f")).unwrap();
@@ -92,7 +92,7 @@ fn regression_a_program_starts_although_it_closes_a_file_that_cannot_be_sent() {
 /// One close waits for the deadline of 21 s, and no more: not that of a child process that has inherited the
 /// descriptor, nor that of another duplicate.
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn a_silent_server_is_waited_for_once_for_each_content() {
     let mut world = World::start().unwrap();
     let path = world.mount().join("f");
@@ -114,7 +114,7 @@ fn a_silent_server_is_waited_for_once_for_each_content() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_client() {
     let mut world = World::start().unwrap();
     let writer = Writer::start(world.mount());
@@ -129,7 +129,7 @@ fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_client() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_server() {
     let mut world = World::start().unwrap();
     let writer = Writer::start(world.mount());

@@ -14,7 +14,7 @@ const LIMIT_BYTES: u64 = 150 << 20;
 const SEED: u64 = 11;
 
 #[test]
-#[ignore = "needs: fuse, root, 3 times MAFS_BIG_GB of disk"]
+#[ignore = "needs: fuse, 3 times MAFS_BIG_GB of disk"]
 fn daemons_stay_small_while_a_large_file_is_written_and_read() {
     let mut world = World::start().unwrap();
     let length = number_from_env("MAFS_BIG_GB", 1_u64) << 30;
@@ -32,7 +32,7 @@ fn daemons_stay_small_while_a_large_file_is_written_and_read() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn daemons_stay_small_with_many_small_files() {
     let world = World::start().unwrap();
     let watch = watch(&world);

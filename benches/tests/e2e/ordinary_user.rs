@@ -1,5 +1,7 @@
-//! An ordinary user: `quickstart` without root, where the device is open to all, as udev makes it.
+//! An ordinary user: `quickstart` without root, where the device is open to all, as udev makes it, and every test of
+//! these that needs no root.
 
+use std::env;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -47,30 +49,94 @@ wait %1
 cat quickstart.log
 "#;
 
-/// The suite takes 10 s on each.
-const LIMIT: Duration = Duration::from_secs(300);
+/// As that user: the tests in `$TESTS`, by their names. The programs are built: `true` takes cargo's place.
+const TESTS_AS_USER: &str = r#"
+export HOME=$PWD/home PATH=$PWD:$PATH CARGO=true
+exec "./$THIS" --include-ignored --exact --test-threads=1 $TESTS
+"#;
+
+/// Tests that need no root and are left to it, by the beginnings of their names.
+const LEFT_TO_ROOT: [(&str, &str); 6] = [
+    ("directories::", "100,000 files"),
+    ("idle::", "measures the same daemons in the same way"),
+    ("memory::", "gigabytes, and 10,000 files"),
+    ("projects::cargo", "the toolchain lies in root's home"),
+    ("projects::the_same", "the toolchain too"),
+    ("kill::a_", "deadlines of 20 s each"),
+];
+
+/// The suite takes 10 s on each; all tests together three minutes.
+const LIMIT: Duration = Duration::from_secs(600);
 
 #[test]
 #[ignore = "needs: fuse, fuse3, root, a loop device, e2fsprogs, pjdfstest, util-linux"]
 fn an_ordinary_user_needs_no_root_and_finds_what_ext4_gives() {
     let place = tempfile::tempdir().unwrap();
     prepare(place.path());
+    fs::copy(Programs::build().unwrap().client(), place.path().join("mafs-client")).unwrap();
+    fs::copy(program("pjdfstest"), place.path().join("pjdfstest")).unwrap();
+    fs::write(place.path().join("once.toml"), pjdfstest::CONFIG).unwrap();
     let ext4 = Mounted::ext4(&place.path().join("image")).unwrap();
     chown(ext4.path(), Some(USER), Some(USER)).unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "bash", "-euc", AS_ROOT]).current_dir(place.path());
-    command.env("AS_USER", AS_USER).env("EXT4", ext4.path()).env_remove("MAFS_LOG");
-    let finished = finish(&mut command, LIMIT).unwrap();
+    let finished = finish(as_user(place.path(), AS_USER).env("EXT4", ext4.path()), LIMIT).unwrap();
     assert!(finished.status.success(), "{finished:?}");
     check(&finished, ext4.path());
 }
 
-/// Programs and files where the user can reach them.
+#[test]
+#[ignore = "needs: fuse, fuse3, root, fsx, git, python3, rsync, sqlite3, tar, util-linux"]
+fn an_ordinary_user_passes_every_test_that_needs_no_root() {
+    const THIS: &str = "target/release/deps/e2e";
+    let programs = Programs::build().unwrap();
+    let this = env::current_exe().unwrap();
+    // Beside the build is room, but the way there may be closed to others.
+    let disk = tempfile::tempdir_in(programs.target_directory()).unwrap();
+    let place = Mounted::bind(disk.path()).unwrap();
+    prepare(place.path());
+    fs::create_dir_all(place.path().join(THIS).parent().unwrap()).unwrap();
+    for (from, to) in [
+        (this.clone(), THIS),
+        (programs.server(), "target/release/mafs-server"),
+        (programs.client(), "target/release/mafs-client"),
+        (program("fsx"), "fsx"),
+    ] {
+        fs::copy(from, place.path().join(to)).unwrap();
+    }
+    chown(place.path().join("target"), Some(USER), Some(USER)).unwrap();
+    let left_out = finish(&mut Command::new(this), LIMIT).unwrap().stdout;
+    let tests = tests_without_root(&left_out);
+    assert!(tests.len() > 20, "{tests:?}");
+    let mut command = as_user(place.path(), TESTS_AS_USER);
+    command.env("THIS", THIS).env("TESTS", tests.join(" ")).env("MAFS_FSX_OPS", "2000").env("MAFS_REMOUNTS", "4");
+    let finished = finish(&mut command, LIMIT).unwrap();
+    println!("{}", finished.stdout);
+    assert!(finished.status.success(), "{}", finished.stderr);
+    let wanted = format!("test result: ok. {} passed; 0 failed; 0 ignored", tests.len());
+    assert!(finished.stdout.contains(&wanted), "{wanted}");
+}
+
+/// The names of all tests that say in their `#[ignore]` what they need, and not root, out of what this program prints
+/// when it leaves them out: `test NAME ... ignored, needs: THIS, THAT`.
+fn tests_without_root(output: &str) -> Vec<&str> {
+    let left_to_root = |name: &str| LEFT_TO_ROOT.iter().any(|(beginning, _)| name.starts_with(beginning));
+    let parse = |line| {
+        let (name, needs) = str::strip_prefix(line, "test ")?.split_once(" ... ignored, needs: ")?;
+        (!needs.split(", ").any(|need| need == "root") && !left_to_root(name)).then_some(name)
+    };
+    output.lines().filter_map(parse).collect()
+}
+
+/// Runs a script as the user in `place`, in a mount namespace with an open device.
+fn as_user(place: &Path, script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash", "-euc", AS_ROOT]).current_dir(place);
+    command.env("AS_USER", script).env_remove("MAFS_LOG");
+    command
+}
+
+/// A directory that the user can walk, with one of their own.
 fn prepare(place: &Path) {
     fs::set_permissions(place, Permissions::from_mode(0o755)).unwrap();
-    fs::copy(Programs::build().unwrap().client(), place.join("mafs-client")).unwrap();
-    fs::copy(program("pjdfstest"), place.join("pjdfstest")).unwrap();
-    fs::write(place.join("once.toml"), pjdfstest::CONFIG).unwrap();
     for directory in ["device", "home"] {
         fs::create_dir(place.join(directory)).unwrap();
     }
@@ -78,8 +144,8 @@ fn prepare(place: &Path) {
 }
 
 fn program(name: &str) -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap();
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file()).unwrap()
+    let path = env::var_os("PATH").unwrap();
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file()).unwrap()
 }
 
 fn check(finished: &Finished, ext4: &Path) {

@@ -19,14 +19,14 @@ fn the_checks_hold_on_a_local_directory() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn the_checks_hold_on_the_mount() {
     let world = World::start().unwrap();
     run_checks(&world.mount());
 }
 
 #[test]
-#[ignore = "needs: fuse, root, python3"]
+#[ignore = "needs: fuse, python3"]
 fn shared_mappings_and_files_show_the_same_bytes() {
     let world = World::start().unwrap();
     for directory in [world.local(), world.mount()] {

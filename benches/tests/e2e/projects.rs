@@ -18,25 +18,25 @@ const SQL_ROWS: usize = 10_000;
 const SQL_TRANSACTIONS: usize = 10;
 
 #[test]
-#[ignore = "needs: fuse, root, git"]
+#[ignore = "needs: fuse, git"]
 fn git_commits_2000_files_on_the_mount_as_locally() {
     on_both_and_after_restarts(git);
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn cargo_builds_a_workspace_on_the_mount_as_locally() {
     on_both_and_after_restarts(cargo);
 }
 
 #[test]
-#[ignore = "needs: fuse, root, sqlite3"]
+#[ignore = "needs: fuse, sqlite3"]
 fn sqlite_keeps_its_transactions_on_the_mount_as_locally() {
     on_both_and_after_restarts(sqlite);
 }
 
 #[test]
-#[ignore = "needs: fuse, root, tar, rsync"]
+#[ignore = "needs: fuse, tar, rsync"]
 fn tar_and_rsync_carry_trees_to_the_mount_and_back() {
     let mut world = World::start().unwrap();
     let (near, far) = (world.local(), world.mount());

@@ -27,7 +27,7 @@ fn who_changes_a_file_takes_away_the_rights_it_lends_as_on_ext4() {
 }
 
 #[test]
-#[ignore = "needs: fuse, root"]
+#[ignore = "needs: fuse"]
 fn small_writes_do_not_ask_for_attributes() {
     const WRITES: u64 = 10_000;
     let world = World::start_with("passthrough=off").unwrap();
