@@ -9,6 +9,9 @@ mod unmount;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
+
 pub use table::{MountEntry, mafs_mount_at, mafs_mounts};
 pub use unmount::{UnmountError, fusermount, unmount, unmount_lazily};
 
@@ -95,11 +98,10 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountPointError> {
 /// Whether the client behind a mount answers at all.
 #[must_use]
 pub fn is_alive(mount_point: &Path) -> bool {
-    match std::fs::metadata(mount_point) {
-        Ok(_) => true,
-        // The two ways the kernel says that nobody serves the mount any more.
-        Err(error) => !matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::ConnectionAborted),
-    }
+    // Not stat(2), which the kernel answers for a dead client as well, as long as attributes live.
+    let answer = statx(CWD, mount_point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    // The two ways the kernel says that nobody serves the mount any more.
+    !matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 fn of_io(directory: &Path, error: std::io::Error) -> MountPointError {
