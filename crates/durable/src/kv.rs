@@ -50,6 +50,10 @@ pub trait Kv: Send + Sync + 'static {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
 
+    /// Whether a batch that follows will be taken, as far as that can be known: for what must not happen elsewhere
+    /// and then fail here.
+    fn check_writable(&self) -> Result<(), KvError>;
+
     /// Applies a batch atomically.
     fn apply(&self, batch: &Batch) -> Result<(), KvError>;
 

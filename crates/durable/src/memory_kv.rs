@@ -22,6 +22,7 @@ struct State {
     /// What made `map` of `durable`, in order.
     pending: VecDeque<Batch>,
     damaged: bool,
+    full: bool,
     disk: Option<MemoryDisk>,
 }
 
@@ -62,6 +63,11 @@ impl MemoryKv {
         self.state().damaged = true;
     }
 
+    /// Takes no changes from now on, as on a full disk, or takes them again.
+    pub fn set_full(&self, full: bool) {
+        self.state().full = full;
+    }
+
     /// Opens this index, or empties it.
     #[must_use]
     pub fn opener(&self) -> OpenKv {
@@ -86,6 +92,11 @@ impl MemoryKv {
         let state = self.state();
         if state.damaged { Err(KvError::Damaged("injected".to_owned())) } else { Ok(state) }
     }
+
+    fn writable(&self) -> Result<MutexGuard<'_, State>, KvError> {
+        let state = self.usable()?;
+        if state.full { Err(KvError::Io(std::io::ErrorKind::StorageFull.into())) } else { Ok(state) }
+    }
 }
 
 impl State {
@@ -107,8 +118,12 @@ impl Kv for MemoryKv {
         Ok(self.usable()?.map.get(key).cloned())
     }
 
+    fn check_writable(&self) -> Result<(), KvError> {
+        self.writable().map(drop)
+    }
+
     fn apply(&self, batch: &Batch) -> Result<(), KvError> {
-        let mut state = self.usable()?;
+        let mut state = self.writable()?;
         change(&mut state.map, batch);
         if state.powered() {
             state.pending.push_back(batch.clone());

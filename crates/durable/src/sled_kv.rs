@@ -5,33 +5,25 @@
 //! panic as often as answer, so every call is guarded and both become [`KvError::Damaged`]; its own flush thread syncs
 //! twice a second for ever (0.3 % of a CPU, and a disk that never sleeps), so a thread here does it, which sleeps while
 //! nothing changes. Changes are gathered ([`pending`]) and made by that thread alone ([`writer`]); any may read.
+//!
+//! After a write of sled has failed, such as on a full disk, it refuses all others for good. It still reads, so it is
+//! kept until there is room again, and then opened anew, and given what it has not made durable once more.
 
+mod database;
 mod pending;
 mod writer;
 
-use std::cell::Cell;
-use std::fs::File;
 use std::io;
 use std::ops::Bound;
-use std::panic::{self, AssertUnwindSafe, catch_unwind};
-use std::path::Path;
-use std::sync::{Arc, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::thread;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use database::{Database, check_room};
 use pending::Pending;
 use writer::{Work, Writer};
 
 use crate::{Batch, Kv, KvError, Pair};
-
-/// What sled may keep of its pages in memory, as they are on disk; in memory they take some 2.5 times that. Small: the
-/// kernel's page cache stands behind it, and a daemon has 150 MB in all.
-const CACHE_BYTES: u64 = 8 << 20;
-
-/// How often, and how far apart, opening is tried while somebody else has the index: a database that this process just
-/// dropped is let go by sled's threads a little later.
-const LOCK_TRIES: u32 = 40;
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A [`Kv`] in a directory of sled.
 pub struct SledKv {
@@ -40,10 +32,12 @@ pub struct SledKv {
 }
 
 struct Store {
-    db: sled::Db,
+    path: PathBuf,
+    /// `None` if it could not be opened anew.
+    database: RwLock<Option<Database>>,
+    /// Whether it refuses everything since a write failed.
+    failed: AtomicBool,
     pending: RwLock<Pending>,
-    /// The file that `db` writes to, for the sync that sled leaves out.
-    file: File,
 }
 
 impl SledKv {
@@ -53,29 +47,19 @@ impl SledKv {
     /// [`KvError::Damaged`] if the files make no sense; [`KvError::Io`] if they cannot be read or written, or (kind
     /// `ResourceBusy`) if another process has them open.
     pub fn open(path: &Path) -> Result<Self, KvError> {
-        let mut tries = LOCK_TRIES;
-        let db = loop {
-            match open_database(path) {
-                Err(KvError::Io(error)) if error.kind() == io::ErrorKind::ResourceBusy && tries > 0 => {
-                    tries -= 1;
-                    thread::sleep(LOCK_PAUSE);
-                }
-                other => break other?,
-            }
-        };
-        let file = File::open(path.join("db"))?;
-        file.sync_all()?;
-        File::open(path)?.sync_all()?;
-        if let Some(parent) = path.parent() {
-            File::open(parent)?.sync_all()?;
-        }
-        let store = Arc::new(Store { db, pending: RwLock::default(), file });
+        let store = Arc::new(Store {
+            path: path.to_path_buf(),
+            database: RwLock::new(Some(Database::open(path)?)),
+            failed: AtomicBool::new(false),
+            pending: RwLock::default(),
+        });
         Ok(Self { writer: Writer::start(Arc::clone(&store))?, store })
     }
 }
 
 impl Work for Arc<Store> {
     fn move_closed(&self) -> Result<(), KvError> {
+        self.recover()?;
         loop {
             let (mut batch, mut changes) = (sled::Batch::default(), 0);
             for (key, value) in self.pending().next().into_iter().flatten() {
@@ -88,31 +72,63 @@ impl Work for Arc<Store> {
             if changes == 0 {
                 return Ok(());
             }
-            guarded(|| {
-                self.db.apply_batch(batch)?;
-                self.free_replaced_pages(changes)
+            self.write(|database| {
+                database.call(|db| {
+                    db.apply_batch(batch)?;
+                    free_replaced_pages(db, changes)
+                })
             })?;
-            let left = self.pending_mut().left();
-            drop(left);
+            let too_many = self.pending_mut().moved();
+            if too_many {
+                self.make_durable()?;
+            }
         }
     }
 
     fn sync(&self) -> Result<(), KvError> {
         self.pending_mut().close();
         self.move_closed()?;
-        guarded(|| self.db.flush())?;
-        Ok(self.file.sync_data()?)
+        self.make_durable()
     }
 }
 
 impl Store {
-    /// sled frees replaced pages a few at a time, when it is called; a batch is one call however large it is. Loading
-    /// 950,000 keys in batches of 3,000 took 2.6 GB without this, and takes 0.1 GB with it.
-    fn free_replaced_pages(&self, changes: usize) -> sled::Result<()> {
-        for _ in 0..changes / 4 {
-            self.db.contains_key(b"")?;
+    /// Opens the database anew if it refuses to be written to, and there is room.
+    fn recover(&self) -> Result<(), KvError> {
+        if !self.failed.load(Ordering::Relaxed) {
+            return Ok(());
         }
+        check_room(&self.path)?;
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        // It locks its files, so it has to go first.
+        *database = None;
+        *database = Some(Database::open(&self.path)?);
+        self.pending_mut().repeat();
+        self.failed.store(false, Ordering::Relaxed);
+        drop(database);
+        tracing::info!(path = %self.path.display(), "the index can be written again");
         Ok(())
+    }
+
+    fn make_durable(&self) -> Result<(), KvError> {
+        self.write(Database::sync)?;
+        let durable = self.pending_mut().durable();
+        drop(durable);
+        Ok(())
+    }
+
+    fn write(&self, write: impl FnOnce(&Database) -> Result<(), KvError>) -> Result<(), KvError> {
+        let written = self.with_database(write);
+        if written.is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn with_database<T>(&self, call: impl FnOnce(&Database) -> Result<T, KvError>) -> Result<T, KvError> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let closed = || KvError::Io(io::Error::other("it could not be opened again after a write had failed"));
+        call(database.as_ref().ok_or_else(closed)?)
     }
 
     fn pending(&self) -> RwLockReadGuard<'_, Pending> {
@@ -124,12 +140,28 @@ impl Store {
     }
 }
 
+/// sled frees replaced pages a few at a time, when it is called; a batch is one call however large it is. Loading
+/// 950,000 keys in batches of 3,000 took 2.6 GB without this, and takes 0.1 GB with it.
+fn free_replaced_pages(db: &sled::Db, changes: usize) -> sled::Result<()> {
+    for _ in 0..changes / 4 {
+        db.contains_key(b"")?;
+    }
+    Ok(())
+}
+
 impl Kv for SledKv {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
-        if let Some(changed) = self.store.pending().get(key) {
-            return Ok(changed.clone());
-        }
-        guarded(|| Ok(self.store.db.get(key)?.map(|value| value.to_vec())))
+        // The database first: while it is held nothing can go back from it to what is pending.
+        self.store.with_database(|database| {
+            if let Some(changed) = self.store.pending().get(key) {
+                return Ok(changed.clone());
+            }
+            database.call(|db| Ok(db.get(key)?.map(|value| value.to_vec())))
+        })
+    }
+
+    fn check_writable(&self) -> Result<(), KvError> {
+        if self.store.pending().is_full() { self.writer.move_closed() } else { Ok(()) }
     }
 
     fn apply(&self, batch: &Batch) -> Result<(), KvError> {
@@ -138,8 +170,10 @@ impl Kv for SledKv {
             let why = format!("a value of {size} bytes, at most {}", Batch::VALUE_BYTES_MAX);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
         }
-        if self.store.pending().is_full() {
-            self.writer.move_closed()?;
+        if let Err(error) = self.check_writable()
+            && !self.store.pending().has_reserve()
+        {
+            return Err(error);
         }
         let tell = self.store.pending_mut().gather(batch);
         if tell {
@@ -153,66 +187,17 @@ impl Kv for SledKv {
             Some(after) if after >= prefix => Bound::Excluded(after),
             _ => Bound::Included(prefix),
         };
-        let pending = self.store.pending();
-        guarded(|| {
-            let stored = self.store.db.range::<&[u8], _>((start, Bound::Unbounded));
-            let stored = stored.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())));
-            pending.merge(prefix, start, limit, stored)
+        self.store.with_database(|database| {
+            let pending = self.store.pending();
+            database.call(|db| {
+                let stored = db.range::<&[u8], _>((start, Bound::Unbounded));
+                let stored = stored.map(|pair| pair.map(|(key, value)| (key.to_vec(), value.to_vec())));
+                pending.merge(prefix, start, limit, stored)
+            })
         })
     }
 
     fn sync(&self) -> Result<(), KvError> {
         self.writer.sync()
     }
-}
-
-fn open_database(path: &Path) -> Result<sled::Db, KvError> {
-    let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
-    guarded(|| config.open()).map_err(|error| match error {
-        // sled gives no kind to the failure of its lock.
-        KvError::Io(error) if error.to_string().contains("could not acquire lock") => KvError::Io(io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            format!("{} is in use by another process", path.display()),
-        )),
-        other => other,
-    })
-}
-
-thread_local! {
-    /// Whether this thread is in a call of sled.
-    static IN_SLED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a call of sled; a panic means that it found what it cannot handle.
-fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, KvError> {
-    quiet_panics_in_sled();
-    let outer = IN_SLED.replace(true);
-    let answer = catch_unwind(AssertUnwindSafe(call));
-    IN_SLED.set(outer);
-    match answer {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(sled::Error::Io(error))) => Err(KvError::Io(error)),
-        Ok(Err(error)) => Err(KvError::Damaged(error.to_string())),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            Err(KvError::Damaged(text.unwrap_or("sled panicked").to_owned()))
-        }
-    }
-}
-
-/// A panic in sled becomes an error, which says all that its users can act on; lines about threads and backtraces
-/// beside it look like a crash. sled's own threads have names of theirs.
-fn quiet_panics_in_sled() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| {
-            let is_sleds = thread::current().name().is_some_and(|name| name.starts_with("sled-"));
-            if is_sleds || IN_SLED.get() {
-                tracing::debug!(%panic, "sled gave up");
-            } else {
-                usual(panic);
-            }
-        }));
-    });
 }

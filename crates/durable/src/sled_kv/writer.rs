@@ -14,6 +14,9 @@ use crate::KvError;
 /// How long after the first change without a sync the thread makes one.
 const SYNC_AFTER: Duration = Duration::from_millis(500);
 
+/// How long after a sync that failed the thread makes the next, if nobody asks for one before.
+const SYNC_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
 /// What the thread does with the database.
 pub(super) trait Work: Send + 'static {
     /// Moves the closed groups into it.
@@ -96,16 +99,22 @@ fn run(work: &impl Work, orders: &Receiver<Order>) {
                 }
             }
             Ok(Order::Sync(done)) => {
-                sync_at = None;
-                let _ = done.send(work.sync());
+                let synced = work.sync();
+                sync_at = again(&synced);
+                let _ = done.send(synced);
             }
             Err(RecvTimeoutError::Timeout) => {
-                sync_at = None;
-                report(work.sync());
+                let synced = work.sync();
+                sync_at = again(&synced);
+                report(synced);
             }
             Err(RecvTimeoutError::Disconnected) => return report(work.sync()),
         }
     }
+}
+
+fn again(synced: &Result<(), KvError>) -> Option<Instant> {
+    synced.is_err().then(|| Instant::now() + SYNC_AGAIN_AFTER)
 }
 
 fn report(outcome: Result<(), KvError>) {

@@ -1,0 +1,129 @@
+//! A database of sled: opened, called with care, made durable.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Once;
+use std::thread;
+use std::time::Duration;
+
+use crate::KvError;
+
+/// What sled may keep of its pages in memory, as they are on disk; in memory they take some 2.5 times that. Small: the
+/// kernel's page cache stands behind it, and a daemon has 150 MB in all.
+const CACHE_BYTES: u64 = 8 << 20;
+
+/// How often, and how far apart, opening is tried while somebody else has the index: a database that this process just
+/// dropped is let go by sled's threads a little later.
+const LOCK_TRIES: u32 = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a database needs at least to be opened again and to go on: a few of its segments of 512 KB.
+const ROOM_BYTES: usize = 2 << 20;
+
+pub(super) struct Database {
+    db: sled::Db,
+    /// The file that `db` writes to, for the sync that sled leaves out.
+    file: File,
+}
+
+impl Database {
+    /// Opens the database at `path`, or makes an empty one.
+    pub(super) fn open(path: &Path) -> Result<Self, KvError> {
+        let mut tries = LOCK_TRIES;
+        let db = loop {
+            match open_once(path) {
+                Err(KvError::Io(error)) if error.kind() == io::ErrorKind::ResourceBusy && tries > 0 => {
+                    tries -= 1;
+                    thread::sleep(LOCK_PAUSE);
+                }
+                other => break other?,
+            }
+        };
+        let file = File::open(path.join("db"))?;
+        file.sync_all()?;
+        File::open(path)?.sync_all()?;
+        if let Some(parent) = path.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+        Ok(Self { db, file })
+    }
+
+    /// Calls sled.
+    pub(super) fn call<T>(&self, call: impl FnOnce(&sled::Db) -> sled::Result<T>) -> Result<T, KvError> {
+        guarded(|| call(&self.db))
+    }
+
+    /// Makes everything that it has taken durable.
+    pub(super) fn sync(&self) -> Result<(), KvError> {
+        self.call(|db| db.flush())?;
+        Ok(self.file.sync_data()?)
+    }
+}
+
+/// Whether there is room to write beside `path`.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_room(path: &Path) -> io::Result<()> {
+    let probe = path.with_extension("probe");
+    let written = fs::write(&probe, vec![0; ROOM_BYTES]);
+    fs::remove_file(&probe).and(written)
+}
+
+fn open_once(path: &Path) -> Result<sled::Db, KvError> {
+    let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
+    guarded(|| config.open()).map_err(|error| match error {
+        // sled gives no kind to the failure of its lock.
+        KvError::Io(error) if error.to_string().contains("could not acquire lock") => KvError::Io(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("{} is in use by another process", path.display()),
+        )),
+        other => other,
+    })
+}
+
+thread_local! {
+    /// Whether this thread is in a call of sled.
+    static IN_SLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call of sled; a panic means that it found what it cannot handle.
+fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, KvError> {
+    quiet_panics_in_sled();
+    let outer = IN_SLED.replace(true);
+    let answer = catch_unwind(AssertUnwindSafe(call));
+    IN_SLED.set(outer);
+    match answer {
+        Ok(Ok(value)) => Ok(value),
+        // Of an error that it has kept, sled gives the kind and a text for programmers.
+        Ok(Err(sled::Error::Io(error))) if error.raw_os_error().is_none() && error.kind() != io::ErrorKind::Other => {
+            Err(KvError::Io(error.kind().into()))
+        }
+        Ok(Err(sled::Error::Io(error))) => Err(KvError::Io(error)),
+        Ok(Err(error)) => Err(KvError::Damaged(error.to_string())),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Err(KvError::Damaged(text.unwrap_or("sled panicked").to_owned()))
+        }
+    }
+}
+
+/// A panic in sled becomes an error, which says all that its users can act on; lines about threads and backtraces
+/// beside it look like a crash. sled's own threads have names of theirs.
+fn quiet_panics_in_sled() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            let is_sleds = thread::current().name().is_some_and(|name| name.starts_with("sled-"));
+            if is_sleds || IN_SLED.get() {
+                tracing::debug!(%panic, "sled gave up");
+            } else {
+                usual(panic);
+            }
+        }));
+    });
+}
