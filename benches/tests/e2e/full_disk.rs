@@ -1,7 +1,11 @@
-//! A full disk under the server: programs get ENOSPC at close, and what frees room works at once.
+//! Full disks under the server and under the cache, and a full quota: programs are told, what frees room works at once,
+//! nothing is damaged, and all works again when there is room.
 
+use std::ffi::CStr;
 use std::fs;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -24,10 +28,22 @@ struct Tmpfs(PathBuf);
 impl Tmpfs {
     /// Room for one large file beside the 64 MB that the server reserves for its journal.
     fn under_the_store_of(world: &World) -> Self {
-        let path = world.store();
+        Self::at(world.store(), c"size=160m")
+    }
+
+    fn at(path: PathBuf, size: &CStr) -> Self {
         fs::create_dir(&path).unwrap();
-        mount("tmpfs", &path, "tmpfs", MountFlags::empty(), Some(c"size=160m")).unwrap();
+        mount("tmpfs", &path, "tmpfs", MountFlags::empty(), Some(size)).unwrap();
         Self(path)
+    }
+
+    /// Takes all the room there is, as another program may.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("of another program");
+        let mut file = fs::File::create(&path).unwrap();
+        let error = (0..1 << 20).find_map(|_| file.write_all(&[1; 4096]).err()).unwrap();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        path
     }
 }
 
@@ -74,12 +90,87 @@ fn a_file_that_the_full_server_refused_is_removed_at_once_and_nothing_is_damaged
         }
         check_file(&mount.join("again"), 1, LARGE_BYTES).unwrap();
         check_file(&mount.join("small"), 2, SMALL_BYTES).unwrap();
-        let mut names: Vec<_> = fs::read_dir(&mount).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.sort();
-        assert_eq!(names, ["again", "small"]);
+        assert_eq!(names_in(&mount), ["again", "small"]);
     }
     world.stop_client().unwrap();
     world.stop_server().unwrap();
     let listed = run(world.server_command().args(["volume", "list", "--data"]).arg(world.store()), LIMIT).unwrap();
     assert!(listed.lines().any(|line| line.starts_with("home") && line.ends_with("ok")), "{listed}");
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
+fn a_full_quota_is_told_to_programs_and_what_it_refused_is_sent_when_there_is_room() {
+    let mut world = World::new().unwrap();
+    run(world.server_command().arg("init").arg(world.store()), LIMIT).unwrap();
+    let set = ["volume", "set", "home", "--quota", "1500K", "--data"];
+    run(world.server_command().args(set).arg(world.store()), LIMIT).unwrap();
+    world.start_server().unwrap();
+    world.start_client().unwrap();
+    let (mount, source) = (world.mount(), world.local().join("source"));
+    write_file(&source, 1, SMALL_BYTES).unwrap();
+    run(Command::new("cp").arg(&source).arg(mount.join("kept")), LIMIT).unwrap();
+    for (name, flags) in [("closed", "conv=notrunc"), ("fsynced", "conv=fsync")] {
+        let mut dd = Command::new("dd");
+        dd.args(["status=none", "bs=64K", flags]).arg(format!("if={}", source.display()));
+        let refused = finish(dd.arg(format!("of={}", mount.join(name).display())), LIMIT).unwrap();
+        assert_ne!(refused.code(), 0, "there was room for two");
+        assert!(refused.stderr.contains("Disk quota exceeded"), "{}", refused.stderr);
+    }
+    fs::remove_file(mount.join("fsynced")).unwrap();
+    fs::remove_file(mount.join("kept")).unwrap();
+    run(world.client_command().args(["sync", "--timeout", "30"]).arg(&mount), LIMIT).unwrap();
+    world.forget_cache().unwrap();
+    check_file(&mount.join("closed"), 1, SMALL_BYTES).unwrap();
+    assert_eq!(names_in(&mount), ["closed"]);
+    world.stop_client().unwrap();
+}
+
+/// Others fill the disk of the cache, until even what is known of names has no room.
+#[test]
+#[ignore = "needs: fuse, root, tmpfs"]
+fn a_full_disk_under_the_cache_loses_nothing_and_works_again_without_a_new_mount() {
+    let mut world = World::new().unwrap();
+    world.start_server().unwrap();
+    let cache = Tmpfs::at(world.local().join("small"), c"size=24m");
+    let place = world.mount();
+    let mount = |cache: &Path| {
+        let options = format!("minfree=1M,cache={}", cache.display());
+        let mut command = world.client_command();
+        run(command.args(["mount", &world.target(), "-o", &options]).arg(&place), LIMIT).unwrap();
+    };
+    let umount = || run(world.client_command().arg("umount").arg(&place), LIMIT).unwrap();
+    mount(&cache.0);
+    write_file(&place.join("kept"), 1, SMALL_BYTES).unwrap();
+    let other = cache.fill();
+    let link = |number: u32| symlink("x".repeat(3000), place.join(format!("link{number}")));
+    let (made, error) = (0..20_000).find_map(|number| Some((number, link(number).err()?))).unwrap();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert!(link(made).is_err(), "there is no more room than before");
+    check_file(&place.join("kept"), 1, SMALL_BYTES).unwrap();
+    let expected = |made: u32| {
+        let mut names: Vec<_> = (0..made).map(|number| format!("link{number}")).chain(["kept".to_owned()]).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names_in(&place), expected(made), "what was refused has not been done");
+
+    fs::remove_file(other).unwrap();
+    link(made).unwrap();
+    write_file(&place.join("kept"), 2, SMALL_BYTES).unwrap();
+    assert_eq!(names_in(&place), expected(made + 1));
+    for cache in [&cache.0, &world.local().join("empty")] {
+        umount();
+        mount(cache);
+        check_file(&place.join("kept"), 2, SMALL_BYTES).unwrap();
+        assert_eq!(names_in(&place), expected(made + 1));
+    }
+    umount();
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
 }

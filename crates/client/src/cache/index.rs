@@ -8,6 +8,8 @@
 //! back until an attach finds that changes were missed and raises the trust.
 
 mod recent;
+#[cfg(test)]
+mod tests;
 mod xattrs;
 
 use std::collections::BTreeSet;
@@ -25,6 +27,8 @@ use recent::RecentObjects;
 const SCAN_MAX: usize = 1024;
 /// Never the trust of an index, which starts at 1.
 const NO_TRUST: u64 = 0;
+/// Nor this one.
+const MISSED: u64 = u64::MAX;
 
 /// How a mutation changes a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +53,8 @@ struct Volume {
     known: Option<KnownVolume>,
     /// Changes seen beyond a gap.
     ahead: BTreeSet<ChangeNumber>,
+    /// Whether something that this client did could not be noted: nothing is valid until the trust has been raised.
+    missed: bool,
 }
 
 /// Replies beyond a gap that are remembered; beyond that the gap stays until the next attach validates.
@@ -58,7 +64,7 @@ impl Index {
     pub(crate) fn open(kv: Arc<dyn Kv>) -> Result<Self, CacheError> {
         let known = kv.get(b"v")?.and_then(KnownVolume::decode);
         let trust = AtomicU64::new(known.map_or(NO_TRUST, |known| known.trust));
-        let volume = Mutex::new(Volume { known, ahead: BTreeSet::new() });
+        let volume = Mutex::new(Volume { known, ahead: BTreeSet::new(), missed: false });
         Ok(Self { kv, recent: RecentObjects::new(), volume, trust })
     }
 
@@ -75,13 +81,16 @@ impl Index {
         change: ChangeNumber,
     ) -> Result<bool, CacheError> {
         let mut volume = self.lock();
-        let same =
-            volume.known.is_some_and(|known| (known.server, known.history, known.change) == (server, history, change));
+        let same = !volume.missed
+            && volume
+                .known
+                .is_some_and(|known| (known.server, known.history, known.change) == (server, history, change));
         if !same {
             let trust = volume.known.map_or(NO_TRUST, |known| known.trust) + 1;
             self.set_known(&mut volume, KnownVolume { server, history, change, trust })?;
         }
         volume.ahead.clear();
+        volume.missed = false;
         Ok(same)
     }
 
@@ -89,7 +98,7 @@ impl Index {
     pub(crate) fn clear(&self) -> Result<(), CacheError> {
         let mut volume = self.lock();
         self.remove_all(b"")?;
-        *volume = Volume { known: None, ahead: BTreeSet::new() };
+        *volume = Volume { known: None, ahead: BTreeSet::new(), missed: false };
         self.trust.store(NO_TRUST, Ordering::Release);
         Ok(())
     }
@@ -127,7 +136,7 @@ impl Index {
 
     /// The server has shown objects.
     pub(crate) fn install(&self, objects: &[Object]) -> Result<(), CacheError> {
-        let volume = self.lock();
+        let volume = self.settled()?;
         let mut batch = Batch::default();
         for object in objects {
             self.install_one(&volume, object, None, &mut batch)?;
@@ -137,7 +146,7 @@ impl Index {
 
     /// The server has said what a name means.
     pub(crate) fn install_lookup(&self, parent: Fid, name: &Name, reply: &LookupReply) -> Result<(), CacheError> {
-        let volume = self.lock();
+        let volume = self.settled()?;
         let mut batch = Batch::default();
         if let Some(object) = &reply.object {
             self.install_one(&volume, object, Some(parent.vnode), &mut batch)?;
@@ -165,7 +174,7 @@ impl Index {
         first: bool,
         last: bool,
     ) -> Result<(), CacheError> {
-        let volume = self.lock();
+        let volume = self.settled()?;
         let vnode = directory.fid.vnode;
         if first {
             self.remove_all(&entry_key(vnode, b""))?;
@@ -183,9 +192,21 @@ impl Index {
         self.apply(&batch)
     }
 
+    /// Whether there is room to note what a mutation will do, asked before the server is.
+    pub(crate) fn check_writable(&self) -> Result<(), CacheError> {
+        Ok(self.kv.check_writable()?)
+    }
+
     /// A mutation of this client was applied by the server: `edits` are what it did to names.
     pub(crate) fn applied(&self, reply: &ApplyReply, edits: &[NameEdit]) -> Result<(), CacheError> {
-        let mut volume = self.lock();
+        let noted = self.settled().and_then(|mut volume| self.note(&mut volume, reply, edits));
+        if noted.is_err() {
+            self.miss(&mut self.lock());
+        }
+        noted
+    }
+
+    fn note(&self, volume: &mut Volume, reply: &ApplyReply, edits: &[NameEdit]) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         for change in &reply.directories {
             let own_edits = edits.iter().filter(|edit| edit.parent == change.fid);
@@ -195,10 +216,10 @@ impl Index {
         let mut batch = Batch::default();
         for object in &reply.objects {
             let parent = edits.iter().find(|edit| edit.entry.is_some_and(|entry| entry.fid == object.fid));
-            self.install_one(&volume, object, parent.map(|edit| edit.parent.vnode), &mut batch)?;
+            self.install_one(volume, object, parent.map(|edit| edit.parent.vnode), &mut batch)?;
         }
         self.apply(&batch)?;
-        self.note_change(&mut volume, reply.change)
+        self.note_change(volume, reply.change)
     }
 
     /// Where the content of a file is whole, not durable yet; `None`: nowhere. Returns where it was.
@@ -232,7 +253,7 @@ impl Index {
 
     /// What is known of objects may be out of date: they must be validated.
     pub(crate) fn distrust(&self, fids: impl Iterator<Item = Fid>) -> Result<(), CacheError> {
-        let _turn = self.lock();
+        let mut volume = self.lock();
         let mut batch = Batch::default();
         for fid in fids {
             if let Some(mut cached) = self.object(fid.vnode)? {
@@ -240,7 +261,7 @@ impl Index {
                 batch.put(object_key(fid.vnode), cached.encode());
             }
         }
-        self.apply(&batch)
+        self.apply(&batch).inspect_err(|_| self.miss(&mut volume))
     }
 
     /// An object does not exist any more.
@@ -330,6 +351,24 @@ impl Index {
     /// Whose statuses are valid. Goes up when changes were missed.
     pub(crate) fn trust(&self) -> u64 {
         self.trust.load(Ordering::Acquire)
+    }
+
+    /// What has happened could not be noted.
+    fn miss(&self, volume: &mut Volume) {
+        volume.missed = true;
+        self.trust.store(MISSED, Ordering::Release);
+    }
+
+    /// The volume, once what was missed has been made good.
+    fn settled(&self) -> Result<MutexGuard<'_, Volume>, CacheError> {
+        let mut volume = self.lock();
+        if volume.missed {
+            if let Some(known) = volume.known {
+                self.set_known(&mut volume, KnownVolume { trust: known.trust + 1, ..known })?;
+            }
+            volume.missed = false;
+        }
+        Ok(volume)
     }
 
     fn apply(&self, batch: &Batch) -> Result<(), CacheError> {

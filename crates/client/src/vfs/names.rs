@@ -160,21 +160,24 @@ impl Inner {
 
     /// Has the server apply a mutation, and takes over what it did.
     pub(super) async fn mutate(&self, op: CmlOp, caller: Caller, edits: &[NameEdit]) -> Result<ApplyReply, Error> {
+        self.cache.index.check_writable()?;
+        let names = || edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone()));
+        let forget_names = || self.kernel.forget_names(names().collect());
         let record = self.remote.record(op, caller.uid, caller.gid, self.clock.wall());
         match self.remote.apply(&record).await {
             Ok(reply) => {
                 for object in reply.objects.iter().filter(|object| object.status.nlink == 0) {
                     self.object_gone(object);
                 }
-                self.cache.index.applied(&reply, edits)?;
+                self.cache.index.applied(&reply, edits).inspect_err(|_| forget_names())?;
                 Ok(reply)
             }
             Err(error @ RemoteError::Refused { .. }) => Err(error.into()),
             Err(error) => {
                 // Whether it was applied is not known: what it touches must be asked for again.
                 let touched = edits.iter().map(|edit| edit.parent).chain([record.op.fid()]);
+                forget_names();
                 self.cache.index.distrust(touched)?;
-                self.kernel.forget_names(edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone())).collect());
                 Err(error.into())
             }
         }
