@@ -8,8 +8,6 @@ mod client;
 mod line;
 mod server;
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
 pub use client::{Client, ControlError};
@@ -47,8 +45,8 @@ pub enum Response {
 /// A mount and what is going on in it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MountStatus {
-    /// Where.
-    pub mount_point: PathBuf,
+    /// Where, as [`printable_path`](crate::printable::printable_path) has it.
+    pub mount_point: String,
     /// What, as `mount` takes it.
     pub target: String,
     /// Process id of the daemon.

@@ -11,6 +11,7 @@ mod file_name;
 pub mod fuse;
 pub mod mount_point;
 pub mod options;
+pub mod printable;
 pub mod remote;
 pub mod runtime_dir;
 pub mod vfs;

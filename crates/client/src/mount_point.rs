@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 
+use crate::printable::printable_path;
 pub use table::{MountEntry, mafs_mount_at, mafs_mounts};
 pub use unmount::{UnmountError, fusermount, unmount, unmount_lazily};
 
@@ -22,16 +23,16 @@ pub const FS_TYPE: &str = "fuse.mafs";
 #[derive(Debug, thiserror::Error)]
 pub enum MountPointError {
     /// There is nothing of that name.
-    #[error("{}: there is no such directory: create it first", .0.display())]
+    #[error("{}: there is no such directory: create it first", printable_path(.0))]
     Missing(PathBuf),
     /// There is something else.
-    #[error("{}: not a directory", .0.display())]
+    #[error("{}: not a directory", printable_path(.0))]
     NotDirectory(PathBuf),
     /// What is in it would be hidden.
-    #[error("{}: the directory is not empty: mount on an empty one", .0.display())]
+    #[error("{}: the directory is not empty: mount on an empty one", printable_path(.0))]
     NotEmpty(PathBuf),
     /// A volume is mounted there and its client lives.
-    #[error("{}: {source_name} is mounted there already: unmount it first", directory.display())]
+    #[error("{}: {source_name} is mounted there already: unmount it first", printable_path(directory))]
     Mounted {
         /// Where.
         directory: PathBuf,
@@ -39,7 +40,7 @@ pub enum MountPointError {
         source_name: String,
     },
     /// A dead mount is in the way.
-    #[error("{}: the mount of a client that has died cannot be removed: {why}", directory.display())]
+    #[error("{}: the mount of a client that has died cannot be removed: {why}", printable_path(directory))]
     Dead {
         /// Where.
         directory: PathBuf,
@@ -47,7 +48,7 @@ pub enum MountPointError {
         why: UnmountError,
     },
     /// It cannot be looked at.
-    #[error("{}: {error}", directory.display())]
+    #[error("{}: {error}", printable_path(directory))]
     Io {
         /// Where.
         directory: PathBuf,

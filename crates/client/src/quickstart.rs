@@ -164,7 +164,7 @@ async fn in_use(data: &Path, runtime_dir: &RuntimeDir) -> Failure {
         if let Ok(status) = client.status().await
             && status.report.server == SERVER
         {
-            holder = format!("the quickstart at {} (process {})", status.mount_point.display(), status.pid);
+            holder = format!("the quickstart at {} (process {})", status.mount_point, status.pid);
         }
     }
     failed(format!("the files in {} are in use by {holder}: stop that one first", data.display()))

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use mafs_client::control::{Client, ControlError, MountStatus};
 use mafs_client::mount_point::{self, MountEntry};
+use mafs_client::printable::printable_path;
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::{Exit, Failure};
@@ -18,7 +19,8 @@ pub(super) struct Reached {
 
 /// The daemon of the mount that `directory` is, or lies in.
 pub(super) async fn daemon_of(runtime_dir: &RuntimeDir, directory: &Path) -> Result<Reached, Failure> {
-    let named = |exit, error: &dyn std::fmt::Display| Failure::new(exit, format!("{}: {error}", directory.display()));
+    let named =
+        |exit, error: &dyn std::fmt::Display| Failure::new(exit, format!("{}: {error}", printable_path(directory)));
     let path = mount_point::resolve(directory).map_err(|error| named(Exit::Failed, &error))?;
     for ancestor in path.ancestors() {
         match reach(runtime_dir.socket(ancestor)).await {
@@ -47,7 +49,7 @@ pub(super) fn dead_mounts(runtime_dir: &RuntimeDir) -> Vec<String> {
 }
 
 fn died(mount: &MountEntry) -> String {
-    let (place, source) = (mount.mount_point.display(), &mount.source);
+    let (place, source) = (printable_path(&mount.mount_point), &mount.source);
     format!("{place}: the client of this mount ({source}) has died: mount it again, or `mafs-client umount {place}`")
 }
 

@@ -16,7 +16,7 @@ const REFUSED_SHOWN: usize = 10;
 /// Several lines, the last ended too.
 pub(crate) fn describe(status: &MountStatus) -> String {
     let report = &status.report;
-    let mut text = format!("{}  {}\n", status.mount_point.display(), status.target);
+    let mut text = format!("{}  {}\n", status.mount_point, status.target);
     let mut line = |label: &str, value: &str| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {label:<9}{value}");

@@ -54,7 +54,7 @@ pub(super) fn run(args: &SyncArgs) -> Result<Exit, Failure> {
 }
 
 async fn sync(mut daemon: Reached, give_up: Instant) -> Result<(), Failure> {
-    let place = daemon.status.mount_point.display().to_string();
+    let place = daemon.status.mount_point.clone();
     let failed = |exit, why: &dyn std::fmt::Display| Failure::new(exit, format!("{place}: {why}"));
     let mut watching = Client::connect(&daemon.socket).await.map_err(|error| failed(Exit::NoDaemon, &error))?;
     let bar = ProgressBar::new(0);

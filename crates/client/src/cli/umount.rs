@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mafs_client::control::{Client, ControlError, MountStatus};
 use mafs_client::mount_point::{self, UnmountError};
+use mafs_client::printable::printable_path;
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::status_text::left_behind;
@@ -33,8 +34,9 @@ pub(super) struct UmountArgs {
 /// Unmounts and waits for the end of the client, so that it can be started again at once.
 pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     let directory = args.dir.as_path();
-    let failed =
-        |error: &dyn std::fmt::Display| Failure::new(Exit::MountFailed, format!("{}: {error}", directory.display()));
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure::new(Exit::MountFailed, format!("{}: {error}", printable_path(directory)))
+    };
     let path = mount_point::resolve(directory).map_err(|error| failed(&error))?;
     let runtime_dir = RuntimeDir::open().map_err(|error| failed(&error))?;
     let mount = mount_point::mafs_mount_at(&path).map_err(|error| failed(&error))?;
@@ -56,7 +58,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
         let Some(client) = client else { return Ok(Exit::Ok) };
         match tokio::time::timeout(END_MAX, end(client)).await {
             Ok(Ok(last)) => match left_behind(&last.report) {
-                Some(left) => Err(Failure::new(Exit::Unsent, format!("{}: unmounted, {left}", path.display()))),
+                Some(left) => Err(Failure::new(Exit::Unsent, format!("{}: unmounted, {left}", printable_path(&path)))),
                 None => Ok(Exit::Ok),
             },
             Ok(Err(error)) => Err(failed(&format!("unmounted, but whether everything was sent is not known: {error}"))),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tokio::sync::watch;
 
 use crate::control::{MountStatus, Request, Response};
+use crate::printable::printable_path;
 use crate::vfs::Vfs;
 
 /// Answers commands about one mount, also for a moment after its end.
@@ -42,7 +43,7 @@ impl Answers {
 
     fn status(&self) -> Response {
         Response::Status(Box::new(MountStatus {
-            mount_point: self.mount_point.clone(),
+            mount_point: printable_path(&self.mount_point),
             target: self.target.clone(),
             pid: std::process::id(),
             program_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -3,6 +3,7 @@
 use mafs_proto::{Fid, Name, VnodeId};
 
 use super::Inner;
+use crate::printable::printable;
 
 /// Deeper than any path a program can name (PATH_MAX is 4,096 bytes).
 const DEPTH_MAX: usize = 2048;
@@ -24,7 +25,7 @@ impl Inner {
                 return None;
             }
         }
-        let names: Vec<String> = names.iter().rev().map(printable).collect();
+        let names: Vec<String> = names.iter().rev().map(|name| printable(name.as_bytes())).collect();
         Some(names.join("/"))
     }
 
@@ -40,30 +41,5 @@ impl Inner {
             last = Some(page.into_iter().next_back()?.0);
         }
         None
-    }
-}
-
-/// A name as one line of text: what would move the cursor is escaped.
-fn printable(name: &Name) -> String {
-    let mut text = String::new();
-    for letter in String::from_utf8_lossy(name.as_bytes()).chars() {
-        match letter.is_control() {
-            true => text.extend(letter.escape_default()),
-            false => text.push(letter),
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_takes_one_line_whatever_it_holds() {
-        let shown = |name: &'static [u8]| printable(&Name::new(name).unwrap());
-        assert_eq!(shown("é \"x\"".as_bytes()), "é \"x\"");
-        assert_eq!(shown(b"a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
-        assert_eq!(shown(b"\xff"), "\u{fffd}");
     }
 }
