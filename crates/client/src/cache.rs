@@ -10,6 +10,7 @@ mod index;
 mod record;
 mod storage;
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use mafs_durable::{Disk, KvError, KvOpen, LogError, write_file_atomically};
@@ -46,6 +47,18 @@ fn log_advice(error: &LogError) -> &'static str {
              another, -o cache=DIR"
         }
         LogError::Poisoned | LogError::TooLong { .. } | LogError::Gone { .. } | LogError::Io(_) => "",
+    }
+}
+
+impl CacheError {
+    /// Whether freeing space on its disk helps.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Self::Io(error) | Self::Index(KvError::Io(error)) | Self::Log(LogError::Io(error)) => {
+                matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+            }
+            Self::Index(_) | Self::Log(_) | Self::Damaged(_) => false,
+        }
     }
 }
 

@@ -16,10 +16,12 @@ use tokio::time::{Instant, timeout};
 
 use crate::cache::{CacheError, CacheStorage, StorageError};
 use crate::control::{Client, Server};
+use crate::core::backoff::Backoff;
 use crate::file_name;
 use crate::fuse::{Access, FuseError, Session, SessionOptions, check_available};
 use crate::mount_point::{MountPointError, UnmountError, prepare, unmount, unmount_lazily};
 use crate::options::MountOptions;
+use crate::printable::printable_path;
 use crate::remote::{Connector, RemoteError};
 use crate::runtime_dir::RuntimeDir;
 use crate::vfs::{Settings, StartError, Vfs};
@@ -38,9 +40,6 @@ const LOCK_REST: Duration = Duration::from_millis(20);
 /// How long the kernel may take to let go of a mount that nobody uses.
 const UNMOUNT_MAX: Duration = Duration::from_secs(5);
 
-/// Rests between attempts to mount: `retry` says for how long in all.
-const RETRY_REST: Duration = Duration::from_secs(5);
-
 /// Why a mount does not start, or ended badly. One line each.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -57,7 +56,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// What is in the cache cannot be used.
-    #[error("the cache {}: {error}", path.display())]
+    #[error("the cache {}: {error}{}", printable_path(path), cache_advice(error))]
     Cache {
         /// Its directory.
         path: PathBuf,
@@ -66,7 +65,7 @@ pub enum DaemonError {
     },
     /// The server cannot be used.
     #[error("{target}: {error}")]
-    Start {
+    Remote {
         /// What was to be mounted.
         target: String,
         /// Why not.
@@ -238,16 +237,18 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         passthrough: mount.options.passthrough && !mount.options.flags.sync,
     };
     let give_up = Instant::now() + mount.options.retry;
+    let mut backoff = Backoff::default();
     loop {
+        let rest = backoff.next_delay();
         let storage = lock_cache(&directory).await?;
         match Vfs::start(settings.clone(), storage, Arc::clone(&connector), Arc::new(BootClock)).await {
             Ok(vfs) => return Ok(vfs),
-            Err(error) if is_passing(&error) && Instant::now() + RETRY_REST < give_up => {
+            Err(error) if is_passing(&error) && Instant::now() + rest < give_up => {
                 tracing::warn!(%error, "cannot mount yet");
-                tokio::time::sleep(RETRY_REST).await;
+                tokio::time::sleep(rest).await;
             }
             Err(StartError::Cache(error)) => return Err(DaemonError::Cache { path: directory, error }),
-            Err(StartError::Remote(error)) => return Err(DaemonError::Start { target: mount.source(), error }),
+            Err(StartError::Remote(error)) => return Err(DaemonError::Remote { target: mount.source(), error }),
         }
     }
 }
@@ -261,6 +262,11 @@ async fn lock_cache(directory: &Path) -> Result<CacheStorage, StorageError> {
             other => return other,
         }
     }
+}
+
+/// What helps against a cache that cannot be used, if its error does not say so itself.
+fn cache_advice(error: &CacheError) -> &'static str {
+    if error.is_full() { "; free some space on its disk, or choose another with -o cache=DIR" } else { "" }
 }
 
 /// Whether another attempt may succeed although nobody does anything about it.

@@ -75,6 +75,10 @@ impl Kv for CheckedKv {
         self.kv.get(key)
     }
 
+    fn check_writable(&self) -> Result<(), KvError> {
+        self.kv.check_writable()
+    }
+
     fn apply(&self, batch: &Batch) -> Result<(), KvError> {
         if batch.is_empty() {
             return Ok(());

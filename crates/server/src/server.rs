@@ -169,7 +169,10 @@ impl Server {
         match self.volumes.get(name) {
             Some(Slot::Serving(volume)) => Ok(volume),
             Some(Slot::Damaged(why)) => Err(Refusal::new(FsError::VolumeDamaged, why.clone())),
-            None => Err(Refusal::new(FsError::NoVolume, format!("the server has no volume {name}"))),
+            None => {
+                let advice = "`mafs-server volume list` there shows those it has";
+                Err(Refusal::new(FsError::NoVolume, format!("the server has no volume {name}: {advice}")))
+            }
         }
     }
 

@@ -7,6 +7,7 @@ mod server;
 mod strangers;
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
 
 use futures_util::{Stream, StreamExt};
@@ -46,20 +47,20 @@ impl fmt::Display for Address {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The host's name has no address.
-    #[error("cannot find the host of {address}: {source}")]
+    #[error("cannot find the host of {address}: {source}: check its name")]
     UnknownHost {
         /// What was to be resolved.
         address: String,
         /// Why not.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Nobody answers there.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("cannot connect to {address}: {source}{}", advice(source))]
     Unreachable {
         /// Where.
         address: String,
         /// Why not.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Somebody takes connections and says nothing: a server that hangs, or none of ours.
     #[error("{address} takes connections but does not answer: it hangs, or is no mafs server")]
@@ -75,6 +76,14 @@ pub enum ConnectError {
         /// What it did.
         why: String,
     },
+}
+
+/// What to look at if nobody answers.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ": is mafs-server running there?",
+        _ => "",
+    }
 }
 
 /// The frames of a gRPC stream; its errors in words.

@@ -10,7 +10,7 @@ use rustix::mount::UnmountFlags;
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
     /// Files are open or a process has its working directory there.
-    #[error("it is busy: files are open below it, or a process is in it")]
+    #[error("it is busy: files are open below it, or a process is in it; `fuser -vm` shows which")]
     Busy,
     /// Nothing is mounted there.
     #[error("nothing is mounted there")]

@@ -154,7 +154,9 @@ impl<'s> Group<'s> {
         if let Some(holder) = &*self.shared.holder()
             && holder.ticket.client != ticket.client
         {
-            let detail = format!("the volume {} is in use by the client {}", self.shared.name, holder.client_name);
+            let (volume, name) = (&self.shared.name, &holder.client_name);
+            let advice = "unmount it there, or wait half a minute if that machine is gone";
+            let detail = format!("the volume {volume} is in use by the client {name}: {advice}");
             return Err(Refusal::new(FsError::VolumeInUse, detail));
         }
         self.full.refusal(false).map_or(Ok(()), Err)?;
