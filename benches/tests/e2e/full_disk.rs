@@ -132,7 +132,7 @@ fn a_full_quota_is_told_to_programs_and_what_it_refused_is_sent_when_there_is_ro
 fn a_full_disk_under_the_cache_loses_nothing_and_works_again_without_a_new_mount() {
     let mut world = World::new().unwrap();
     world.start_server().unwrap();
-    let cache = Tmpfs::at(world.local().join("small"), c"size=24m");
+    let cache = Tmpfs::at(world.local().join("small"), c"size=48m");
     let place = world.mount();
     let mount = |cache: &Path| {
         let options = format!("minfree=1M,cache={}", cache.display());

@@ -6,8 +6,9 @@
 //! twice a second for ever (0.3 % of a CPU, and a disk that never sleeps), so a thread here does it, which sleeps while
 //! nothing changes. Changes are gathered ([`pending`]) and made by that thread alone ([`writer`]); any may read.
 //!
-//! After a write of sled has failed, such as on a full disk, it refuses all others for good. It still reads, so it is
-//! kept until there is room again, and then opened anew, and given what it has not made durable once more.
+//! After a write of sled has failed it refuses all others for good, and some reads, which also tidy up. So nothing is
+//! moved into it while the disk is nearly full. If a write fails all the same, it is opened anew as soon as there is
+//! room, and given what it has not made durable once more.
 
 mod database;
 mod pending;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use database::{Database, check_room};
+use database::{Database, check_room, try_room};
 use pending::Pending;
 use writer::{Work, Writer};
 
@@ -98,7 +99,7 @@ impl Store {
         if !self.failed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        check_room(&self.path)?;
+        try_room(&self.path)?;
         let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
         // It locks its files, so it has to go first.
         *database = None;
@@ -111,6 +112,9 @@ impl Store {
     }
 
     fn make_durable(&self) -> Result<(), KvError> {
+        if self.pending().is_durable() {
+            return Ok(());
+        }
         self.write(Database::sync)?;
         let durable = self.pending_mut().durable();
         drop(durable);
@@ -118,6 +122,7 @@ impl Store {
     }
 
     fn write(&self, write: impl FnOnce(&Database) -> Result<(), KvError>) -> Result<(), KvError> {
+        check_room(&self.path)?;
         let written = self.with_database(write);
         if written.is_err() {
             self.failed.store(true, Ordering::Relaxed);
@@ -149,10 +154,24 @@ fn free_replaced_pages(db: &sled::Db, changes: usize) -> sled::Result<()> {
     Ok(())
 }
 
+impl SledKv {
+    /// Reads, once more if the database had to be opened anew first.
+    fn read<T>(&self, read: impl Fn(&Database) -> Result<T, KvError>) -> Result<T, KvError> {
+        match self.store.with_database(&read) {
+            Err(KvError::Io(error)) => {
+                self.store.failed.store(true, Ordering::Relaxed);
+                self.writer.move_closed().map_err(|_| error)?;
+                self.store.with_database(read)
+            }
+            other => other,
+        }
+    }
+}
+
 impl Kv for SledKv {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
         // The database first: while it is held nothing can go back from it to what is pending.
-        self.store.with_database(|database| {
+        self.read(|database| {
             if let Some(changed) = self.store.pending().get(key) {
                 return Ok(changed.clone());
             }
@@ -187,7 +206,7 @@ impl Kv for SledKv {
             Some(after) if after >= prefix => Bound::Excluded(after),
             _ => Bound::Included(prefix),
         };
-        self.store.with_database(|database| {
+        self.read(|database| {
             let pending = self.store.pending();
             database.call(|db| {
                 let stored = db.range::<&[u8], _>((start, Bound::Unbounded));

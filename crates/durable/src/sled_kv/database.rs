@@ -20,8 +20,8 @@ const CACHE_BYTES: u64 = 8 << 20;
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a database needs at least to be opened again and to go on: a few of its segments of 512 KB.
-const ROOM_BYTES: usize = 2 << 20;
+/// What a database must find to be written to: some of its segments of 512 KB.
+const ROOM_BYTES: usize = 4 << 20;
 
 pub(super) struct Database {
     db: sled::Db,
@@ -63,11 +63,21 @@ impl Database {
     }
 }
 
-/// Whether there is room to write beside `path`.
+/// Whether the file system of `path` has room, as far as it says.
+///
+/// # Errors
+/// `StorageFull` if it has not.
+pub(super) fn check_room(path: &Path) -> io::Result<()> {
+    let space = rustix::fs::statvfs(path)?;
+    let enough = space.f_bavail.saturating_mul(space.f_frsize) >= ROOM_BYTES as u64;
+    if enough { Ok(()) } else { Err(rustix::io::Errno::NOSPC.into()) }
+}
+
+/// Whether something can be written beside `path`, by writing it.
 ///
 /// # Errors
 /// Why not.
-pub(super) fn check_room(path: &Path) -> io::Result<()> {
+pub(super) fn try_room(path: &Path) -> io::Result<()> {
     let probe = path.with_extension("probe");
     let written = fs::write(&probe, vec![0; ROOM_BYTES]);
     fs::remove_file(&probe).and(written)

@@ -91,6 +91,11 @@ impl Pending {
         self.moved.len() >= MOVED_MAX
     }
 
+    /// Whether nothing has moved that is not.
+    pub(super) fn is_durable(&self) -> bool {
+        self.moved.is_empty()
+    }
+
     /// All that has moved is durable: it is no longer needed.
     pub(super) fn durable(&mut self) -> VecDeque<Changes> {
         std::mem::take(&mut self.moved)
