@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 pub(crate) use exit::{Exit, Failure};
@@ -97,6 +98,16 @@ pub(crate) fn begin_daemon(default_level: &str) {
     if let Err(error) = mafs_durable::limit_arenas() {
         tracing::warn!(%error, "takes more memory than it needs");
     }
+    if let Err(error) = allow_descriptors() {
+        tracing::warn!(%error, "programs can have few files open at a time");
+    }
+}
+
+/// Each file that a program has open takes a descriptor here too, and 1,024, what most systems give a process at first,
+/// is less than one program may have.
+fn allow_descriptors() -> std::io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// Writes what happens to stderr; `MAFS_LOG` chooses what, in the syntax of tracing's `EnvFilter`.

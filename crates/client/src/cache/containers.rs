@@ -12,21 +12,31 @@
 //! content is changed in place.
 
 use std::io;
-use std::sync::Arc;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lru::LruCache;
 use mafs_durable::{Disk, DiskFile, copy_sparse};
 use mafs_proto::{DataVersion, VnodeId};
+use rustix::process::{Resource, getrlimit};
 
 use super::RunId;
 use crate::core::log::{ContainerId, Stamp};
 
 const SNAPSHOT_DIR: &str = "snapshots";
 
+/// The most containers that stay open for the next user, and which part of the descriptors that this process may have.
+/// To open and to close one is a sixth of what a program waits for when it opens a cached file.
+const OPEN_MAX: u64 = 2048;
+const OPEN_PART: u64 = 4;
+
 /// The containers of one cache.
 pub(crate) struct Containers {
     disk: Arc<dyn Disk>,
+    /// Those used last.
+    opened: Mutex<LruCache<(VnodeId, ContainerId), Arc<dyn DiskFile>>>,
     snapshots: AtomicU64,
     /// Containers of this run are `first_id` and up.
     first_id: u64,
@@ -57,7 +67,8 @@ impl Containers {
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         // Half the range is left, so that counting up never wraps.
         let first_id = u64::from_le_bytes(random) / 2;
-        Ok(Self { disk, snapshots: AtomicU64::new(0), first_id, next_id: AtomicU64::new(first_id) })
+        let opened = Mutex::new(LruCache::new(open_max()));
+        Ok(Self { disk, opened, snapshots: AtomicU64::new(0), first_id, next_id: AtomicU64::new(first_id) })
     }
 
     /// This run of the client.
@@ -67,8 +78,16 @@ impl Containers {
 
     /// A container of a file; `None` if it is not there.
     pub(crate) fn get(&self, vnode: VnodeId, id: ContainerId) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        let mut opened = self.opened();
+        if let Some(file) = opened.get(&(vnode, id)) {
+            return Ok(Some(Arc::clone(file)));
+        }
+        // Still locked, so that a removal meanwhile finds it.
         match self.disk.open(&path(vnode, id)) {
-            Ok(file) => Ok(Some(file)),
+            Ok(file) => {
+                opened.put((vnode, id), Arc::clone(&file));
+                Ok(Some(file))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -95,7 +114,10 @@ impl Containers {
 
     /// Removes a container; no error if it is not there.
     pub(crate) fn remove(&self, vnode: VnodeId, id: ContainerId) -> io::Result<()> {
-        match self.disk.remove(&path(vnode, id)) {
+        let removed = self.disk.remove(&path(vnode, id));
+        let closed = self.opened().pop(&(vnode, id));
+        drop(closed);
+        match removed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other,
         }
@@ -121,7 +143,12 @@ impl Containers {
 
     /// Removes everything.
     pub(crate) fn clear(&self) -> io::Result<()> {
+        self.opened().clear();
         self.disk.remove_dir_all("containers")
+    }
+
+    fn opened(&self) -> MutexGuard<'_, LruCache<(VnodeId, ContainerId), Arc<dyn DiskFile>>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies the first `size` bytes of a container, holes as holes.
@@ -150,6 +177,12 @@ impl Containers {
             }
         }
     }
+}
+
+fn open_max() -> NonZeroUsize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let count = (descriptors / OPEN_PART).min(OPEN_MAX);
+    usize::try_from(count).ok().and_then(NonZeroUsize::new).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// Marks the content as the whole, unchanged `version`.
