@@ -26,10 +26,12 @@ const MAKERS: usize = 4;
 const LIST_LIMIT: Duration = Duration::from_secs(5);
 const LIST_LOCAL_MAX: u32 = 25;
 
-/// What the server may have beyond what it has when it is idle.
-const SERVER_GROWTH_BYTES: u64 = 50 << 20;
+/// What the server may have beyond what it has when it is idle: measured 34 to 49 MB, more when others use the
+/// processors, because more calls are under way at a time then.
+const SERVER_GROWTH_BYTES: u64 = 64 << 20;
 
-const CLIENT_BYTES: u64 = 100 << 20;
+/// Measured 66 to 87 MB.
+const CLIENT_BYTES: u64 = 128 << 20;
 
 #[test]
 #[ignore = "needs: fuse"]
