@@ -1,5 +1,5 @@
-//! Objects as the index last showed them, so that those in use are neither looked up nor parsed again: an object from
-//! sled takes 1.7 us, from here 0.2 us.
+//! Objects as the index last showed them, so that those in use are neither looked up nor parsed again: from sled that
+//! took 1.7 us each, 38 % of the client's time in a `git status`.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
