@@ -2,19 +2,22 @@
 //! store, in alternating runs. Prints one table and writes every run to `target/figures/local.csv`.
 //!
 //! `cargo bench --bench local`; needs `/dev/fuse`, and root or `fusermount3`. `MAFS_BENCH_RUNS` changes the number of
-//! runs (5), `MAFS_BENCH_OPTIONS` the options of the mount (`passthrough=off`).
+//! runs (5), `MAFS_BENCH_OPTIONS` the options of the mount (`passthrough=off`). `cargo bench --bench local -- git`
+//! does only the work with `git` in its name.
 
 mod loads;
 
 use std::env;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mafs_bench::report::{Row, table, write_csv};
 use mafs_bench::tree;
 use mafs_bench::world::World;
 
+const COLD_READ: &str = "cold read of 256 MB (local: copy, then read)";
+const GIT_STATUS: &str = "git status of 2,000 files";
 const RUNS: usize = 5;
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -49,8 +52,12 @@ fn measure(world: &mut World, runs: usize) -> io::Result<Vec<Row>> {
     for place in &places {
         loads::prepare(place)?;
     }
-    let mut rows = vec![cold_fetch(world, runs)?];
-    for (name, unit, load) in loads::LOADS {
+    let chosen = chosen();
+    let mut rows = Vec::new();
+    if chosen(COLD_READ) {
+        rows.push(cold_read(world, runs)?);
+    }
+    for (name, unit, load) in loads::LOADS.into_iter().filter(|(name, ..)| chosen(name)) {
         let mut pairs = Vec::new();
         for run in 0..runs {
             pairs.push((settled(|| load(&places[0], run))?, settled(|| load(&places[1], run))?));
@@ -58,7 +65,20 @@ fn measure(world: &mut World, runs: usize) -> io::Result<Vec<Row>> {
         progress(name);
         rows.push(Row { name, unit, pairs });
     }
-    for place in &places {
+    if chosen(GIT_STATUS) {
+        rows.push(git_status(&places, runs)?);
+    }
+    Ok(rows)
+}
+
+/// Which work is to be done, by its name: what has the word given on the command line in it, or all.
+fn chosen() -> impl Fn(&str) -> bool {
+    let word = env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    move |name| name.contains(&word)
+}
+
+fn git_status(places: &[PathBuf; 2], runs: usize) -> io::Result<Row> {
+    for place in places {
         tree::generate(&place.join("repository"), 1, 2_000)?;
         loads::make_repository(&place.join("repository"))?;
     }
@@ -66,21 +86,19 @@ fn measure(world: &mut World, runs: usize) -> io::Result<Vec<Row>> {
     for _ in 0..runs {
         pairs.push((settled(|| loads::git_status(&places[0]))?, settled(|| loads::git_status(&places[1]))?));
     }
-    rows.push(Row { name: "git status of 2,000 files", unit: "1/s", pairs });
-    Ok(rows)
+    Ok(Row { name: GIT_STATUS, unit: "1/s", pairs })
 }
 
 /// A file that is not in the cache is read through the mount; locally it is copied, as the cache does, and then read.
-fn cold_fetch(world: &mut World, runs: usize) -> io::Result<Row> {
+fn cold_read(world: &mut World, runs: usize) -> io::Result<Row> {
     let mut pairs = Vec::new();
     for _ in 0..runs {
         world.forget_cache()?;
         let mafs = settled(|| loads::read_large(&world.mount(), 0))?;
         pairs.push((mafs, settled(|| loads::copy_and_read_large(&world.local()))?));
     }
-    let name = "cold read of 256 MB (local: copy, then read)";
-    progress(name);
-    Ok(Row { name, unit: "MB/s", pairs })
+    progress(COLD_READ);
+    Ok(Row { name: COLD_READ, unit: "MB/s", pairs })
 }
 
 /// Measures when the disk has nothing left to do from before, so that no load pays for another's writes.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 type Check = fn(&Path);
 
-pub(crate) const CHECKS: [(&str, Check); 38] = [
+pub(crate) const CHECKS: [(&str, Check); 39] = [
     ("files keep what was written", content::files_keep_what_was_written),
     ("writes at offsets", content::writes_at_offsets),
     ("append from two descriptors", content::append_from_two_descriptors),
@@ -34,6 +34,7 @@ pub(crate) const CHECKS: [(&str, Check); 38] = [
     ("names", naming::names),
     ("large directories", naming::large_directories),
     ("removal while reading a directory", naming::removal_while_reading),
+    ("readers of a directory that changes", naming::readers_of_a_directory_that_changes),
     ("directory errors", naming::directory_errors),
     ("link counts of directories", metadata::link_counts_of_directories),
     ("modes and umask", metadata::modes),

@@ -96,6 +96,17 @@ pub struct Opened {
     pub passthrough: bool,
 }
 
+/// What opening a directory gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenedDir {
+    /// For reading and closing it.
+    pub dir: DirHandle,
+    /// Whether the kernel is to keep what it reads.
+    pub cache: bool,
+    /// Whether what it has kept by other handles stays: it is current, or another handle is using it.
+    pub keep_cache: bool,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetTime {
@@ -433,8 +444,8 @@ impl Vfs {
         self.inner.release(file);
     }
 
-    /// Opens a directory: its whole listing as of now.
-    pub async fn open_dir(&self, vnode: VnodeId) -> Result<DirHandle, Error> {
+    /// Opens a directory.
+    pub async fn open_dir(&self, vnode: VnodeId) -> Result<OpenedDir, Error> {
         self.inner.open_dir(vnode).await
     }
 

@@ -270,7 +270,7 @@ pub(crate) async fn snapshot(vfs: &Vfs) -> Result<Snapshot, Error> {
     let mut seen = Snapshot::new();
     let mut directories = vec![(String::new(), VnodeId::ROOT)];
     while let Some((path, vnode)) = directories.pop() {
-        let handle = vfs.open_dir(vnode).await?;
+        let handle = vfs.open_dir(vnode).await?.dir;
         let entries = vfs.read_dir(handle, 2, usize::MAX).await?;
         vfs.release_dir(handle);
         for entry in entries {

@@ -271,7 +271,7 @@ fn what_is_removed_can_be_asked_about_until_the_kernel_forgets_it() {
         let vnode = vfs.make_dir(VnodeId::ROOT, name.clone(), mode, CALLER).await.expect("a directory").fid.vnode;
         vfs.remove_dir(VnodeId::ROOT, name, CALLER).await.expect("a removal");
         assert_eq!(vfs.get_attributes(vnode).await.expect("attributes").status.nlink, 0);
-        let dir = vfs.open_dir(vnode).await.expect("an open directory");
+        let dir = vfs.open_dir(vnode).await.expect("an open directory").dir;
         vfs.read_dir(dir, 0, 10).await.expect("a listing");
         vfs.release_dir(dir);
         vfs.forget(vnode, 1);

@@ -141,11 +141,11 @@ fn regression_a_killed_client_lists_a_directory_whole_again() {
             }
             world.crash_client(Crash::Kill);
             world.start_client().await.expect("the client starts");
-            let listing = world.client().open_dir(VnodeId::ROOT).await.expect("the root");
+            let listing = world.client().open_dir(VnodeId::ROOT).await.expect("the root").dir;
             assert_eq!(world.client().read_dir(listing, 2, 1000).await.expect("its names").len(), 1);
             let vfs = world.client();
             vfs.lookup(VnodeId::ROOT, Bytes::from_static(b"d")).await.expect("the directory");
-            let listing = vfs.open_dir(parent).await.expect("the directory");
+            let listing = vfs.open_dir(parent).await.expect("the directory").dir;
             let entries = vfs.read_dir_plus(listing, 2, 1000).await.expect("its names");
             // glibc drops names whose inode number is 0, which is what the kernel gets of a name without an object.
             assert_eq!(entries.iter().filter(|entry| entry.object.is_some()).count(), 210, "seed {seed}");

@@ -159,6 +159,36 @@ pub(super) fn removal_while_reading(dir: &Path) {
     assert!(names_in(dir).is_empty());
 }
 
+/// More names than one getdents(2) of the C library takes, so that a reader stops half way; and so many remain that its
+/// place lies within what others read then.
+pub(super) fn readers_of_a_directory_that_changes(dir: &Path) {
+    let all: BTreeSet<String> = (0..3_000).map(|number| format!("name {number:04}")).collect();
+    for name in &all {
+        File::create(dir.join(name)).unwrap();
+    }
+    for _ in 0..3 {
+        assert!(names_in(dir).iter().eq(&all));
+    }
+    let names = |entries: fs::ReadDir| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut half_way = names(fs::read_dir(dir).unwrap());
+    let first = half_way.next().unwrap();
+    let (removed, kept): (Vec<_>, Vec<_>) = all.iter().partition(|name| name.as_str() < "name 1000");
+    for name in removed {
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+    fs::write(dir.join("new"), "").unwrap();
+    let new = "new".to_owned();
+    let now: BTreeSet<&String> = kept.iter().copied().chain([&new]).collect();
+    for _ in 0..3 {
+        assert!(names_in(dir).iter().eq(now.iter().copied()), "who begins now sees what is there now");
+    }
+    let mut seen: Vec<String> = [first].into_iter().chain(half_way).collect();
+    seen.sort();
+    let distinct: BTreeSet<String> = seen.iter().cloned().collect();
+    assert_eq!(seen.len(), distinct.len(), "some came twice");
+    assert!(kept.iter().all(|name| distinct.contains(*name)), "what was there all the time is missing");
+}
+
 pub(super) fn directory_errors(dir: &Path) {
     fs::create_dir_all(dir.join("full/inner")).unwrap();
     fs::write(dir.join("file"), "").unwrap();

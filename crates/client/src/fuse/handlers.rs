@@ -10,15 +10,15 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use mafs_proto::{Mode, Name};
 
 use super::convert::{
-    BLOCK_BYTES, caller, fallocate_mode, file, name, node_kind, open_answer, open_mode, rename_mode, seek_target,
-    set_time, vnode, xattr_list, xattr_mode,
+    BLOCK_BYTES, caller, fallocate_mode, file, name, node_kind, open_answer, open_dir_flags, open_mode, rename_mode,
+    seek_target, set_time, vnode, xattr_list, xattr_mode,
 };
 use super::edge::{Edge, absent, done, generation, xattr};
 use super::errno::{INVALID, UNSUPPORTED, errno};
@@ -453,10 +453,10 @@ impl Filesystem for Handlers {
             request,
             |vfs| async move { vfs.open_dir(vnode).await },
             |_, result| match result {
-                Ok(dir) => reply.opened(FileHandle(dir.0), FopenFlags::empty()),
+                Ok(opened) => reply.opened(FileHandle(opened.dir.0), open_dir_flags(opened)),
                 Err(error) => reply.error(errno(&error)),
             },
-            |edge, dir| edge.vfs.release_dir(dir),
+            |edge, opened| edge.vfs.release_dir(opened.dir),
         );
     }
 

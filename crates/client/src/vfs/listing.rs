@@ -1,18 +1,19 @@
 //! Listings: directories as readdir(3) shows them.
 
+mod recent;
+
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use lru::LruCache;
 use mafs_arpc::{PayloadReader, blocking};
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
-use mafs_proto::{Class, Fid, FsError, Kind, Name, Object, VnodeId, Wire};
+use mafs_proto::{Class, Fid, FsError, Instant, Kind, Name, Object, VnodeId, Wire};
 use tokio::time::timeout;
 
-use super::{DirEntry, DirEntryPlus, DirHandle, Error, Inner};
+use self::recent::RecentListings;
+use super::{DirEntry, DirEntryPlus, DirHandle, Error, Inner, OpenedDir, TIME_TO_LIVE};
 use crate::cache::{CachedEntries, CachedEntry, CachedObject};
 use crate::remote::RemoteError;
 
@@ -21,22 +22,16 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 /// How often a directory that changes while it is read is read again.
 const RESTARTS_MAX: u32 = 3;
 
-/// Listings of so many directories, of at most so many entries each, are kept for the next reader: some 4 MB. To read
-/// one of 100 entries from the index takes 70 us, a third of what programs wait for such a directory.
-const RECENT_MAX: NonZeroUsize = NonZeroUsize::new(128).expect("not zero");
-const RECENT_ENTRIES_MAX: usize = 512;
-
 /// Open directories, those read last, and those being fetched.
+#[derive(Default)]
 pub(super) struct Listings {
     open: HashMap<DirHandle, OpenDir>,
-    recent: LruCache<VnodeId, Arc<Listing>>,
+    recent: RecentListings,
+    /// Directories with an open handle by which the kernel keeps what it reads. One handle each: if another made the
+    /// kernel read anew, the first, half way, would go on at its offset among the new entries, and miss those that have
+    /// moved up (fs/fuse/readdir.c, fuse_readdir_cached).
+    kept_by_kernel: HashSet<VnodeId>,
     fetching: HashSet<VnodeId>,
-}
-
-impl Default for Listings {
-    fn default() -> Self {
-        Self { open: HashMap::new(), recent: LruCache::new(RECENT_MAX), fetching: HashSet::new() }
-    }
 }
 
 /// A directory that a program has open.
@@ -45,6 +40,8 @@ struct OpenDir {
     vnode: VnodeId,
     /// What is being read; none before the first read. Reading from the start takes a new look (rewinddir(3)).
     listing: Option<Arc<Listing>>,
+    /// Whether the kernel keeps what it reads by this handle.
+    kept_by_kernel: bool,
 }
 
 /// A directory as it was when it was last read from its start.
@@ -69,15 +66,48 @@ impl Drop for FetchingListing<'_> {
     }
 }
 
-impl Inner {
-    pub(super) async fn open_dir(self: &Arc<Self>, vnode: VnodeId) -> Result<DirHandle, Error> {
+impl Listings {
+    /// Opens a directory; `None` if it has been removed. The kernel may keep what it reads if this daemon has the whole
+    /// listing at hand: should the kernel drop it half way, it goes on here at the same place of the same listing.
+    fn open(&mut self, vnode: VnodeId, directory: Option<&CachedObject>, now: Instant) -> OpenedDir {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        if self.kernel.removed(vnode).is_none() {
-            self.directory(vnode).await?;
+        let dir = DirHandle(NEXT.fetch_add(1, Ordering::Relaxed));
+        let listing = directory.and_then(|directory| self.recent(directory));
+        let kept_by_kernel = listing.is_some() && self.kept_by_kernel.insert(vnode);
+        let keep_cache = !kept_by_kernel || self.recent.hand_to_kernel(vnode, now);
+        self.open.insert(dir, OpenDir { vnode, listing, kept_by_kernel });
+        OpenedDir { dir, cache: kept_by_kernel, keep_cache }
+    }
+
+    fn release(&mut self, dir: DirHandle) {
+        if let Some(open) = self.open.remove(&dir)
+            && open.kept_by_kernel
+        {
+            self.kept_by_kernel.remove(&open.vnode);
         }
-        let handle = DirHandle(NEXT.fetch_add(1, Ordering::Relaxed));
-        self.listings().open.insert(handle, OpenDir { vnode, listing: None });
-        Ok(handle)
+    }
+
+    /// The listing of exactly this state of a directory, if it was read lately.
+    fn recent(&mut self, directory: &CachedObject) -> Option<Arc<Listing>> {
+        let recent = self.recent.get(directory.object.fid.vnode)?;
+        let complete = directory.entries.is_some_and(|entries| entries.complete);
+        (complete && (recent.of, recent.parent) == identity(directory)).then(|| Arc::clone(recent))
+    }
+}
+
+/// Which state of which directory a listing is of, and below what it is.
+fn identity(directory: &CachedObject) -> (Option<(Fid, CachedEntries)>, VnodeId) {
+    let fid = directory.object.fid;
+    (directory.entries.map(|entries| (fid, entries)), directory.parent.unwrap_or(fid.vnode))
+}
+
+impl Inner {
+    pub(super) async fn open_dir(self: &Arc<Self>, vnode: VnodeId) -> Result<OpenedDir, Error> {
+        let directory = match self.kernel.removed(vnode) {
+            Some(_) => None,
+            None => Some(self.directory(vnode).await?),
+        };
+        Ok(self.listings().open(vnode, directory.as_ref(), self.clock.now()))
     }
 
     pub(super) async fn read_dir(
@@ -148,7 +178,7 @@ impl Inner {
     }
 
     pub(super) fn release_dir(&self, handle: DirHandle) {
-        self.listings().open.remove(&handle);
+        self.listings().release(handle);
     }
 
     /// The whole listing of a directory as of now.
@@ -158,12 +188,8 @@ impl Inner {
         }
         for _ in 0..=RESTARTS_MAX {
             let directory = self.fetch_listing(vnode).await?;
-            let parent = directory.parent.unwrap_or(vnode);
-            let of = directory.entries.map(|entries| (directory.object.fid, entries));
-            if let Some(recent) = self.listings().recent.get(&vnode)
-                && (recent.of, recent.parent) == (of, parent)
-            {
-                return Ok(Arc::clone(recent));
+            if let Some(recent) = self.listings().recent(&directory) {
+                return Ok(recent);
             }
             let mut entries: Vec<(Name, CachedEntry)> = Vec::new();
             loop {
@@ -176,10 +202,9 @@ impl Inner {
             // Names may have been dropped while they were read.
             let now = self.cache.index.object(vnode)?;
             if now.is_some_and(|now| now.entries == directory.entries) {
+                let (of, parent) = identity(&directory);
                 let listing = Arc::new(Listing { vnode, parent, of, entries });
-                if listing.entries.len() <= RECENT_ENTRIES_MAX {
-                    self.listings().recent.put(vnode, Arc::clone(&listing));
-                }
+                self.listings().recent.put(Arc::clone(&listing));
                 return Ok(listing);
             }
         }
