@@ -6,18 +6,23 @@
 
 mod cml;
 mod containers;
+mod identity;
 mod index;
 mod record;
 mod storage;
+#[cfg(test)]
+mod tests;
 
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use mafs_durable::{Disk, KvError, KvOpen, LogError, write_file_atomically};
-use mafs_proto::ClientId;
+use mafs_durable::{Disk, KvError, KvOpen, LogError};
+use mafs_proto::{ClientId, Incarnation};
 
+use crate::core::log::LogEntry;
 pub(crate) use cml::Cml;
 pub(crate) use containers::{ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, stamp, watch};
+use identity::Identity;
 pub(crate) use index::{Index, NameEdit};
 pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, RunId};
 pub use storage::{CacheStorage, StorageError};
@@ -62,8 +67,6 @@ impl CacheError {
     }
 }
 
-const IDENTITY_FILE: &str = "identity";
-
 /// Everything that is on this disk.
 pub(crate) struct Cache {
     /// Who this cache is to servers.
@@ -85,8 +88,8 @@ impl Cache {
     /// server.
     pub(crate) fn open(storage: &CacheStorage) -> Result<Self, CacheError> {
         let disk = storage.disk();
-        let client = load_identity(disk.as_ref())?;
         let cml = Cml::open(&disk)?;
+        let client = identify(disk.as_ref(), storage.place(), &cml)?;
         let kv = match storage.open_kv(KvOpen::Existing) {
             Err(KvError::Damaged(why)) => {
                 tracing::warn!("the index of the cache is damaged ({why}); it is made anew, files are fetched again");
@@ -118,22 +121,20 @@ impl Cache {
     }
 }
 
-/// The client's identity, made at random when the cache is new.
-fn load_identity(disk: &dyn Disk) -> Result<ClientId, CacheError> {
-    match disk.open(IDENTITY_FILE) {
-        Ok(file) => {
-            let mut id = [0; 16];
-            if file.len()? != 16 || file.read_at(&mut id, 0)? != 16 {
-                return Err(CacheError::Damaged(format!("the file `{IDENTITY_FILE}` does not have 16 bytes")));
+/// Who this cache is. A copy becomes a client of its own: what the original may have sent is not sent again under its
+/// name, and contents that it left are sent as the copy's.
+fn identify(disk: &dyn Disk, place: &str, cml: &Cml) -> Result<ClientId, CacheError> {
+    match Identity::load(disk, place)? {
+        Identity::Own(client) => Ok(client),
+        Identity::None => Identity::make(disk, place),
+        Identity::OfAnother => {
+            tracing::warn!("the cache is a copy, or was moved here: it becomes another client to the server");
+            for id in cml.state().logged.into_keys() {
+                cml.append(LogEntry::Abandoned { id })?;
             }
-            Ok(ClientId(id))
+            cml.append(LogEntry::Incarnation(Incarnation(0)))?;
+            cml.sync()?;
+            Identity::make(disk, place)
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let mut id = [0; 16];
-            getrandom::fill(&mut id).map_err(std::io::Error::other)?;
-            write_file_atomically(disk, IDENTITY_FILE, &id)?;
-            Ok(ClientId(id))
-        }
-        Err(error) => Err(error.into()),
     }
 }

@@ -26,6 +26,7 @@ pub enum StorageError {
     },
 }
 
+const MACHINE_ID: &str = "/etc/machine-id";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Where a cache lives.
@@ -33,6 +34,7 @@ pub struct CacheStorage {
     disk: Arc<dyn Disk>,
     open_kv: OpenKv,
     boot: String,
+    place: String,
     _lock: Option<File>,
 }
 
@@ -52,18 +54,25 @@ impl CacheStorage {
             Err(errno) => return Err(unusable(errno.into())),
         }
         let boot = std::fs::read_to_string(BOOT_ID).map_err(unusable)?;
-        Ok(Self { disk: Arc::new(disk), open_kv: sled_opener(path.join("index")), boot, _lock: Some(lock) })
+        let open_kv = sled_opener(path.join("index"));
+        let place = place_of(path).map_err(unusable)?;
+        Ok(Self { disk: Arc::new(disk), open_kv, boot, place, _lock: Some(lock) })
     }
 
-    /// Any disk and index; `boot` differs after a power loss.
+    /// Any disk and index, which nobody copies; `boot` differs after a power loss.
     #[must_use]
     pub fn custom(disk: Arc<dyn Disk>, open_kv: OpenKv, boot: String) -> Self {
-        Self { disk, open_kv, boot, _lock: None }
+        Self { disk, open_kv, boot, place: String::new(), _lock: None }
     }
 
     /// Names the machine's present run: what was written in an earlier one and not synced may be lost.
     pub(crate) fn boot(&self) -> &str {
         &self.boot
+    }
+
+    /// Where it is: another machine, or another directory, is another place.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
     }
 
     pub(crate) fn disk(&self) -> Arc<dyn Disk> {
@@ -73,6 +82,13 @@ impl CacheStorage {
     pub(crate) fn open_kv(&self, which: KvOpen) -> Result<Arc<dyn Kv>, KvError> {
         (self.open_kv)(which)
     }
+}
+
+/// The machine and the directory's inode. Machines without an id count as one.
+fn place_of(path: &Path) -> io::Result<String> {
+    use std::os::unix::fs::MetadataExt;
+    let machine = std::fs::read_to_string(MACHINE_ID).unwrap_or_default();
+    Ok(format!("{} {}", machine.trim(), std::fs::metadata(path)?.ino()))
 }
 
 /// Contents of other people's files are in there.
