@@ -1,4 +1,6 @@
-//! The calls a client makes: one request type each, tied to its method and reply.
+//! The calls that client and server make: one request type each, tied to its method and reply.
+
+use std::time::Duration;
 
 use crate::{
     ChangeNumber, ClientId, CmlRecord, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
@@ -37,11 +39,15 @@ pub enum Method {
     StatFs = 9,
     /// [`GetXattrsRequest`].
     GetXattrs = 10,
+    /// [`RenewLeaseRequest`].
+    RenewLease = 11,
+    /// [`BreakRequest`]: the only call that the server makes.
+    Break = 12,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Attach,
         Self::Detach,
         Self::GrantFids,
@@ -52,6 +58,8 @@ impl Method {
         Self::Apply,
         Self::StatFs,
         Self::GetXattrs,
+        Self::RenewLease,
+        Self::Break,
     ];
 
     /// The number on the wire.
@@ -82,6 +90,8 @@ pub struct AttachRequest {
     pub volume: VolumeName,
     /// Replies to this client's records before this one have arrived, so the server may forget them.
     pub confirmed_below: Option<StoreId>,
+    /// The attach whose promises the client still trusts.
+    pub session: Option<Generation>,
 }
 
 /// What an attach grants.
@@ -105,6 +115,10 @@ pub struct AttachReply {
     pub root: Object,
     /// Fids for new objects.
     pub fids: FidRange,
+    /// How long the session's promises hold, from the sending of the request that was answered last with a renewal.
+    pub lease: Duration,
+    /// Whether the promises of [`AttachRequest::session`] still hold.
+    pub resumed: bool,
 }
 
 /// Gives the volume back.
@@ -141,6 +155,9 @@ impl GetStatusRequest {
 pub struct GetStatusReply {
     /// Those that exist, in the order asked.
     pub objects: Vec<Object>,
+    /// The change before which nothing is missing in the answer: a promise for each object comes with it, unless a
+    /// later change has broken it.
+    pub change: ChangeNumber,
 }
 
 /// Asks what a name means.
@@ -159,6 +176,8 @@ pub struct LookupReply {
     pub object: Option<Object>,
     /// The version of the directory that the answer belongs to.
     pub parent_version: DataVersion,
+    /// As in [`GetStatusReply`].
+    pub change: ChangeNumber,
 }
 
 /// Asks for entries of a directory in the order of their names' bytes.
@@ -186,6 +205,8 @@ pub struct ReadDirPage {
     pub entries: Vec<Entry>,
     /// Whether these are the last.
     pub end: bool,
+    /// As in [`GetStatusReply`].
+    pub change: ChangeNumber,
 }
 
 /// Body of the reply to [`ReadDirRequest`]: the page is the payload.
@@ -210,6 +231,8 @@ pub struct FetchReply {
     pub object: Object,
     /// Of the whole content, not only of what follows.
     pub hash: ContentHash,
+    /// As in [`GetStatusReply`].
+    pub change: ChangeNumber,
 }
 
 /// Asks to apply a record exactly once.
@@ -276,7 +299,59 @@ pub struct GetXattrsReply {
     pub object: Object,
     /// The attributes.
     pub xattrs: Xattrs,
+    /// As in [`GetStatusReply`].
+    pub change: ChangeNumber,
 }
+
+/// Keeps the session's promises for another lease. The first call of every connection behind [`AttachRequest`]: it
+/// also says that the client has dropped the promises that the attach ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RenewLeaseRequest;
+
+/// Answers [`RenewLeaseRequest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RenewLeaseReply {
+    /// No: a break was not acknowledged in time, and the promises end with the present lease.
+    pub renewed: bool,
+}
+
+/// Made by the server: what was promised holds no more. The client acknowledges it once it will ask again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BreakRequest {
+    /// The last of the changes that broke the promises; answers that name an earlier one bring none.
+    pub change: ChangeNumber,
+    /// Of what.
+    pub broken: Broken,
+}
+
+/// Which promises are broken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// Of these objects, at most [`BreakRequest::OBJECTS_MAX`].
+    Objects(Vec<BrokenObject>),
+    /// All of the session's.
+    All,
+}
+
+/// An object that has changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BrokenObject {
+    /// The object.
+    pub fid: Fid,
+    /// Of a directory: names that changed their meaning, at most [`BreakRequest::NAMES_MAX`].
+    pub names: Vec<Name>,
+}
+
+impl BreakRequest {
+    /// The most objects of one call.
+    pub const OBJECTS_MAX: usize = 1000;
+    /// The most names of one object in one call; more make the object appear again.
+    pub const NAMES_MAX: usize = 64;
+}
+
+/// Answers [`BreakRequest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BreakReply;
 
 /// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -305,4 +380,6 @@ calls! {
     ApplyRequest => Apply, ApplyReply;
     StatFsRequest => StatFs, StatFsReply;
     GetXattrsRequest => GetXattrs, GetXattrsReply;
+    RenewLeaseRequest => RenewLease, RenewLeaseReply;
+    BreakRequest => Break, BreakReply;
 }

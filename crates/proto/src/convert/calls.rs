@@ -1,14 +1,16 @@
 //! Requests and replies.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::nouns::{content_hash, id16, name, optional_object};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
-    ApplyReply, ApplyRequest, AttachReply, AttachRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail,
-    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply,
-    GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply,
-    StatFsRequest,
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
+    DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
+    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage,
+    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, StatFsReply, StatFsRequest,
 };
 use crate::{
     ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, ServerEpoch, ServerId, VolumeName,
@@ -37,7 +39,15 @@ macro_rules! empty_messages {
     };
 }
 
-empty_messages!(DetachRequest, DetachReply, GrantFidsRequest, ReadDirReply, StatFsRequest);
+empty_messages!(
+    DetachRequest,
+    DetachReply,
+    GrantFidsRequest,
+    ReadDirReply,
+    StatFsRequest,
+    RenewLeaseRequest,
+    BreakReply
+);
 
 impl Convert for AttachRequest {
     type Message = wire::AttachRequest;
@@ -51,6 +61,7 @@ impl Convert for AttachRequest {
             client_name: self.client_name.clone(),
             volume: self.volume.as_str().to_owned(),
             confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
+            session: self.session.map_or(0, |generation| generation.0),
         }
     }
 
@@ -65,6 +76,7 @@ impl Convert for AttachRequest {
             client_name: message.client_name,
             volume: VolumeName::new(&message.volume).map_err(|error| Malformed::invalid("volume", error))?,
             confirmed_below: optional(message.confirmed_below)?,
+            session: (message.session != 0).then_some(Generation(message.session)),
         })
     }
 }
@@ -84,6 +96,8 @@ impl Convert for AttachReply {
             change: self.change.0,
             root: Some(self.root.to_message()),
             fids: Some(self.fids.to_message()),
+            lease_ms: u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX),
+            resumed: self.resumed,
         }
     }
 
@@ -98,6 +112,8 @@ impl Convert for AttachReply {
             change: ChangeNumber(message.change),
             root: required(message.root, "root")?,
             fids: required(message.fids, "fids")?,
+            lease: Duration::from_millis(u64::from(message.lease_ms)),
+            resumed: message.resumed,
         })
     }
 }
@@ -133,11 +149,14 @@ impl Convert for GetStatusReply {
     const NAME: &'static str = "GetStatusReply";
 
     fn to_message(&self) -> wire::GetStatusReply {
-        wire::GetStatusReply { objects: to_messages(&self.objects) }
+        wire::GetStatusReply { objects: to_messages(&self.objects), change: self.change.0 }
     }
 
     fn from_message(message: wire::GetStatusReply) -> Result<Self, Malformed> {
-        Ok(Self { objects: list(message.objects, GetStatusRequest::FIDS_MAX, "objects")? })
+        Ok(Self {
+            objects: list(message.objects, GetStatusRequest::FIDS_MAX, "objects")?,
+            change: ChangeNumber(message.change),
+        })
     }
 }
 
@@ -162,11 +181,16 @@ impl Convert for LookupReply {
         wire::LookupReply {
             object: self.object.as_ref().map(Convert::to_message),
             parent_version: self.parent_version.0,
+            change: self.change.0,
         }
     }
 
     fn from_message(message: wire::LookupReply) -> Result<Self, Malformed> {
-        Ok(Self { object: optional_object(message.object)?, parent_version: DataVersion(message.parent_version) })
+        Ok(Self {
+            object: optional_object(message.object)?,
+            parent_version: DataVersion(message.parent_version),
+            change: ChangeNumber(message.change),
+        })
     }
 }
 
@@ -203,6 +227,7 @@ impl Convert for ReadDirPage {
             directory: Some(self.directory.to_message()),
             entries: to_messages(&self.entries),
             end: self.end,
+            change: self.change.0,
         }
     }
 
@@ -212,6 +237,7 @@ impl Convert for ReadDirPage {
             directory: required(message.directory, "directory")?,
             entries: list(message.entries, count_max, "entries")?,
             end: message.end,
+            change: ChangeNumber(message.change),
         })
     }
 }
@@ -242,11 +268,19 @@ impl Convert for FetchReply {
     const NAME: &'static str = "FetchReply";
 
     fn to_message(&self) -> wire::FetchReply {
-        wire::FetchReply { object: Some(self.object.to_message()), hash: Bytes::copy_from_slice(&self.hash.0) }
+        wire::FetchReply {
+            object: Some(self.object.to_message()),
+            hash: Bytes::copy_from_slice(&self.hash.0),
+            change: self.change.0,
+        }
     }
 
     fn from_message(message: wire::FetchReply) -> Result<Self, Malformed> {
-        Ok(Self { object: required(message.object, "object")?, hash: content_hash(&message.hash)? })
+        Ok(Self {
+            object: required(message.object, "object")?,
+            hash: content_hash(&message.hash)?,
+            change: ChangeNumber(message.change),
+        })
     }
 }
 
@@ -347,11 +381,71 @@ impl Convert for GetXattrsReply {
     const NAME: &'static str = "GetXattrsReply";
 
     fn to_message(&self) -> wire::GetXattrsReply {
-        wire::GetXattrsReply { object: Some(self.object.to_message()), xattrs: Some(self.xattrs.to_message()) }
+        wire::GetXattrsReply {
+            object: Some(self.object.to_message()),
+            xattrs: Some(self.xattrs.to_message()),
+            change: self.change.0,
+        }
     }
 
     fn from_message(message: wire::GetXattrsReply) -> Result<Self, Malformed> {
-        Ok(Self { object: required(message.object, "object")?, xattrs: required(message.xattrs, "xattrs")? })
+        Ok(Self {
+            object: required(message.object, "object")?,
+            xattrs: required(message.xattrs, "xattrs")?,
+            change: ChangeNumber(message.change),
+        })
+    }
+}
+
+impl Convert for RenewLeaseReply {
+    type Message = wire::RenewLeaseReply;
+    const NAME: &'static str = "RenewLeaseReply";
+
+    fn to_message(&self) -> wire::RenewLeaseReply {
+        wire::RenewLeaseReply { renewed: self.renewed }
+    }
+
+    fn from_message(message: wire::RenewLeaseReply) -> Result<Self, Malformed> {
+        Ok(Self { renewed: message.renewed })
+    }
+}
+
+impl Convert for BreakRequest {
+    type Message = wire::BreakRequest;
+    const NAME: &'static str = "BreakRequest";
+
+    fn to_message(&self) -> wire::BreakRequest {
+        let (objects, all) = match &self.broken {
+            Broken::Objects(objects) => (to_messages(objects), false),
+            Broken::All => (Vec::new(), true),
+        };
+        wire::BreakRequest { change: self.change.0, objects, all }
+    }
+
+    fn from_message(message: wire::BreakRequest) -> Result<Self, Malformed> {
+        let objects = list(message.objects, Self::OBJECTS_MAX, "objects")?;
+        Ok(Self {
+            change: ChangeNumber(message.change),
+            broken: if message.all { Broken::All } else { Broken::Objects(objects) },
+        })
+    }
+}
+
+impl Convert for BrokenObject {
+    type Message = wire::BrokenObject;
+    const NAME: &'static str = "BrokenObject";
+
+    fn to_message(&self) -> wire::BrokenObject {
+        let names = self.names.iter().map(Name::to_bytes).collect();
+        wire::BrokenObject { fid: Some(self.fid.to_message()), names }
+    }
+
+    fn from_message(message: wire::BrokenObject) -> Result<Self, Malformed> {
+        if message.names.len() > BreakRequest::NAMES_MAX {
+            return Err(Malformed::invalid("names", format_args!("{} of one object", message.names.len())));
+        }
+        let names = message.names.into_iter().map(name).collect::<Result<_, _>>()?;
+        Ok(Self { fid: required(message.fid, "fid")?, names })
     }
 }
 

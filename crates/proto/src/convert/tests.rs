@@ -1,5 +1,7 @@
 //! Every domain type survives the wire; no bytes make a parser panic.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::option;
@@ -7,10 +9,10 @@ use proptest::prelude::*;
 
 use super::{Malformed, Wire};
 use crate::call::{
-    ApplyReply, ApplyRequest, AttachReply, AttachRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail,
-    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply,
-    GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage, ReadDirReply, ReadDirRequest, StatFsReply,
-    StatFsRequest,
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
+    DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
+    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage,
+    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, StatFsReply, StatFsRequest,
 };
 use crate::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange,
@@ -180,13 +182,13 @@ prop_compose! {
 prop_compose! {
     fn attach_reply()(
         protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 5]>(), root in object(),
-        fids in fid_range(),
+        fids in fid_range(), lease_ms in any::<u32>(), resumed in any::<bool>(),
     ) -> AttachReply {
         let [epoch, history, incarnation, generation, change] = numbers;
         AttachReply {
             protocol, server: ServerId(server), epoch: ServerEpoch(epoch), history: HistoryId(history),
             incarnation: Incarnation(incarnation), generation: Generation(generation), change: ChangeNumber(change),
-            root, fids,
+            root, fids, lease: Duration::from_millis(u64::from(lease_ms)), resumed,
         }
     }
 }
@@ -195,11 +197,21 @@ prop_compose! {
     fn attach_request()(
         versions in any::<[u32; 2]>(), client in any::<[u8; 16]>(), client_name in "[a-zäöü]{0,100}",
         volume in "[a-zA-Z0-9_-]{1,64}", confirmed_below in option::of(store_id()),
+        session in option::of(1u64..),
     ) -> AttachRequest {
         let [protocol_min, protocol_max] = versions;
         let volume = VolumeName::new(&volume).unwrap();
-        AttachRequest { protocol_min, protocol_max, client: ClientId(client), client_name, volume, confirmed_below }
+        let (client, session) = (ClientId(client), session.map(Generation));
+        AttachRequest { protocol_min, protocol_max, client, client_name, volume, confirmed_below, session }
     }
+}
+
+fn change() -> impl Strategy<Value = ChangeNumber> {
+    any::<u64>().prop_map(ChangeNumber)
+}
+
+fn broken(objects: Vec<(Fid, Vec<Name>)>) -> Broken {
+    Broken::Objects(objects.into_iter().map(|(fid, names)| BrokenObject { fid, names }).collect())
 }
 
 fn apply_reply() -> impl Strategy<Value = ApplyReply> {
@@ -241,24 +253,25 @@ round_trips! {
     proptest_attach_replies_round_trip: AttachReply = attach_reply();
     proptest_grants_round_trip: GrantFidsReply = fid_range().prop_map(|fids| GrantFidsReply { fids });
     proptest_status_requests_round_trip: GetStatusRequest = vec(fid(), 0..5).prop_map(|fids| GetStatusRequest { fids });
-    proptest_status_replies_round_trip: GetStatusReply = vec(object(), 0..5)
-        .prop_map(|objects| GetStatusReply { objects });
+    proptest_status_replies_round_trip: GetStatusReply = (vec(object(), 0..5), change())
+        .prop_map(|(objects, change)| GetStatusReply { objects, change });
     proptest_lookup_requests_round_trip: LookupRequest = (fid(), name())
         .prop_map(|(parent, name)| LookupRequest { parent, name });
-    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>())
-        .prop_map(|(object, version)| LookupReply { object, parent_version: DataVersion(version) });
+    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>(), change())
+        .prop_map(|(object, version, change)| LookupReply { object, parent_version: DataVersion(version), change });
     proptest_listing_requests_round_trip: ReadDirRequest = (fid(), option::of(name()), 1u32..=1024)
         .prop_map(|(fid, after, entries_max)| ReadDirRequest { fid, after, entries_max });
-    proptest_listing_pages_round_trip: ReadDirPage = (object(), vec((name(), object()), 0..5), any::<bool>())
-        .prop_map(|(directory, entries, end)| ReadDirPage {
+    proptest_listing_pages_round_trip: ReadDirPage = (object(), vec((name(), object()), 0..5), any::<bool>(), change())
+        .prop_map(|(directory, entries, end, change)| ReadDirPage {
             directory,
             entries: entries.into_iter().map(|(name, object)| Entry { name, object }).collect(),
             end,
+            change,
         });
     proptest_fetch_requests_round_trip: FetchRequest = (fid(), option::of(1u64..), any::<u64>())
         .prop_map(|(fid, version, offset)| FetchRequest { fid, data_version: version.map(DataVersion), offset });
-    proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>())
-        .prop_map(|(object, hash)| FetchReply { object, hash: ContentHash(hash) });
+    proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>(), change())
+        .prop_map(|(object, hash, change)| FetchReply { object, hash: ContentHash(hash), change });
     proptest_apply_requests_round_trip: ApplyRequest = (record(), option::of(store_id()))
         .prop_map(|(record, confirmed_below)| ApplyRequest { record, confirmed_below });
     proptest_apply_replies_round_trip: ApplyReply = apply_reply();
@@ -271,8 +284,11 @@ round_trips! {
         });
     proptest_xattrs_round_trip: Xattrs = xattrs();
     proptest_xattr_requests_round_trip: GetXattrsRequest = fid().prop_map(|fid| GetXattrsRequest { fid });
-    proptest_xattr_replies_round_trip: GetXattrsReply = (object(), xattrs())
-        .prop_map(|(object, xattrs)| GetXattrsReply { object, xattrs });
+    proptest_xattr_replies_round_trip: GetXattrsReply = (object(), xattrs(), change())
+        .prop_map(|(object, xattrs, change)| GetXattrsReply { object, xattrs, change });
+    proptest_renewals_round_trip: RenewLeaseReply = any::<bool>().prop_map(|renewed| RenewLeaseReply { renewed });
+    proptest_breaks_round_trip: BreakRequest = (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)))
+        .prop_map(|(change, objects)| BreakRequest { change, broken: objects.map_or(Broken::All, broken) });
     proptest_error_details_round_trip: ErrorDetail = "[a-zé ]{0,200}".prop_map(|message| ErrorDetail { message });
 }
 
@@ -295,7 +311,11 @@ fn decode_as_everything(bytes: &Bytes) {
         ErrorDetail,
         Xattrs,
         GetXattrsRequest,
-        GetXattrsReply
+        GetXattrsReply,
+        RenewLeaseRequest,
+        RenewLeaseReply,
+        BreakRequest,
+        BreakReply
     );
 }
 
