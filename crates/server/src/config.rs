@@ -1,18 +1,32 @@
 //! The server's limits.
 
+use std::time::Duration;
+
 use mafs_durable::LoggedIndexConfig;
+
+use crate::core::promises::Timing;
 
 /// How a [`Server`](crate::Server) behaves. The defaults suit a disk of some gigabytes and one machine's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerConfig {
     space_reserve_bytes: u64,
     sessions_max: usize,
+    timing: Timing,
     index: LoggedIndexConfig,
 }
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        Self { space_reserve_bytes: 64 * 1024 * 1024, sessions_max: 1024, index: LoggedIndexConfig::default() }
+        Self {
+            space_reserve_bytes: 64 * 1024 * 1024,
+            sessions_max: 1024,
+            timing: Timing {
+                lease: Duration::from_secs(60),
+                bias: Duration::from_secs(2),
+                break_timeout: Duration::from_secs(15),
+            },
+            index: LoggedIndexConfig::default(),
+        }
     }
 }
 
@@ -37,6 +51,10 @@ impl ServerConfig {
     pub fn with_index(mut self, index: LoggedIndexConfig) -> Self {
         self.index = index;
         self
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
     }
 
     pub(crate) fn space_reserve_bytes(&self) -> u64 {

@@ -13,6 +13,7 @@ pub(crate) mod edit;
 pub(crate) mod fids;
 pub(crate) mod node;
 pub(crate) mod overlay;
+pub(crate) mod promises;
 pub(crate) mod quota;
 pub(crate) mod records;
 pub(crate) mod refusal;

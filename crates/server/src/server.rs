@@ -34,6 +34,7 @@ pub struct Server {
     attaches: AtomicU64,
     sessions: Arc<Semaphore>,
     sessions_max: usize,
+    lease: Duration,
     stopping: watch::Sender<bool>,
     /// Last, so that a lock on the data directory outlives everything that uses it.
     _storage: Arc<dyn Storage>,
@@ -77,6 +78,7 @@ impl Server {
             attaches: AtomicU64::new(0),
             sessions: Arc::new(Semaphore::new(config.sessions_max())),
             sessions_max: config.sessions_max(),
+            lease: config.timing().lease,
             stopping: watch::Sender::new(false),
             _storage: storage,
         }))
@@ -104,7 +106,7 @@ impl Server {
             peer.close(if *self.stopping.borrow() { "the server is shutting down" } else { "too many connections" });
             return;
         };
-        let session = Arc::new(Session::new());
+        let session = Arc::new(Session::new(peer.clone()));
         let mut stopping = self.stopping.subscribe();
         let mut calls = JoinSet::new();
         let mut look = tokio::time::interval(ATTACH_WITHIN);
@@ -112,7 +114,8 @@ impl Server {
         loop {
             tokio::select! {
                 _ = look.tick() => if session.attachment().is_err() {
-                    peer.close(&format!("no volume was attached for {} s", ATTACH_WITHIN.as_secs()));
+                    let seconds = ATTACH_WITHIN.as_secs();
+                    peer.close(&format!("no volume was attached for {seconds} s, or the lease has ended"));
                 },
                 call = incoming.next() => match call {
                     Some(call) => drop(calls.spawn(self.clone().answer(Arc::clone(&session), call))),
@@ -129,7 +132,6 @@ impl Server {
         } else {
             tell_end(&session, &peer.closed().await);
         }
-        session.end();
     }
 
     /// Ends the server: connections are told, commits finish, indexes are closed so that the next start replays
@@ -174,6 +176,11 @@ impl Server {
                 Err(Refusal::new(FsError::NoVolume, format!("the server has no volume {name}: {advice}")))
             }
         }
+    }
+
+    /// How long promises hold unless they are renewed.
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
     }
 
     /// A number for one more attach: higher than all before, those of earlier starts included.

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
-    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest,
-    GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, StatFsRequest,
+    ApplyRequest, BreakRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusRequest,
+    GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply,
+    RenewLeaseRequest, StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Segment, Wire};
 
@@ -54,7 +55,9 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         Method::Attach => reply(attach::attach(server, session, Wire::decode(body)?).await?),
         Method::Detach => {
             DetachRequest::decode(body)?;
-            session.detach();
+            if let Some(attached) = session.detach() {
+                attached.volume.detach(attached.ticket).await;
+            }
             reply(DetachReply)
         }
         Method::GrantFids => {
@@ -64,38 +67,47 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         }
         Method::GetStatus => {
             let request = GetStatusRequest::decode(body)?;
-            let volume = session.attachment()?.volume;
-            reply(GetStatusReply { objects: blocking(|| volume.objects(&request.fids))? })
+            let attached = session.attachment()?;
+            reply(blocking(|| attached.volume.objects(attached.ticket, &request.fids))?)
         }
         Method::Lookup => {
             let request = LookupRequest::decode(body)?;
-            let volume = session.attachment()?.volume;
-            reply(blocking(|| volume.lookup(request.parent, &request.name))?)
+            let attached = session.attachment()?;
+            reply(blocking(|| attached.volume.lookup(attached.ticket, request.parent, &request.name))?)
         }
         Method::ReadDir => {
             let request = ReadDirRequest::decode(body)?;
-            let volume = session.attachment()?.volume;
-            let page = blocking(|| volume.read_dir(&request))?;
+            let attached = session.attachment()?;
+            let page = blocking(|| attached.volume.read_dir(attached.ticket, &request))?;
             Ok(Answer { body: ReadDirReply.encode(), payload: Payload::Bytes(page.encode()), reader: None })
         }
         Method::Fetch => fetch(session, FetchRequest::decode(body)?).await,
         Method::Apply => apply(session, ApplyRequest::decode(body)?, call).await,
         Method::GetXattrs => {
             let request = GetXattrsRequest::decode(body)?;
-            let volume = session.attachment()?.volume;
-            reply(blocking(|| volume.xattrs(request.fid))?)
+            let attached = session.attachment()?;
+            reply(blocking(|| attached.volume.xattrs(attached.ticket, request.fid))?)
         }
         Method::StatFs => {
             StatFsRequest::decode(body)?;
             let volume = session.attachment()?.volume;
             reply(blocking(|| volume.space())?)
         }
+        Method::RenewLease => {
+            RenewLeaseRequest::decode(body)?;
+            let attached = session.attachment()?;
+            reply(RenewLeaseReply { renewed: attached.volume.renew_lease(attached.ticket)? })
+        }
+        Method::Break => {
+            BreakRequest::decode(body)?;
+            Err(Refusal::new(FsError::NoMethod, "only a server breaks promises"))
+        }
     }
 }
 
 async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, Refusal> {
-    let volume = session.attachment()?.volume;
-    let (reply, reading) = blocking(|| volume.open_content(&request))?;
+    let attached = session.attachment()?;
+    let (reply, reading) = blocking(|| attached.volume.open_content(attached.ticket, &request))?;
     let body = reply.encode();
     match reading {
         Reading::Bytes(bytes) => {
@@ -112,7 +124,10 @@ async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, 
 async fn apply(session: &Arc<Session>, request: ApplyRequest, call: &mut IncomingCall) -> Result<Answer, Refusal> {
     let attached = session.attachment()?;
     let body = match content::receive(&attached, &request.record, &mut call.payload).await {
-        Received::Known(reply) => reply,
+        Received::Known(reply) => {
+            attached.volume.settled(attached.ticket, &request.record, &reply).await?;
+            reply
+        }
         Received::Content(content) => attached.volume.apply(attached.ticket, request, content).await?,
         Received::CallEnded(why) => return Err(Refusal::new(FsError::Malformed, why)),
     };

@@ -1,9 +1,8 @@
-//! Session: one connection of a client, and the volume it is attached to.
-//!
-//! Lock order: a session's state, then its volume's holder; never the other way round.
+//! Connection: of a client, and the volume it is attached to.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mafs_arpc::Peer;
 use mafs_proto::FsError;
 use tokio::sync::Semaphore;
 
@@ -15,7 +14,8 @@ const READERS_MAX: usize = 16;
 
 /// One connection.
 pub(crate) struct Session {
-    state: Mutex<State>,
+    peer: Peer,
+    state: Mutex<Option<Attachment>>,
     /// Contents being read.
     readers: Arc<Semaphore>,
 }
@@ -27,17 +27,9 @@ pub(crate) struct Attachment {
     pub(crate) ticket: Ticket,
 }
 
-enum State {
-    /// Connected, no volume yet.
-    Detached,
-    Attached(Attachment),
-    /// The connection has ended: an attach that is still under way must not hold the volume.
-    Ended,
-}
-
 impl Session {
-    pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(State::Detached), readers: Arc::new(Semaphore::new(READERS_MAX)) }
+    pub(crate) fn new(peer: Peer) -> Self {
+        Self { peer, state: Mutex::new(None), readers: Arc::new(Semaphore::new(READERS_MAX)) }
     }
 
     /// What the session is attached to.
@@ -45,33 +37,24 @@ impl Session {
     /// # Errors
     /// `NotAttached` if to nothing, or if a later attach has replaced this one.
     pub(crate) fn attachment(&self) -> Result<Attachment, Refusal> {
-        let State::Attached(attachment) = &*self.state() else { return Err(FsError::NotAttached.into()) };
+        let attachment = self.state().clone().ok_or_else(|| Refusal::from(FsError::NotAttached))?;
         attachment.volume.check(attachment.ticket)?;
-        Ok(attachment.clone())
+        Ok(attachment)
     }
 
-    /// Attaches; what the session was attached to before is released.
-    ///
-    /// # Errors
-    /// `NotAttached` if the connection has ended meanwhile.
-    pub(crate) fn attach(&self, attachment: Attachment) -> Result<(), Refusal> {
-        let mut state = self.state();
-        if matches!(*state, State::Ended) {
-            attachment.release();
-            return Err(FsError::NotAttached.into());
-        }
-        std::mem::replace(&mut *state, State::Attached(attachment)).release();
-        Ok(())
+    /// Attaches. What the connection was attached to before comes back.
+    pub(crate) fn attach(&self, attachment: Attachment) -> Option<Attachment> {
+        self.state().replace(attachment)
     }
 
-    /// Gives the volume back.
-    pub(crate) fn detach(&self) {
-        std::mem::replace(&mut *self.state(), State::Detached).release();
+    /// Ends the attachment, if there is one.
+    pub(crate) fn detach(&self) -> Option<Attachment> {
+        self.state().take()
     }
 
-    /// The connection has ended.
-    pub(crate) fn end(&self) {
-        std::mem::replace(&mut *self.state(), State::Ended).release();
+    /// Where breaks go.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
     }
 
     /// Who may read contents.
@@ -79,22 +62,7 @@ impl Session {
         &self.readers
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Option<Attachment>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Attachment {
-    fn release(&self) {
-        self.volume.release(self.ticket);
-    }
-}
-
-impl State {
-    fn release(self) {
-        match self {
-            Self::Attached(attachment) => attachment.release(),
-            Self::Detached | Self::Ended => {}
-        }
     }
 }

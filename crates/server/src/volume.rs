@@ -1,10 +1,7 @@
 //! Volume: one volume being served: its journal and index, its contents, the client that holds it.
 //!
 //! Mutations go through one committer task ([`committer`]), in order; reads look at the committed state directly and
-//! never wait for a commit. Until clients get promises (a later part) one client at a time holds a volume.
-//!
-//! Lock order: `holder` is the only lock and the last in every order; it is held for no longer than it takes to read
-//! or set it.
+//! never wait for a commit. Any number of clients share a volume; [`sessions`] says who must hear of what.
 //!
 //! Dropping a volume without [`Volume::stop`] is like kill -9: its tasks end, nothing is lost that was answered.
 
@@ -12,23 +9,30 @@ mod committer;
 mod group;
 mod janitor;
 mod reads;
+mod sessions;
 mod waiting;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_durable::{Disk, LoggedIndex, LoggedIndexError};
+use mafs_arpc::Peer;
+use mafs_durable::{Disk, KvError, LoggedIndex, LoggedIndexError};
 use mafs_proto::call::{ApplyRequest, StatFsReply};
-use mafs_proto::{ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeName};
+use mafs_proto::{
+    ChangeNumber, ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeId,
+    VolumeName,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::ServerError;
 use crate::config::ServerConfig;
-use crate::core::clients::Granted;
-use crate::core::{NewContent, Refusal, quota, replies};
+use crate::core::clients::{self, Granted};
+use crate::core::{NewContent, Overlay, Refusal, quota, replies};
 use crate::store::{ContentStore, SpaceReserve, Storage, VolumeFile, open_index, volume_dir};
 use committer::Job;
 pub(crate) use reads::{Reading, StoredContent};
+use sessions::Sessions;
 use waiting::Apply;
 
 /// Mutations that may wait for the committer; more wait at their sessions.
@@ -36,6 +40,9 @@ const JOBS_MAX: usize = 1024;
 
 /// Chores that may wait for the janitor; beyond, the committer does them itself.
 const CHORES_MAX: usize = 64;
+
+/// How long to wait between two looks for leases that have ended.
+const EXPIRY_PERIOD: Duration = Duration::from_secs(10);
 
 /// A volume being served.
 pub(crate) struct Volume {
@@ -51,7 +58,7 @@ struct Shared {
     index: LoggedIndex,
     contents: Arc<ContentStore>,
     reserve: SpaceReserve,
-    holder: Mutex<Option<Holder>>,
+    sessions: Arc<Sessions>,
 }
 
 /// One attach: who, and which one.
@@ -59,12 +66,6 @@ struct Shared {
 pub(crate) struct Ticket {
     pub(crate) client: ClientId,
     pub(crate) generation: Generation,
-}
-
-/// The client that holds the volume.
-struct Holder {
-    ticket: Ticket,
-    client_name: String,
 }
 
 impl Volume {
@@ -83,6 +84,8 @@ impl Volume {
         let contents = ContentStore::open(storage.disk(), content_dir, file.id(), epoch.0, reserve)
             .map_err(|source| ServerError::io(format!("open the contents of the volume {name}"), source))?;
         let index = open_index(storage, name, config.index())?;
+        let (change, listed) = last_state(name, file.id(), &index)?;
+        let sessions = Sessions::new(config.timing(), change, listed, Arc::clone(&clock));
         let shared = Arc::new(Shared {
             name: name.clone(),
             file,
@@ -90,13 +93,13 @@ impl Volume {
             index,
             contents: Arc::new(contents),
             reserve,
-            holder: Mutex::new(None),
+            sessions: Arc::new(sessions),
         });
-        shared.check_founded()?;
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (chores, chore_queue) = mpsc::channel(CHORES_MAX);
         tokio::spawn(committer::run(Arc::clone(&shared), job_queue, chores, Arc::clone(&clock)));
         tokio::spawn(janitor::run(Arc::clone(&shared), chore_queue, clock));
+        tokio::spawn(end_sessions(Arc::clone(&shared.sessions), jobs.downgrade()));
         Ok(Self { shared, jobs })
     }
 
@@ -112,17 +115,37 @@ impl Volume {
         &self.shared.contents
     }
 
-    /// Lets a client hold the volume; its older attach, if any, is fenced from the moment this one is decided.
-    ///
-    /// # Errors
-    /// `VolumeInUse` if another client holds it.
+    /// Lets a client use the volume; its older attach, if any, is fenced from the moment this one is decided. Says
+    /// besides whether the session of the attach `continued` goes on.
     pub(crate) async fn attach(
         &self,
         ticket: Ticket,
         client_name: String,
         confirmed_below: Option<StoreId>,
-    ) -> Result<Granted, Refusal> {
-        self.submit(|answer| Job::Attach { ticket, client_name, confirmed_below, answer }).await
+        continued: Option<Generation>,
+    ) -> Result<(Granted, bool), Refusal> {
+        self.submit(|answer| Job::Attach { ticket, client_name, confirmed_below, continued, answer }).await
+    }
+
+    /// Ends a session at the wish of its client.
+    pub(crate) async fn detach(&self, ticket: Ticket) {
+        if self.shared.sessions.detach(ticket) {
+            // If the volume stops, the next start waits for this client's lease in vain.
+            let _ = self.jobs.send(Job::EndSessions(vec![ticket.client])).await;
+        }
+    }
+
+    /// Renews the lease of a session; `false` if it may not be.
+    ///
+    /// # Errors
+    /// `NotAttached` if the attach is not the client's last one, or its lease has ended.
+    pub(crate) fn renew_lease(&self, ticket: Ticket) -> Result<bool, Refusal> {
+        self.shared.sessions.renew(ticket)
+    }
+
+    /// Tells a client of what its promises are broken by, over the connection of an attach, as long as that lasts.
+    pub(crate) async fn deliver_breaks(&self, ticket: Ticket, peer: &Peer) {
+        self.shared.sessions.deliver(ticket, peer).await;
     }
 
     /// Grants more fids.
@@ -142,6 +165,15 @@ impl Volume {
         self.submit(|answer| Job::Apply(Apply { ticket, request, content, answer })).await
     }
 
+    /// Waits until nobody relies on what was before a record that had been applied already; then its kept reply may be
+    /// given.
+    pub(crate) async fn settled(&self, ticket: Ticket, record: &CmlRecord, reply: &Bytes) -> Result<(), Refusal> {
+        let touched = replies::touched(record, reply)?;
+        let owed = self.shared.sessions.owed(ticket.client, &touched);
+        self.shared.sessions.settled(owed).await;
+        Ok(())
+    }
+
     /// The kept reply to a record, if it has been applied and committed before.
     ///
     /// # Errors
@@ -150,17 +182,12 @@ impl Volume {
         self.shared.read(|transaction| replies::known(transaction, ticket.client, record))
     }
 
-    /// Checks that an attach still holds the volume.
+    /// Checks that an attach is its client's last one, and that its lease has not ended.
     ///
     /// # Errors
     /// `NotAttached` if not.
     pub(crate) fn check(&self, ticket: Ticket) -> Result<(), Refusal> {
-        self.shared.check(ticket)
-    }
-
-    /// Gives the volume back, unless a later attach has it.
-    pub(crate) fn release(&self, ticket: Ticket) {
-        self.shared.release(ticket);
+        self.shared.sessions.check(ticket)
     }
 
     /// Whether a content of `size` bytes for a file may be within the quota, before it is received. The commit decides
@@ -208,33 +235,30 @@ impl Volume {
     }
 }
 
-impl Shared {
-    fn check(&self, ticket: Ticket) -> Result<(), Refusal> {
-        match &*self.holder() {
-            Some(holder) if holder.ticket == ticket => Ok(()),
-            Some(_) | None => Err(FsError::NotAttached.into()),
-        }
-    }
+/// The last change of a volume, and the clients that may hold promises. A volume whose first transaction is missing has
+/// lost its journal.
+fn last_state(
+    name: &VolumeName,
+    id: VolumeId,
+    index: &LoggedIndex,
+) -> Result<(ChangeNumber, Vec<ClientId>), ServerError> {
+    let overlay = Overlay::new(id, index.index());
+    let state = overlay.begin().state();
+    let found = state.and_then(|state| Ok((state.change, clients::with_sessions(index.index())?)));
+    found.map_err(|refusal| ServerError::Volume {
+        name: name.clone(),
+        source: LoggedIndexError::Index(KvError::Damaged(refusal.detail)),
+    })
+}
 
-    fn release(&self, ticket: Ticket) {
-        let mut holder = self.holder();
-        if holder.as_ref().is_some_and(|holder| holder.ticket == ticket) {
-            *holder = None;
-        }
-    }
-
-    fn holder(&self) -> MutexGuard<'_, Option<Holder>> {
-        self.holder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A volume whose first transaction is missing has lost its journal.
-    fn check_founded(&self) -> Result<(), ServerError> {
-        match self.read(|transaction| transaction.state().map(drop)) {
-            Ok(()) => Ok(()),
-            Err(refusal) => Err(ServerError::Volume {
-                name: self.name.clone(),
-                source: LoggedIndexError::Index(mafs_durable::KvError::Damaged(refusal.detail)),
-            }),
+/// Ends sessions whose leases have ended, until the volume is dropped.
+async fn end_sessions(sessions: Arc<Sessions>, jobs: mpsc::WeakSender<Job>) {
+    loop {
+        tokio::time::sleep(EXPIRY_PERIOD).await;
+        let Some(jobs) = jobs.upgrade() else { return };
+        let ended = sessions.expire();
+        if !ended.is_empty() && jobs.send(Job::EndSessions(ended)).await.is_err() {
+            return;
         }
     }
 }

@@ -80,6 +80,7 @@ async fn attach(address: Address) -> AttachReply {
         client_name: "test".to_owned(),
         volume: VolumeName::new("home").unwrap(),
         confirmed_below: None,
+        session: None,
     };
     let call = mafs_arpc::Call {
         class: Class::Control,

@@ -253,29 +253,6 @@ async fn a_store_that_is_cut_short_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_has_one_client_at_a_time() {
-    let (_, server) = serve();
-    let alice = Client::attached(&server, ALICE).await;
-    let mut bob = Client::connect(&server, BOB);
-    let refused = bob.attach().await.unwrap_err();
-    assert_eq!(refused.error, FsError::VolumeInUse);
-    assert!(refused.message.contains("host-1"), "{}", refused.message);
-    assert_eq!(bob.lookup(alice.root(), "f").await.unwrap_err().error, FsError::NotAttached);
-    alice.call(DetachRequest).await.unwrap();
-    bob.attach().await.unwrap();
-    assert_eq!(alice.lookup(alice.root(), "f").await.unwrap_err().error, FsError::NotAttached);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_volume_is_free_when_its_holders_connection_ends() {
-    let (_, server) = serve();
-    let alice = Client::attached(&server, ALICE).await;
-    alice.cut.cut();
-    settle().await;
-    Client::attached(&server, BOB).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_client_that_attaches_again_fences_its_older_session() {
     let (_, server) = serve();
     let mut older = Client::attached(&server, ALICE).await;

@@ -1,6 +1,6 @@
 //! Clients: who may make records, in which life, with which fids; and the first transaction of a volume.
 
-use mafs_durable::Batch;
+use mafs_durable::{Batch, Kv};
 use mafs_proto::{
     ClientId, DataVersion, Fid, FidRange, FsError, Incarnation, Kind, Mode, Status, StatusVersion, StoreId, Timestamp,
 };
@@ -10,6 +10,9 @@ use super::{Node, Overlay, Refusal, fids, replies, tables};
 
 /// How many lives of a client a volume may have lost, at one for each mount; beyond, a claim makes no sense.
 const LOST_LIVES_MAX: u64 = 1 << 20;
+
+/// Clients looked at at a time.
+const SCAN_MAX: usize = 1024;
 
 /// What an attach gives a client, durable once its batch is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +36,7 @@ pub(crate) fn attach(
         confirmed_below: None,
         replies: 0,
         name: String::new(),
+        has_session: false,
     });
     // A life is never granted twice, whatever the volume has lost: records would be taken for others of the same name.
     let lost = state.incarnation.0.saturating_add(1)..=state.incarnation.0.saturating_add(LOST_LIVES_MAX);
@@ -45,6 +49,7 @@ pub(crate) fn attach(
     let next = last.checked_add(1).ok_or_else(|| Refusal::new(FsError::NoSpace, "the client has no lives left"))?;
     state.incarnation = Incarnation(next);
     name.clone_into(&mut state.name);
+    state.has_session = true;
     transaction.put_client(client, &state);
     let fids = fids::grant(&mut transaction, client)?;
     let granted = Granted { incarnation: state.incarnation, fids, was_forgotten: forgotten.is_some() };
@@ -56,6 +61,34 @@ pub(crate) fn grant_fids(overlay: &Overlay<'_>, client: ClientId) -> Result<(Bat
     let mut transaction = overlay.begin();
     let fids = fids::grant(&mut transaction, client)?;
     Ok((transaction.finish(), fids))
+}
+
+/// Notes that clients hold no promises any more.
+pub(crate) fn end_sessions(overlay: &Overlay<'_>, clients: &[ClientId]) -> Result<Batch, Refusal> {
+    let mut transaction = overlay.begin();
+    for client in clients {
+        if let Some(mut state) = transaction.client(*client)? {
+            state.has_session = false;
+            transaction.put_client(*client, &state);
+        }
+    }
+    Ok(transaction.finish())
+}
+
+/// The clients that may hold promises, as committed.
+pub(crate) fn with_sessions(index: &dyn Kv) -> Result<Vec<ClientId>, Refusal> {
+    let mut found = Vec::new();
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let page = index.scan(&tables::clients(), after.as_deref(), SCAN_MAX)?;
+        let Some((last, _)) = page.last() else { return Ok(found) };
+        after = Some(last.clone());
+        for (key, value) in page {
+            if ClientState::decode(value)?.has_session {
+                found.push(tables::parse_client(&key).ok_or_else(|| Refusal::damaged("the key of a client"))?);
+            }
+        }
+    }
 }
 
 /// The first transaction of a volume: its root directory, owned by `owner` (uid, gid).

@@ -30,6 +30,8 @@ pub(crate) struct ClientState {
     pub(crate) replies: u64,
     /// Its host name, to show to people.
     pub(crate) name: String,
+    /// Whether it may hold promises.
+    pub(crate) has_session: bool,
 }
 
 impl VolumeState {
@@ -61,6 +63,7 @@ impl ClientState {
             confirmed_below: self.confirmed_below.map(|id| Wire::encode(&id)).unwrap_or_default(),
             replies: self.replies,
             name: self.name.clone(),
+            has_session: self.has_session,
         };
         message.encode_to_vec()
     }
@@ -77,6 +80,7 @@ impl ClientState {
             confirmed_below,
             replies: message.replies,
             name: message.name,
+            has_session: message.has_session,
         })
     }
 }
@@ -103,4 +107,6 @@ struct ClientMessage {
     replies: u64,
     #[prost(string, tag = "4")]
     name: String,
+    #[prost(bool, tag = "5")]
+    has_session: bool,
 }

@@ -7,9 +7,10 @@
 use bytes::Bytes;
 use mafs_durable::Batch;
 use mafs_proto::call::{ApplyReply, ApplyRequest};
-use mafs_proto::{ClientId, CmlRecord, FsError, StoreId, Wire};
+use mafs_proto::{ChangeNumber, ClientId, CmlRecord, FsError, StoreId, Wire};
 
 use super::edit::Effect;
+use super::promises::{self, Touched};
 use super::records::ClientState;
 use super::{ContentId, NewContent, Overlay, Refusal, Transaction, directory, quota, tables};
 
@@ -36,6 +37,10 @@ pub(crate) struct Applied {
     pub(crate) batch: Batch,
     /// The encoded [`ApplyReply`].
     pub(crate) reply: Bytes,
+    /// The change it becomes.
+    pub(crate) change: ChangeNumber,
+    /// Whose promises it breaks.
+    pub(crate) touched: Vec<Touched>,
     /// Content files to remove after the commit.
     pub(crate) freed: Vec<ContentId>,
 }
@@ -81,11 +86,13 @@ pub(crate) fn decide(
     volume.change = volume.change.next();
     transaction.put_state(&volume);
     let Effect { directories, objects, freed } = effect;
-    let reply = ApplyReply { change: volume.change, directories, objects, hash }.encode();
+    let reply = ApplyReply { change: volume.change, directories, objects, hash };
+    let (change, touched) = (reply.change, promises::touched(&record.op, &reply));
+    let reply = reply.encode();
     transaction.put(tables::reply(&record.id), [&digest(record)[..], &reply].concat());
     state.replies += 1;
     transaction.put_client(client, &state);
-    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, freed }))
+    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed }))
 }
 
 /// A record that must be decided before that of `request`, and has not been: neither applied nor refused.
@@ -135,6 +142,15 @@ pub(crate) fn known(
         return Err(FsError::StoreIdReused.into());
     }
     Ok(Some(Bytes::copy_from_slice(reply)))
+}
+
+/// What the record of a kept reply touched.
+///
+/// # Errors
+/// `VolumeDamaged` if the reply is not one.
+pub(crate) fn touched(record: &CmlRecord, reply: &Bytes) -> Result<Vec<Touched>, Refusal> {
+    let reply = ApplyReply::decode(reply.clone()).map_err(|_| Refusal::damaged("a kept reply"))?;
+    Ok(promises::touched(&record.op, &reply))
 }
 
 /// Takes note that the replies below `below` have arrived, and forgets some of them. Does not write `state`.

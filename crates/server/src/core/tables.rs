@@ -55,6 +55,16 @@ pub(crate) fn client(client: ClientId) -> Vec<u8> {
     key(CLIENT, &[&client.0])
 }
 
+/// All clients.
+pub(crate) fn clients() -> Vec<u8> {
+    vec![CLIENT]
+}
+
+/// The client whose key this is.
+pub(crate) fn parse_client(key: &[u8]) -> Option<ClientId> {
+    Some(ClientId(key.strip_prefix(&[CLIENT])?.try_into().ok()?))
+}
+
 /// The reply to a record.
 pub(crate) fn reply(id: &StoreId) -> Vec<u8> {
     key(REPLY, &[&id.client.0, &id.incarnation.0.to_be_bytes(), &id.seq.to_be_bytes()])

@@ -4,6 +4,7 @@ mod directory;
 mod exactly_once;
 mod formats;
 mod model;
+mod promises;
 mod quota;
 mod xattrs;
 

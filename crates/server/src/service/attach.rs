@@ -14,7 +14,7 @@ use crate::volume::Ticket;
 
 pub(super) async fn attach(
     server: &Arc<Server>,
-    session: &Session,
+    session: &Arc<Session>,
     request: AttachRequest,
 ) -> Result<AttachReply, Refusal> {
     let theirs = request.protocol_min..=request.protocol_max;
@@ -23,7 +23,8 @@ pub(super) async fn attach(
     })?;
     let volume = Arc::clone(server.volume(&request.volume)?);
     let ticket = Ticket { client: request.client, generation: server.next_generation() };
-    let granted = volume.attach(ticket, request.client_name.clone(), request.confirmed_below).await?;
+    let name = request.client_name.clone();
+    let (granted, resumed) = volume.attach(ticket, name, request.confirmed_below, request.session).await?;
     if granted.was_forgotten {
         tracing::warn!(
             volume = %volume.name(), client = %request.client, name = request.client_name,
@@ -31,11 +32,15 @@ pub(super) async fn attach(
              restored"
         );
     }
-    session.attach(Attachment { volume: Arc::clone(&volume), ticket })?;
-    let (root, change) = blocking(|| volume.root())?;
+    if let Some(before) = session.attach(Attachment { volume: Arc::clone(&volume), ticket }) {
+        before.volume.detach(before.ticket).await;
+    }
+    let (root, change) = blocking(|| volume.root(ticket))?;
+    let (breaking, connection) = (Arc::clone(&volume), Arc::clone(session));
+    tokio::spawn(async move { breaking.deliver_breaks(ticket, connection.peer()).await });
     tracing::info!(
         volume = %volume.name(), client = %request.client, name = request.client_name, generation = ticket.generation.0,
-        "attached"
+        resumed, "attached"
     );
     Ok(AttachReply {
         protocol,
@@ -47,6 +52,8 @@ pub(super) async fn attach(
         change,
         root,
         fids: granted.fids,
+        lease: server.lease(),
+        resumed,
     })
 }
 

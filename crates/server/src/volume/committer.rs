@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mafs_arpc::blocking;
-use mafs_proto::{Clock, FidRange, StoreId};
+use mafs_proto::{ClientId, Clock, FidRange, Generation, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::group::Group;
@@ -26,10 +26,23 @@ pub(super) type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
 
 /// What the committer is asked to do.
 pub(super) enum Job {
-    Attach { ticket: Ticket, client_name: String, confirmed_below: Option<StoreId>, answer: Answer<Granted> },
-    GrantFids { ticket: Ticket, answer: Answer<FidRange> },
+    Attach {
+        ticket: Ticket,
+        client_name: String,
+        confirmed_below: Option<StoreId>,
+        continued: Option<Generation>,
+        answer: Answer<(Granted, bool)>,
+    },
+    /// These clients hold no promises any more.
+    EndSessions(Vec<ClientId>),
+    GrantFids {
+        ticket: Ticket,
+        answer: Answer<FidRange>,
+    },
     Apply(Apply),
-    Stop { answer: oneshot::Sender<()> },
+    Stop {
+        answer: oneshot::Sender<()>,
+    },
 }
 
 /// Runs until [`Job::Stop`], or until the volume is dropped.

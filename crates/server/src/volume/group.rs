@@ -2,16 +2,21 @@
 //!
 //! All answers wait for the commit, refusals too: what they rest on may be a transaction of the same group.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use mafs_durable::{Batch, LoggedIndexError};
-use mafs_proto::{FidRange, FsError, Instant, StoreId};
+use mafs_proto::{ChangeNumber, ClientId, FidRange, FsError, Generation, Instant, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::{Answer, Job};
 use super::janitor::Chore;
+use super::sessions::Sessions;
 use super::waiting::{Apply, Waiting};
-use super::{Holder, Shared, Ticket};
+use super::{Shared, Ticket};
 use crate::core::clients::{self, Granted};
 use crate::core::edit::ContentBody;
+use crate::core::promises::{Owed, Touched};
 use crate::core::replies::{self, Decision, Limits};
 use crate::core::{ContentId, Overlay, Refusal, directory};
 
@@ -76,18 +81,11 @@ impl<'s> Group<'s> {
     /// Decides a job; a record that depends on one that is not here yet waits instead.
     pub(super) fn decide(&mut self, job: Job) {
         match job {
-            Job::Attach { ticket, client_name, confirmed_below, answer } => {
-                let granted = self.attach(ticket, client_name, confirmed_below);
-                let shared = self.shared;
-                self.answers.push(Box::new(move |committed| {
-                    let reply = committed.clone().and(granted);
-                    let failed = reply.is_err();
-                    // If nobody waits for the reply any more, the session has ended.
-                    if answer.send(reply).is_err() || failed {
-                        shared.release(ticket);
-                    }
-                }));
+            Job::Attach { ticket, client_name, confirmed_below, continued, answer } => {
+                let granted = self.attach(ticket, &client_name, confirmed_below, continued);
+                self.answer(answer, granted);
             }
+            Job::EndSessions(clients) => self.end_sessions(clients),
             Job::GrantFids { ticket, answer } => {
                 let fids = self.grant_fids(ticket);
                 self.answer(answer, fids);
@@ -148,27 +146,29 @@ impl<'s> Group<'s> {
     fn attach(
         &mut self,
         ticket: Ticket,
-        client_name: String,
+        client_name: &str,
         confirmed_below: Option<StoreId>,
-    ) -> Result<Granted, Refusal> {
-        if let Some(holder) = &*self.shared.holder()
-            && holder.ticket.client != ticket.client
-        {
-            let (volume, name) = (&self.shared.name, &holder.client_name);
-            let advice = "unmount it there, or wait half a minute if that machine is gone";
-            let detail = format!("the volume {volume} is in use by the client {name}: {advice}");
-            return Err(Refusal::new(FsError::VolumeInUse, detail));
-        }
+        continued: Option<Generation>,
+    ) -> Result<(Granted, bool), Refusal> {
         self.full.refusal(false).map_or(Ok(()), Err)?;
-        let (batch, granted) = clients::attach(&self.overlay, ticket.client, &client_name, confirmed_below)?;
+        let (batch, granted) = clients::attach(&self.overlay, ticket.client, client_name, confirmed_below)?;
         self.add(batch);
         // From here on the records of an older attach are refused, also those in this group.
-        *self.shared.holder() = Some(Holder { ticket, client_name });
-        Ok(granted)
+        let resumed = self.shared.sessions.attach(ticket, continued);
+        Ok((granted, resumed))
+    }
+
+    /// A client that could not be noted is waited for at the next start.
+    fn end_sessions(&mut self, mut clients: Vec<ClientId>) {
+        clients.retain(|client| !self.shared.sessions.has_session(*client));
+        match clients::end_sessions(&self.overlay, &clients) {
+            Ok(batch) => self.add(batch),
+            Err(refusal) => tracing::warn!(volume = %self.shared.name, %refusal, "ended sessions are still listed"),
+        }
     }
 
     fn grant_fids(&mut self, ticket: Ticket) -> Result<FidRange, Refusal> {
-        self.shared.check(ticket)?;
+        self.shared.sessions.check(ticket)?;
         self.full.refusal(true).map_or(Ok(()), Err)?;
         let (batch, fids) = clients::grant_fids(&self.overlay, ticket.client)?;
         self.add(batch);
@@ -177,7 +177,7 @@ impl<'s> Group<'s> {
 
     /// Decides a record, or lets it wait: until a given time, or for as long as records may.
     fn take(&mut self, apply: Apply, until: Option<Instant>) {
-        if let Err(refusal) = self.shared.check(apply.ticket) {
+        if let Err(refusal) = self.shared.sessions.check(apply.ticket) {
             // Not for good: the client sends it again when it has attached again.
             self.drop_content(&apply);
             return self.answer(apply.answer, Err(refusal));
@@ -212,13 +212,16 @@ impl<'s> Group<'s> {
         match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, limits) {
             Ok(Decision::Known(reply)) => {
                 self.drop_content(&apply);
-                self.answer(apply.answer, Ok(reply));
+                match replies::touched(&apply.request.record, &reply) {
+                    Ok(touched) => self.answer_known(apply, reply, touched),
+                    Err(refusal) => self.answer(apply.answer, Err(refusal)),
+                }
             }
             Ok(Decision::Apply(applied)) => {
                 self.decided += 1;
                 self.add(applied.batch);
                 self.freed.extend(applied.freed);
-                self.answer(apply.answer, Ok(applied.reply));
+                self.answer_applied(apply, applied.reply, applied.change, applied.touched);
             }
             Err(refusal) => self.refuse(apply, refusal),
         }
@@ -238,6 +241,27 @@ impl<'s> Group<'s> {
         self.unwanted.extend(content_file(apply));
     }
 
+    /// Answers when nobody relies on what was before.
+    fn answer_applied(&mut self, apply: Apply, reply: Bytes, change: ChangeNumber, touched: Vec<Touched>) {
+        let sessions = Arc::clone(&self.shared.sessions);
+        self.answers.push(Box::new(move |committed| {
+            let owed = match committed {
+                Ok(()) => sessions.changed(apply.ticket.client, change, &touched),
+                Err(_) => Owed::default(),
+            };
+            answer_settled(sessions, owed, apply.answer, committed.clone().map(|()| reply));
+        }));
+    }
+
+    /// The breaks of the first time may still be on their way.
+    fn answer_known(&mut self, apply: Apply, reply: Bytes, touched: Vec<Touched>) {
+        let sessions = Arc::clone(&self.shared.sessions);
+        self.answers.push(Box::new(move |committed| {
+            let owed = sessions.owed(apply.ticket.client, &touched);
+            answer_settled(sessions, owed, apply.answer, committed.clone().map(|()| reply));
+        }));
+    }
+
     fn add(&mut self, batch: Batch) {
         self.overlay.absorb(&batch);
         self.batches.push(batch);
@@ -247,6 +271,23 @@ impl<'s> Group<'s> {
         self.answers.push(Box::new(move |committed| {
             let _ = answer.send(committed.clone().and(reply));
         }));
+    }
+}
+
+/// Answers once `owed` is settled; the committer goes on meanwhile.
+fn answer_settled<T: Send + 'static>(
+    sessions: Arc<Sessions>,
+    owed: Owed,
+    answer: Answer<T>,
+    reply: Result<T, Refusal>,
+) {
+    if owed.is_empty() {
+        let _ = answer.send(reply);
+    } else {
+        tokio::spawn(async move {
+            sessions.settled(owed).await;
+            let _ = answer.send(reply);
+        });
     }
 }
 

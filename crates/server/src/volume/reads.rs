@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_durable::DiskFile;
-use mafs_proto::call::{FetchReply, FetchRequest, GetXattrsReply, LookupReply, ReadDirPage, ReadDirRequest};
+use mafs_proto::call::{
+    FetchReply, FetchRequest, GetStatusReply, GetXattrsReply, LookupReply, ReadDirPage, ReadDirRequest,
+};
 use mafs_proto::{ChangeNumber, ContentHash, Entry, Fid, FsError, Kind, Name, Object, Xattrs};
 
-use super::{Shared, Volume};
+use super::{Shared, Ticket, Volume};
 use crate::core::{Node, Overlay, Refusal, Transaction, tables};
 use crate::store::refuse_io;
 
@@ -40,46 +42,49 @@ pub(crate) struct StoredContent {
 
 impl Volume {
     /// The root directory, and the last change.
-    pub(crate) fn root(&self) -> Result<(Object, ChangeNumber), Refusal> {
+    pub(crate) fn root(&self, ticket: Ticket) -> Result<(Object, ChangeNumber), Refusal> {
         let root = Fid::root(self.shared.file.id());
-        self.shared.read(|transaction| Ok((transaction.node(root)?.object(root), transaction.state()?.change)))
+        let change = self.promise(ticket, [root]);
+        self.shared.read(|transaction| Ok((transaction.node(root)?.object(root), change)))
     }
 
     /// Those of `fids` that exist, in their order.
-    pub(crate) fn objects(&self, fids: &[Fid]) -> Result<Vec<Object>, Refusal> {
-        self.shared.read(|transaction| {
-            let mut objects = Vec::with_capacity(fids.len());
-            for fid in fids {
-                objects.extend(existing(transaction, *fid)?);
-            }
-            Ok(objects)
-        })
+    pub(crate) fn objects(&self, ticket: Ticket, fids: &[Fid]) -> Result<GetStatusReply, Refusal> {
+        let change = self.promise(ticket, fids.iter().copied());
+        self.shared.read(|transaction| Ok(GetStatusReply { objects: existing_of(transaction, fids)?, change }))
     }
 
     /// What `name` means in `parent`.
-    pub(crate) fn lookup(&self, parent: Fid, name: &Name) -> Result<LookupReply, Refusal> {
+    pub(crate) fn lookup(&self, ticket: Ticket, parent: Fid, name: &Name) -> Result<LookupReply, Refusal> {
+        let change = self.promise(ticket, [parent]);
         self.shared.read_directory(parent, |transaction, directory| {
             let object = match transaction.entry(parent, name)? {
                 None => None,
-                Some(fid) => match existing(transaction, fid)? {
-                    Some(object) => Some(object),
-                    None => return Ok(None),
-                },
+                Some(fid) => {
+                    self.promise(ticket, [fid]);
+                    match existing(transaction, fid)? {
+                        Some(object) => Some(object),
+                        None => return Ok(None),
+                    }
+                }
             };
-            Ok(Some(LookupReply { object, parent_version: directory.status.data_version }))
+            Ok(Some(LookupReply { object, parent_version: directory.status.data_version, change }))
         })
     }
 
     /// Entries of a directory.
-    pub(crate) fn read_dir(&self, request: &ReadDirRequest) -> Result<ReadDirPage, Refusal> {
+    pub(crate) fn read_dir(&self, ticket: Ticket, request: &ReadDirRequest) -> Result<ReadDirPage, Refusal> {
+        let change = self.promise(ticket, [request.fid]);
         self.shared.read_directory(request.fid, |transaction, directory| {
-            let entries = self.shared.entries(transaction, request)?;
-            Ok(entries.map(|(entries, end)| ReadDirPage { directory: directory.object(request.fid), entries, end }))
+            let entries = self.entries(transaction, ticket, request)?;
+            let directory = directory.object(request.fid);
+            Ok(entries.map(|(entries, end)| ReadDirPage { directory, entries, end, change }))
         })
     }
 
     /// An object and its extended attributes.
-    pub(crate) fn xattrs(&self, fid: Fid) -> Result<GetXattrsReply, Refusal> {
+    pub(crate) fn xattrs(&self, ticket: Ticket, fid: Fid) -> Result<GetXattrsReply, Refusal> {
+        let change = self.promise(ticket, [fid]);
         self.shared.read(|transaction| {
             for _ in 0..ATTEMPTS_MAX {
                 let node = transaction.node(fid)?;
@@ -88,7 +93,7 @@ impl Volume {
                     Some(version) => transaction.xattrs(fid, version)?,
                 };
                 if let Some(xattrs) = xattrs {
-                    return Ok(GetXattrsReply { object: node.object(fid), xattrs });
+                    return Ok(GetXattrsReply { object: node.object(fid), xattrs, change });
                 }
             }
             Err(busy(fid))
@@ -99,8 +104,13 @@ impl Volume {
     ///
     /// # Errors
     /// `VersionGone` if another version is wanted than the present one.
-    pub(crate) fn open_content(&self, request: &FetchRequest) -> Result<(FetchReply, Reading), Refusal> {
+    pub(crate) fn open_content(
+        &self,
+        ticket: Ticket,
+        request: &FetchRequest,
+    ) -> Result<(FetchReply, Reading), Refusal> {
         let fid = request.fid;
+        let change = self.promise(ticket, [fid]);
         for _ in 0..ATTEMPTS_MAX {
             let node = self.shared.read(|transaction| transaction.node(fid))?;
             if node.status.kind != Kind::File {
@@ -113,10 +123,47 @@ impl Volume {
             }
             let content = node.content.ok_or_else(|| Refusal::damaged(&format!("the file {fid} has no content")))?;
             if let Some(reading) = self.shared.reading(fid, &node, content.hash)? {
-                return Ok((FetchReply { object: node.object(fid), hash: content.hash }, reading));
+                return Ok((FetchReply { object: node.object(fid), hash: content.hash, change }, reading));
             }
         }
         Err(busy(fid))
+    }
+
+    /// To be called before the objects are looked at. Returns the change that is seen then at least.
+    fn promise(&self, ticket: Ticket, fids: impl IntoIterator<Item = Fid>) -> ChangeNumber {
+        self.shared.sessions.grant(ticket, fids.into_iter().map(|fid| fid.vnode))
+    }
+
+    /// A page of entries and whether they are the last; `None` if the directory changed meanwhile.
+    fn entries(
+        &self,
+        transaction: &Transaction<'_>,
+        ticket: Ticket,
+        request: &ReadDirRequest,
+    ) -> Result<Option<(Vec<Entry>, bool)>, Refusal> {
+        let prefix = tables::entries(request.fid);
+        let after = request.after.as_ref().map(|name| tables::entry(request.fid, name));
+        let limit = request.entries_max as usize;
+        let found = self.shared.index.index().scan(&prefix, after.as_deref(), limit)?;
+        let mut end = found.len() < limit;
+        let mut named = Vec::with_capacity(found.len());
+        for (key, value) in found {
+            let damaged = || Refusal::damaged(&format!("an entry of {}", request.fid));
+            let name = Name::new(key.get(prefix.len()..).unwrap_or_default().to_vec()).map_err(|_| damaged())?;
+            named.push((name, tables::parse_fid(self.shared.file.id(), &value).ok_or_else(damaged)?));
+        }
+        self.promise(ticket, named.iter().map(|(_, fid)| *fid));
+        let (mut entries, mut target_bytes) = (Vec::with_capacity(named.len()), 0);
+        for (name, fid) in named {
+            if target_bytes > PAGE_TARGET_BYTES_MAX {
+                end = false;
+                break;
+            }
+            let Some(object) = existing(transaction, fid)? else { return Ok(None) };
+            target_bytes += object.target.as_ref().map_or(0, |target| target.as_bytes().len());
+            entries.push(Entry { name, object });
+        }
+        Ok(Some((entries, end)))
     }
 }
 
@@ -152,33 +199,6 @@ impl Shared {
         })
     }
 
-    /// A page of entries and whether they are the last; `None` if the directory changed meanwhile.
-    fn entries(
-        &self,
-        transaction: &Transaction<'_>,
-        request: &ReadDirRequest,
-    ) -> Result<Option<(Vec<Entry>, bool)>, Refusal> {
-        let prefix = tables::entries(request.fid);
-        let after = request.after.as_ref().map(|name| tables::entry(request.fid, name));
-        let limit = request.entries_max as usize;
-        let found = self.index.index().scan(&prefix, after.as_deref(), limit)?;
-        let mut end = found.len() < limit;
-        let (mut entries, mut target_bytes) = (Vec::with_capacity(found.len()), 0);
-        for (key, value) in found {
-            if target_bytes > PAGE_TARGET_BYTES_MAX {
-                end = false;
-                break;
-            }
-            let damaged = || Refusal::damaged(&format!("an entry of {}", request.fid));
-            let name = Name::new(key.get(prefix.len()..).unwrap_or_default().to_vec()).map_err(|_| damaged())?;
-            let fid = tables::parse_fid(self.file.id(), &value).ok_or_else(damaged)?;
-            let Some(object) = existing(transaction, fid)? else { return Ok(None) };
-            target_bytes += object.target.as_ref().map_or(0, |target| target.as_bytes().len());
-            entries.push(Entry { name, object });
-        }
-        Ok(Some((entries, end)))
-    }
-
     /// The content of a file; `None` if it has been replaced meanwhile.
     fn reading(&self, fid: Fid, node: &Node, hash: ContentHash) -> Result<Option<Reading>, Refusal> {
         let size = node.status.size;
@@ -207,6 +227,14 @@ impl Shared {
         tracing::error!(volume = %self.name, %fid, "the content of a file is missing");
         Err(Refusal::new(FsError::Io, format!("the content of the file {fid} is missing on the server")))
     }
+}
+
+fn existing_of(transaction: &Transaction<'_>, fids: &[Fid]) -> Result<Vec<Object>, Refusal> {
+    let mut objects = Vec::with_capacity(fids.len());
+    for fid in fids {
+        objects.extend(existing(transaction, *fid)?);
+    }
+    Ok(objects)
 }
 
 /// The object, if it exists.

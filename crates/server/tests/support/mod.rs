@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::carrier::memory::{Cut, pair_with_fault};
-use mafs_arpc::{Config, Incoming, Payload, PayloadReader, Peer};
+use mafs_arpc::{Config, Incoming, IncomingCall, Payload, PayloadReader, Peer};
 use mafs_proto::call::{
-    ApplyReply, ApplyRequest, AttachReply, AttachRequest, ErrorDetail, FetchReply, FetchRequest, LookupRequest,
-    ReadDirPage, ReadDirRequest,
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, ErrorDetail, FetchReply,
+    FetchRequest, LookupRequest, ReadDirPage, ReadDirRequest, RenewLeaseRequest,
 };
 use mafs_proto::{
     Base, Call, Class, ClientId, Clock, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FidRange, FsError,
@@ -55,7 +55,7 @@ pub(crate) struct Client {
     pub(crate) attached: Option<AttachReply>,
     fids: Option<FidRange>,
     seq: u64,
-    _incoming: Incoming,
+    incoming: Incoming,
 }
 
 /// A refusal as it arrives.
@@ -70,7 +70,7 @@ impl Client {
         let (near, far, cut) = pair_with_fault(Duration::from_micros(100));
         tokio::spawn(Arc::clone(server).serve_connection(far));
         let (peer, incoming) = Peer::start(near, Config::default(), TestClock::start());
-        Self { peer, cut, id, attached: None, fids: None, seq: 0, _incoming: incoming }
+        Self { peer, cut, id, attached: None, fids: None, seq: 0, incoming }
     }
 
     /// Connects and attaches to `home`.
@@ -96,7 +96,29 @@ impl Client {
             client_name: format!("host-{}", self.id.0[0]),
             volume: VolumeName::new("home").unwrap(),
             confirmed_below: None,
+            session: None,
         }
+    }
+
+    /// Goes on with the session of an earlier connection.
+    pub(crate) async fn resumed(server: &Arc<Server>, earlier: &Self) -> Self {
+        let mut client = Self::connect(server, earlier.id);
+        let session = earlier.attached.as_ref().map(|attached| attached.generation);
+        let reply = client.call(AttachRequest { session, ..client.attach_request() }).await.unwrap();
+        client.fids = Some(reply.fids);
+        client.attached = Some(reply);
+        client
+    }
+
+    pub(crate) async fn renew(&self) -> Result<bool, Refused> {
+        Ok(self.call(RenewLeaseRequest).await?.renewed)
+    }
+
+    /// The next break that the server sends, and what acknowledges it.
+    pub(crate) async fn next_break(&mut self) -> (BreakRequest, IncomingCall) {
+        let mut call = self.incoming.next().await.expect("a call of the server");
+        assert_eq!(call.method, BreakRequest::METHOD.number());
+        (BreakRequest::decode(std::mem::take(&mut call.body)).unwrap(), call)
     }
 
     pub(crate) fn root(&self) -> Fid {
@@ -206,6 +228,10 @@ impl Client {
         }
         Ok(ReadDirPage::decode(bytes.into()).unwrap())
     }
+}
+
+pub(crate) fn acknowledge(call: IncomingCall) {
+    call.reply(0, BreakReply.encode(), Payload::None);
 }
 
 /// A content as payload.

@@ -60,6 +60,7 @@ fn a_client_survives_encoding() {
         confirmed_below: Some(StoreId { client: CLIENT, incarnation: Incarnation(6), seq: 5 }),
         replies: 4,
         name: "laptop".to_owned(),
+        has_session: true,
     };
     assert_eq!(ClientState::decode(state.encode()).unwrap(), state);
 }
