@@ -5,8 +5,9 @@
 //! that it knows only what users see.
 //!
 //! Everything started here is ended here: dropping a [`world::World`] unmounts and kills what it started. Every wait
-//! has a limit.
+//! has a limit; a call that hangs in a mount is ended by a [`watchdog::Watchdog`].
 
+pub mod client;
 pub mod conformance;
 pub mod content;
 pub mod daemon;
@@ -17,4 +18,5 @@ pub mod programs;
 pub mod report;
 pub mod transcript;
 pub mod tree;
+pub mod watchdog;
 pub mod world;

@@ -1,7 +1,7 @@
 //! Directories that every user can reach and on which something is mounted: another directory, or an ext4 of its own.
 //! Unmounted when dropped.
 
-use std::fs::{File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -60,6 +60,16 @@ impl Drop for Mounted {
             eprintln!("cannot unmount {}: {error}; do it by hand", self.path().display());
         }
     }
+}
+
+/// Whether something is mounted at `path`, read from the kernel's list so that a dead mount cannot block the question.
+///
+/// # Errors
+/// If the list cannot be read.
+pub fn is_mounted(path: &Path) -> io::Result<bool> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let path = path.to_str().ok_or_else(|| io::Error::other("the path is no UTF-8"))?.replace(' ', "\\040");
+    Ok(mounts.lines().any(|line| line.split(' ').nth(4) == Some(&path)))
 }
 
 fn reachable() -> io::Result<TempDir> {

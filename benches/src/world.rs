@@ -1,4 +1,5 @@
-//! A world of its own: one server, one mount, their directories; nothing outside is touched and nothing is left behind.
+//! A world of its own: one server, one mount or more, their directories; nothing outside is touched and nothing is left
+//! behind.
 
 use std::fs;
 use std::io;
@@ -9,30 +10,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::daemon::Daemon;
+use crate::client::Client;
+use crate::daemon::{DAEMON_LIMIT, Daemon};
 use crate::measure::cpu_time;
 use crate::process;
 use crate::programs::Programs;
 
-/// How long a daemon may take to start or to stop.
-const DAEMON_LIMIT: Duration = Duration::from_secs(60);
-
 /// One world at a time in a process: several tests measure time and memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A server and a client with a mount, as processes of their own.
+/// A server and a client with a mount, as processes of their own; more clients if they are asked for.
 #[derive(Debug)]
 pub struct World {
-    client: Option<Daemon>,
+    first: Client,
     server: Option<Daemon>,
     programs: Programs,
-    options: String,
     port: u16,
-    caches: u32,
     directory: TempDir,
     runtime: TempDir,
     _alone: MutexGuard<'static, ()>,
@@ -53,7 +49,7 @@ impl World {
     /// As [`Self::start`].
     pub fn start_with(options: &str) -> io::Result<Self> {
         let mut world = Self::new()?;
-        options.clone_into(&mut world.options);
+        world.first.set_options(options);
         world.start_server()?;
         world.start_client()?;
         Ok(world)
@@ -70,18 +66,30 @@ impl World {
         let directory = tempfile::Builder::new().prefix("world-").tempdir_in(programs.target_directory())?;
         // The path of a socket has at most 107 bytes.
         let runtime = tempfile::Builder::new().prefix("mafs-").tempdir_in("/tmp")?;
-        for name in ["mnt", "local", "cache-0"] {
-            fs::create_dir(directory.path().join(name))?;
-        }
+        fs::create_dir(directory.path().join("local"))?;
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let options = String::new();
-        Ok(Self { client: None, server: None, programs, options, port, caches: 0, directory, runtime, _alone: alone })
+        let target = format!("127.0.0.1:{port}:/home");
+        let first = Client::new(programs.client(), target, directory.path(), &runtime.path().join("run"))?;
+        Ok(Self { first, server: None, programs, port, directory, runtime, _alone: alone })
+    }
+
+    /// Mounts the volume once more, by a client with everything of its own, and with the options of this world. It
+    /// goes before the world does.
+    ///
+    /// # Errors
+    /// If the mount does not appear in time.
+    pub fn another_client(&self, name: &str) -> io::Result<Client> {
+        let directory = self.directory.path().join(name);
+        fs::create_dir(&directory)?;
+        let mut client = self.first.another(&directory, &self.runtime.path().join(name))?;
+        client.start()?;
+        Ok(client)
     }
 
     /// The mount point.
     #[must_use]
     pub fn mount(&self) -> PathBuf {
-        self.directory.path().join("mnt")
+        self.first.mount()
     }
 
     /// The data directory of the server.
@@ -111,7 +119,7 @@ impl World {
     /// What the client mounts.
     #[must_use]
     pub fn target(&self) -> String {
-        format!("{}:/home", self.address())
+        self.first.target().to_owned()
     }
 
     /// The running server.
@@ -127,19 +135,19 @@ impl World {
     /// # Errors
     /// If there is none.
     pub fn client(&self) -> io::Result<&Daemon> {
-        self.client.as_ref().ok_or_else(|| io::Error::other("no client runs"))
+        self.first.daemon()
     }
 
     /// `mafs-server`, to be given arguments, in the environment of this world.
     #[must_use]
     pub fn server_command(&self) -> Command {
-        self.in_environment(&self.programs.server())
+        self.first.in_environment(&self.programs.server())
     }
 
     /// `mafs-client`, to be given arguments, in the environment of this world.
     #[must_use]
     pub fn client_command(&self) -> Command {
-        self.in_environment(&self.programs.client())
+        self.first.command()
     }
 
     /// Starts the server on the store of this world.
@@ -150,7 +158,7 @@ impl World {
         let mut command = self.server_command();
         command.arg("run").arg("--data").arg(self.store());
         command.args(["--listen", &self.address()]);
-        let mut server = Daemon::start("mafs-server", &mut command, &self.log("server"))?;
+        let mut server = Daemon::start("mafs-server", &mut command, &self.directory.path().join("server.log"))?;
         server.wait_ready(DAEMON_LIMIT, || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()))?;
         self.server = Some(server);
         Ok(())
@@ -161,18 +169,7 @@ impl World {
     /// # Errors
     /// If the mount does not appear in time.
     pub fn start_client(&mut self) -> io::Result<()> {
-        let cache = self.directory.path().join(format!("cache-{}", self.caches));
-        let mut command = self.client_command();
-        command.args(["mount", &self.target()]).arg(self.mount());
-        command.arg("-o").arg(format!("cache={},{}", cache.display(), self.options)).arg("-f");
-        let mut client = Daemon::start("mafs-client", &mut command, &self.log("client"))?;
-        let mount = self.mount();
-        // A dead mount may be there before, which does not answer, and then for a moment none, where the bare directory
-        // answers: so first the answer, then the mount.
-        let list = || process::finish(Command::new("ls").arg(&mount), DAEMON_LIMIT);
-        let ready = client.wait_ready(DAEMON_LIMIT, || Ok(list()?.status.success() && is_mounted(&mount)?));
-        self.client = Some(client);
-        ready
+        self.first.start()
     }
 
     /// Unmounts by the client's own command and waits until the client has ended.
@@ -180,13 +177,7 @@ impl World {
     /// # Errors
     /// If the command fails, the mount stays, or the client does not end well.
     pub fn stop_client(&mut self) -> io::Result<()> {
-        let Some(client) = self.client.take() else { return Ok(()) };
-        process::run(self.client_command().arg("umount").arg(self.mount()), DAEMON_LIMIT)?;
-        let status = client.wait_end(DAEMON_LIMIT)?;
-        if !status.success() || is_mounted(&self.mount())? {
-            return Err(io::Error::other(format!("after umount: client {status}")));
-        }
-        Ok(())
+        self.first.stop()
     }
 
     /// Ends the server as an init system does, and waits for it.
@@ -205,7 +196,7 @@ impl World {
     /// # Errors
     /// If there is none.
     pub fn kill_client(&mut self) -> io::Result<()> {
-        self.client.take().ok_or_else(|| io::Error::other("no client runs"))?.kill()
+        self.first.kill()
     }
 
     /// Kills the server as `kill -9` does.
@@ -232,12 +223,7 @@ impl World {
     /// # Errors
     /// If the client does not stop or start.
     pub fn forget_cache(&mut self) -> io::Result<()> {
-        self.stop_client()?;
-        let old = self.directory.path().join(format!("cache-{}", self.caches));
-        fs::remove_dir_all(old)?;
-        self.caches += 1;
-        fs::create_dir(self.directory.path().join(format!("cache-{}", self.caches)))?;
-        self.start_client()
+        self.first.forget_cache()
     }
 
     /// The share of one processor that both daemons together use during `window`, to 10 ms.
@@ -251,51 +237,18 @@ impl World {
         thread::sleep(window);
         Ok(used()?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64())
     }
-
-    fn in_environment(&self, program: &Path) -> Command {
-        let home = self.directory.path();
-        let mut command = Command::new(program);
-        command.env("HOME", home).env("MAFS_RUNTIME_DIR", self.runtime.path().join("run"));
-        for (variable, name) in [("XDG_DATA_HOME", "data"), ("XDG_CACHE_HOME", "cache"), ("XDG_CONFIG_HOME", "config")]
-        {
-            command.env(variable, home.join(name));
-        }
-        command
-    }
-
-    fn log(&self, name: &str) -> PathBuf {
-        self.directory.path().join(format!("{name}.log"))
-    }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        if thread::panicking() {
-            for daemon in [&self.server, &self.client].into_iter().flatten() {
-                eprintln!("{}", daemon.log_end());
-            }
+        if thread::panicking()
+            && let Some(server) = &self.server
+        {
+            eprintln!("{}", server.log_end());
         }
+        // First, because /proc does not answer about a process that waits for a page of a mount that hangs.
+        self.first.end();
         // Also those that went to the background and are no children.
         process::kill_all_naming(self.directory.path());
-        let mount = self.mount();
-        // A daemon that was stopped or killed leaves its mount; several may lie on each other.
-        while is_mounted(&mount).unwrap_or(false) {
-            if unmount(&mount, UnmountFlags::DETACH).is_err()
-                && process::run(Command::new("fusermount3").args(["-u", "-z"]).arg(&mount), DAEMON_LIMIT).is_err()
-            {
-                eprintln!("cannot unmount {}: do it by hand", mount.display());
-                break;
-            }
-        }
     }
-}
-
-/// Whether something is mounted at `path`, read from the kernel's list so that a dead mount cannot block the question.
-///
-/// # Errors
-/// If the list cannot be read.
-pub fn is_mounted(path: &Path) -> io::Result<bool> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    let path = path.to_str().ok_or_else(|| io::Error::other("the path is no UTF-8"))?.replace(' ', "\\040");
-    Ok(mounts.lines().any(|line| line.split(' ').nth(4) == Some(&path)))
 }

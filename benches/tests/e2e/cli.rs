@@ -8,8 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use mafs_bench::daemon::Daemon;
+use mafs_bench::mounted::is_mounted;
 use mafs_bench::process::{Finished, finish};
-use mafs_bench::world::{World, is_mounted};
+use mafs_bench::world::World;
 
 use super::number_from_env;
 

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use mafs_bench::mounted::is_mounted;
 use mafs_bench::process::{finish, run};
 use mafs_bench::transcript::{Session, sessions};
-use mafs_bench::world::{World, is_mounted};
+use mafs_bench::world::World;
 
 const MANUAL: &str = include_str!("../../../docs/operations.md");
 

@@ -1,0 +1,169 @@
+//! A client under test: a mount point, a cache and a runtime directory of its own, and the daemon while it runs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::daemon::{DAEMON_LIMIT, Daemon};
+use crate::mounted::is_mounted;
+use crate::process;
+
+/// What one machine has: a client, where it mounts, and what it keeps.
+#[derive(Debug)]
+pub struct Client {
+    daemon: Option<Daemon>,
+    program: PathBuf,
+    target: String,
+    options: String,
+    directory: PathBuf,
+    runtime: PathBuf,
+    caches: u32,
+}
+
+impl Client {
+    /// A client that does not run yet, with its mount point and its cache in `directory` and its sockets in `runtime`:
+    /// the path of a socket has at most 107 bytes.
+    ///
+    /// # Errors
+    /// If the directories cannot be made.
+    pub(crate) fn new(program: PathBuf, target: String, directory: &Path, runtime: &Path) -> io::Result<Self> {
+        for name in ["mnt", "cache-0"] {
+            fs::create_dir(directory.join(name))?;
+        }
+        let (directory, runtime) = (directory.to_path_buf(), runtime.to_path_buf());
+        Ok(Self { daemon: None, program, target, options: String::new(), directory, runtime, caches: 0 })
+    }
+
+    /// A client of the same volume with the same options, and nothing else in common.
+    pub(crate) fn another(&self, directory: &Path, runtime: &Path) -> io::Result<Self> {
+        let mut another = Self::new(self.program.clone(), self.target.clone(), directory, runtime)?;
+        another.set_options(&self.options);
+        Ok(another)
+    }
+
+    pub(crate) fn set_options(&mut self, options: &str) {
+        options.clone_into(&mut self.options);
+    }
+
+    /// The mount point.
+    #[must_use]
+    pub fn mount(&self) -> PathBuf {
+        self.directory.join("mnt")
+    }
+
+    /// What it mounts.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The running daemon.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn daemon(&self) -> io::Result<&Daemon> {
+        self.daemon.as_ref().ok_or_else(|| io::Error::other("no client runs"))
+    }
+
+    /// `mafs-client`, to be given arguments, in the environment of this client.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        self.in_environment(&self.program)
+    }
+
+    pub(crate) fn in_environment(&self, program: &Path) -> Command {
+        let home = &self.directory;
+        let mut command = Command::new(program);
+        command.env("HOME", home).env("MAFS_RUNTIME_DIR", &self.runtime);
+        for (variable, name) in [("XDG_DATA_HOME", "data"), ("XDG_CACHE_HOME", "cache"), ("XDG_CONFIG_HOME", "config")]
+        {
+            command.env(variable, home.join(name));
+        }
+        command
+    }
+
+    /// Mounts.
+    ///
+    /// # Errors
+    /// If the mount does not appear in time.
+    pub fn start(&mut self) -> io::Result<()> {
+        let mount = self.mount();
+        let mut command = self.command();
+        command.args(["mount", &self.target]).arg(&mount);
+        command.arg("-o").arg(format!("cache={},{}", self.cache().display(), self.options)).arg("-f");
+        let mut daemon = Daemon::start("mafs-client", &mut command, &self.directory.join("client.log"))?;
+        // A dead mount may be there before, which does not answer, and then for a moment none, where the bare directory
+        // answers: so first the answer, then the mount.
+        let list = || process::finish(Command::new("ls").arg(&mount), DAEMON_LIMIT);
+        let ready = daemon.wait_ready(DAEMON_LIMIT, || Ok(list()?.status.success() && is_mounted(&mount)?));
+        self.daemon = Some(daemon);
+        ready
+    }
+
+    /// Unmounts by the client's own command and waits until the client has ended.
+    ///
+    /// # Errors
+    /// If the command fails, the mount stays, or the client does not end well.
+    pub fn stop(&mut self) -> io::Result<()> {
+        let Some(daemon) = self.daemon.take() else { return Ok(()) };
+        process::run(self.command().arg("umount").arg(self.mount()), DAEMON_LIMIT)?;
+        let status = daemon.wait_end(DAEMON_LIMIT)?;
+        if !status.success() || is_mounted(&self.mount())? {
+            return Err(io::Error::other(format!("after umount: client {status}")));
+        }
+        Ok(())
+    }
+
+    /// Kills the client as `kill -9` does. The mount stays, dead.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.daemon.take().ok_or_else(|| io::Error::other("no client runs"))?.kill()
+    }
+
+    /// Mounts again with an empty cache, and removes the old one.
+    ///
+    /// # Errors
+    /// If the client does not stop or start.
+    pub fn forget_cache(&mut self) -> io::Result<()> {
+        self.stop()?;
+        fs::remove_dir_all(self.cache())?;
+        self.caches += 1;
+        fs::create_dir(self.cache())?;
+        self.start()
+    }
+
+    /// Ends whatever runs. The mount may stay, dead.
+    pub(crate) fn end(&mut self) {
+        if let Some(daemon) = self.daemon.take()
+            && thread::panicking()
+        {
+            eprintln!("{}", daemon.log_end());
+        }
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.directory.join(format!("cache-{}", self.caches))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.end();
+        let mount = self.mount();
+        // A daemon that was stopped or killed leaves its mount; several may lie on each other.
+        while is_mounted(&mount).unwrap_or(false) {
+            if unmount(&mount, UnmountFlags::DETACH).is_err()
+                && process::run(Command::new("fusermount3").args(["-u", "-z"]).arg(&mount), DAEMON_LIMIT).is_err()
+            {
+                eprintln!("cannot unmount {}: do it by hand", mount.display());
+                break;
+            }
+        }
+    }
+}
