@@ -21,6 +21,7 @@ mod posix;
 mod projects;
 mod set_id;
 mod stress;
+mod two_clients;
 mod xattrs;
 
 use std::fmt::Debug;

@@ -1,0 +1,96 @@
+//! Two clients of one volume: what one has closed or named the other opens or finds, at once.
+
+mod content;
+mod crowd;
+mod held;
+mod names;
+mod races;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mafs_bench::client::Client;
+use mafs_bench::watchdog::Watchdog;
+use mafs_bench::world::World;
+
+use crate::number_from_env;
+
+/// For a test with the default numbers; those that are asked for more have more time.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How often a test does what it does, unless `MAFS_ROUNDS` says otherwise.
+const ROUNDS: u32 = 100;
+
+fn rounds() -> u32 {
+    number_from_env("MAFS_ROUNDS", ROUNDS)
+}
+
+/// Two ways to one directory.
+struct Mounts([PathBuf; 2]);
+
+impl Mounts {
+    /// Who changes something in a round, and who looks: in turns.
+    fn writer_and_reader(&self, round: u32) -> [PathBuf; 2] {
+        let Self([first, second]) = self;
+        if round.is_multiple_of(2) { [first.clone(), second.clone()] } else { [second.clone(), first.clone()] }
+    }
+
+    /// A new directory for all that a test makes.
+    fn below(&self, name: &str) -> Self {
+        fs::create_dir(self.0[0].join(name)).unwrap();
+        Self(self.0.each_ref().map(|mount| mount.join(name)))
+    }
+}
+
+/// A world with two clients of the same volume.
+struct Pair {
+    mounts: Mounts,
+    second: Client,
+    // Dropped before the world, which takes the mounts that it watches.
+    _watchdog: Watchdog,
+    world: World,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let world = World::start().unwrap();
+        let second = world.another_client("second").unwrap();
+        let mounts = [world.mount(), second.mount()];
+        let limit = LIMIT * (rounds().max(ROUNDS) / ROUNDS);
+        let watchdog = Watchdog::start(limit, mounts.to_vec());
+        Self { mounts: Mounts(mounts), second, _watchdog: watchdog, world }
+    }
+
+    fn stop(mut self) {
+        self.second.stop().unwrap();
+        self.world.stop_client().unwrap();
+    }
+}
+
+/// Works in the root of both.
+type Body = fn(&Mounts);
+
+fn on_two_clients(body: Body) {
+    let pair = Pair::start();
+    body(&pair.mounts);
+    pair.stop();
+}
+
+#[test]
+#[ignore = "needs: python3"]
+fn two_ways_to_one_local_directory_show_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let mounts = Mounts([directory.path().to_path_buf(), directory.path().to_path_buf()]);
+    let bodies: [(&str, Body); 6] = [
+        ("content", content::nobody_holds),
+        ("open", content::held_open),
+        ("mapped", content::held_mapped),
+        ("executed", content::executed),
+        ("names", names::at_once),
+        ("races", races::one_winner),
+    ];
+    for (name, body) in bodies {
+        body(&mounts.below(name));
+    }
+}
