@@ -4,7 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use mafs_bench::process::run;
 use mafs_bench::tree::{Snapshot, generate};
@@ -14,6 +16,15 @@ use mafs_bench::world::World;
 const LIMIT: Duration = Duration::from_secs(300);
 
 const GIT_FILES: usize = 2_000;
+/// How long there is no server, besides the time that it takes to start.
+const OUTAGES: [Duration; 2] = [Duration::ZERO, Duration::from_secs(9)];
+
+/// How long there is one between.
+const BETWEEN_OUTAGES: Duration = Duration::from_millis(1_500);
+
+/// How long a call may take once the server listens again.
+const GOES_ON_LIMIT: Duration = Duration::from_secs(5);
+
 const SQL_ROWS: usize = 10_000;
 const SQL_TRANSACTIONS: usize = 10;
 
@@ -45,6 +56,18 @@ fn tar_and_rsync_carry_trees_to_the_mount_and_back() {
 }
 
 #[test]
+#[ignore = "needs: fuse, git"]
+fn git_goes_on_while_the_server_is_killed_and_started_again() {
+    while_the_server_is_killed(git);
+}
+
+#[test]
+#[ignore = "needs: fuse"]
+fn cargo_goes_on_while_the_server_is_killed_and_started_again() {
+    while_the_server_is_killed(cargo);
+}
+
+#[test]
 #[ignore = "needs: git, sqlite3, tar, rsync"]
 fn the_same_programs_agree_with_themselves_on_a_local_disk() {
     let directory = tempfile::tempdir().unwrap();
@@ -69,6 +92,62 @@ fn on_both_and_after_restarts(body: Body) {
     let mounted = body(&world.mount()).unwrap();
     assert_eq!(local, mounted);
     check_after_restarts(&mut world);
+}
+
+/// The work is done over and over until the last outage is over.
+fn while_the_server_is_killed(body: Body) {
+    let mut world = World::start().unwrap();
+    let local = body(&world.local()).unwrap();
+    let mount = world.mount();
+    let over = AtomicBool::new(false);
+    let (took, said) = thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let numbers = (0..).take_while(|number| *number == 0 || !over.load(Ordering::Relaxed));
+            numbers
+                .map(|number| work_in(&mount.join(format!("project-{number}")), body))
+                .collect::<io::Result<Vec<_>>>()
+        });
+        let took = OUTAGES.map(|outage| {
+            thread::sleep(BETWEEN_OUTAGES);
+            outage_of(&mut world, outage)
+        });
+        over.store(true, Ordering::Relaxed);
+        (took, worker.join().unwrap())
+    });
+    println!("until a call was answered when the server listened again, after {OUTAGES:?}: {took:?}");
+    let said = said.expect("the work goes on without an error");
+    assert!(said.iter().all(|said| *said == local), "{said:?} in place of {local:?}");
+    assert!(took.iter().all(|took| *took <= GOES_ON_LIMIT), "{took:?}");
+    check_after_restarts(&mut world);
+}
+
+fn work_in(directory: &Path, body: Body) -> io::Result<String> {
+    fs::create_dir(directory)?;
+    body(directory)
+}
+
+/// Kills the server, starts it again, and says how long a call that waited for it took from then on.
+fn outage_of(world: &mut World, length: Duration) -> Duration {
+    world.kill_server().unwrap();
+    let probe = Probe::start(world.mount().join(format!("probe-{length:?}")));
+    thread::sleep(length);
+    world.start_server().unwrap();
+    let listens = Instant::now();
+    probe.done().saturating_duration_since(listens)
+}
+
+/// One call that begins while there is no server.
+struct Probe(JoinHandle<io::Result<Instant>>);
+
+impl Probe {
+    fn start(directory: PathBuf) -> Self {
+        Self(thread::spawn(move || fs::create_dir(directory).map(|()| Instant::now())))
+    }
+
+    /// When it was answered.
+    fn done(self) -> Instant {
+        self.0.join().unwrap().expect("a call waits for the server")
+    }
 }
 
 /// What is on the mount stays the same when both daemons start again, and when all of it is fetched afresh.
