@@ -1,19 +1,23 @@
 //! Kills: a process that waits for data can be killed, and so can either daemon, without harm to what was acknowledged.
 
+mod writer;
+
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use mafs_bench::client::Client;
 use mafs_bench::content::{check_file, write_file};
 use mafs_bench::measure::state;
 use mafs_bench::process::{finish, run, wait, wait_until};
+use mafs_bench::watchdog::Watchdog;
 use mafs_bench::world::World;
 use rustix::process::Signal;
+
+use self::writer::{Writer, Written};
+use crate::number_from_env;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -120,12 +124,12 @@ fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_client() {
     let writer = Writer::start(world.mount());
     writer.wait_for(200);
     world.kill_client().unwrap();
-    let acknowledged = writer.stop();
+    let written = writer.stop();
     assert!(fs::read_dir(world.mount()).is_err(), "the dead mount answers");
     world.start_client().expect("mounting over the dead mount");
-    check_written(&world.mount(), &acknowledged);
+    written.check(&world.mount());
     world.forget_cache().unwrap();
-    check_written(&world.mount(), &acknowledged);
+    written.check(&world.mount());
 }
 
 #[test]
@@ -134,82 +138,86 @@ fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_server() {
     let mut world = World::start().unwrap();
     let writer = Writer::start(world.mount());
     for round in 1..=3 {
-        writer.wait_for(200 * round);
+        writer.wait_for(70 * round);
         world.kill_server().unwrap();
         world.start_server().unwrap();
     }
     let before = writer.acknowledged();
     writer.wait_for(before + 100);
-    let acknowledged = writer.stop();
-    check_written(&world.mount(), &acknowledged);
+    let written = writer.stop();
+    written.check(&world.mount());
     world.forget_cache().unwrap();
-    check_written(&world.mount(), &acknowledged);
+    written.check(&world.mount());
 }
 
-/// Copies one file after the other into a directory until it is told to stop: under a new name, or, every third time,
-/// over a file that is there.
-struct Writer {
-    stop: Arc<AtomicBool>,
-    count: Arc<AtomicU64>,
-    thread: JoinHandle<Vec<(u64, u64)>>,
+/// What becomes of the daemons in a round, in turns.
+const KILLS: [fn(&mut World, &mut Client); 4] = [kill_first_client, kill_server, kill_second_client, kill_all];
+
+/// What each of the two writers has done before a kill, and again after it.
+const FILES_PER_ROUND: u64 = 20;
+
+/// For one round: a writer that is stuck for the lease of a dead client passes it.
+const ROUND_LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "needs: fuse"]
+fn invariant_1_what_two_clients_closed_survives_kills_of_everything_and_is_there_once() {
+    let rounds = number_from_env("MAFS_KILLS", 5_u32);
+    let mut world = World::start().unwrap();
+    let mut second = world.another_client("second").unwrap();
+    let watchdog = Watchdog::start(ROUND_LIMIT * rounds, vec![world.mount(), second.mount()]);
+    // A mount point without a mount has no directories: there nothing can be written.
+    let directories = [world.mount().join("first"), second.mount().join("second")];
+    directories.iter().for_each(|directory| fs::create_dir(directory).unwrap());
+    let mut written: Vec<Written> = directories.iter().map(|_| Written::default()).collect();
+    for round in 0..rounds {
+        let resumed = directories.iter().zip(written);
+        let writers: Vec<Writer> = resumed.map(|(path, written)| Writer::resume(path.clone(), written)).collect();
+        wait_for_more(&writers);
+        KILLS[round as usize % KILLS.len()](&mut world, &mut second);
+        wait_for_more(&writers);
+        written = writers.into_iter().map(Writer::stop).collect();
+        for mount in [world.mount(), second.mount()] {
+            ["first", "second"].iter().zip(&written).for_each(|(name, written)| written.check_new(&mount.join(name)));
+        }
+    }
+    println!("after {rounds} kills: {} and {}", written[0], written[1]);
+    world.forget_cache().unwrap();
+    for mount in [world.mount(), second.mount()] {
+        ["first", "second"].iter().zip(&written).for_each(|(name, written)| written.check(&mount.join(name)));
+    }
+    drop(watchdog);
+    second.stop().unwrap();
+    world.stop_client().unwrap();
 }
 
-impl Writer {
-    fn start(directory: PathBuf) -> Self {
-        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&count));
-        let thread = thread::spawn(move || {
-            let source = tempfile::NamedTempFile::new().unwrap();
-            let mut acknowledged = Vec::new();
-            for seed in 1.. {
-                if stopped.load(Ordering::Relaxed) {
-                    break;
-                }
-                let name = if seed % 3 == 0 { seed % 50 } else { 1_000 + seed };
-                // Whatever comes of it: what stood under the name before is no longer promised.
-                acknowledged.retain(|(other, _)| *other != name);
-                write_file(source.path(), seed, length_of(seed)).unwrap();
-                // Rust's files hide what close() says; cp tells.
-                if run(Command::new("cp").arg(source.path()).arg(file_of(&directory, name)), LIMIT).is_ok() {
-                    acknowledged.push((name, seed));
-                    counted.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            acknowledged
-        });
-        Self { stop, count, thread }
-    }
-
-    fn acknowledged(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    fn wait_for(&self, count: u64) {
-        let what = format!("{count} files are written");
-        wait_until(LIMIT, &what, || Ok(self.acknowledged() >= count)).unwrap();
-    }
-
-    /// The name and the seed of every file whose last close was acknowledged.
-    fn stop(self) -> Vec<(u64, u64)> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap()
-    }
+fn wait_for_more(writers: &[Writer]) {
+    let counts: Vec<u64> = writers.iter().map(Writer::acknowledged).collect();
+    writers.iter().zip(counts).for_each(|(writer, count)| writer.wait_for(count + FILES_PER_ROUND));
 }
 
-fn length_of(seed: u64) -> u64 {
-    seed * 7_919 % 40_000
+fn kill_first_client(world: &mut World, _: &mut Client) {
+    world.kill_client().unwrap();
+    world.start_client().unwrap();
 }
 
-fn file_of(directory: &Path, name: u64) -> PathBuf {
-    directory.join(format!("file-{name}"))
+fn kill_second_client(_: &mut World, second: &mut Client) {
+    second.kill().unwrap();
+    second.start().unwrap();
 }
 
-fn check_written(directory: &Path, acknowledged: &[(u64, u64)]) {
-    assert!(acknowledged.len() >= 100, "only {} files", acknowledged.len());
-    for (name, seed) in acknowledged {
-        let checked = check_file(&file_of(directory, *name), *seed, length_of(*seed));
-        checked.unwrap_or_else(|error| panic!("file-{name}, written as number {seed}: {error}"));
-    }
+fn kill_server(world: &mut World, _: &mut Client) {
+    world.kill_server().unwrap();
+    world.start_server().unwrap();
+}
+
+fn kill_all(world: &mut World, second: &mut Client) {
+    world.kill_client().unwrap();
+    world.kill_server().unwrap();
+    second.kill().unwrap();
+    world.start_server().unwrap();
+    second.start().unwrap();
+    world.start_client().unwrap();
 }
 
 fn list(directory: &Path) -> io::Result<()> {
