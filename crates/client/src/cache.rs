@@ -17,13 +17,13 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use mafs_durable::{Disk, KvError, KvOpen, LogError};
-use mafs_proto::{ClientId, Incarnation};
+use mafs_proto::{ClientId, Clock, Incarnation};
 
 use crate::core::log::LogEntry;
 pub(crate) use cml::Cml;
 pub(crate) use containers::{ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, stamp, watch};
 use identity::Identity;
-pub(crate) use index::{Index, NameEdit};
+pub(crate) use index::{AttachedVolume, Index, NameEdit};
 pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, RunId};
 pub use storage::{CacheStorage, StorageError};
 
@@ -86,7 +86,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// Opens a cache, or makes an empty one. A damaged index is replaced by an empty one: it is filled again from the
     /// server.
-    pub(crate) fn open(storage: &CacheStorage) -> Result<Self, CacheError> {
+    pub(crate) fn open(storage: &CacheStorage, clock: Arc<dyn Clock>) -> Result<Self, CacheError> {
         let disk = storage.disk();
         let cml = Cml::open(&disk)?;
         let client = identify(disk.as_ref(), storage.place(), &cml)?;
@@ -97,7 +97,7 @@ impl Cache {
             }
             other => other?,
         };
-        let index = Index::open(kv)?;
+        let index = Index::open(kv, clock)?;
         let power_lost = cml.begin_run(storage.boot())?;
         if power_lost {
             index.forget_unsynced_contents()?;

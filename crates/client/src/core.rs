@@ -3,5 +3,6 @@
 pub(crate) mod backoff;
 pub(crate) mod log;
 pub(crate) mod outstanding;
+pub(crate) mod promises;
 pub(crate) mod replacement;
 pub(crate) mod upload;

@@ -15,22 +15,35 @@ use futures_util::future::BoxFuture;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::{self, Address, ConnectError};
 use mafs_arpc::{CallError, Payload, PayloadReader, Peer};
-use mafs_proto::call::{ApplyReply, ApplyRequest, AttachReply, DetachRequest, ErrorDetail, GrantFidsRequest};
+use mafs_proto::call::{
+    ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
+};
 use mafs_proto::{
-    Call, Class, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Incarnation, StoreId, Timestamp,
-    VolumeName, Wire,
+    Call, Class, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method, StoreId,
+    Timestamp, VolumeName, Wire,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::outstanding::Outstanding;
+use crate::core::promises::SessionNumber;
 pub use error::RemoteError;
 
 /// Makes connections to the server.
 pub type Connector = Arc<dyn Fn() -> BoxFuture<'static, Result<Carrier, ConnectError>> + Send + Sync>;
 
-/// Takes in what an attach says, durably, before anything else is done on the connection.
-pub(crate) type OnAttach = Box<dyn Fn(&AttachReply) -> Result<(), String> + Send + Sync>;
+/// Who is told what the server says of the session and its promises.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// The volume has been attached: takes that in, durably, before anything else is done on the connection. Returns
+    /// the session that answers belong to from now on.
+    fn attached(&self, reply: &AttachReply) -> Result<SessionNumber, String>;
+    /// A request that was sent at `sent` has been answered with a lease.
+    fn renewed(&self, sent: mafs_proto::Instant, lease: Duration);
+    /// The lease has ended, and the promises with it.
+    fn lapsed(&self);
+    /// Promises are broken: returns when the client will ask again, with what ends when the kernel will as well.
+    fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()>;
+}
 
 /// Connects over gRPC.
 #[must_use]
@@ -53,11 +66,28 @@ pub(crate) struct RemoteConfig {
     pub(crate) incarnation: Incarnation,
 }
 
+/// A connection that calls go out on.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) peer: Peer,
+    /// Tells connections apart.
+    number: u64,
+    pub(crate) generation: Generation,
+    session: SessionNumber,
+}
+
+/// A session whose promises are trusted.
+struct Held {
+    /// The attach that has it.
+    generation: Generation,
+    until: mafs_proto::Instant,
+}
+
 /// The connection's state.
 #[derive(Clone, Debug)]
 pub(crate) enum Link {
-    /// Calls go out; the number tells connections apart.
-    Up(Peer, u64),
+    /// Calls go out.
+    Up(Connection),
     /// Being tried again; the reason is for people.
     Down(String),
     /// Given up for good.
@@ -68,6 +98,8 @@ pub(crate) enum Link {
 pub(crate) struct Answer<R> {
     pub(crate) reply: R,
     pub(crate) payload: PayloadReader,
+    /// The session that holds what was promised with it.
+    pub(crate) session: SessionNumber,
 }
 
 /// Typed calls to one volume of one server. Clones are the same.
@@ -79,11 +111,30 @@ pub(crate) struct Remote {
 pub(crate) struct Shared {
     config: RemoteConfig,
     clock: Arc<dyn Clock>,
-    on_attach: OnAttach,
+    listener: Box<dyn Listener>,
     link: watch::Sender<Link>,
     link_since: Mutex<mafs_proto::Instant>,
     ids: Mutex<Ids>,
+    held: Mutex<Option<Held>>,
     calls: AtomicU64,
+    /// Calls that wait for the server and may hold up the kernel.
+    waiting: watch::Sender<usize>,
+}
+
+/// Counts a call that waits.
+struct Waiting<'a>(&'a Shared);
+
+impl<'a> Waiting<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.waiting.send_modify(|calls| *calls += 1);
+        Self(shared)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.send_modify(|calls| *calls -= 1);
+    }
 }
 
 /// What names new records and objects.
@@ -108,7 +159,7 @@ impl Remote {
         config: RemoteConfig,
         unanswered: impl IntoIterator<Item = CmlRecord>,
         clock: Arc<dyn Clock>,
-        on_attach: OnAttach,
+        listener: Box<dyn Listener>,
     ) -> Result<Self, RemoteError> {
         let mut outstanding = Outstanding::new(config.client, config.incarnation);
         unanswered.into_iter().for_each(|record| outstanding.resume(record));
@@ -116,13 +167,15 @@ impl Remote {
             link_since: Mutex::new(clock.now()),
             config,
             clock,
-            on_attach,
+            listener,
             link: watch::Sender::new(Link::Down("not tried yet".to_owned())),
             ids: Mutex::new(Ids { outstanding, fids: None, granting: false }),
+            held: Mutex::new(None),
             calls: AtomicU64::new(0),
+            waiting: watch::Sender::new(0),
         });
         let first = connection::attach(&shared).await?;
-        shared.set_link(Link::Up(first.0.clone(), 0));
+        shared.set_link(Link::Up(first.connection(0)));
         tokio::spawn(connection::keep(Arc::clone(&shared), first));
         Ok(Self { shared })
     }
@@ -134,13 +187,13 @@ impl Remote {
     }
 
     /// Applies a mutation without content.
-    pub(crate) async fn apply(&self, record: &CmlRecord) -> Result<ApplyReply, RemoteError> {
+    pub(crate) async fn apply(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let request = self.apply_request(record);
         // Somebody waits for it, and it is small: as urgent as the names it changes (arpc.md, "O_EXCL create and its
         // kin").
         let answer = self.call(&request, Class::Control).await;
         self.end(record.id);
-        Ok(answer?.reply)
+        answer
     }
 
     /// Sends a store with its content; the record stays outstanding until [`Self::end`]. A store has no deadline while
@@ -149,9 +202,9 @@ impl Remote {
         &self,
         record: &CmlRecord,
         content: &(dyn Fn() -> Payload + Sync),
-    ) -> Result<ApplyReply, RemoteError> {
+    ) -> Result<Answer<ApplyReply>, RemoteError> {
         let request = self.apply_request(record);
-        Ok(self.call_until(&request, Class::Store, None, content).await?.reply)
+        self.call_until(&request, Class::Store, None, content).await
     }
 
     /// Makes the record of a mutation.
@@ -208,7 +261,7 @@ impl Remote {
 
     /// Gives the volume back if the server answers at once, and ends the connection.
     pub(crate) async fn close(&self) {
-        if let Link::Up(peer, _) = self.link().0 {
+        if let Link::Up(Connection { peer, .. }) = self.link().0 {
             let call = self.to_call(&DetachRequest, Class::Control, Some(DETACH_WAIT), Payload::None);
             if let Err(error) = peer.call(call).reply().await {
                 tracing::debug!(%error, "the server did not confirm the detach");
@@ -243,24 +296,30 @@ impl Remote {
         deadline: Option<Instant>,
         payload: &(dyn Fn() -> Payload + Sync),
     ) -> Result<Answer<C::Reply>, RemoteError> {
+        // A grant of fids waits for nobody else.
+        let _waiting = (C::METHOD != Method::GrantFids).then(|| Waiting::begin(&self.shared));
         let mut last = String::new();
-        let mut attempts = 0;
+        let (mut attempts, mut broken) = (0, 0);
         let busy_until = Instant::now() + self.shared.config.deadline;
         while attempts < ATTEMPTS_MAX {
             attempts += 1;
             let connect_by = deadline.unwrap_or_else(|| self.connect_by(busy_until));
-            let (peer, number) = self.connected(connect_by).await?;
+            let Connection { peer, number, generation, session } = self.connected(connect_by).await?;
             let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             self.shared.calls.fetch_add(1, Ordering::Relaxed);
             let call = self.to_call(request, class, remaining, payload());
             match peer.call(call).reply().await {
                 Ok(reply) if reply.status == 0 => {
                     let decoded = C::Reply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
-                    return Ok(Answer { reply: decoded, payload: reply.payload });
+                    // A mutation that is sent again was perhaps applied in an earlier session.
+                    let repeated = broken > 0 && C::METHOD == Method::Apply;
+                    let session = if repeated { SessionNumber::NONE } else { session };
+                    return Ok(Answer { reply: decoded, payload: reply.payload, session });
                 }
                 Ok(reply) => match FsError::from_number(reply.status) {
                     // The session was replaced or lost: the next attach repeats the call.
                     FsError::NotAttached => {
+                        self.shared.end_session(generation);
                         peer.close("the server says that this client is not attached");
                         last = "not attached".to_owned();
                     }
@@ -280,6 +339,7 @@ impl Remote {
                     return Err(RemoteError::refused(FsError::Malformed, &error.to_string()));
                 }
             }
+            broken += 1;
             self.left(number).await;
         }
         Err(RemoteError::TimedOut(format!("the connection broke {ATTEMPTS_MAX} times: {last}")))
@@ -303,11 +363,11 @@ impl Remote {
     }
 
     /// Waits for a connection.
-    async fn connected(&self, deadline: Instant) -> Result<(Peer, u64), RemoteError> {
+    async fn connected(&self, deadline: Instant) -> Result<Connection, RemoteError> {
         let mut link = self.shared.link.subscribe();
         let state = timeout_at(deadline, link.wait_for(|link| !matches!(link, Link::Down(_)))).await;
         match state.map(|state| state.map(|state| state.clone())) {
-            Ok(Ok(Link::Up(peer, number))) => Ok((peer, number)),
+            Ok(Ok(Link::Up(connection))) => Ok(connection),
             Ok(Ok(Link::Closed | Link::Down(_)) | Err(_)) => {
                 Err(RemoteError::Unreachable("the mount is ending".to_owned()))
             }
@@ -322,7 +382,7 @@ impl Remote {
     /// it.
     async fn left(&self, number: u64) {
         let mut link = self.shared.link.subscribe();
-        let noticed = link.wait_for(|link| !matches!(link, Link::Up(_, current) if *current == number));
+        let noticed = link.wait_for(|link| !matches!(link, Link::Up(current) if current.number == number));
         let _ = tokio::time::timeout(NOTICE_WAIT, noticed).await;
     }
 }
@@ -335,6 +395,41 @@ const DETACH_WAIT: Duration = Duration::from_secs(2);
 impl Shared {
     fn ids(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The attach whose promises are trusted. Notes if they have just ended.
+    fn trusted_session(&self, now: mafs_proto::Instant) -> Option<Generation> {
+        let mut held = self.held();
+        if held.as_ref().is_some_and(|held| held.until <= now) {
+            *held = None;
+            self.listener.lapsed();
+        }
+        held.as_ref().map(|held| held.generation)
+    }
+
+    /// The session of an attach goes on.
+    fn renew(&self, generation: Generation, sent: mafs_proto::Instant, lease: Duration) {
+        if let Some(held) = self.held().as_mut().filter(|held| held.generation == generation) {
+            held.until = sent + lease;
+            self.listener.renewed(sent, lease);
+        }
+    }
+
+    /// Whether the promises made to an attach are trusted. Notes if they have just ended.
+    fn holds(&self, generation: Generation) -> bool {
+        self.trusted_session(self.clock.now()) == Some(generation)
+    }
+
+    /// The session of an attach is not to be continued.
+    fn end_session(&self, generation: Generation) {
+        let mut held = self.held();
+        if held.as_ref().is_some_and(|held| held.generation == generation) {
+            *held = None;
+        }
     }
 
     fn set_link(&self, link: Link) {

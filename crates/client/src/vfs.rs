@@ -21,6 +21,7 @@ mod listing;
 mod names;
 mod passthrough;
 mod paths;
+mod promises;
 mod report;
 mod start;
 mod storing;
@@ -211,19 +212,29 @@ impl Inner {
     }
 }
 
-/// How long the kernel may use an answer without asking again. The volume is this client's alone while it is attached,
-/// and an attach that finds missed changes invalidates everything, so this only bounds what the kernel remembers of the
-/// unused.
-const TIME_TO_LIVE: Duration = Duration::from_secs(60);
-
 impl Vfs {
-    /// How long the kernel may remember that a name means nothing.
-    pub const ABSENT_TIME_TO_LIVE: Duration = TIME_TO_LIVE;
-
     /// How long the kernel may use an answer about an object without asking again.
     #[must_use]
     pub fn time_to_live(&self, vnode: VnodeId) -> Duration {
         self.inner.time_to_live(vnode)
+    }
+
+    /// How long the kernel may take a name in a directory for this object.
+    #[must_use]
+    pub fn entry_time_to_live(&self, parent: VnodeId, object: &Object) -> Duration {
+        self.inner.entry_time_to_live(parent, object)
+    }
+
+    /// How many breaks of promises the kernel has been told of: for [`Self::tell_again`].
+    #[must_use]
+    pub fn breaks(&self) -> u64 {
+        self.inner.kernel.breaks()
+    }
+
+    /// The kernel has got the answer of an operation that began when there had been `breaks`. It may be older than what
+    /// the kernel has been told since, so it is told again. Must be called in a tokio runtime.
+    pub fn tell_again(&self, breaks: u64) {
+        self.inner.tell_again(breaks);
     }
 
     /// Tells where to send invalidations, once the kernel is there.

@@ -4,24 +4,27 @@
 //! a content that is not durable yet; `x` + vnode: [`super::record::CachedXattrs`]; `v`: [`KnownVolume`]. Numbers in
 //! keys are big endian, so that they sort.
 //!
-//! A status is *valid* while its trust is the index's: the volume is this client's alone, so nothing changes behind its
-//! back until an attach finds that changes were missed and raises the trust.
+//! A status is *valid* while its trust is the index's and the lease holds: then the server has promised to tell of a
+//! change before anybody relies on it. A break takes the trust from an object; the end of a session raises that of the
+//! index. An answer that a break has overtaken is taken in without trust.
 
+mod promises;
 mod recent;
 #[cfg(test)]
 mod tests;
 mod xattrs;
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_durable::{Batch, Kv};
-use mafs_proto::call::{ApplyReply, LookupReply};
-use mafs_proto::{ChangeNumber, DataVersion, Entry, Fid, HistoryId, Kind, Name, Object, ServerId, VnodeId, Wire};
+use mafs_proto::call::{ApplyReply, LookupReply, ReadDirPage};
+use mafs_proto::{Clock, DataVersion, Fid, Kind, Name, Object, VnodeId, Wire};
 
 use super::CacheError;
 use super::record::{CachedContent, CachedEntries, CachedEntry, CachedObject, KnownVolume, RunId};
+use crate::core::promises::{Breaks, Grant, Lease, SessionNumber};
+pub(crate) use promises::AttachedVolume;
 use recent::RecentObjects;
 
 const SCAN_MAX: usize = 1024;
@@ -47,25 +50,23 @@ pub(crate) struct Index {
     recent: RecentObjects,
     volume: Mutex<Volume>,
     trust: AtomicU64,
+    clock: Arc<dyn Clock>,
+    lease: Lease,
 }
 
 struct Volume {
     known: Option<KnownVolume>,
-    /// Changes seen beyond a gap.
-    ahead: BTreeSet<ChangeNumber>,
+    breaks: Breaks,
     /// Whether something that this client did could not be noted: nothing is valid until the trust has been raised.
     missed: bool,
 }
 
-/// Replies beyond a gap that are remembered; beyond that the gap stays until the next attach validates.
-const AHEAD_MAX: usize = 4096;
-
 impl Index {
-    pub(crate) fn open(kv: Arc<dyn Kv>) -> Result<Self, CacheError> {
+    pub(crate) fn open(kv: Arc<dyn Kv>, clock: Arc<dyn Clock>) -> Result<Self, CacheError> {
         let known = kv.get(b"v")?.and_then(KnownVolume::decode);
         let trust = AtomicU64::new(known.map_or(NO_TRUST, |known| known.trust));
-        let volume = Mutex::new(Volume { known, ahead: BTreeSet::new(), missed: false });
-        Ok(Self { kv, recent: RecentObjects::new(), volume, trust })
+        let volume = Mutex::new(Volume { known, breaks: Breaks::default(), missed: false });
+        Ok(Self { kv, recent: RecentObjects::new(), volume, trust, clock, lease: Lease::default() })
     }
 
     /// The volume this index belongs to, once it has been attached.
@@ -73,32 +74,11 @@ impl Index {
         self.lock().known
     }
 
-    /// An attach shows where the volume is. Returns whether everything known stays valid.
-    pub(crate) fn attached(
-        &self,
-        server: ServerId,
-        history: HistoryId,
-        change: ChangeNumber,
-    ) -> Result<bool, CacheError> {
-        let mut volume = self.lock();
-        let same = !volume.missed
-            && volume
-                .known
-                .is_some_and(|known| (known.server, known.history, known.change) == (server, history, change));
-        if !same {
-            let trust = volume.known.map_or(NO_TRUST, |known| known.trust) + 1;
-            self.set_known(&mut volume, KnownVolume { server, history, change, trust })?;
-        }
-        volume.ahead.clear();
-        volume.missed = false;
-        Ok(same)
-    }
-
     /// Removes everything.
     pub(crate) fn clear(&self) -> Result<(), CacheError> {
         let mut volume = self.lock();
         self.remove_all(b"")?;
-        *volume = Volume { known: None, ahead: BTreeSet::new(), missed: false };
+        (volume.known, volume.missed) = (None, false);
         self.trust.store(NO_TRUST, Ordering::Release);
         Ok(())
     }
@@ -110,6 +90,9 @@ impl Index {
 
     /// What is known of an object, if its status is valid.
     pub(crate) fn valid_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        if !self.lease.holds(self.clock.now()) {
+            return Ok(None);
+        }
         let trust = self.trust();
         Ok(self.object(vnode)?.filter(|cached| cached.trust == trust))
     }
@@ -135,59 +118,68 @@ impl Index {
     }
 
     /// The server has shown objects.
-    pub(crate) fn install(&self, objects: &[Object]) -> Result<(), CacheError> {
+    pub(crate) fn install(&self, objects: &[Object], grant: Grant) -> Result<(), CacheError> {
         let volume = self.settled()?;
         let mut batch = Batch::default();
         for object in objects {
-            self.install_one(&volume, object, None, &mut batch)?;
+            self.install_one(&volume, object, None, grant, &mut batch)?;
         }
         self.apply(&batch)
     }
 
     /// The server has said what a name means.
-    pub(crate) fn install_lookup(&self, parent: Fid, name: &Name, reply: &LookupReply) -> Result<(), CacheError> {
+    pub(crate) fn install_lookup(
+        &self,
+        parent: Fid,
+        name: &Name,
+        reply: &LookupReply,
+        session: SessionNumber,
+    ) -> Result<(), CacheError> {
+        let grant = Grant { session, change: reply.change };
         let volume = self.settled()?;
         let mut batch = Batch::default();
         if let Some(object) = &reply.object {
-            self.install_one(&volume, object, Some(parent.vnode), &mut batch)?;
+            self.install_one(&volume, object, Some(parent.vnode), grant, &mut batch)?;
         }
-        if let Some(mut directory) = self.object(parent.vnode)?
-            && directory.object.fid == parent
-            && directory.object.status.data_version == reply.parent_version
-            && let Some(object) = &reply.object
-        {
-            if directory.entries.is_none() {
-                self.remove_all(&entry_key(parent.vnode, b""))?;
-                directory.entries = Some(CachedEntries { version: reply.parent_version, complete: false });
+        if let Some(mut directory) = self.object(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
+            if directory.object.status.data_version != reply.parent_version {
+                // Another client has changed it; what is known of its names is as old as its version.
+                directory.trust = NO_TRUST;
+                batch.put(object_key(parent.vnode), directory.encode());
+            } else if let Some(object) = &reply.object {
+                if directory.entries.is_none() {
+                    self.remove_all(&entry_key(parent.vnode, b""))?;
+                    directory.entries = Some(CachedEntries { version: reply.parent_version, complete: false });
+                }
+                batch.put(entry_key(parent.vnode, name.as_bytes()), CachedEntry::of(object).encode());
+                batch.put(object_key(parent.vnode), directory.encode());
             }
-            batch.put(entry_key(parent.vnode, name.as_bytes()), CachedEntry::of(object).encode());
-            batch.put(object_key(parent.vnode), directory.encode());
         }
         self.apply(&batch)
     }
 
-    /// A page of a listing has come; `first` drops what was known of the directory's names, `last` makes it complete.
+    /// A page of a listing has come; `first` drops what was known of the directory's names.
     pub(crate) fn install_page(
         &self,
-        directory: &Object,
-        entries: &[Entry],
+        page: &ReadDirPage,
+        session: SessionNumber,
         first: bool,
-        last: bool,
     ) -> Result<(), CacheError> {
+        let grant = Grant { session, change: page.change };
         let volume = self.settled()?;
-        let vnode = directory.fid.vnode;
+        let vnode = page.directory.fid.vnode;
         if first {
             self.remove_all(&entry_key(vnode, b""))?;
         }
         let mut batch = Batch::default();
-        for entry in entries {
-            self.install_one(&volume, &entry.object, Some(vnode), &mut batch)?;
+        for entry in &page.entries {
+            self.install_one(&volume, &entry.object, Some(vnode), grant, &mut batch)?;
             batch.put(entry_key(vnode, entry.name.as_bytes()), CachedEntry::of(&entry.object).encode());
         }
-        let mut cached = self.merged(&volume, directory, None)?;
-        let version = directory.status.data_version;
+        let mut cached = self.merged(&volume, &page.directory, None, grant)?;
+        let version = page.directory.status.data_version;
         let current = cached.object.status.data_version == version;
-        cached.entries = current.then_some(CachedEntries { version, complete: last });
+        cached.entries = current.then_some(CachedEntries { version, complete: page.end });
         batch.put(object_key(vnode), cached.encode());
         self.apply(&batch)
     }
@@ -198,15 +190,21 @@ impl Index {
     }
 
     /// A mutation of this client was applied by the server: `edits` are what it did to names.
-    pub(crate) fn applied(&self, reply: &ApplyReply, edits: &[NameEdit]) -> Result<(), CacheError> {
-        let noted = self.settled().and_then(|mut volume| self.note(&mut volume, reply, edits));
+    pub(crate) fn applied(
+        &self,
+        reply: &ApplyReply,
+        session: SessionNumber,
+        edits: &[NameEdit],
+    ) -> Result<(), CacheError> {
+        let grant = Grant { session, change: reply.change };
+        let noted = self.settled().and_then(|volume| self.note(&volume, reply, grant, edits));
         if noted.is_err() {
             self.miss(&mut self.lock());
         }
         noted
     }
 
-    fn note(&self, volume: &mut Volume, reply: &ApplyReply, edits: &[NameEdit]) -> Result<(), CacheError> {
+    fn note(&self, volume: &Volume, reply: &ApplyReply, grant: Grant, edits: &[NameEdit]) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         for change in &reply.directories {
             let own_edits = edits.iter().filter(|edit| edit.parent == change.fid);
@@ -216,10 +214,9 @@ impl Index {
         let mut batch = Batch::default();
         for object in &reply.objects {
             let parent = edits.iter().find(|edit| edit.entry.is_some_and(|entry| entry.fid == object.fid));
-            self.install_one(volume, object, parent.map(|edit| edit.parent.vnode), &mut batch)?;
+            self.install_one(volume, object, parent.map(|edit| edit.parent.vnode), grant, &mut batch)?;
         }
-        self.apply(&batch)?;
-        self.note_change(volume, reply.change)
+        self.apply(&batch)
     }
 
     /// Where the content of a file is whole, not durable yet; `None`: nowhere. Returns where it was.
@@ -254,6 +251,10 @@ impl Index {
     /// What is known of objects may be out of date: they must be validated.
     pub(crate) fn distrust(&self, fids: impl Iterator<Item = Fid>) -> Result<(), CacheError> {
         let mut volume = self.lock();
+        self.distrust_all(fids).inspect_err(|_| self.miss(&mut volume))
+    }
+
+    fn distrust_all(&self, fids: impl Iterator<Item = Fid>) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         for fid in fids {
             if let Some(mut cached) = self.object(fid.vnode)? {
@@ -261,7 +262,7 @@ impl Index {
                 batch.put(object_key(fid.vnode), cached.encode());
             }
         }
-        self.apply(&batch).inspect_err(|_| self.miss(&mut volume))
+        self.apply(&batch)
     }
 
     /// An object does not exist any more.
@@ -348,8 +349,8 @@ impl Index {
         Ok(self.kv.sync()?)
     }
 
-    /// Whose statuses are valid. Goes up when changes were missed.
-    pub(crate) fn trust(&self) -> u64 {
+    /// Whose statuses are valid while the lease holds. Goes up when changes may have been missed.
+    fn trust(&self) -> u64 {
         self.trust.load(Ordering::Acquire)
     }
 
@@ -363,9 +364,7 @@ impl Index {
     fn settled(&self) -> Result<MutexGuard<'_, Volume>, CacheError> {
         let mut volume = self.lock();
         if volume.missed {
-            if let Some(known) = volume.known {
-                self.set_known(&mut volume, KnownVolume { trust: known.trust + 1, ..known })?;
-            }
+            self.raise_trust(&mut volume)?;
             volume.missed = false;
         }
         Ok(volume)
@@ -390,30 +389,32 @@ impl Index {
         Ok(())
     }
 
-    /// Moves the volume's change number on as far as there is no gap.
-    fn note_change(&self, volume: &mut Volume, change: ChangeNumber) -> Result<(), CacheError> {
-        let Some(mut known) = volume.known else { return Ok(()) };
-        let before = known.change;
-        if change > known.change && volume.ahead.len() < AHEAD_MAX {
-            volume.ahead.insert(change);
-        }
-        while volume.ahead.remove(&known.change.next()) {
-            known.change = known.change.next();
-        }
-        if known.change == before { Ok(()) } else { self.set_known(volume, known) }
-    }
-
     /// What is known of an object together with what the server shows now; an older answer than the known one is
     /// ignored.
-    fn merged(&self, volume: &Volume, object: &Object, parent: Option<VnodeId>) -> Result<CachedObject, CacheError> {
-        let trust = volume.known.map_or(NO_TRUST, |known| known.trust);
+    fn merged(
+        &self,
+        volume: &Volume,
+        object: &Object,
+        parent: Option<VnodeId>,
+        grant: Grant,
+    ) -> Result<CachedObject, CacheError> {
+        let trusted = volume.known.map_or(NO_TRUST, |known| known.trust);
+        let promised = volume.breaks.promises(grant, object.fid.vnode);
+        let trust = if promised { trusted } else { NO_TRUST };
         let old = self.object(object.fid.vnode)?.filter(|old| old.object.fid == object.fid);
         let Some(old) = old else {
             let entries = self.no_entries(object)?;
             return Ok(CachedObject { object: object.clone(), trust, parent, entries, content: None });
         };
-        let newer = old.trust == trust && old.object.status.status_version > object.status.status_version;
-        let object = if newer { old.object } else { object.clone() };
+        let (known, shown) = (old.object.status.status_version, object.status.status_version);
+        let (object, trust) = if old.trust == trusted && known >= shown {
+            (old.object, old.trust)
+        } else if old.trust == NO_TRUST && known > shown {
+            // The server has shown more before, or the numbers have begun anew: the next answer will tell.
+            (object.clone(), NO_TRUST)
+        } else {
+            (object.clone(), trust)
+        };
         let entries = old.entries.filter(|entries| entries.version == object.status.data_version);
         let entries = match entries {
             Some(entries) => Some(entries),
@@ -427,12 +428,13 @@ impl Index {
         volume: &Volume,
         object: &Object,
         parent: Option<VnodeId>,
+        grant: Grant,
         batch: &mut Batch,
     ) -> Result<(), CacheError> {
         if object.status.nlink == 0 {
             return self.remove_one(object.fid.vnode, batch);
         }
-        let merged = self.merged(volume, object, parent)?;
+        let merged = self.merged(volume, object, parent, grant)?;
         batch.put(object_key(object.fid.vnode), merged.encode());
         Ok(())
     }

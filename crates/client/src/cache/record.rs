@@ -52,6 +52,11 @@ pub(crate) struct CachedObject {
 }
 
 impl CachedObject {
+    /// An object as it was shown, without trust.
+    pub(crate) fn shown(object: Object) -> Self {
+        Self { object, trust: 0, parent: None, entries: None, content: None }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
         out.push(FORMAT);
@@ -161,9 +166,9 @@ pub(crate) struct KnownVolume {
     pub(crate) server: ServerId,
     /// Which history.
     pub(crate) history: HistoryId,
-    /// All changes up to this one are in the index.
+    /// Its last change when the last session began.
     pub(crate) change: ChangeNumber,
-    /// Rises whenever changes were missed, so that every older status must be validated.
+    /// Rises whenever changes may have been missed, so that every older status must be validated.
     pub(crate) trust: u64,
 }
 

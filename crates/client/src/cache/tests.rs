@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use mafs_arpc::BootClock;
 use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, StoreId, Timestamp, VolumeId};
 
 use super::{Cache, CacheStorage, ClientId, LogEntry};
 use crate::core::log::Stamp;
 
 fn open(path: &Path) -> Cache {
-    Cache::open(&CacheStorage::directory(path).unwrap()).unwrap()
+    Cache::open(&CacheStorage::directory(path).unwrap(), Arc::new(BootClock)).unwrap()
 }
 
 fn copy(from: &Path, to: &Path) {

@@ -22,6 +22,7 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         let _ = writeln!(text, "  {label:<9}{value}");
     };
     line("link", &link(report));
+    line("lease", &lease(report));
     line("unsent", &unsent(report));
     let queued: u64 = report.queued_bytes.iter().sum();
     if queued > 0 {
@@ -91,6 +92,14 @@ fn link(report: &StatusReport) -> String {
     }
 }
 
+fn lease(report: &StatusReport) -> String {
+    match (report.lease_s, report.session) {
+        (0, _) => "ended: the server is asked about everything".to_owned(),
+        (seconds, Some(session)) => format!("{seconds} s left, session {session}"),
+        (seconds, None) => format!("{seconds} s left"),
+    }
+}
+
 fn data_path(report: &StatusReport) -> &'static str {
     if report.passthrough {
         "read and written by the kernel itself (passthrough)"
@@ -123,6 +132,8 @@ mod tests {
             connected: true,
             since_s: 180,
             why: String::new(),
+            session: Some(12),
+            lease_s: 58,
             rtt_us: Some(20_450),
             queued_bytes: [0; 5],
             unsent_files: 0,
@@ -147,11 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_mount_takes_five_lines() {
+    fn a_healthy_mount_takes_six_lines() {
         assert_eq!(
             describe(&status()),
             "/mnt  host:6237:/home\n  \
              link     connected for 3 minutes, round trip 20.450 ms\n  \
+             lease    58 s left, session 12\n  \
              unsent   nothing\n  \
              cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
              files    read and written by the kernel itself (passthrough)\n"
@@ -163,6 +175,7 @@ mod tests {
         let mut status = status();
         let report = &mut status.report;
         (report.connected, report.why, report.since_s) = (false, "no answer for 10 s".to_owned(), 61);
+        (report.session, report.lease_s) = (None, 0);
         (report.unsent_files, report.unsent_bytes) = (2, 4096);
         report.queued_bytes = [0, 0, 0, 24, 1000];
         report.fetching_files = 1;
@@ -170,6 +183,7 @@ mod tests {
         let text = describe(&status);
         for expected in [
             "link     not connected for 61 seconds: no answer for 10 s\n",
+            "lease    ended: the server is asked about everything\n",
             "unsent   2 files, 4.00 KiB\n",
             "queued   1.00 KiB\n",
             "fetching 1 file\n",

@@ -96,6 +96,11 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
     }
 }
 
+/// Whether a file must be made, not opened (O_EXCL).
+pub(super) fn is_exclusive(flags: OpenFlags) -> bool {
+    OFlags::from_bits_retain(flags.0.cast_unsigned()).contains(OFlags::EXCL)
+}
+
 /// What a mode of fallocate(2) asks for; `None` for what moves bytes, which few file systems can.
 pub(super) fn fallocate_mode(mode: i32) -> Option<Fallocate> {
     const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;

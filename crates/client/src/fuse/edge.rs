@@ -50,6 +50,27 @@ impl Edge {
         );
     }
 
+    /// The same of an operation whose answer the kernel keeps: if something that it may show has changed since it began,
+    /// the kernel is told behind the answer.
+    pub(super) fn show<T, F>(
+        self: &Arc<Self>,
+        request: &Request,
+        operation: impl FnOnce(Vfs) -> F,
+        reply: impl FnOnce(&Self, Result<T, Error>) + Send + 'static,
+        give_back: impl FnOnce(&Self, T) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let breaks = self.vfs.breaks();
+        let reply = move |edge: &Self, result| {
+            reply(edge, result);
+            let _in_runtime = edge.answerer.runtime().enter();
+            edge.vfs.tell_again(breaks);
+        };
+        self.run(request, operation, reply, give_back);
+    }
+
     /// Nobody was told of an object that was looked up.
     pub(super) fn forget(&self, object: &Object) {
         self.vfs.forget(object.fid.vnode, 1);
@@ -82,9 +103,9 @@ impl Edge {
         self.vfs.release(file);
     }
 
-    /// How long the kernel may keep what it is told of an object.
-    pub(super) fn time_to_live(&self, object: &Object) -> Duration {
-        self.vfs.time_to_live(object.fid.vnode)
+    /// How long the kernel may keep what it is told of an object in a directory.
+    pub(super) fn entry_time_to_live(&self, parent: VnodeId, object: &Object) -> Duration {
+        self.vfs.entry_time_to_live(parent, object)
     }
 
     /// The kernel is about to tell nobody of stores through mappings, so it must not remember attributes from before.
@@ -121,12 +142,21 @@ impl Edge {
         None
     }
 
-    /// Answers with an object that a name means.
-    pub(super) fn entry(&self, reply: ReplyEntry, result: Result<Object, Error>) {
+    /// Answers with an object that a name in `parent` means.
+    pub(super) fn entry(&self, reply: ReplyEntry, parent: VnodeId, result: Result<Object, Error>) {
         match result {
-            Ok(object) => reply.entry(&self.time_to_live(&object), &self.file_attr(&object), generation(&object)),
+            Ok(object) => {
+                let keep = self.entry_time_to_live(parent, &object);
+                reply.entry(&keep, &self.file_attr(&object), generation(&object));
+            }
             Err(error) => reply.error(errno(&error)),
         }
+    }
+
+    /// Answers that a name in `parent` means nothing, in the way that the kernel remembers: inode 0.
+    pub(super) fn absent(&self, reply: ReplyEntry, parent: VnodeId) {
+        let nothing = bare_attributes(INodeNo(0), FileType::RegularFile);
+        reply.entry(&self.vfs.time_to_live(parent), &nothing, Generation(0));
     }
 
     /// An object's attributes as the kernel takes them.
@@ -137,7 +167,7 @@ impl Edge {
     /// Answers with attributes.
     pub(super) fn attributes(&self, reply: ReplyAttr, result: Result<Object, Error>) {
         match result {
-            Ok(object) => reply.attr(&self.time_to_live(&object), &self.file_attr(&object)),
+            Ok(object) => reply.attr(&self.vfs.time_to_live(object.fid.vnode), &self.file_attr(&object)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -159,12 +189,19 @@ impl Edge {
     }
 
     /// The same with attributes. What the kernel gets is counted before it gets it, so that no forget comes first.
-    pub(super) fn listing_plus(&self, mut reply: ReplyDirectoryPlus, result: Result<Vec<DirEntryPlus>, Error>) {
+    pub(super) fn listing_plus(
+        &self,
+        mut reply: ReplyDirectoryPlus,
+        directory: VnodeId,
+        result: Result<Vec<DirEntryPlus>, Error>,
+    ) {
         match result {
             Ok(entries) => {
                 for DirEntryPlus { entry, object } in entries {
                     let (attributes, generation, keep) = match &object {
-                        Some(object) => (self.file_attr(object), generation(object), self.time_to_live(object)),
+                        Some(object) => {
+                            (self.file_attr(object), generation(object), self.entry_time_to_live(directory, object))
+                        }
                         // `.` and `..`, of which the kernel takes the number only.
                         None => {
                             (bare_attributes(INodeNo(entry.vnode.0), file_type(entry.kind)), Generation(0), NO_TIME)
@@ -195,12 +232,6 @@ pub(super) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, Error>
         },
         Err(error) => reply.error(errno(&error)),
     }
-}
-
-/// Answers that a name means nothing, in the way that the kernel remembers: inode 0.
-pub(super) fn absent(reply: ReplyEntry) {
-    let nothing = bare_attributes(INodeNo(0), FileType::RegularFile);
-    reply.entry(&Vfs::ABSENT_TIME_TO_LIVE, &nothing, Generation(0));
 }
 
 /// Answers with success or an errno.

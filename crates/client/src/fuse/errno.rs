@@ -15,6 +15,10 @@ pub(super) const UNSUPPORTED: Errno = Errno::EOPNOTSUPP;
 /// For answers that are longer than the room the caller has for them.
 pub(super) const TOO_SMALL: Errno = Errno::ERANGE;
 
+/// A file was to be opened, or made if there was none, and another client has made it since the kernel looked. Path
+/// walks answer this with a second try, in which the kernel asks for every name, and opens what is there.
+pub(super) const STALE: Errno = Errno::ESTALE;
+
 /// The errno of a failed operation.
 pub(super) fn errno(error: &Error) -> Errno {
     match error {

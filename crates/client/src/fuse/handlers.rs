@@ -14,15 +14,15 @@ use fuser::{
     RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use mafs_proto::{Mode, Name};
+use mafs_proto::{FsError, Mode, Name};
 
 use super::convert::{
-    BLOCK_BYTES, caller, fallocate_mode, file, name, node_kind, open_answer, open_dir_flags, open_mode, rename_mode,
-    seek_target, set_time, vnode, xattr_list, xattr_mode,
+    BLOCK_BYTES, caller, fallocate_mode, file, is_exclusive, name, node_kind, open_answer, open_dir_flags, open_mode,
+    rename_mode, seek_target, set_time, vnode, xattr_list, xattr_mode,
 };
-use super::edge::{Edge, absent, done, generation, xattr};
-use super::errno::{INVALID, UNSUPPORTED, errno};
-use crate::vfs::{Attributes, DirHandle, Vfs};
+use super::edge::{Edge, done, generation, xattr};
+use super::errno::{INVALID, STALE, UNSUPPORTED, errno};
+use crate::vfs::{Attributes, DirHandle, Error, Vfs};
 
 /// The largest write the kernel sends: its own limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -66,12 +66,12 @@ impl Filesystem for Handlers {
 
     fn lookup(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
         let (parent, entry) = (vnode(parent), name(entry));
-        self.edge.run(
+        self.edge.show(
             request,
             |vfs| async move { vfs.lookup_remembered(parent, entry).await },
-            |edge, result| match result.transpose() {
-                Some(found) => edge.entry(reply, found),
-                None => absent(reply),
+            move |edge, result| match result.transpose() {
+                Some(found) => edge.entry(reply, parent, found),
+                None => edge.absent(reply, parent),
             },
             |edge, found| found.iter().for_each(|object| edge.forget(object)),
         );
@@ -83,7 +83,7 @@ impl Filesystem for Handlers {
 
     fn getattr(&self, request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let vnode = vnode(inode);
-        self.edge.run(
+        self.edge.show(
             request,
             |vfs| async move { vfs.get_attributes(vnode).await },
             |edge, result| edge.attributes(reply, result),
@@ -112,7 +112,7 @@ impl Filesystem for Handlers {
         let (vnode, caller, handle) = (vnode(inode), caller(request), handle.map(file));
         let (atime, mtime) = (atime.map(set_time), mtime.map(set_time));
         let set = Attributes { mode: mode.map(Mode::from_bits), uid, gid, size, atime, mtime };
-        self.edge.run(
+        self.edge.show(
             request,
             |vfs| async move { vfs.set_attributes(vnode, set, handle, caller).await },
             |edge, result| edge.attributes(reply, result),
@@ -146,10 +146,10 @@ impl Filesystem for Handlers {
         let Some(kind) = node_kind(mode) else { return reply.error(INVALID) };
         let (parent, entry, caller, rdev) = (vnode(parent), name(entry), caller(request), u64::from(rdev));
         let made = entry.clone();
-        self.edge.run(
+        self.edge.show(
             request,
             |vfs| async move { vfs.make_node(parent, entry, kind, Mode::from_bits(mode), rdev, caller).await },
-            |edge, result| edge.entry(reply, result),
+            move |edge, result| edge.entry(reply, parent, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
@@ -157,10 +157,10 @@ impl Filesystem for Handlers {
     fn mkdir(&self, request: &Request, parent: INodeNo, entry: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
         let made = entry.clone();
-        self.edge.run(
+        self.edge.show(
             request,
             |vfs| async move { vfs.make_dir(parent, entry, Mode::from_bits(mode), caller).await },
-            |edge, result| edge.entry(reply, result),
+            move |edge, result| edge.entry(reply, parent, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
@@ -168,10 +168,10 @@ impl Filesystem for Handlers {
     fn symlink(&self, request: &Request, parent: INodeNo, entry: &OsStr, target: &Path, reply: ReplyEntry) {
         let (parent, entry, target, caller) = (vnode(parent), name(entry), name(target.as_os_str()), caller(request));
         let made = entry.clone();
-        self.edge.run(
+        self.edge.show(
             request,
             |vfs| async move { vfs.make_symlink(parent, entry, target, caller).await },
-            |edge, result| edge.entry(reply, result),
+            move |edge, result| edge.entry(reply, parent, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
@@ -179,10 +179,10 @@ impl Filesystem for Handlers {
     fn link(&self, request: &Request, inode: INodeNo, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
         let (vnode, parent, entry, caller) = (vnode(inode), vnode(parent), name(entry), caller(request));
         let made = entry.clone();
-        self.edge.run(
+        self.edge.show(
             request,
             |vfs| async move { vfs.link(vnode, parent, entry, caller).await },
-            |edge, result| edge.entry(reply, result),
+            move |edge, result| edge.entry(reply, parent, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
@@ -267,19 +267,21 @@ impl Filesystem for Handlers {
     ) {
         let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
         let (permissions, mode, made) = (Mode::from_bits(permissions), open_mode(OpenFlags(flags)), entry.clone());
-        self.edge.run(
+        let exclusive = is_exclusive(OpenFlags(flags));
+        self.edge.show(
             request,
             |vfs| async move { vfs.create(parent, entry, permissions, mode, caller).await },
             move |edge, result| match result {
                 Ok((object, opened)) => {
                     let (handle, flags) = open_answer(opened, mode);
                     let (kept, made) = (edge.file_attr(&object), generation(&object));
-                    let keep = edge.time_to_live(&object);
+                    let keep = edge.entry_time_to_live(parent, &object);
                     match edge.hand_over(object.fid.vnode, opened, |container| reply.open_backing(container)) {
                         Some(backing) => reply.created_passthrough(&keep, &kept, made, handle, flags, &backing),
                         None => reply.created(&keep, &kept, made, handle, flags),
                     }
                 }
+                Err(Error::Refused(FsError::Exists)) if !exclusive => reply.error(STALE),
                 Err(error) => reply.error(errno(&error)),
             },
             move |edge, (object, opened)| {
@@ -473,16 +475,16 @@ impl Filesystem for Handlers {
     fn readdirplus(
         &self,
         request: &Request,
-        _inode: INodeNo,
+        inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let dir = DirHandle(handle.0);
-        self.edge.run(
+        let (directory, dir) = (vnode(inode), DirHandle(handle.0));
+        self.edge.show(
             request,
             |vfs| async move { vfs.read_dir_plus(dir, offset, ENTRIES_PLUS_MAX).await },
-            |edge, result| edge.listing_plus(reply, result),
+            move |edge, result| edge.listing_plus(reply, directory, result),
             |_, _| {},
         );
     }

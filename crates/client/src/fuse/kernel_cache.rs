@@ -1,6 +1,8 @@
 //! Tells the kernel what of its caches is out of date.
 
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 
@@ -13,18 +15,24 @@ use crate::vfs::KernelCache;
 /// caches nothing.
 #[derive(Default)]
 pub(super) struct Invalidator {
-    notifier: OnceLock<Notifier>,
+    channel: OnceLock<Channel>,
+}
+
+struct Channel {
+    notifier: Notifier,
+    /// The device itself, for what fuser does not know.
+    device: OwnedFd,
 }
 
 impl Invalidator {
     /// The mount is there; later calls change nothing.
-    pub(super) fn connect(&self, notifier: Notifier) {
-        let _ = self.notifier.set(notifier);
+    pub(super) fn connect(&self, notifier: Notifier, device: OwnedFd) {
+        let _ = self.channel.set(Channel { notifier, device });
     }
 
     /// Makes the kernel ask again for the attributes of an inode that is in use. Does not block.
     pub(super) fn invalidate_attributes(&self, vnode: VnodeId) {
-        if let Some(notifier) = self.notifier.get() {
+        if let Some(Channel { notifier, .. }) = self.channel.get() {
             // A negative offset: no pages.
             report(notifier.inval_inode(INodeNo(vnode.0), -1, 0));
         }
@@ -43,22 +51,67 @@ impl Invalidator {
 
 impl KernelCache for Invalidator {
     fn invalidate_inode(&self, vnode: VnodeId) {
-        if let Some(notifier) = self.notifier.get() {
+        if let Some(Channel { notifier, .. }) = self.channel.get() {
             // Offset 0 and length 0: all pages besides the attributes.
             report(notifier.inval_inode(INodeNo(vnode.0), 0, 0));
         }
     }
 
     fn invalidate_entry(&self, parent: VnodeId, name: &Name) {
-        if let Some(notifier) = self.notifier.get() {
+        if let Some(Channel { notifier, .. }) = self.channel.get() {
             report(notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name.as_bytes())));
+        }
+    }
+
+    fn expire_entry(&self, parent: VnodeId, name: &Name) {
+        if let Some(Channel { device, .. }) = self.channel.get() {
+            match rustix::io::write(device, &expire_message(parent, name)) {
+                // The kernel does not have it.
+                Err(rustix::io::Errno::NOENT) => {}
+                written => report(written.map(drop).map_err(io::Error::from)),
+            }
         }
     }
 }
 
+/// A notification that an entry has expired, as in include/uapi/linux/fuse.h. Kernels before 6.2 do not know the flag
+/// and take it for one that the entry is out of date.
+fn expire_message(parent: VnodeId, name: &Name) -> Vec<u8> {
+    const NOTIFY_INVAL_ENTRY: u32 = 3;
+    const EXPIRE_ONLY: u32 = 1;
+    const HEADER_BYTES: usize = 16 + 16 + 1;
+    let name = name.as_bytes();
+    // A name has at most 255 bytes.
+    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_ne_bytes();
+    let mut message = Vec::with_capacity(HEADER_BYTES + name.len());
+    message.extend(length(HEADER_BYTES + name.len()));
+    message.extend(NOTIFY_INVAL_ENTRY.to_ne_bytes());
+    message.extend(0u64.to_ne_bytes());
+    message.extend(parent.0.to_ne_bytes());
+    message.extend(length(name.len()));
+    message.extend(EXPIRE_ONLY.to_ne_bytes());
+    message.extend(name);
+    message.push(0);
+    message
+}
+
 /// fuser keeps silent about what the kernel does not have; anything else means that the mount is ending.
-fn report(outcome: std::io::Result<()>) {
+fn report(outcome: io::Result<()>) {
     if let Err(error) = outcome {
         tracing::debug!(%error, "the kernel took no invalidation");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expired_entry_is_told_in_the_words_of_the_kernel() {
+        let message = expire_message(VnodeId(0x42), &Name::new("abc").unwrap());
+        let words = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<u8>>();
+        let parent = 0x42u64.to_ne_bytes();
+        let expected = [words(&[36, 3, 0, 0]), parent.to_vec(), words(&[3, 1]), b"abc\0".to_vec()].concat();
+        assert_eq!(message, expected);
     }
 }

@@ -1,6 +1,7 @@
 //! A mount: made, watched, ended. Owns the session threads.
 
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -125,7 +126,8 @@ impl Session {
         };
         let handlers = Handlers { edge: Arc::new(edge) };
         let session = fuser::Session::new(handlers, mount_point, &config(options)).map_err(failed)?;
-        kernel.connect(session.notifier());
+        let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
+        kernel.connect(session.notifier(), device);
         vfs.set_kernel_cache(kernel);
         let (end, ended) = oneshot::channel();
         let run = move || {

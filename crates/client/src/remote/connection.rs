@@ -1,31 +1,57 @@
-//! Keeping a connection: connect, attach, hold, and again.
+//! Keeping a connection and a session: connect, attach, hold, renew the lease, and again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::{CallError, Config, Incoming, Payload, Peer};
-use mafs_proto::call::{AttachReply, AttachRequest};
-use mafs_proto::{Call, Class, FsError, PROTOCOL_MAX, PROTOCOL_MIN, Wire};
+use mafs_arpc::{CallError, CallHandle, Config, Incoming, IncomingCall, Payload, Peer};
+use mafs_proto::call::{AttachReply, AttachRequest, BreakReply, BreakRequest, RenewLeaseReply, RenewLeaseRequest};
+use mafs_proto::{Call, Class, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Wire};
 use tokio::time::timeout;
 
-use super::{Link, RemoteError, Shared, detail};
+use super::{Connection, Held, Link, RemoteError, Shared, detail};
 use crate::core::backoff::Backoff;
+use crate::core::promises::SessionNumber;
 
 /// Connecting and attaching take a few round trips; a server that needs longer is not there.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// A lease is renewed so many times before it ends.
+const RENEWALS_PER_LEASE: u32 = 3;
+/// Timers do not run through suspend, leases do: the clock is looked at so many times in a lease.
+const LOOKS_PER_LEASE: u32 = 12;
+/// The pause before a renewal that failed is tried again.
+const RENEWAL_PAUSE: Duration = Duration::from_millis(200);
+/// The kernel takes an invalidation within far less, unless an operation of this client holds the inode.
+const KERNEL_GRACE: Duration = Duration::from_millis(5);
 
-/// Holds the connection `first` until it ends, then makes the next one, until the link is closed.
-pub(super) async fn keep(shared: Arc<Shared>, first: (Peer, Incoming)) {
-    let mut connection = Some(first);
+/// A connection by which the volume is attached.
+pub(super) struct Attached {
+    peer: Peer,
+    incoming: Incoming,
+    generation: Generation,
+    session: SessionNumber,
+    lease: Duration,
+    /// The first call, and when it was made.
+    renewal: (CallHandle, Instant),
+}
+
+impl Attached {
+    pub(super) fn connection(&self, number: u64) -> Connection {
+        Connection { peer: self.peer.clone(), number, generation: self.generation, session: self.session }
+    }
+}
+
+/// Makes and holds connections, until the link is closed. `first` is the first.
+pub(super) async fn keep(shared: Arc<Shared>, first: Attached) {
+    let mut attached = Some(first);
     let mut backoff = Backoff::default();
     let mut number = 0;
     let mut link = shared.link.subscribe();
     loop {
-        if let Some((peer, incoming)) = connection.take() {
+        if let Some(attached) = attached.take() {
             backoff.reset();
             number += 1;
-            shared.set_link(Link::Up(peer.clone(), number));
-            let why = hold(&peer, incoming).await;
+            shared.set_link(Link::Up(attached.connection(number)));
+            let why = hold(&shared, attached).await;
             tracing::info!(why, "disconnected");
             shared.set_link(Link::Down(why));
         }
@@ -34,9 +60,9 @@ pub(super) async fn keep(shared: Arc<Shared>, first: (Peer, Incoming)) {
             return;
         }
         match attach(&shared).await {
-            Ok(attached) => {
+            Ok(now) => {
                 tracing::info!("connected");
-                connection = Some(attached);
+                attached = Some(now);
             }
             Err(error) => {
                 tracing::debug!(%error, "not connected");
@@ -46,28 +72,135 @@ pub(super) async fn keep(shared: Arc<Shared>, first: (Peer, Incoming)) {
     }
 }
 
-/// Waits for the end of a connection. The server makes no calls in this protocol version; those of a newer one are
-/// refused.
-async fn hold(peer: &Peer, mut incoming: Incoming) -> String {
-    let refuse_calls = async {
+/// Takes the server's calls and renews the lease. Returns why the connection has ended, or was given up.
+async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
+    let Attached { peer, mut incoming, generation, lease, renewal, .. } = attached;
+    let take_calls = async {
         while let Some(call) = incoming.next().await {
-            call.reply(FsError::NoMethod.number(), bytes::Bytes::new(), Payload::None);
+            take_call(shared, call);
         }
         peer.closed().await
     };
     tokio::select! {
         why = peer.closed() => why,
-        why = refuse_calls => why,
+        why = take_calls => why,
+        why = keep_lease(shared, &peer, generation, lease, renewal) => {
+            shared.end_session(generation);
+            peer.close(&why);
+            why
+        }
+    }
+}
+
+/// The server makes one kind of call; those of a newer one are refused.
+fn take_call(shared: &Arc<Shared>, call: IncomingCall) {
+    if call.method != BreakRequest::METHOD.number() {
+        return call.reply(FsError::NoMethod.number(), bytes::Bytes::new(), Payload::None);
+    }
+    let Ok(request) = BreakRequest::decode(call.body.clone()) else {
+        return call.reply(FsError::Malformed.number(), bytes::Bytes::new(), Payload::None);
+    };
+    let kernel_told = shared.listener.broken(request);
+    let shared = Arc::clone(shared);
+    // As many of these tasks at most as the peer may have calls under way.
+    tokio::spawn(async move {
+        tokio::select! {
+            () = kernel_told => {}
+            () = must_not_wait(&shared) => {}
+        }
+        call.reply(0, BreakReply.encode(), Payload::None);
+    });
+}
+
+/// Returns when the kernel has had its time and an operation is waiting for the server: it may hold the inode that the
+/// kernel needs, and the server may be waiting for this very acknowledgement (consistency.md, "Kernel deadlock").
+async fn must_not_wait(shared: &Shared) {
+    tokio::time::sleep(KERNEL_GRACE).await;
+    let mut waiting = shared.waiting.subscribe();
+    // The sender lives in `shared`.
+    let _ = waiting.wait_for(|calls| *calls > 0).await;
+}
+
+/// Renews the lease as long as the server does. Returns why the session is over; never if the connection is.
+async fn keep_lease(
+    shared: &Shared,
+    peer: &Peer,
+    generation: Generation,
+    lease: Duration,
+    mut renewal: (CallHandle, Instant),
+) -> String {
+    loop {
+        let (call, sent) = renewal;
+        let next = match renewed(call).await {
+            Renewal::Renewed => {
+                shared.renew(generation, sent, lease);
+                sent + lease / RENEWALS_PER_LEASE
+            }
+            Renewal::Failed => shared.clock.now() + RENEWAL_PAUSE,
+            Renewal::Ended(why) => return why,
+        };
+        sleep_until(shared, next, lease / LOOKS_PER_LEASE).await;
+        if !shared.holds(generation) {
+            return "the lease has ended".to_owned();
+        }
+        renewal = renew(shared, peer, lease);
+    }
+}
+
+/// What became of an attempt to renew.
+enum Renewal {
+    Renewed,
+    Failed,
+    Ended(String),
+}
+
+async fn renewed(call: CallHandle) -> Renewal {
+    let Ok(reply) = call.reply().await else { return Renewal::Failed };
+    match reply.status {
+        0 => match RenewLeaseReply::decode(reply.body) {
+            Ok(RenewLeaseReply { renewed: true }) => Renewal::Renewed,
+            Ok(RenewLeaseReply { renewed: false }) => {
+                Renewal::Ended("the server waits for an answer of this client that does not come".to_owned())
+            }
+            Err(why) => Renewal::Ended(RemoteError::malformed(&why).to_string()),
+        },
+        status => match FsError::from_number(status) {
+            FsError::NotAttached => Renewal::Ended("the server has ended the session".to_owned()),
+            _ => Renewal::Failed,
+        },
+    }
+}
+
+fn renew(shared: &Shared, peer: &Peer, lease: Duration) -> (CallHandle, Instant) {
+    let sent = shared.clock.now();
+    let call = mafs_arpc::Call {
+        class: Class::Control,
+        timeout: Some(lease / RENEWALS_PER_LEASE),
+        method: RenewLeaseRequest::METHOD.number(),
+        body: RenewLeaseRequest.encode(),
+        payload: Payload::None,
+    };
+    (peer.call(call), sent)
+}
+
+async fn sleep_until(shared: &Shared, end: Instant, look_every: Duration) {
+    loop {
+        let left = end.since(shared.clock.now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(look_every)).await;
     }
 }
 
 /// Makes a connection and attaches the volume.
-pub(super) async fn attach(shared: &Shared) -> Result<(Peer, Incoming), RemoteError> {
+pub(super) async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
     let carrier = match timeout(CONNECT_WAIT, (shared.config.connector)()).await {
         Ok(connected) => connected.map_err(|error| RemoteError::Unreachable(error.to_string()))?,
         Err(_) => return Err(RemoteError::Unreachable(format!("no connection within {} s", CONNECT_WAIT.as_secs()))),
     };
     let (peer, incoming) = Peer::start(carrier, Config::default(), Arc::clone(&shared.clock));
+    let sent = shared.clock.now();
     let request = AttachRequest {
         protocol_min: PROTOCOL_MIN,
         protocol_max: PROTOCOL_MAX,
@@ -75,6 +208,7 @@ pub(super) async fn attach(shared: &Shared) -> Result<(Peer, Incoming), RemoteEr
         client_name: shared.config.client_name.clone(),
         volume: shared.config.volume.clone(),
         confirmed_below: Some(shared.ids().outstanding.confirmed_below()),
+        session: shared.trusted_session(sent),
     };
     let call = mafs_arpc::Call {
         class: Class::Control,
@@ -93,12 +227,13 @@ pub(super) async fn attach(shared: &Shared) -> Result<(Peer, Incoming), RemoteEr
         return Err(RemoteError::refused(FsError::from_number(reply.status), &detail(reply.body)));
     }
     let reply = AttachReply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
-    take_in(shared, &reply)?;
-    Ok((peer, incoming))
+    let session = take_in(shared, &reply, sent)?;
+    let renewal = renew(shared, &peer, reply.lease);
+    Ok(Attached { peer, incoming, generation: reply.generation, session, lease: reply.lease, renewal })
 }
 
 /// Checks what the server granted and makes it durable before any record is made of it.
-fn take_in(shared: &Shared, reply: &AttachReply) -> Result<(), RemoteError> {
+fn take_in(shared: &Shared, reply: &AttachReply, sent: Instant) -> Result<SessionNumber, RemoteError> {
     if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&reply.protocol) {
         let message = format!(
             "the server chose protocol version {}, this client speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}",
@@ -106,9 +241,13 @@ fn take_in(shared: &Shared, reply: &AttachReply) -> Result<(), RemoteError> {
         );
         return Err(RemoteError::refused(FsError::ProtocolMismatch, &message));
     }
-    (shared.on_attach)(reply).map_err(RemoteError::Unreachable)?;
+    // Until this attach is taken in, none is to be continued.
+    *shared.held() = None;
+    let session = shared.listener.attached(reply).map_err(RemoteError::Unreachable)?;
+    shared.listener.renewed(sent, reply.lease);
+    *shared.held() = Some(Held { generation: reply.generation, until: sent + reply.lease });
     let mut ids = shared.ids();
     ids.outstanding.begin_life(reply.incarnation);
     ids.fids = Some(reply.fids);
-    Ok(())
+    Ok(session)
 }

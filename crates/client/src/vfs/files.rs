@@ -107,7 +107,7 @@ impl Inner {
         }
         // A descriptor of a file without a name can be opened once more, by way of /proc.
         let cached = match self.unlinked(vnode) {
-            Some(object) => CachedObject { object, trust: 0, parent: None, entries: None, content: None },
+            Some(object) => CachedObject::shown(object),
             None => self.status_of(vnode).await?,
         };
         if cached.object.status.kind != Kind::File {
@@ -155,7 +155,7 @@ impl Inner {
         let object = self.make_node((parent, name), Kind::File, permissions, 0, caller).await?;
         let file = blocking(|| {
             let container = self.cache.containers.create(object.fid.vnode)?;
-            let cached = CachedObject { object: object.clone(), trust: 0, parent: None, entries: None, content: None };
+            let cached = CachedObject::shown(object.clone());
             let file = File::new(object.fid, container, loaded(&cached, Arrival::Complete));
             {
                 let mut state = file.state();

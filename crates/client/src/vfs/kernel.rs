@@ -1,11 +1,16 @@
 //! What the kernel knows: which inodes, and the pages of which version.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use mafs_proto::call::BrokenObject;
 use mafs_proto::{DataVersion, Name, Object, VnodeId};
 
 use super::absent::AbsentNames;
+use crate::core::promises::{BreakLog, Missed};
 
 /// What the kernel caches, so that it can be told when that is out of date. The seam to the kernel.
 ///
@@ -15,13 +20,26 @@ pub trait KernelCache: Send + Sync + 'static {
     fn invalidate_inode(&self, vnode: VnodeId);
     /// What a name means is out of date.
     fn invalidate_entry(&self, parent: VnodeId, name: &Name);
+    /// What a name means must be asked for at its next use. Unlike an entry that is out of date it stays where it is:
+    /// getcwd(2) and /proc go on telling the paths of what is in use below it.
+    fn expire_entry(&self, parent: VnodeId, name: &Name) {
+        self.invalidate_entry(parent, name);
+    }
 }
 
-/// The kernel's inodes.
+/// Lists the names known in a directory, with what they mean.
+pub(super) type NamesOf = Box<dyn Fn(VnodeId) -> Vec<(Name, VnodeId)> + Send>;
+
+/// The kernel's inodes, and what it is told of them.
 #[derive(Default)]
 pub(crate) struct Kernel {
     inodes: Mutex<HashMap<VnodeId, KnownInode>>,
     absent: AbsentNames,
+    breaks: Mutex<BreakLog>,
+    /// How many breaks there have been.
+    break_count: AtomicU64,
+    /// Whether an operation has asked that the kernel forget everything, which has not begun.
+    forgetting: AtomicBool,
     edge: OnceLock<Arc<dyn KernelCache>>,
 }
 
@@ -39,11 +57,6 @@ impl Kernel {
         if self.edge.set(edge).is_err() {
             tracing::debug!("the kernel's edge was set before");
         }
-    }
-
-    /// Whether there is a kernel to tell.
-    pub(super) fn has_edge(&self) -> bool {
-        self.edge.get().is_some()
     }
 
     /// The kernel has been told of this object.
@@ -98,32 +111,117 @@ impl Kernel {
     }
 
     /// The kernel is about to be told that a name means nothing.
-    pub(super) fn note_absent(&self, parent: VnodeId, name: Name) {
+    pub(super) fn note_absent(self: &Arc<Self>, parent: VnodeId, name: Name) {
         self.forget_names(self.absent.note(parent, name));
     }
 
     /// Makes the kernel ask again what names mean.
-    pub(super) fn forget_names(&self, names: HashSet<(VnodeId, Name)>) {
-        if names.is_empty() {
-            return;
-        }
-        if let Some(edge) = self.edge.get().cloned() {
-            tokio::task::spawn_blocking(move || invalidate_entries(edge.as_ref(), &names));
+    pub(super) fn forget_names(self: &Arc<Self>, names: Vec<(VnodeId, Name)>) {
+        if !names.is_empty() {
+            drop(self.tell(move |_, edge| invalidate_entries(edge, &names)));
         }
     }
 
-    /// Tells the kernel that everything it has may be out of date; `names_of` lists the names known in a directory.
-    /// Blocks.
-    pub(super) fn invalidate_all(&self, names_of: impl Fn(VnodeId) -> Vec<Name>) {
-        let Some(edge) = self.edge.get() else { return };
-        invalidate_entries(edge.as_ref(), &self.absent.take());
-        let vnodes: Vec<_> = self.lock().keys().copied().collect();
-        for vnode in vnodes {
-            for name in names_of(vnode) {
-                edge.invalidate_entry(vnode, &name);
-            }
+    /// How many breaks there have been: for [`Self::missed`].
+    pub(super) fn breaks(&self) -> u64 {
+        self.break_count.load(Ordering::Acquire)
+    }
+
+    /// Objects have changed. Ends when the kernel knows; goes on by itself if nobody waits.
+    pub(super) fn forget_objects(
+        self: &Arc<Self>,
+        objects: Vec<BrokenObject>,
+        names: NamesOf,
+    ) -> BoxFuture<'static, ()> {
+        self.note_breaks(|log| log.note(&objects));
+        self.forget_objects_again(objects, names)
+    }
+
+    /// The same of objects whose change operations under way have missed.
+    pub(super) fn forget_objects_again(
+        self: &Arc<Self>,
+        objects: Vec<BrokenObject>,
+        names: NamesOf,
+    ) -> BoxFuture<'static, ()> {
+        self.tell(move |kernel, edge| objects.iter().for_each(|object| kernel.invalidate(edge, object, &names)))
+    }
+
+    /// Anything may have changed. Ends when the kernel knows; goes on by itself if nobody waits.
+    pub(super) fn forget_everything(self: &Arc<Self>, names: NamesOf) -> BoxFuture<'static, ()> {
+        self.note_breaks(BreakLog::note_all);
+        self.tell(move |kernel, edge| kernel.invalidate_all(edge, &names))
+    }
+
+    /// The same after an operation has missed too much. Many do at once; one is enough that begins after all of them.
+    pub(super) fn forget_everything_again(self: &Arc<Self>, names: NamesOf) {
+        if self.edge.get().is_some() && !self.forgetting.swap(true, Ordering::AcqRel) {
+            drop(self.tell(move |kernel, edge| {
+                kernel.forgetting.store(false, Ordering::Release);
+                kernel.invalidate_all(edge, &names);
+            }));
+        }
+    }
+
+    /// What has been broken since there were `breaks`; `None`: nothing.
+    pub(super) fn missed(&self, breaks: u64) -> Option<Missed> {
+        if self.breaks() == breaks {
+            return None;
+        }
+        Some(self.breaks.lock().unwrap_or_else(PoisonError::into_inner).since(breaks))
+    }
+
+    fn note_breaks(&self, note: impl FnOnce(&mut BreakLog)) {
+        let mut breaks = self.breaks.lock().unwrap_or_else(PoisonError::into_inner);
+        note(&mut breaks);
+        self.break_count.store(breaks.count(), Ordering::Release);
+    }
+
+    /// Tells the kernel from a blocking thread, if there is a kernel.
+    fn tell(self: &Arc<Self>, what: impl FnOnce(&Self, &dyn KernelCache) + Send + 'static) -> BoxFuture<'static, ()> {
+        let Some(edge) = self.edge.get().cloned() else { return std::future::ready(()).boxed() };
+        let kernel = Arc::clone(self);
+        let told = tokio::task::spawn_blocking(move || what(&kernel, edge.as_ref()));
+        // It fails only if the daemon is ending.
+        told.map(drop).boxed()
+    }
+
+    /// Tells of a broken object: of the names that have changed, and of what the promise has covered besides. The other
+    /// names of a directory mean what they did, but of their next change nobody will tell. Blocks.
+    fn invalidate(&self, edge: &dyn KernelCache, object: &BrokenObject, names: &NamesOf) {
+        let vnode = object.fid.vnode;
+        if !self.knows(vnode) {
+            return;
+        }
+        let absent = self.absent.take_of(vnode);
+        for name in object.names.iter().chain(&absent) {
+            edge.invalidate_entry(vnode, name);
+        }
+        self.expire_entries(edge, vnode, names);
+        edge.invalidate_inode(vnode);
+    }
+
+    /// Tells that everything may be out of date. Blocks.
+    fn invalidate_all(&self, edge: &dyn KernelCache, names: &NamesOf) {
+        invalidate_entries(edge, &self.absent.take());
+        let known: Vec<_> = self.lock().keys().copied().collect();
+        for vnode in known.into_iter().chain([VnodeId::ROOT]) {
+            self.expire_entries(edge, vnode, names);
             edge.invalidate_inode(vnode);
         }
+    }
+
+    fn expire_entries(&self, edge: &dyn KernelCache, parent: VnodeId, names: &NamesOf) {
+        let names = names(parent);
+        let in_kernel: Vec<_> = {
+            let inodes = self.lock();
+            names.into_iter().filter(|(_, vnode)| inodes.contains_key(vnode)).collect()
+        };
+        in_kernel.iter().for_each(|(name, _)| edge.expire_entry(parent, name));
+    }
+
+    /// Whether the kernel may know an inode. The root it knows without a lookup.
+    fn knows(&self, vnode: VnodeId) -> bool {
+        vnode == VnodeId::ROOT || self.lock().contains_key(&vnode)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<VnodeId, KnownInode>> {
@@ -131,7 +229,7 @@ impl Kernel {
     }
 }
 
-fn invalidate_entries(edge: &dyn KernelCache, names: &HashSet<(VnodeId, Name)>) {
+fn invalidate_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
     for (parent, name) in names {
         edge.invalidate_entry(*parent, name);
     }

@@ -5,6 +5,7 @@ mod recent;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadReader, blocking};
@@ -13,14 +14,15 @@ use mafs_proto::{Class, Fid, FsError, Instant, Kind, Name, Object, VnodeId, Wire
 use tokio::time::timeout;
 
 use self::recent::RecentListings;
-use super::{DirEntry, DirEntryPlus, DirHandle, Error, Inner, OpenedDir, TIME_TO_LIVE};
+use super::{DirEntry, DirEntryPlus, DirHandle, Error, Inner, OpenedDir};
 use crate::cache::{CachedEntries, CachedEntry, CachedObject};
+use crate::core::promises::SessionNumber;
 use crate::remote::RemoteError;
 
 /// A page is at most this long: 1,024 entries of the longest names and some symlinks.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 /// How often a directory that changes while it is read is read again.
-const RESTARTS_MAX: u32 = 3;
+const RESTARTS_MAX: u32 = 7;
 
 /// Open directories, those read last, and those being fetched.
 #[derive(Default)]
@@ -69,12 +71,12 @@ impl Drop for FetchingListing<'_> {
 impl Listings {
     /// Opens a directory; `None` if it has been removed. The kernel may keep what it reads if this daemon has the whole
     /// listing at hand: should the kernel drop it half way, it goes on here at the same place of the same listing.
-    fn open(&mut self, vnode: VnodeId, directory: Option<&CachedObject>, now: Instant) -> OpenedDir {
+    fn open(&mut self, vnode: VnodeId, directory: Option<&CachedObject>, now: Instant, lease: Duration) -> OpenedDir {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let dir = DirHandle(NEXT.fetch_add(1, Ordering::Relaxed));
         let listing = directory.and_then(|directory| self.recent(directory));
         let kept_by_kernel = listing.is_some() && self.kept_by_kernel.insert(vnode);
-        let keep_cache = !kept_by_kernel || self.recent.hand_to_kernel(vnode, now);
+        let keep_cache = !kept_by_kernel || self.recent.hand_to_kernel(vnode, now, lease);
         self.open.insert(dir, OpenDir { vnode, listing, kept_by_kernel });
         OpenedDir { dir, cache: kept_by_kernel, keep_cache }
     }
@@ -107,7 +109,8 @@ impl Inner {
             Some(_) => None,
             None => Some(self.directory(vnode).await?),
         };
-        Ok(self.listings().open(vnode, directory.as_ref(), self.clock.now()))
+        let lease = self.cache.index.lease_remaining();
+        Ok(self.listings().open(vnode, directory.as_ref(), self.clock.now(), lease))
     }
 
     pub(super) async fn read_dir(
@@ -155,16 +158,12 @@ impl Inner {
         Ok(listing.page(offset, count_max))
     }
 
-    /// The object of a listed name; `None` if it is gone. If the server cannot be asked, what was known last has to do:
-    /// a name without an object would vanish from the listing.
+    /// The object of a listed name; `None` if it is gone.
     async fn listed_object(&self, fid: Fid) -> Result<Option<Object>, Error> {
         match self.status_of_fid(fid).await {
             Ok(cached) => Ok(Some(self.present(cached.object))),
             Err(Error::Refused(FsError::Stale)) => Ok(None),
-            Err(error) => match self.cache.index.object(fid.vnode)? {
-                Some(cached) if cached.object.fid == fid => Ok(Some(self.present(cached.object))),
-                Some(_) | None => Err(error),
-            },
+            Err(error) => Err(error),
         }
     }
 
@@ -223,6 +222,11 @@ impl Inner {
             if first {
                 let _mark = FetchingListing { inner: self, vnode };
                 self.fetch_pages(directory.object.fid).await?;
+                // Changed again or not: it was like this when it was asked for.
+                let fetched = self.cache.index.object(vnode)?.filter(|now| now.object.fid == directory.object.fid);
+                if let Some(fetched) = fetched.filter(|now| now.entries.is_some_and(|entries| entries.complete)) {
+                    return Ok(fetched);
+                }
             } else {
                 let others = fetched.changed();
                 let waited = timeout(self.settings.deadline, others).await;
@@ -234,11 +238,11 @@ impl Inner {
 
     /// Reads all pages of one version of a directory into the index.
     async fn fetch_pages(&self, fid: Fid) -> Result<(), Error> {
-        let mut page = self.fetch_page(fid, None).await?;
+        let (mut page, mut session) = self.fetch_page(fid, None).await?;
         let version = page.directory.status.data_version;
         let mut first = true;
         while page.directory.status.data_version == version {
-            let take_in = || self.cache.index.install_page(&page.directory, &page.entries, first, page.end);
+            let take_in = || self.cache.index.install_page(&page, session, first);
             if page.end {
                 return Ok(take_in()?);
             }
@@ -247,17 +251,18 @@ impl Inner {
             // The server reads the next page while this one is taken in.
             let (next, taken_in) = tokio::join!(self.fetch_page(fid, Some(after)), async { blocking(take_in) });
             taken_in?;
-            page = next?;
+            (page, session) = next?;
             first = false;
         }
         Ok(())
     }
 
-    async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<ReadDirPage, Error> {
+    async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<(ReadDirPage, SessionNumber), Error> {
         let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
         let answer = self.remote.call(&request, Class::Fetch).await?;
         let bytes = self.collect(answer.payload).await?;
-        Ok(ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?)
+        let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
+        Ok((page, answer.session))
     }
 
     async fn collect(&self, mut payload: PayloadReader) -> Result<Bytes, Error> {

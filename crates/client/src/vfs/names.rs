@@ -10,10 +10,14 @@ use mafs_proto::{
 
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, CachedObject, NameEdit};
-use crate::remote::RemoteError;
+use crate::core::promises::Grant;
+use crate::remote::{Answer, RemoteError};
 
 /// Directories up to this many entries are fetched whole at the second miss; larger ones are asked name by name.
 const WHOLE_LISTING_ENTRIES_MAX: u64 = 4096;
+
+/// How often a name is removed or moved that other clients change at the same time.
+const ATTEMPTS_MAX: u32 = 8;
 
 /// Parses a name of an entry.
 pub(super) fn parse(name: Bytes) -> Result<Name, Error> {
@@ -30,19 +34,18 @@ impl Inner {
         Ok(self.present(child.object))
     }
 
-    /// The absence of a name is noted before it is known to be still true: whatever makes it untrue later finds the
-    /// note, and the kernel takes an invalidation only when no lookup in that directory is under way.
+    /// The absence of a name is noted before the answer: whatever makes it untrue later finds the note, and what made it
+    /// untrue in the meantime is told again behind the answer.
     pub(super) async fn lookup_remembered(
         self: &Arc<Self>,
         parent: VnodeId,
         name: Bytes,
     ) -> Result<Option<Object>, Error> {
-        let trust = self.cache.index.trust();
         match self.lookup(parent, name.clone()).await {
             Ok(object) => Ok(Some(object)),
             Err(Error::Refused(FsError::NotFound)) => {
                 self.kernel.note_absent(parent, parse(name)?);
-                if self.cache.index.trust() == trust { Ok(None) } else { Err(Error::Refused(FsError::NotFound)) }
+                Ok(None)
             }
             Err(error) => Err(error),
         }
@@ -56,16 +59,21 @@ impl Inner {
             return self.ask_name(fid, name).await;
         }
         if let Some(entry) = self.cache.index.entry(parent, name)? {
-            return self.status_of_fid(entry.fid).await;
+            return self.named(fid, name, entry).await;
         }
         let complete = |cached: &CachedObject| cached.entries.is_some_and(|entries| entries.complete);
         if !complete(&directory) {
             if directory.object.status.size > WHOLE_LISTING_ENTRIES_MAX {
                 return self.ask_name(fid, name).await;
             }
-            self.fetch_listing(parent).await?;
+            match self.fetch_listing(parent).await {
+                Ok(_) => {}
+                // It changes all the time.
+                Err(Error::TimedOut(_)) => return self.ask_name(fid, name).await,
+                Err(error) => return Err(error),
+            }
             if let Some(entry) = self.cache.index.entry(parent, name)? {
-                return self.status_of_fid(entry.fid).await;
+                return self.named(fid, name, entry).await;
             }
         }
         // The names may have been dropped since; then that one is missing here says nothing.
@@ -75,13 +83,21 @@ impl Inner {
         }
     }
 
+    /// The object that a name means as far as the index knows. If it is gone, so is that meaning of the name.
+    async fn named(&self, parent: Fid, name: &Name, entry: CachedEntry) -> Result<CachedObject, Error> {
+        match self.status_of_fid(entry.fid).await {
+            Err(Error::Refused(FsError::Stale)) => self.ask_name(parent, name).await,
+            other => other,
+        }
+    }
+
     /// Asks the server what a name means.
     async fn ask_name(&self, parent: Fid, name: &Name) -> Result<CachedObject, Error> {
         let request = LookupRequest { parent, name: name.clone() };
-        let reply = self.remote.call(&request, Class::Control).await?.reply;
-        self.cache.index.install_lookup(parent, name, &reply)?;
+        let Answer { reply, session, .. } = self.remote.call(&request, Class::Control).await?;
+        self.cache.index.install_lookup(parent, name, &reply, session)?;
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
-        Ok(CachedObject { object, trust: 0, parent: Some(parent.vnode), entries: None, content: None })
+        Ok(CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) })
     }
 
     /// A directory with a valid status.
@@ -112,20 +128,16 @@ impl Inner {
             return Ok(cached);
         }
         let known = self.cache.index.object(fid.vnode)?.filter(of_fid);
-        if let (Some(known), false) = (&known, self.remote.is_up()) {
-            // Disconnected: what was known last is better than waiting for nothing (invariant 3).
-            return Ok(known.clone());
-        }
         let mut fids = vec![fid];
-        if let Some(parent) = known.as_ref().and_then(|cached| cached.parent) {
+        if let Some(parent) = known.and_then(|cached| cached.parent) {
             self.add_siblings(parent, &mut fids)?;
         }
-        match (self.validate(fids).await, known) {
-            (Ok(()), _) => {}
-            (Err(Error::Unreachable(_) | Error::TimedOut(_)), Some(known)) => return Ok(known),
-            (Err(error), _) => return Err(error),
-        }
-        self.cache.index.valid_object(fid.vnode)?.filter(of_fid).ok_or(Error::Refused(FsError::Stale))
+        let shown = self.validate(fids).await?.into_iter().find(|object| object.fid == fid);
+        let shown = shown.ok_or(Error::Refused(FsError::Stale))?;
+        // What the index has besides belongs to it, unless an older answer has come after it.
+        let as_new = |cached: &CachedObject| cached.object.status.status_version >= shown.status.status_version;
+        let cached = self.cache.index.object(fid.vnode)?.filter(of_fid).filter(as_new);
+        Ok(cached.unwrap_or_else(|| CachedObject::shown(shown)))
     }
 
     /// Whoever looks at one object of a directory will look at the next: they are validated in one round trip.
@@ -142,14 +154,14 @@ impl Inner {
     }
 
     /// Asks the server for the status of objects; those it does not know are forgotten.
-    async fn validate(&self, fids: Vec<Fid>) -> Result<(), Error> {
+    async fn validate(&self, fids: Vec<Fid>) -> Result<Vec<Object>, Error> {
         let request = GetStatusRequest { fids };
-        let reply = self.remote.call(&request, Class::Control).await?.reply;
-        self.cache.index.install(&reply.objects)?;
+        let Answer { reply, session, .. } = self.remote.call(&request, Class::Control).await?;
+        self.cache.index.install(&reply.objects, Grant { session, change: reply.change })?;
         for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
             self.cache.index.remove(gone.vnode)?;
         }
-        Ok(())
+        Ok(reply.objects)
     }
 
     /// The fid of an inode the kernel knows.
@@ -164,18 +176,24 @@ impl Inner {
         let names = || edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone()));
         let forget_names = || self.kernel.forget_names(names().collect());
         let record = self.remote.record(op, caller.uid, caller.gid, self.clock.wall());
+        let touched = edits.iter().map(|edit| edit.parent).chain([record.op.fid()]);
         match self.remote.apply(&record).await {
-            Ok(reply) => {
+            Ok(Answer { reply, session, .. }) => {
                 for object in reply.objects.iter().filter(|object| object.status.nlink == 0) {
                     self.object_gone(object);
                 }
-                self.cache.index.applied(&reply, edits).inspect_err(|_| forget_names())?;
+                self.cache.index.applied(&reply, session, edits).inspect_err(|_| forget_names())?;
                 Ok(reply)
             }
-            Err(error @ RemoteError::Refused { .. }) => Err(error.into()),
+            Err(RemoteError::Refused { error, message }) => {
+                if is_overtaken(error) {
+                    // What was known here said that it could be done.
+                    self.cache.index.distrust(touched)?;
+                }
+                Err(RemoteError::Refused { error, message }.into())
+            }
             Err(error) => {
                 // Whether it was applied is not known: what it touches must be asked for again.
-                let touched = edits.iter().map(|edit| edit.parent).chain([record.op.fid()]);
                 forget_names();
                 self.cache.index.distrust(touched)?;
                 Err(error.into())
@@ -275,21 +293,38 @@ impl Inner {
     ) -> Result<(), Error> {
         self.check_writable()?;
         let name = parse(name)?;
-        let child = self.child(parent, &name).await?.object;
+        for _ in 1..ATTEMPTS_MAX {
+            match self.remove_known(parent, &name, directory, caller).await {
+                Err(Attempt::Overtaken(_)) => {}
+                other => return other.map_err(Attempt::into_error),
+            }
+        }
+        self.remove_known(parent, &name, directory, caller).await.map_err(Attempt::into_error)
+    }
+
+    /// Removes a name that means what is known here.
+    async fn remove_known(
+        self: &Arc<Self>,
+        parent: VnodeId,
+        name: &Name,
+        directory: bool,
+        caller: Caller,
+    ) -> Result<(), Attempt> {
+        let child = self.child(parent, name).await?.object;
         match (directory, child.status.kind == Kind::Directory) {
-            (true, false) => return Err(Error::Refused(FsError::NotDirectory)),
-            (false, true) => return Err(Error::Refused(FsError::IsDirectory)),
+            (true, false) => return Err(Error::Refused(FsError::NotDirectory).into()),
+            (false, true) => return Err(Error::Refused(FsError::IsDirectory).into()),
             (true, true) | (false, false) => {}
         }
         let parent = self.fid_of(parent)?;
         self.prepare_removal(&child).await?;
         let edit = NameEdit { parent, name: name.clone(), entry: None };
+        let name = name.clone();
         let op = match directory {
             true => CmlOp::RemoveDir { parent, name, fid: child.fid },
             false => CmlOp::Remove { parent, name, fid: child.fid },
         };
-        self.mutate(op, caller, &[edit]).await?;
-        Ok(())
+        self.mutate(op, caller, &[edit]).await.map(drop).map_err(Attempt::of_mutation)
     }
 
     /// The last name of a file is about to go, and its content and attributes with it: who has it open needs all of
@@ -315,16 +350,33 @@ impl Inner {
         caller: Caller,
     ) -> Result<(), Error> {
         self.check_writable()?;
-        let (from_name, to_name) = (parse(from_name)?, parse(to_name)?);
+        let (from, to) = ((from_parent, parse(from_name)?), (to_parent, parse(to_name)?));
+        for _ in 1..ATTEMPTS_MAX {
+            match self.rename_known(from.clone(), to.clone(), mode, caller).await {
+                Err(Attempt::Overtaken(_)) => {}
+                other => return other.map_err(Attempt::into_error),
+            }
+        }
+        self.rename_known(from, to, mode, caller).await.map_err(Attempt::into_error)
+    }
+
+    /// Moves a name, if both mean what is known here.
+    async fn rename_known(
+        self: &Arc<Self>,
+        (from_parent, from_name): (VnodeId, Name),
+        (to_parent, to_name): (VnodeId, Name),
+        mode: RenameMode,
+        caller: Caller,
+    ) -> Result<(), Attempt> {
         let moved = self.child(from_parent, &from_name).await?.object;
         let target = match self.child(to_parent, &to_name).await {
             Ok(target) => Some(target.object),
             Err(Error::Refused(FsError::NotFound)) => None,
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let target = match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Error::Refused(FsError::Exists)),
-            (RenameMode::Exchange, None) => return Err(Error::Refused(FsError::NotFound)),
+            (RenameMode::NoReplace, Some(_)) => return Err(Error::Refused(FsError::Exists).into()),
+            (RenameMode::Exchange, None) => return Err(Error::Refused(FsError::NotFound).into()),
             // Two names of one object: nothing happens (rename(2)).
             (RenameMode::Replace, Some(target)) if target.fid == moved.fid => return Ok(()),
             (_, target) => target,
@@ -343,9 +395,50 @@ impl Inner {
         ];
         let replaced = target.map(|target| target.fid);
         let op = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid: moved.fid, replaced, mode };
-        self.mutate(op, caller, &edits).await?;
-        Ok(())
+        self.mutate(op, caller, &edits).await.map(drop).map_err(Attempt::of_mutation)
     }
+}
+
+/// Why an attempt to change names failed.
+enum Attempt {
+    /// The names meant something else by then: another client was quicker.
+    Overtaken(Error),
+    Failed(Error),
+}
+
+impl Attempt {
+    fn of_mutation(error: Error) -> Self {
+        match error {
+            Error::Refused(reason) if is_overtaken(reason) => Self::Overtaken(error),
+            other => Self::Failed(other),
+        }
+    }
+
+    fn into_error(self) -> Error {
+        match self {
+            Self::Overtaken(error) | Self::Failed(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Attempt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Whether the server refuses what would have been right if the names had meant what was known here.
+fn is_overtaken(error: FsError) -> bool {
+    matches!(
+        error,
+        FsError::NotFound
+            | FsError::Exists
+            | FsError::NotDirectory
+            | FsError::IsDirectory
+            | FsError::Stale
+            | FsError::NameChanged
+            | FsError::BelowItself
+    )
 }
 
 /// In a set-gid directory new objects get the directory's group, and new directories are set-gid too (inode(7)).

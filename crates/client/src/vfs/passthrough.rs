@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::{Object, VnodeId};
+use mafs_proto::Object;
 
 use super::file::{File, FileState};
-use super::{Error, FileHandle, Inner, OpenMode, TIME_TO_LIVE};
+use super::{Error, FileHandle, Inner, OpenMode};
 use crate::cache::{CacheError, is_unwritten, last_change, seal, watch};
 use crate::core::log::LogEntry;
 
@@ -246,13 +246,6 @@ impl Inner {
                 tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
             }
         }
-    }
-
-    /// How long the kernel may use the attributes of an object: not at all while they change past this daemon.
-    pub(super) fn time_to_live(&self, vnode: VnodeId) -> Duration {
-        let in_use = self.files().get(vnode);
-        let written = in_use.is_some_and(|file| file.state().kernel.writers > 0);
-        if written { Duration::ZERO } else { TIME_TO_LIVE }
     }
 
     /// The container behind a handle.

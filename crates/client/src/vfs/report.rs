@@ -37,6 +37,10 @@ pub struct StatusReport {
     pub since_s: u64,
     /// Why not connected, empty if connected.
     pub why: String,
+    /// The attach that has the session; none while not connected.
+    pub session: Option<u64>,
+    /// Seconds for which what is known stays valid without another answer of the server.
+    pub lease_s: u64,
     /// Smallest round trip of late in microseconds, if known.
     pub rtt_us: Option<u64>,
     /// Bytes waiting to be sent: Control, Fetch, Prefetch, Metadata, Store.
@@ -101,10 +105,10 @@ impl Inner {
     pub(super) fn status(&self) -> StatusReport {
         let (link, since) = self.remote.link();
         let now: Instant = self.clock.now();
-        let (connected, why, estimate) = match link {
-            Link::Up(peer, _) => (true, String::new(), peer.estimate()),
-            Link::Down(why) => (false, why, mafs_arpc::Estimate::default()),
-            Link::Closed => (false, "unmounting".to_owned(), mafs_arpc::Estimate::default()),
+        let (connected, why, estimate, session) = match link {
+            Link::Up(connection) => (true, String::new(), connection.peer.estimate(), Some(connection.generation.0)),
+            Link::Down(why) => (false, why, mafs_arpc::Estimate::default(), None),
+            Link::Closed => (false, "unmounting".to_owned(), mafs_arpc::Estimate::default(), None),
         };
         let (cache_bytes, cache_files) = {
             let replacement = self.replacement();
@@ -119,6 +123,8 @@ impl Inner {
             connected,
             since_s: now.since(since).as_secs(),
             why,
+            session,
+            lease_s: self.cache.index.lease_remaining().as_secs(),
             rtt_us: estimate.rtt_min.map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
             queued_bytes: estimate.queued_bytes,
             unsent_files: 0,

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mafs_arpc::blocking;
-use mafs_proto::call::AttachReply;
-use mafs_proto::{Clock, CmlOp, Fid, Incarnation, Name, VnodeId, VolumeName};
+use mafs_proto::{Clock, CmlOp, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::{Notify, watch};
 
 use super::file::{File, Unresolved};
 use super::files::Files;
 use super::kernel::Kernel;
 use super::listing::Listings;
+use super::promises::SessionListener;
 use super::storing::Patience;
 use super::{Caller, Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage};
@@ -70,7 +70,7 @@ impl Vfs {
         connector: Connector,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
-        let cache = Arc::new(blocking(|| Cache::open(&storage))?);
+        let cache = Arc::new(blocking(|| Cache::open(&storage, Arc::clone(&clock)))?);
         let kernel = Arc::new(Kernel::default());
         let log = cache.cml.state();
         let config = RemoteConfig {
@@ -81,14 +81,9 @@ impl Vfs {
             deadline: settings.deadline,
             incarnation: log.incarnation.unwrap_or(Incarnation(0)),
         };
-        let on_attach = {
-            let (cache, kernel) = (Arc::clone(&cache), Arc::clone(&kernel));
-            Box::new(move |reply: &AttachReply| {
-                blocking(|| attached(&cache, &kernel, reply)).map_err(|error| error.to_string())
-            })
-        };
+        let listener = Box::new(SessionListener { cache: Arc::clone(&cache), kernel: Arc::clone(&kernel) });
         let unanswered = log.logged.values().map(|store| store.record.clone());
-        let remote = Remote::start(config, unanswered, Arc::clone(&clock), on_attach).await?;
+        let remote = Remote::start(config, unanswered, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough);
         let inner = Arc::new(Inner {
             replacement: Mutex::new(Replacement::new(settings.cache_limit_bytes)),
@@ -215,41 +210,6 @@ impl Inner {
         blocking(|| self.cache.cml.sync())?;
         result
     }
-}
-
-/// Takes in an attach: whose volume this is, whether anything was missed, and the new life.
-fn attached(cache: &Arc<Cache>, kernel: &Arc<Kernel>, reply: &AttachReply) -> Result<(), CacheError> {
-    if cache.index.known_volume().is_some_and(|known| known.server != reply.server) {
-        let log = cache.cml.state();
-        if !log.writing.is_empty() {
-            return Err(CacheError::Damaged(format!(
-                "it holds {} changed files of another server; mount that one, or choose another with -o cache=DIR",
-                log.writing.len()
-            )));
-        }
-        tracing::warn!("this is another server than before: the cache is emptied");
-        cache.containers.clear()?;
-        cache.index.clear()?;
-    }
-    let nothing_missed = cache.index.attached(reply.server, reply.history, reply.change)?;
-    cache.index.install(std::slice::from_ref(&reply.root))?;
-    cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;
-    cache.cml.sync()?;
-    if !nothing_missed && kernel.has_edge() {
-        let (cache, kernel) = (Arc::clone(cache), Arc::clone(kernel));
-        tokio::task::spawn_blocking(move || kernel.invalidate_all(|vnode| names_of(&cache, vnode)));
-    }
-    Ok(())
-}
-
-fn names_of(cache: &Cache, vnode: VnodeId) -> Vec<Name> {
-    let mut names: Vec<Name> = Vec::new();
-    while let Ok(page) = cache.index.entries(vnode, names.last())
-        && !page.is_empty()
-    {
-        names.extend(page.into_iter().map(|(name, _)| name));
-    }
-    names
 }
 
 /// Makes the log durable soon after it has grown, and keeps it short. Sleeps while nothing happens.

@@ -17,7 +17,7 @@ use super::frozen::FrozenContent;
 use super::{Error, Inner};
 use crate::cache::{seal, stamp};
 use crate::core::log::LogEntry;
-use crate::remote::{Link, RemoteError};
+use crate::remote::{Answer, Link, RemoteError};
 
 /// Attempts to send a content that the kernel goes on changing: the first from the container, the next from copies, the
 /// last from a copy as it is.
@@ -171,11 +171,11 @@ impl Inner {
         let Sending { content, record, edits } = sending;
         let begun = self.clock.now();
         match self.remote.store(&record, &|| content.payload()).await {
-            Ok(reply) => {
+            Ok(answer) => {
                 // Holes were not sent.
                 let sent = blocking(|| file.container.allocated())?.min(content.size);
                 self.upload_rate().observe(sent, self.clock.now().since(begun));
-                blocking(|| self.stored(file, &record, &reply, Some(edits))).map(|()| true)
+                blocking(|| self.stored(file, &record, &answer, Some(edits))).map(|()| true)
             }
             Err(RemoteError::Refused { error: FsError::Malformed, .. }) if content.is_torn() => {
                 self.abandon(file, record.id);
@@ -193,7 +193,7 @@ impl Inner {
         };
         let Some(Unresolved { record, .. }) = unresolved else { return Ok(()) };
         match self.remote.store(&record, &|| Payload::None).await {
-            Ok(reply) => blocking(|| self.stored(file, &record, &reply, None)),
+            Ok(answer) => blocking(|| self.stored(file, &record, &answer, None)),
             Err(RemoteError::Refused { error: FsError::Malformed, .. }) => {
                 self.abandon(file, record.id);
                 Ok(())
@@ -217,13 +217,20 @@ impl Inner {
     }
 
     /// The server has the content of edit `edits`; `None`: of an edit before all that are known.
-    fn stored(&self, file: &File, record: &CmlRecord, reply: &ApplyReply, edits: Option<u64>) -> Result<(), Error> {
+    fn stored(
+        &self,
+        file: &File,
+        record: &CmlRecord,
+        answer: &Answer<ApplyReply>,
+        edits: Option<u64>,
+    ) -> Result<(), Error> {
+        let Answer { reply, session, .. } = answer;
         let Some(object) = reply.objects.iter().find(|object| object.fid == file.fid) else {
             return Err(Error::Refused(FsError::Malformed));
         };
         let version = object.status.data_version;
         // The index first: an open that sees the new state must find the new version there.
-        self.cache.index.applied(reply, &[])?;
+        self.cache.index.applied(reply, *session, &[])?;
         let hash = reply.hash.ok_or(Error::Refused(FsError::Malformed))?;
         let base = self.note_stored(file, record.id, (version, hash), edits)?;
         if file.state().unlinked.is_some() {

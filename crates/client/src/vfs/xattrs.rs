@@ -11,6 +11,8 @@ use mafs_proto::call::GetXattrsRequest;
 use mafs_proto::{Class, CmlOp, Fid, FsError, Object, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
 
 use super::{Caller, Error, Inner};
+use crate::core::promises::Grant;
+use crate::remote::Answer;
 
 const TRUSTED: &[u8] = b"trusted.";
 const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
@@ -96,8 +98,10 @@ impl Inner {
         if let Some(xattrs) = self.cache.index.xattrs(object)? {
             return Ok(xattrs);
         }
-        let reply = self.remote.call(&GetXattrsRequest { fid: object.fid }, Class::Fetch).await?.reply;
-        self.cache.index.install(std::slice::from_ref(&reply.object))?;
+        let answer = self.remote.call(&GetXattrsRequest { fid: object.fid }, Class::Fetch).await?;
+        let Answer { reply, session, .. } = answer;
+        let grant = Grant { session, change: reply.change };
+        self.cache.index.install(std::slice::from_ref(&reply.object), grant)?;
         if let Some(version) = reply.object.status.xattrs {
             self.cache.index.install_xattrs(object.fid, version, reply.xattrs.clone())?;
         }

@@ -1,19 +1,39 @@
-//! What an index that could not be written still says.
+//! What an index holds for valid: while promises hold, and when it could not be written.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use mafs_durable::MemoryKv;
-use mafs_proto::call::{ApplyReply, DirectoryChange};
+use mafs_proto::call::{ApplyReply, BrokenObject, DirectoryChange, LookupReply, ReadDirPage};
 use mafs_proto::{
-    ChangeNumber, DataVersion, Fid, HistoryId, Kind, Mode, Name, Object, ServerId, Status, StatusVersion, Timestamp,
-    Uniquifier, VnodeId, VolumeId,
+    ChangeNumber, Clock, DataVersion, Fid, HistoryId, Instant, Kind, Mode, Name, Object, ServerId, Status,
+    StatusVersion, Timestamp, Uniquifier, VnodeId, VolumeId,
 };
 
-use super::{Index, NameEdit};
+use super::{AttachedVolume, Index, NameEdit};
 use crate::cache::CachedEntry;
+use crate::core::promises::{Grant, SessionNumber};
 
-const SERVER: ServerId = ServerId([1; 16]);
-const HISTORY: HistoryId = HistoryId(2);
+const LEASE: Duration = Duration::from_secs(60);
+
+/// Stands still until it is set.
+#[derive(Clone, Default)]
+struct SetClock(Arc<AtomicU64>);
+
+impl Clock for SetClock {
+    fn now(&self) -> Instant {
+        Instant(self.0.load(Ordering::Relaxed))
+    }
+
+    fn wall(&self) -> Timestamp {
+        Timestamp::default()
+    }
+}
+
+fn volume(change: u64) -> AttachedVolume {
+    AttachedVolume { server: ServerId([1; 16]), history: HistoryId(2), change: ChangeNumber(change) }
+}
 
 fn root() -> Fid {
     Fid::root(VolumeId(1))
@@ -54,55 +74,184 @@ fn creation() -> (ApplyReply, NameEdit) {
     (reply, NameEdit { parent: root(), name: Name::new(&b"f"[..]).unwrap(), entry })
 }
 
-fn index() -> (MemoryKv, Index) {
-    let kv = MemoryKv::new();
-    let index = Index::open(Arc::new(kv.clone())).unwrap();
-    index.attached(SERVER, HISTORY, ChangeNumber(0)).unwrap();
-    index.install(&[object(root(), Kind::Directory, 1)]).unwrap();
-    (kv, index)
+/// An index with a session in which the root has been shown.
+struct Attached {
+    kv: MemoryKv,
+    clock: SetClock,
+    index: Index,
+    session: SessionNumber,
 }
 
-#[test]
-fn after_a_change_that_could_not_be_noted_nothing_is_valid_until_it_was_asked_for_again() {
-    let (kv, index) = index();
-    assert!(index.valid_object(VnodeId::ROOT).unwrap().is_some());
-    let (reply, edit) = creation();
-    kv.set_full(true);
-    index.check_writable().unwrap_err();
-    index.applied(&reply, &[edit]).unwrap_err();
-    assert_eq!(index.valid_object(VnodeId::ROOT).unwrap(), None);
-    kv.set_full(false);
-    assert_eq!(
-        index.valid_object(VnodeId::ROOT).unwrap(),
-        None,
-        "there is room, but what is known is as old as before"
-    );
-    index.install(&[object(root(), Kind::Directory, 2)]).unwrap();
-    let valid = index.valid_object(VnodeId::ROOT).unwrap().unwrap();
-    assert_eq!((valid.object.status.data_version, valid.entries), (DataVersion(2), None));
+fn attached() -> Attached {
+    let (kv, clock) = (MemoryKv::new(), SetClock::default());
+    let index = Index::open(Arc::new(kv.clone()), Arc::new(clock.clone())).unwrap();
+    let session = index.attached(volume(0), false).unwrap();
+    index.renew_lease(clock.now(), LEASE);
+    let attached = Attached { kv, clock, index, session };
+    attached.show(1, 0);
+    attached
 }
 
-#[test]
-fn a_restart_after_a_change_that_could_not_be_noted_trusts_nothing_from_before() {
-    for settled in [true, false] {
-        let (kv, index) = index();
-        let (reply, edit) = creation();
-        kv.set_full(true);
-        index.applied(&reply, &[edit]).unwrap_err();
-        kv.set_full(false);
-        if settled {
-            index.install(&[object(root(), Kind::Directory, 2)]).unwrap();
-        }
-        let index = Index::open(Arc::new(kv)).unwrap();
-        assert!(!index.attached(SERVER, HISTORY, reply.change).unwrap(), "something was missed");
-        assert_eq!(index.valid_object(VnodeId::ROOT).unwrap(), None);
+impl Attached {
+    fn grant(&self, change: u64) -> Grant {
+        Grant { session: self.session, change: ChangeNumber(change) }
+    }
+
+    /// The server shows the root in this version.
+    fn show(&self, version: u64, change: u64) {
+        self.index.install(&[object(root(), Kind::Directory, version)], self.grant(change)).unwrap();
+    }
+
+    fn break_root(&self, change: u64) {
+        self.index.break_objects(ChangeNumber(change), &[BrokenObject { fid: root(), names: Vec::new() }]);
+    }
+
+    /// The version of the root that is valid.
+    fn valid(&self) -> Option<DataVersion> {
+        self.index.valid_object(VnodeId::ROOT).unwrap().map(|cached| cached.object.status.data_version)
     }
 }
 
 #[test]
-fn what_cannot_be_distrusted_for_want_of_room_is_not_trusted_either() {
-    let (kv, index) = index();
-    kv.set_full(true);
-    index.distrust(std::iter::once(root())).unwrap_err();
+fn nothing_is_valid_once_the_lease_has_ended() {
+    let attached = attached();
+    assert_eq!(attached.valid(), Some(DataVersion(1)));
+    assert_eq!(attached.index.valid_for(VnodeId::ROOT), LEASE);
+    let end = attached.clock.now() + LEASE;
+    attached.clock.0.store(end.0, Ordering::Relaxed);
+    assert_eq!(attached.valid(), None);
+    assert_eq!(attached.index.valid_for(VnodeId::ROOT), Duration::ZERO);
+    attached.index.renew_lease(end, LEASE);
+    assert_eq!(attached.valid(), Some(DataVersion(1)), "the session has gone on");
+}
+
+#[test]
+fn a_broken_object_is_valid_again_when_it_was_shown_since() {
+    let attached = attached();
+    attached.break_root(5);
+    assert_eq!(attached.valid(), None);
+    attached.show(2, 4);
+    assert_eq!(attached.valid(), None, "the answer was overtaken by the break");
+    attached.show(2, 5);
+    assert_eq!(attached.valid(), Some(DataVersion(2)));
+}
+
+#[test]
+fn an_overtaken_answer_takes_no_validity_away() {
+    let attached = attached();
+    attached.break_root(5);
+    attached.show(2, 5);
+    attached.show(1, 4);
+    assert_eq!(attached.valid(), Some(DataVersion(2)));
+}
+
+#[test]
+fn an_answer_older_than_what_was_shown_before_brings_no_validity() {
+    let attached = attached();
+    // As after a mutation that was sent again.
+    let shown = [object(root(), Kind::Directory, 3)];
+    attached.index.install(&shown, Grant { session: SessionNumber::NONE, ..attached.grant(3) }).unwrap();
+    attached.show(2, 2);
+    assert_eq!(attached.valid(), None);
+    attached.show(3, 3);
+    assert_eq!(attached.valid(), Some(DataVersion(3)));
+}
+
+#[test]
+fn a_break_of_everything_leaves_nothing_valid() {
+    let attached = attached();
+    attached.index.break_all(ChangeNumber(5));
+    assert_eq!(attached.valid(), None);
+    attached.show(1, 4);
+    assert_eq!(attached.valid(), None);
+    attached.show(1, 5);
+    assert_eq!(attached.valid(), Some(DataVersion(1)));
+}
+
+#[test]
+fn only_a_resumed_session_keeps_what_is_valid() {
+    let mut attached = attached();
+    assert_eq!(attached.index.attached(volume(7), true).unwrap(), attached.session);
+    assert_eq!(attached.valid(), Some(DataVersion(1)));
+    let next = attached.index.attached(volume(7), false).unwrap();
+    assert_ne!(next, attached.session);
+    assert_eq!(attached.valid(), None);
+    attached.show(1, 7);
+    assert_eq!(attached.valid(), None, "the answer is of the session before");
+    attached.session = next;
+    attached.show(1, 7);
+    assert_eq!(attached.valid(), Some(DataVersion(1)));
+}
+
+#[test]
+fn a_restarted_client_has_nothing_valid() {
+    let Attached { kv, clock, .. } = attached();
+    let index = Index::open(Arc::new(kv), Arc::new(clock.clone())).unwrap();
+    index.attached(volume(0), true).unwrap();
+    index.renew_lease(clock.now(), LEASE);
     assert_eq!(index.valid_object(VnodeId::ROOT).unwrap(), None);
+}
+
+#[test]
+fn a_name_of_a_newer_version_makes_its_directory_invalid() {
+    let attached = attached();
+    let reply = LookupReply { object: None, parent_version: DataVersion(2), change: ChangeNumber(1) };
+    attached.index.install_lookup(root(), &Name::new("f").unwrap(), &reply, attached.session).unwrap();
+    assert_eq!(attached.valid(), None, "the break is on its way");
+}
+
+#[test]
+fn an_overtaken_listing_is_known_but_not_valid() {
+    let attached = attached();
+    attached.break_root(5);
+    let directory = object(root(), Kind::Directory, 2);
+    let page = ReadDirPage { directory, entries: Vec::new(), end: true, change: ChangeNumber(4) };
+    attached.index.install_page(&page, attached.session, true).unwrap();
+    assert_eq!(attached.valid(), None);
+    let known = attached.index.object(VnodeId::ROOT).unwrap().unwrap();
+    assert!(known.entries.unwrap().complete);
+}
+
+#[test]
+fn after_a_change_that_could_not_be_noted_nothing_is_valid_until_it_was_asked_for_again() {
+    let attached = attached();
+    let (reply, edit) = creation();
+    attached.kv.set_full(true);
+    attached.index.check_writable().unwrap_err();
+    attached.index.applied(&reply, attached.session, &[edit]).unwrap_err();
+    assert_eq!(attached.valid(), None);
+    attached.kv.set_full(false);
+    assert_eq!(attached.valid(), None, "there is room, but what is known is as old as before");
+    attached.show(2, 1);
+    let valid = attached.index.valid_object(VnodeId::ROOT).unwrap().unwrap();
+    assert_eq!((valid.object.status.data_version, valid.entries), (DataVersion(2), None));
+}
+
+#[test]
+fn what_cannot_be_distrusted_for_want_of_room_is_not_trusted_either() {
+    let attached = attached();
+    attached.kv.set_full(true);
+    attached.index.distrust(std::iter::once(root())).unwrap_err();
+    assert_eq!(attached.valid(), None);
+}
+
+#[test]
+fn a_break_that_cannot_be_noted_leaves_nothing_valid() {
+    for all in [true, false] {
+        let attached = attached();
+        attached.kv.set_full(true);
+        match all {
+            true => attached.index.break_all(ChangeNumber(1)),
+            false => attached.break_root(1),
+        }
+        assert_eq!(attached.valid(), None);
+    }
+}
+
+#[test]
+fn what_another_session_was_promised_for_a_mutation_is_not_valid() {
+    let attached = attached();
+    let (reply, edit) = creation();
+    attached.index.applied(&reply, SessionNumber::NONE, &[edit]).unwrap();
+    assert_eq!(attached.valid(), None);
 }

@@ -6,16 +6,17 @@ use std::time::Duration;
 use lru::LruCache;
 use mafs_proto::{Instant, VnodeId};
 
-use super::{Listing, TIME_TO_LIVE};
+use super::Listing;
 
 /// So many entries are kept in all, and of one directory: some 8 MB. To read a listing of 100 entries from the index
 /// takes 70 us, a third of what programs wait for such a directory.
 const ENTRIES_MAX: usize = 64 << 10;
 const LISTING_ENTRIES_MAX: usize = 4 << 10;
 
-/// For so long the kernel may go on using what it has read. It read the attributes of the entries with them
-/// (readdirplus), and when these expire it asks for each by itself: 2,000 of them took 40 to 55 ms, all at once 4 ms.
-const IN_KERNEL_MAX: Duration = TIME_TO_LIVE.saturating_mul(3).checked_div(4).expect("4 is not zero");
+/// The part of the lease that was left when the kernel read a listing, for which it may go on using it. It read the
+/// attributes of the entries with it (readdirplus), and when these expire, with that lease, it asks for each by itself:
+/// 2,000 of them took 40 to 55 ms, all at once 4 ms.
+const IN_KERNEL_PART: (u32, u32) = (3, 4);
 
 pub(super) struct RecentListings {
     listings: LruCache<VnodeId, Recent>,
@@ -25,7 +26,7 @@ pub(super) struct RecentListings {
 
 struct Recent {
     listing: Arc<Listing>,
-    /// Since when the kernel's pages of this directory can only be of this listing, or of a newer one.
+    /// Until when the kernel may use its pages of this directory, which can only be of this listing or a newer one.
     in_kernel: Option<Instant>,
 }
 
@@ -54,12 +55,14 @@ impl RecentListings {
         }
     }
 
-    /// The kernel will keep what it reads of this listing. Returns whether it may keep what it has.
-    pub(super) fn hand_to_kernel(&mut self, vnode: VnodeId, now: Instant) -> bool {
+    /// The kernel will keep what it reads of this listing, with attributes that expire after `lease`. Returns whether it
+    /// may keep what it has.
+    pub(super) fn hand_to_kernel(&mut self, vnode: VnodeId, now: Instant, lease: Duration) -> bool {
         let Some(recent) = self.listings.get_mut(&vnode) else { return false };
-        let keep = recent.in_kernel.is_some_and(|since| now < since + IN_KERNEL_MAX);
+        let keep = recent.in_kernel.is_some_and(|until| now < until);
         if !keep {
-            recent.in_kernel = Some(now);
+            let (part, whole) = IN_KERNEL_PART;
+            recent.in_kernel = Some(now + lease * part / whole);
         }
         keep
     }
@@ -77,6 +80,8 @@ mod tests {
 
     use super::*;
     use crate::cache::CachedEntry;
+
+    const LEASE: Duration = Duration::from_secs(60);
 
     fn listing(vnode: u64, entries: usize) -> Arc<Listing> {
         let entry = |number: usize| {
@@ -111,19 +116,19 @@ mod tests {
     fn the_kernel_keeps_what_it_has_until_there_is_another_listing() {
         let (mut recent, directory, now) = (RecentListings::default(), VnodeId(2), Instant(0));
         recent.put(listing(2, 1));
-        assert!(!recent.hand_to_kernel(directory, now), "it has none yet");
-        assert!(recent.hand_to_kernel(directory, now));
+        assert!(!recent.hand_to_kernel(directory, now, LEASE), "it has none yet");
+        assert!(recent.hand_to_kernel(directory, now, LEASE));
         recent.put(listing(2, 2));
-        assert!(!recent.hand_to_kernel(directory, now));
+        assert!(!recent.hand_to_kernel(directory, now, LEASE));
     }
 
     #[test]
     fn the_kernel_reads_again_before_the_attributes_expire() {
         let (mut recent, directory, now) = (RecentListings::default(), VnodeId(2), Instant(0));
         recent.put(listing(2, 1));
-        assert!(!recent.hand_to_kernel(directory, now));
-        assert!(recent.hand_to_kernel(directory, now + TIME_TO_LIVE / 2));
-        assert!(!recent.hand_to_kernel(directory, now + TIME_TO_LIVE));
-        assert!(recent.hand_to_kernel(directory, now + TIME_TO_LIVE), "since it read again");
+        assert!(!recent.hand_to_kernel(directory, now, LEASE));
+        assert!(recent.hand_to_kernel(directory, now + LEASE / 2, LEASE));
+        assert!(!recent.hand_to_kernel(directory, now + LEASE, LEASE));
+        assert!(recent.hand_to_kernel(directory, now + LEASE, LEASE), "since it read again");
     }
 }

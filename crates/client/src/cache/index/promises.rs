@@ -1,0 +1,84 @@
+//! What the server has promised: when a session begins, until when its lease holds, and what is broken.
+
+use std::time::Duration;
+
+use mafs_proto::call::BrokenObject;
+use mafs_proto::{ChangeNumber, HistoryId, Instant, ServerId, VnodeId};
+
+use super::{Index, KnownVolume, NO_TRUST, Volume};
+use crate::cache::CacheError;
+use crate::core::promises::SessionNumber;
+
+/// Where an attach found the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AttachedVolume {
+    pub(crate) server: ServerId,
+    pub(crate) history: HistoryId,
+    pub(crate) change: ChangeNumber,
+}
+
+impl Index {
+    /// The volume has been attached; `resumed`: the promises of the last session still hold. Otherwise nothing known is
+    /// valid any more. Returns the session that answers belong to from now on.
+    pub(crate) fn attached(&self, volume: AttachedVolume, resumed: bool) -> Result<SessionNumber, CacheError> {
+        let AttachedVolume { server, history, change } = volume;
+        let mut volume = self.lock();
+        let same = volume.known.is_some_and(|known| (known.server, known.history) == (server, history));
+        if resumed && same && !volume.missed && volume.breaks.session() != SessionNumber::NONE {
+            return Ok(volume.breaks.session());
+        }
+        let trust = volume.known.map_or(NO_TRUST, |known| known.trust) + 1;
+        self.set_known(&mut volume, KnownVolume { server, history, change, trust })?;
+        volume.missed = false;
+        Ok(volume.breaks.begin())
+    }
+
+    /// The present session.
+    pub(crate) fn session(&self) -> SessionNumber {
+        self.lock().breaks.session()
+    }
+
+    /// A request that was sent at `sent` has been answered with a lease.
+    pub(crate) fn renew_lease(&self, sent: Instant, lease: Duration) {
+        self.lease.renew(sent, lease);
+    }
+
+    /// How long what is valid stays so without another renewal.
+    pub(crate) fn lease_remaining(&self) -> Duration {
+        self.lease.remaining(self.clock.now())
+    }
+
+    /// How long an object is valid without another renewal; not at all if it is not valid now.
+    pub(crate) fn valid_for(&self, vnode: VnodeId) -> Duration {
+        let valid = self.valid_object(vnode).is_ok_and(|cached| cached.is_some());
+        if valid { self.lease_remaining() } else { Duration::ZERO }
+    }
+
+    /// The server breaks its promises on objects, because of changes up to `change`.
+    pub(crate) fn break_objects(&self, change: ChangeNumber, objects: &[BrokenObject]) {
+        let mut volume = self.lock();
+        objects.iter().for_each(|object| volume.breaks.note(object.fid.vnode, change));
+        if let Err(error) = self.distrust_all(objects.iter().map(|object| object.fid)) {
+            tracing::warn!(%error, "a change by another client cannot be noted: everything is asked for again");
+            self.miss(&mut volume);
+        }
+    }
+
+    /// The server breaks all its promises.
+    pub(crate) fn break_all(&self, change: ChangeNumber) {
+        let mut volume = self.lock();
+        volume.breaks.note_all(change);
+        if let Err(error) = self.raise_trust(&mut volume) {
+            tracing::warn!(%error, "changes by other clients cannot be noted");
+            self.miss(&mut volume);
+        }
+    }
+
+    /// Nothing known is valid any more.
+    pub(super) fn raise_trust(&self, volume: &mut Volume) -> Result<(), CacheError> {
+        match volume.known {
+            Some(known) => self.set_known(volume, KnownVolume { trust: known.trust + 1, ..known }),
+            None => Ok(()),
+        }
+    }
+}

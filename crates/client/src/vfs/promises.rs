@@ -1,0 +1,124 @@
+//! What becomes of promises: the index takes them in, and the kernel keeps answers for as long as they hold.
+//!
+//! A break is marked in the index first, then noted for the operations under way, then the kernel is told. An operation
+//! that saw what was there before the mark has also begun before the note: the kernel is told again behind its answer
+//! ([`Inner::tell_again`]). Between break and answer the kernel may hold what is out of date; it never does after.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use mafs_arpc::blocking;
+use mafs_proto::call::{AttachReply, BreakRequest, Broken};
+use mafs_proto::{Instant, Name, Object, VnodeId};
+
+use super::Inner;
+use super::kernel::{Kernel, NamesOf};
+use crate::cache::{AttachedVolume, Cache, CacheError};
+use crate::core::log::LogEntry;
+use crate::core::promises::{Grant, Missed, SessionNumber};
+use crate::remote::Listener;
+
+/// Takes in what the server says of the session.
+pub(super) struct SessionListener {
+    pub(super) cache: Arc<Cache>,
+    pub(super) kernel: Arc<Kernel>,
+}
+
+impl Listener for SessionListener {
+    fn attached(&self, reply: &AttachReply) -> Result<SessionNumber, String> {
+        let before = self.cache.index.session();
+        let session = blocking(|| attached(&self.cache, reply)).map_err(|error| error.to_string())?;
+        if session != before {
+            drop(self.kernel.forget_everything(names_in(&self.cache)));
+        }
+        Ok(session)
+    }
+
+    fn renewed(&self, sent: Instant, lease: Duration) {
+        self.cache.index.renew_lease(sent, lease);
+    }
+
+    /// The kernel's timers do not run through suspend.
+    fn lapsed(&self) {
+        drop(self.kernel.forget_everything(names_in(&self.cache)));
+    }
+
+    fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()> {
+        let BreakRequest { change, broken } = request;
+        let names_of = names_in(&self.cache);
+        match broken {
+            Broken::Objects(objects) => {
+                blocking(|| self.cache.index.break_objects(change, &objects));
+                self.kernel.forget_objects(objects, names_of)
+            }
+            Broken::All => {
+                blocking(|| self.cache.index.break_all(change));
+                self.kernel.forget_everything(names_of)
+            }
+        }
+    }
+}
+
+/// Takes in an attach: whose volume this is, whether the promises still hold, and the new life.
+fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheError> {
+    if cache.index.known_volume().is_some_and(|known| known.server != reply.server) {
+        let log = cache.cml.state();
+        if !log.writing.is_empty() {
+            return Err(CacheError::Damaged(format!(
+                "it holds {} changed files of another server; mount that one, or choose another with -o cache=DIR",
+                log.writing.len()
+            )));
+        }
+        tracing::warn!("this is another server than before: the cache is emptied");
+        cache.containers.clear()?;
+        cache.index.clear()?;
+    }
+    let volume = AttachedVolume { server: reply.server, history: reply.history, change: reply.change };
+    let session = cache.index.attached(volume, reply.resumed)?;
+    cache.index.install(std::slice::from_ref(&reply.root), Grant { session, change: reply.change })?;
+    cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;
+    cache.cml.sync()?;
+    Ok(session)
+}
+
+/// Lists the names that the kernel may know in a directory, with what they mean.
+fn names_in(cache: &Arc<Cache>) -> NamesOf {
+    let cache = Arc::clone(cache);
+    Box::new(move |vnode| {
+        let mut names: Vec<(Name, VnodeId)> = Vec::new();
+        while let Ok(page) = cache.index.entries(vnode, names.last().map(|(name, _)| name))
+            && !page.is_empty()
+        {
+            names.extend(page.into_iter().map(|(name, entry)| (name, entry.fid.vnode)));
+        }
+        names
+    })
+}
+
+impl Inner {
+    /// How long the kernel may use the attributes of an object: as long as there is a promise, and not at all while
+    /// they change past this daemon.
+    pub(super) fn time_to_live(&self, vnode: VnodeId) -> Duration {
+        let in_use = self.files().get(vnode);
+        let written = in_use.is_some_and(|file| file.state().kernel.writers > 0);
+        if written { Duration::ZERO } else { self.cache.index.valid_for(vnode) }
+    }
+
+    /// How long the kernel may take a name in a directory for this object.
+    pub(super) fn entry_time_to_live(&self, parent: VnodeId, object: &Object) -> Duration {
+        self.cache.index.valid_for(parent).min(self.time_to_live(object.fid.vnode))
+    }
+
+    /// The kernel has been answered by an operation that began when there had been `breaks`: what it was told of since
+    /// it is told again.
+    pub(super) fn tell_again(&self, breaks: u64) {
+        match self.kernel.missed(breaks) {
+            None => {}
+            Some(Missed::Objects(objects)) => {
+                drop(self.kernel.forget_objects_again(objects, names_in(&self.cache)));
+            }
+            Some(Missed::Anything) => self.kernel.forget_everything_again(names_in(&self.cache)),
+        }
+    }
+}
