@@ -225,6 +225,12 @@ impl Vfs {
         self.inner.entry_time_to_live(parent, object)
     }
 
+    /// How long the kernel may take the names it reads by this handle for what they are in the listing.
+    #[must_use]
+    pub fn listing_time_to_live(&self, dir: DirHandle) -> Duration {
+        self.inner.listing_time_to_live(dir)
+    }
+
     /// How many breaks of promises the kernel has been told of: for [`Self::tell_again`].
     #[must_use]
     pub fn breaks(&self) -> u64 {

@@ -15,7 +15,7 @@ mod tests;
 mod xattrs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mafs_durable::{Batch, Kv};
 use mafs_proto::call::{ApplyReply, LookupReply, ReadDirPage};
@@ -52,7 +52,11 @@ pub(crate) struct Index {
     trust: AtomicU64,
     clock: Arc<dyn Clock>,
     lease: Lease,
+    on_forgotten: OnceLock<OnForgotten>,
 }
+
+/// Is told of names that the index has forgotten: of whom nobody will tell when a directory is broken.
+type OnForgotten = Box<dyn Fn(VnodeId, Vec<(Name, CachedEntry)>) + Send + Sync>;
 
 struct Volume {
     known: Option<KnownVolume>,
@@ -66,7 +70,22 @@ impl Index {
         let known = kv.get(b"v")?.and_then(KnownVolume::decode);
         let trust = AtomicU64::new(known.map_or(NO_TRUST, |known| known.trust));
         let volume = Mutex::new(Volume { known, breaks: Breaks::default(), missed: false });
-        Ok(Self { kv, recent: RecentObjects::new(), volume, trust, clock, lease: Lease::default() })
+        Ok(Self {
+            kv,
+            recent: RecentObjects::new(),
+            volume,
+            trust,
+            clock,
+            lease: Lease::default(),
+            on_forgotten: OnceLock::new(),
+        })
+    }
+
+    /// Has somebody told of the names that the index forgets of directories which it still knows.
+    pub(crate) fn set_on_forgotten(&self, told: OnForgotten) {
+        if self.on_forgotten.set(told).is_err() {
+            tracing::debug!("who is told of forgotten names was set before");
+        }
     }
 
     /// The volume this index belongs to, once it has been attached.
@@ -148,7 +167,7 @@ impl Index {
                 batch.put(object_key(parent.vnode), directory.encode());
             } else if let Some(object) = &reply.object {
                 if directory.entries.is_none() {
-                    self.remove_all(&entry_key(parent.vnode, b""))?;
+                    self.forget_names(parent.vnode)?;
                     directory.entries = Some(CachedEntries { version: reply.parent_version, complete: false });
                 }
                 batch.put(entry_key(parent.vnode, name.as_bytes()), CachedEntry::of(object).encode());
@@ -169,7 +188,7 @@ impl Index {
         let volume = self.settled()?;
         let vnode = page.directory.fid.vnode;
         if first {
-            self.remove_all(&entry_key(vnode, b""))?;
+            self.forget_names(vnode)?;
         }
         let mut batch = Batch::default();
         for entry in &page.entries {
@@ -441,7 +460,7 @@ impl Index {
 
     fn remove_one(&self, vnode: VnodeId, batch: &mut Batch) -> Result<(), CacheError> {
         if self.object(vnode)?.is_some_and(|cached| cached.object.status.kind == Kind::Directory) {
-            self.remove_all(&entry_key(vnode, b""))?;
+            self.forget_names(vnode)?;
         }
         batch.remove(object_key(vnode));
         batch.remove(vnode_key(b'u', vnode));
@@ -465,21 +484,22 @@ impl Index {
         };
         if cached.entries.is_none() && cached.object.status.data_version == before {
             // Nothing was known of its names; what this client does to them is.
-            self.remove_all(&entry_key(directory.vnode, b""))?;
+            self.forget_names(directory.vnode)?;
             cached.entries = Some(CachedEntries { version: before, complete: false });
+        }
+        // These names the kernel knows, so they are kept in any case, and must be forgotten in the open.
+        for edit in edits {
+            let key = entry_key(directory.vnode, edit.name.as_bytes());
+            match edit.entry {
+                Some(entry) => batch.put(key, entry.encode()),
+                None => batch.remove(key),
+            }
         }
         match &mut cached.entries {
             Some(entries) if entries.version == before => {
                 entries.version = after;
                 // Until the new status is installed this must not look like the old version.
                 cached.object.status.data_version = after;
-                for edit in edits {
-                    let key = entry_key(directory.vnode, edit.name.as_bytes());
-                    match edit.entry {
-                        Some(entry) => batch.put(key, entry.encode()),
-                        None => batch.remove(key),
-                    }
-                }
             }
             Some(_) => cached.entries = None,
             None => return Ok(()),
@@ -493,12 +513,29 @@ impl Index {
         if object.status.kind != Kind::Directory || object.status.size != 0 {
             return Ok(None);
         }
-        self.remove_all(&entry_key(object.fid.vnode, b""))?;
+        self.forget_names(object.fid.vnode)?;
         Ok(Some(CachedEntries { version: object.status.data_version, complete: true }))
     }
 
-    /// Removes all keys with a prefix. Names of a directory whose entries were dropped stay behind until its next
-    /// entries are begun: that is when they must go, or they would come back to life.
+    /// Removes the names of a directory. They stay behind when its entries are dropped, until the next are begun: that
+    /// is when they must go, or they would come back to life.
+    fn forget_names(&self, vnode: VnodeId) -> Result<(), CacheError> {
+        loop {
+            let page = self.entries(vnode, None)?;
+            if page.is_empty() {
+                // What makes no sense as an entry.
+                return self.remove_all(&entry_key(vnode, b""));
+            }
+            let mut batch = Batch::default();
+            page.iter().for_each(|(name, _)| batch.remove(entry_key(vnode, name.as_bytes())));
+            self.apply(&batch)?;
+            if let Some(told) = self.on_forgotten.get() {
+                told(vnode, page);
+            }
+        }
+    }
+
+    /// Removes all keys with a prefix.
     fn remove_all(&self, prefix: &[u8]) -> Result<(), CacheError> {
         loop {
             let page = self.kv.scan(prefix, None, SCAN_MAX)?;

@@ -18,7 +18,7 @@ use super::backings::Backings;
 use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
-use crate::vfs::{DirEntry, DirEntryPlus, Error, FileHandle, OpenMode, Opened, Vfs};
+use crate::vfs::{DirEntry, DirEntryPlus, DirHandle, Error, FileHandle, OpenMode, Opened, Vfs};
 
 /// One mount, as its handlers see it.
 pub(super) struct Edge {
@@ -192,15 +192,17 @@ impl Edge {
     pub(super) fn listing_plus(
         &self,
         mut reply: ReplyDirectoryPlus,
-        directory: VnodeId,
+        dir: DirHandle,
         result: Result<Vec<DirEntryPlus>, Error>,
     ) {
         match result {
             Ok(entries) => {
+                let keep_names = self.vfs.listing_time_to_live(dir);
                 for DirEntryPlus { entry, object } in entries {
                     let (attributes, generation, keep) = match &object {
                         Some(object) => {
-                            (self.file_attr(object), generation(object), self.entry_time_to_live(directory, object))
+                            let keep = keep_names.min(self.vfs.time_to_live(object.fid.vnode));
+                            (self.file_attr(object), generation(object), keep)
                         }
                         // `.` and `..`, of which the kernel takes the number only.
                         None => {

@@ -475,16 +475,16 @@ impl Filesystem for Handlers {
     fn readdirplus(
         &self,
         request: &Request,
-        inode: INodeNo,
+        _inode: INodeNo,
         handle: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let (directory, dir) = (vnode(inode), DirHandle(handle.0));
+        let dir = DirHandle(handle.0);
         self.edge.show(
             request,
             |vfs| async move { vfs.read_dir_plus(dir, offset, ENTRIES_PLUS_MAX).await },
-            move |edge, result| edge.listing_plus(reply, directory, result),
+            move |edge, result| edge.listing_plus(reply, dir, result),
             |_, _| {},
         );
     }

@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
-use mafs_proto::{ContentHash, FsError, Kind, Mode, Object, VnodeId};
+use mafs_proto::{ContentHash, DataVersion, Fid, FsError, Kind, Mode, Object, VnodeId};
 
 use super::contents::loaded;
 use super::file::{Arrival, File, Unlinked};
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened};
 use crate::cache::CachedObject;
 use crate::core::log::LogEntry;
+
+/// How many versions an open tries to fetch of a file that other clients store at the same time.
+const VERSIONS_MAX: u32 = 8;
 
 /// The files in use, and the handles on them.
 #[derive(Default)]
@@ -138,11 +141,24 @@ impl Inner {
         if mode.truncate {
             return self.resize(file, 0).await;
         }
-        let status = cached.object.status;
-        if file.state().is_current(status.data_version) {
-            return Ok(());
+        let mut version = cached.object.status.data_version;
+        for _ in 1..VERSIONS_MAX {
+            if file.state().is_current(version) {
+                return Ok(());
+            }
+            match self.fetch(file).await {
+                // Another client has stored the next one since its status was asked for.
+                Err(Error::VersionGone) => version = self.ask_version(file.fid).await?,
+                other => return other,
+            }
         }
         self.fetch(file).await
+    }
+
+    /// The present version of a file, as the server says now.
+    async fn ask_version(&self, fid: Fid) -> Result<DataVersion, Error> {
+        self.cache.index.distrust(std::iter::once(fid))?;
+        Ok(self.status_of_fid(fid).await?.object.status.data_version)
     }
 
     pub(super) async fn create(
@@ -250,6 +266,22 @@ impl Inner {
                 self.remove_content(object.fid.vnode, content.map(|content| content.container));
             }
         }
+    }
+
+    /// Another client has removed the last name of an object. Who has it open here keeps it, but what the server lacks of
+    /// it is not dropped.
+    pub(super) fn object_gone_elsewhere(&self, fid: Fid) -> Result<(), Error> {
+        let known = self.cache.index.object(fid.vnode)?.filter(|cached| cached.object.fid == fid);
+        let file = self.files().get(fid.vnode);
+        let changed = file.is_some_and(|file| {
+            let state = file.state();
+            state.is_dirty() || state.kernel.writers > 0
+        });
+        if let Some(mut cached) = known.filter(|_| !changed) {
+            cached.object.status.nlink = 0;
+            self.object_gone(&cached.object);
+        }
+        Ok(self.cache.index.remove(fid.vnode)?)
     }
 
     fn mark_unlinked(&self, file: &File, object: &Object) {

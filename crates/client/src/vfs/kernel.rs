@@ -122,6 +122,13 @@ impl Kernel {
         }
     }
 
+    /// These names of a directory are not known here any more: the kernel asks again at their next use.
+    pub(super) fn expire_names(self: &Arc<Self>, parent: VnodeId, names: Vec<(Name, VnodeId)>) {
+        if self.knows(parent) {
+            drop(self.tell(move |kernel, edge| kernel.expire(edge, parent, names)));
+        }
+    }
+
     /// How many breaks there have been: for [`Self::missed`].
     pub(super) fn breaks(&self) -> u64 {
         self.break_count.load(Ordering::Acquire)
@@ -196,7 +203,7 @@ impl Kernel {
         for name in object.names.iter().chain(&absent) {
             edge.invalidate_entry(vnode, name);
         }
-        self.expire_entries(edge, vnode, names);
+        self.expire(edge, vnode, names(vnode));
         edge.invalidate_inode(vnode);
     }
 
@@ -205,13 +212,12 @@ impl Kernel {
         invalidate_entries(edge, &self.absent.take());
         let known: Vec<_> = self.lock().keys().copied().collect();
         for vnode in known.into_iter().chain([VnodeId::ROOT]) {
-            self.expire_entries(edge, vnode, names);
+            self.expire(edge, vnode, names(vnode));
             edge.invalidate_inode(vnode);
         }
     }
 
-    fn expire_entries(&self, edge: &dyn KernelCache, parent: VnodeId, names: &NamesOf) {
-        let names = names(parent);
+    fn expire(&self, edge: &dyn KernelCache, parent: VnodeId, names: Vec<(Name, VnodeId)>) {
         let in_kernel: Vec<_> = {
             let inodes = self.lock();
             names.into_iter().filter(|(_, vnode)| inodes.contains_key(vnode)).collect()

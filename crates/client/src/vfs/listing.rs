@@ -176,6 +176,17 @@ impl Inner {
         Ok(listing)
     }
 
+    /// How long the kernel may take the names it reads of an open directory for what they are in its listing: not at all
+    /// once the directory is another.
+    pub(super) fn listing_time_to_live(&self, handle: DirHandle) -> Duration {
+        let listing = self.listings().open.get(&handle).and_then(|open| open.listing.clone());
+        let Some(listing) = listing else { return Duration::ZERO };
+        match self.cache.index.valid_object(listing.vnode) {
+            Ok(Some(directory)) if listing.of == identity(&directory).0 => self.cache.index.lease_remaining(),
+            Ok(_) | Err(_) => Duration::ZERO,
+        }
+    }
+
     pub(super) fn release_dir(&self, handle: DirHandle) {
         self.listings().release(handle);
     }

@@ -159,7 +159,7 @@ impl Inner {
         let Answer { reply, session, .. } = self.remote.call(&request, Class::Control).await?;
         self.cache.index.install(&reply.objects, Grant { session, change: reply.change })?;
         for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
-            self.cache.index.remove(gone.vnode)?;
+            self.object_gone_elsewhere(*gone)?;
         }
         Ok(reply.objects)
     }

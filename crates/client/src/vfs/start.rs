@@ -72,6 +72,10 @@ impl Vfs {
     ) -> Result<Self, StartError> {
         let cache = Arc::new(blocking(|| Cache::open(&storage, Arc::clone(&clock)))?);
         let kernel = Arc::new(Kernel::default());
+        let telling = Arc::clone(&kernel);
+        cache.index.set_on_forgotten(Box::new(move |parent, names| {
+            telling.expire_names(parent, names.into_iter().map(|(name, entry)| (name, entry.fid.vnode)).collect());
+        }));
         let log = cache.cml.state();
         let config = RemoteConfig {
             connector,
