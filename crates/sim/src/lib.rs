@@ -5,6 +5,8 @@
 //! says what every operation must answer. [`run`] drives both with the same random operations and compares.
 
 mod clock;
+mod link;
+mod machine;
 mod model;
 mod operation;
 mod random;
@@ -12,6 +14,7 @@ mod run;
 mod world;
 
 pub use clock::VirtualClock;
+pub use machine::Machine;
 pub use model::{Model, Snapshot};
 pub use operation::{Operation, Outcome};
 pub use random::Random;

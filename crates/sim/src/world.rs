@@ -1,19 +1,18 @@
-//! The world: one server and one client with their disks, a link between them, one clock.
+//! The world: one server and its clients with their disks, a link between it and each of them, one clock.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::carrier::grpc::ConnectError;
-use mafs_arpc::carrier::memory::{Cut, pair_with_fault};
-use mafs_client::cache::CacheStorage;
-use mafs_client::remote::Connector;
-use mafs_client::vfs::{Settings, StartError, Vfs};
-use mafs_durable::{Disk, MemoryDisk, MemoryKv};
-use mafs_proto::VolumeName;
+use mafs_arpc::carrier::Carrier;
+use mafs_arpc::carrier::memory::Cut;
+use mafs_client::vfs::Vfs;
+use mafs_durable::{Disk, MemoryDisk};
 use mafs_server::{MemoryStorage, Server, ServerConfig};
 
 use crate::VirtualClock;
+use crate::link::{Link, Network};
+use crate::machine::Machine;
 
 /// How a machine or program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,28 +23,18 @@ pub enum Crash {
     Power,
 }
 
-/// One server, one client.
+/// One server, any number of clients. What is said of *the* client is about the first.
 pub struct World {
-    clock: VirtualClock,
-    delay: Duration,
     lives: u64,
     server_storage: MemoryStorage,
-    server: Arc<Mutex<Option<Arc<Server>>>>,
-    client_disk: MemoryDisk,
-    client_kv: MemoryKv,
-    client_boot: u64,
+    network: Network,
     passthrough: bool,
-    client: Option<Vfs>,
-    /// Void connectors belong to clients that have crashed.
-    client_life: Arc<Mutex<u64>>,
-    cuts: Arc<Mutex<Vec<Cut>>>,
+    machines: Vec<Machine>,
 }
 
-/// How long an operation of the client waits for the server.
-const DEADLINE: Duration = Duration::from_secs(21);
-
 impl World {
-    /// Both up, the client attached to an empty volume. Must be called in a paused, single-threaded tokio runtime.
+    /// The server and one client, attached to an empty volume. Must be called in a paused, single-threaded tokio
+    /// runtime.
     ///
     /// # Errors
     /// If either does not start.
@@ -58,24 +47,40 @@ impl World {
     /// # Errors
     /// If either does not start.
     pub async fn start_with(seed: u64, delay: Duration, passthrough: bool) -> Result<Self, String> {
-        let client_disk = MemoryDisk::new();
         let mut world = Self {
-            clock: VirtualClock::start(),
-            delay,
             lives: seed,
             server_storage: MemoryStorage::new(seed),
-            server: Arc::default(),
-            client_kv: MemoryKv::new().on(&client_disk),
-            client_disk,
-            client_boot: 0,
+            network: Network::new(VirtualClock::start(), delay),
             passthrough,
-            client: None,
-            client_life: Arc::default(),
-            cuts: Arc::default(),
+            machines: Vec::new(),
         };
         world.start_server()?;
-        world.start_client().await?;
+        world.add_client().await?;
         Ok(world)
+    }
+
+    /// Starts another client, with a cache and a link of its own.
+    ///
+    /// # Errors
+    /// If it does not start; then it is not there.
+    pub async fn add_client(&mut self) -> Result<Vfs, String> {
+        let name = format!("client-{}", self.machines.len());
+        let mut machine = Machine::new(name, Link::new(self.network.clone()), self.passthrough);
+        machine.start().await?;
+        let client = machine.client().clone();
+        self.machines.push(machine);
+        Ok(client)
+    }
+
+    /// The clients' machines, in the order they were added.
+    #[must_use]
+    pub fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    /// The same, to be changed.
+    pub fn machines_mut(&mut self) -> &mut [Machine] {
+        &mut self.machines
     }
 
     /// The client's file system.
@@ -83,14 +88,27 @@ impl World {
     /// # Panics
     /// If the client is down.
     #[must_use]
-    #[allow(clippy::expect_used, reason = "a test asks for a client that it has stopped")]
     pub fn client(&self) -> &Vfs {
-        self.client.as_ref().expect("the client is up")
+        self.machines[0].client()
     }
 
-    /// Cuts every connection; the client makes a new one by itself.
+    /// Cuts every connection; the clients make new ones by themselves.
     pub fn cut_link(&self) {
-        lock(&self.cuts).drain(..).for_each(|cut| cut.cut());
+        self.machines.iter().for_each(Machine::cut_link);
+    }
+
+    /// A connection of no client, for a test that speaks the protocol itself, and what cuts it.
+    ///
+    /// # Errors
+    /// If the server is down.
+    pub fn connect(&self) -> Result<(Carrier, Cut), String> {
+        self.network.connect().ok_or_else(|| "the server is down".to_owned())
+    }
+
+    /// The clock of everybody.
+    #[must_use]
+    pub fn clock(&self) -> VirtualClock {
+        self.network.clock
     }
 
     /// Ends the server without warning; it is down until [`Self::start_server`].
@@ -100,7 +118,7 @@ impl World {
             Crash::Kill => self.server_storage.kill(self.lives),
             Crash::Power => self.server_storage.crash_torn(self.lives),
         };
-        *lock(&self.server) = None;
+        self.network.set_server(None);
         self.cut_link();
     }
 
@@ -110,41 +128,44 @@ impl World {
     /// If it does not start.
     pub fn start_server(&mut self) -> Result<(), String> {
         let storage = Arc::new(self.server_storage.clone());
-        let server = Server::open(storage, Arc::new(self.clock), ServerConfig::default());
-        *lock(&self.server) = Some(server.map_err(|error| format!("the server does not start: {error}"))?);
+        let server = Server::open(storage, Arc::new(self.network.clock), ServerConfig::default());
+        self.network.set_server(Some(server.map_err(|error| format!("the server does not start: {error}"))?));
         Ok(())
     }
 
     /// Ends the client without warning; it is down until [`Self::start_client`].
     pub fn crash_client(&mut self, crash: Crash) {
+        self.crash_machine(0, crash);
+    }
+
+    /// Ends one of the clients without warning; it is down until [`Machine::start`].
+    pub fn crash_machine(&mut self, number: usize, crash: Crash) {
         self.lives += 1;
-        self.client_disk = match crash {
-            Crash::Kill => self.client_disk.kill(),
-            Crash::Power => self.client_disk.crash_torn(self.lives),
-        };
-        self.client_boot += u64::from(crash == Crash::Power);
-        self.client_kv = self.client_kv.crash(self.lives).on(&self.client_disk);
-        self.end_client_life();
+        self.machines[number].crash(crash, self.lives);
     }
 
     /// Unmounts: the client ends in order.
     pub async fn stop_client(&mut self) {
-        if let Some(client) = self.client.take() {
-            client.shut_down().await;
-        }
-        self.end_client_life();
+        self.machines[0].stop().await;
+    }
+
+    /// Starts the client on what is on its disk.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub async fn start_client(&mut self) -> Result<(), String> {
+        self.machines[0].start().await
     }
 
     /// Replaces the client's cache with an empty one. The client must be down.
     pub fn empty_cache(&mut self) {
-        self.client_disk = MemoryDisk::new();
-        self.client_kv = MemoryKv::new().on(&self.client_disk);
+        self.machines[0].empty_cache();
     }
 
     /// The client's disk.
     #[must_use]
     pub fn client_disk(&self) -> &MemoryDisk {
-        &self.client_disk
+        self.machines[0].disk()
     }
 
     /// Leaves this many bytes free on the client's disk.
@@ -152,18 +173,15 @@ impl World {
     /// # Errors
     /// What the disk says.
     pub fn limit_client_disk(&self, bytes_free: u64) -> io::Result<()> {
-        let space = self.client_disk.space()?;
-        self.client_disk.set_capacity(space.bytes_total - space.bytes_free + bytes_free);
-        Ok(())
+        self.machines[0].limit_disk(bytes_free)
     }
 
-    /// Flips a bit in each content of the cache, as a failing disk does: nobody has written, so no time changes. The
-    /// client must be down.
+    /// Flips a bit in each content of the client's cache, which must be down: see [`Machine::damage_cached_contents`].
     ///
     /// # Errors
     /// If the disk refuses.
     pub fn damage_cached_contents(&mut self) -> io::Result<()> {
-        damage_files(&self.client_disk, "containers")
+        self.machines[0].damage_cached_contents()
     }
 
     /// Flips a bit in each content file of the server.
@@ -173,79 +191,10 @@ impl World {
     pub fn damage_stored_contents(&self) -> io::Result<()> {
         damage_files(self.server_storage.memory_disk(), "volumes/home/content")
     }
-
-    /// Starts the client on what is on its disk.
-    ///
-    /// # Errors
-    /// If it does not start.
-    pub async fn start_client(&mut self) -> Result<(), String> {
-        let boot = format!("boot-{}", self.client_boot);
-        let storage = CacheStorage::custom(Arc::new(self.client_disk.clone()), self.client_kv.opener(), boot);
-        self.client = Some(self.attach(storage).await?);
-        Ok(())
-    }
-
-    /// Starts another client, with a cache of its own.
-    ///
-    /// # Errors
-    /// If it does not start.
-    pub async fn start_second_client(&self) -> Result<Vfs, String> {
-        let disk = MemoryDisk::new();
-        let kv = MemoryKv::new().on(&disk);
-        self.attach(CacheStorage::custom(Arc::new(disk), kv.opener(), "boot-0".to_owned())).await
-    }
-
-    async fn attach(&self, storage: CacheStorage) -> Result<Vfs, String> {
-        let settings = Settings {
-            server: "simulated".to_owned(),
-            volume: VolumeName::new("home").map_err(|error| error.to_string())?,
-            client_name: "client".to_owned(),
-            cache_limit_bytes: 1 << 20,
-            min_free_bytes: 0,
-            deadline: DEADLINE,
-            read_only: false,
-            passthrough: self.passthrough,
-        };
-        let started = Vfs::start(settings, storage, self.connector(), Arc::new(self.clock)).await;
-        started.map_err(|error: StartError| format!("the client does not start: {error}"))
-    }
-
-    fn end_client_life(&mut self) {
-        *lock(&self.client_life) += 1;
-        self.client = None;
-        self.cut_link();
-    }
-
-    /// Connects to whatever server is up, as long as the client it was made for lives.
-    fn connector(&self) -> Connector {
-        let (server, cuts, lives) = (Arc::clone(&self.server), Arc::clone(&self.cuts), Arc::clone(&self.client_life));
-        let (delay, life) = (self.delay, *lock(&self.client_life));
-        Arc::new(move || {
-            let alive = *lock(&lives) == life;
-            let server = lock(&server).clone().filter(|_| alive);
-            let connected = match server {
-                Some(server) => {
-                    let (client_end, server_end, cut) = pair_with_fault(delay);
-                    lock(&cuts).push(cut);
-                    tokio::spawn(server.serve_connection(server_end));
-                    Ok(client_end)
-                }
-                None => Err(ConnectError::Unreachable {
-                    address: "simulated".to_owned(),
-                    source: std::io::ErrorKind::ConnectionRefused.into(),
-                }),
-            };
-            Box::pin(async move { connected })
-        })
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Flips a bit in the middle of each file in the directories of `dir`.
-fn damage_files(disk: &MemoryDisk, dir: &str) -> io::Result<()> {
+pub(crate) fn damage_files(disk: &MemoryDisk, dir: &str) -> io::Result<()> {
     for shard in disk.list(dir)? {
         for name in disk.list(&format!("{dir}/{shard}"))? {
             let file = disk.open(&format!("{dir}/{shard}/{name}"))?;

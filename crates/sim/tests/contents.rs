@@ -352,11 +352,11 @@ fn an_open_that_truncates_drops_set_id_bits_unless_root_opens() {
 fn a_second_client_is_refused_while_the_volume_is_attached() {
     simulate(async {
         let mut world = world(5).await;
-        let refused = world.start_second_client().await;
+        let refused = world.add_client().await;
         let why = refused.err().expect("the second client is refused");
         assert!(why.contains("in use"), "{why}");
         world.stop_client().await;
-        assert!(world.start_second_client().await.is_ok());
+        assert!(world.add_client().await.is_ok());
     });
 }
 
@@ -367,7 +367,7 @@ fn invariant_3_a_client_that_was_away_validates_before_it_serves_from_its_cache(
         write_and_close(world.client(), "file", b"mine".to_vec()).await;
         write_and_close(world.client(), "untouched", b"as it was".to_vec()).await;
         world.stop_client().await;
-        let other = world.start_second_client().await.expect("the volume is free");
+        let other = world.add_client().await.expect("the volume is free");
         write_over(&other, "file", b"another client's").await;
         other.shut_down().await;
         world.start_client().await.expect("the client starts");
@@ -385,13 +385,13 @@ fn invariant_3_a_client_that_was_away_validates_before_it_serves_from_its_cache(
 #[test]
 fn invariant_3_a_client_whose_volume_was_taken_meanwhile_sees_what_the_other_did() {
     simulate(async {
-        let world = world(5).await;
-        let vfs = world.client();
+        let mut world = world(5).await;
+        let vfs = &world.client().clone();
         write_and_close(vfs, "file", b"mine".to_vec()).await;
         // The other is quicker than the 100 ms that this client waits before it connects again.
         world.cut_link();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let other = world.start_second_client().await.expect("the volume is free");
+        let other = world.add_client().await.expect("the volume is free");
         write_over(&other, "file", b"another client's").await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         let status = vfs.status();

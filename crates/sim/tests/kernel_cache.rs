@@ -41,15 +41,15 @@ impl Forgotten {
 #[test]
 fn invariant_3_a_name_that_was_absent_is_forgotten_when_changes_were_missed() {
     simulate(async {
-        let world = world(5).await;
-        let vfs = world.client();
+        let mut world = world(5).await;
+        let vfs = &world.client().clone();
         let forgotten = Forgotten::of(vfs);
         let lookup = || vfs.lookup_remembered(VnodeId::ROOT, Bytes::from("letter"));
         assert_eq!(lookup().await.expect("an answer"), None);
         // The other is quicker than the 100 ms that this client waits before it connects again.
         world.cut_link();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let other = world.start_second_client().await.expect("the volume is free");
+        let other = world.add_client().await.expect("the volume is free");
         write_and_close(&other, "letter", b"another client's".to_vec()).await;
         other.shut_down().await;
         assert!(!forgotten.contains("letter"));

@@ -305,14 +305,14 @@ fn a_kernel_that_takes_no_container_gets_its_data_from_the_daemon() {
 #[test]
 fn a_newer_version_comes_into_the_container_that_readers_have() {
     simulate(async {
-        let world = world().await;
-        let vfs = world.client();
+        let mut world = world().await;
+        let vfs = &world.client().clone();
         let newer: Vec<u8> = (0..700_000).map(|at| if (100_000..300_000).contains(&at) { 0 } else { 2 }).collect();
         let vnode = write_and_close(vfs, "file", vec![1; 800_000]).await;
         let (early, container) = open(vfs, vnode, READ).await;
         world.cut_link();
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let other = world.start_second_client().await.expect("the volume is free");
+        let other = world.add_client().await.expect("the volume is free");
         let set = OpenMode { truncate: true, ..WRITE };
         let theirs = other.open(vnode, set, CALLER).await;
         let theirs = match theirs {

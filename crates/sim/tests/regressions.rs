@@ -216,7 +216,7 @@ fn an_update_of_a_file_that_somebody_else_removed_is_shown_by_its_path() {
         world.stop_client().await;
         world.start_server().expect("the server starts");
         tokio::time::sleep(Duration::from_secs(60)).await;
-        let other = world.start_second_client().await.expect("another client");
+        let other = world.add_client().await.expect("another client");
         let docs = other.lookup(VnodeId::ROOT, Bytes::from("docs")).await.expect("the directory").fid.vnode;
         other.unlink(docs, Bytes::from("letter"), CALLER).await.expect("a removal");
         other.shut_down().await;

@@ -1,0 +1,139 @@
+//! A machine that runs one client: its disk, which outlives the program, and its link.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mafs_client::cache::CacheStorage;
+use mafs_client::vfs::{Settings, StartError, Vfs};
+use mafs_durable::{Disk, MemoryDisk, MemoryKv};
+use mafs_proto::VolumeName;
+
+use crate::link::Link;
+use crate::world::{Crash, damage_files};
+
+/// How long an operation of a client waits for the server.
+const DEADLINE: Duration = Duration::from_secs(21);
+
+/// A client and what is its own.
+pub struct Machine {
+    name: String,
+    link: Link,
+    passthrough: bool,
+    disk: MemoryDisk,
+    kv: MemoryKv,
+    boot: u64,
+    client: Option<Vfs>,
+}
+
+impl Machine {
+    /// A machine with an empty cache; the client is down.
+    pub(crate) fn new(name: String, link: Link, passthrough: bool) -> Self {
+        let disk = MemoryDisk::new();
+        Self { name, link, passthrough, kv: MemoryKv::new().on(&disk), disk, boot: 0, client: None }
+    }
+
+    /// Its file system.
+    ///
+    /// # Panics
+    /// If the client is down.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "a test asks for a client that it has stopped")]
+    pub fn client(&self) -> &Vfs {
+        self.client.as_ref().expect("the client is up")
+    }
+
+    /// Starts the client on what is on its disk.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub async fn start(&mut self) -> Result<(), String> {
+        let boot = format!("boot-{}", self.boot);
+        let storage = CacheStorage::custom(Arc::new(self.disk.clone()), self.kv.opener(), boot);
+        let settings = Settings {
+            server: "simulated".to_owned(),
+            volume: VolumeName::new("home").map_err(|error| error.to_string())?,
+            client_name: self.name.clone(),
+            cache_limit_bytes: 1 << 20,
+            min_free_bytes: 0,
+            deadline: DEADLINE,
+            read_only: false,
+            passthrough: self.passthrough,
+        };
+        let started = Vfs::start(settings, storage, self.link.connector(), Arc::new(self.link.clock())).await;
+        self.client = Some(started.map_err(|error: StartError| format!("{} does not start: {error}", self.name))?);
+        Ok(())
+    }
+
+    /// Unmounts: the client ends in order.
+    pub async fn stop(&mut self) {
+        if let Some(client) = self.client.take() {
+            client.shut_down().await;
+        }
+        self.link.end_life();
+    }
+
+    /// Ends the client without warning; `seed` chooses what a loss of power leaves.
+    pub(crate) fn crash(&mut self, crash: Crash, seed: u64) {
+        self.disk = match crash {
+            Crash::Kill => self.disk.kill(),
+            Crash::Power => self.disk.crash_torn(seed),
+        };
+        self.boot += u64::from(crash == Crash::Power);
+        self.kv = self.kv.crash(seed).on(&self.disk);
+        self.link.end_life();
+        self.client = None;
+    }
+
+    /// Replaces the cache with an empty one. The client must be down.
+    pub fn empty_cache(&mut self) {
+        self.disk = MemoryDisk::new();
+        self.kv = MemoryKv::new().on(&self.disk);
+    }
+
+    /// Its disk.
+    #[must_use]
+    pub fn disk(&self) -> &MemoryDisk {
+        &self.disk
+    }
+
+    /// Leaves this many bytes free on the disk.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn limit_disk(&self, bytes_free: u64) -> io::Result<()> {
+        let space = self.disk.space()?;
+        self.disk.set_capacity(space.bytes_total - space.bytes_free + bytes_free);
+        Ok(())
+    }
+
+    /// Flips a bit in each content of the cache, as a failing disk does: nobody has written, so no time changes. The
+    /// client must be down.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn damage_cached_contents(&mut self) -> io::Result<()> {
+        damage_files(&self.disk, "containers")
+    }
+
+    /// Cuts the connection; the client makes a new one by itself.
+    pub fn cut_link(&self) {
+        self.link.cut();
+    }
+
+    /// Cuts the connection, and none can be made until [`Self::restore_link`].
+    pub fn isolate(&self) {
+        self.link.set_open(false);
+    }
+
+    /// Ends [`Self::isolate`].
+    pub fn restore_link(&self) {
+        self.link.set_open(true);
+    }
+
+    /// Whether the server can be reached.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.link.is_open()
+    }
+}
