@@ -7,7 +7,7 @@ mod support;
 use bytes::Bytes;
 use mafs_client::vfs::{Caller, Error, Vfs};
 use mafs_proto::{FsError, Mode, VnodeId, XattrMode};
-use mafs_sim::Crash;
+use mafs_sim::{Crash, LEASE};
 use support::{CALLER, WRITE, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
 const NAME: &str = "user.note";
@@ -109,18 +109,22 @@ fn attributes_set_at_the_same_time_are_all_there() {
 }
 
 #[test]
-fn cached_attributes_survive_a_remount_and_are_served_without_a_connection() {
+fn cached_attributes_survive_a_remount_and_are_served_without_a_connection_while_the_lease_lasts() {
     simulate(async {
         let mut world = world(5).await;
         let vnode = write_and_close(world.client(), "file", b"content".to_vec()).await;
         set(world.client(), vnode, NAME, "kept").await.expect("an attribute");
         world.stop_client().await;
         world.start_client().await.expect("the client starts");
-        world.crash_server(Crash::Kill);
         let calls = world.client().status().calls;
         assert_eq!(get(world.client(), vnode, NAME).await.expect("a value"), b"kept");
-        assert_eq!(world.client().status().calls, calls);
+        assert_eq!(world.client().status().calls, calls + 1, "more was asked than whether they are current");
+        world.crash_server(Crash::Kill);
+        assert_eq!(get(world.client(), vnode, NAME).await.expect("a value"), b"kept");
+        assert_eq!(world.client().status().calls, calls + 1);
         assert!(set(world.client(), vnode, NAME, "lost").await.is_err());
+        tokio::time::sleep(LEASE).await;
+        get(world.client(), vnode, NAME).await.expect_err("somebody else may have changed them");
         world.start_server().expect("the server starts");
     });
 }
