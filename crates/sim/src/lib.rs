@@ -1,22 +1,31 @@
-//! The simulator: the real client and the real server in one thread, in virtual time, from one seed.
+//! The simulator: real clients and the real server in one thread, in virtual time, from one seed.
 //!
-//! Storage is memory that can lose what was not synced, the link is the memory carrier, the clock is tokio's paused
-//! one. A [`World`] holds both ends and can kill or power off either; a [`Model`] is the reference: a plain tree that
-//! says what every operation must answer. [`run`] drives both with the same random operations and compares.
+//! Storage is memory that can lose what was not synced, links are the memory carrier, the clock is tokio's paused one.
+//! A [`World`] holds all of them and can kill or power off each, and cut off each client. There are two references. A
+//! [`Model`] is a plain tree that says what every operation must answer: [`run`] and [`run_in_turns`] drive it and the
+//! clients with the same random operations, one at a time, and compare. A [`History`] is of versions: it says what may
+//! be seen when operations of several clients overlap, as those of [`run_together`] do.
 
 mod clock;
-mod link;
+mod contention;
+mod faults;
+mod history;
 mod machine;
 mod model;
+mod network;
 mod operation;
 mod random;
 mod run;
+mod step;
 mod world;
 
 pub use clock::VirtualClock;
+pub use contention::run_together;
+pub use faults::Faults;
+pub use history::{Attempt, Contests, History, Register, UpdateId};
 pub use machine::Machine;
 pub use model::{Model, Snapshot};
 pub use operation::{Operation, Outcome};
 pub use random::Random;
-pub use run::{Faults, run};
-pub use world::{Crash, World};
+pub use run::{run, run_in_turns};
+pub use world::{Crash, LEASE, LEASE_BIAS, World};

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use mafs_client::cache::CacheStorage;
 use mafs_client::vfs::{Settings, StartError, Vfs};
-use mafs_durable::{Disk, MemoryDisk, MemoryKv};
+use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::VolumeName;
 
-use crate::link::Link;
+use crate::network::Link;
 use crate::world::{Crash, damage_files};
 
 /// How long an operation of a client waits for the server.
@@ -27,10 +27,16 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine with an empty cache; the client is down.
-    pub(crate) fn new(name: String, link: Link, passthrough: bool) -> Self {
+    /// A machine with an empty cache; the client is down. No two have the same number.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(crate) fn new(number: usize, link: Link, passthrough: bool) -> io::Result<Self> {
         let disk = MemoryDisk::new();
-        Self { name, link, passthrough, kv: MemoryKv::new().on(&disk), disk, boot: 0, client: None }
+        let kv = MemoryKv::new().on(&disk);
+        // Clients are told of changes in the order of their identities: a random one would make runs differ.
+        write_file_atomically(&disk, "identity", &(number as u128 + 1).to_be_bytes())?;
+        Ok(Self { name: format!("client-{number}"), link, passthrough, disk, kv, boot: 0, client: None })
     }
 
     /// Its file system.

@@ -133,7 +133,7 @@ impl Outcome {
     }
 }
 
-const CALLER: Caller = Caller { uid: 1000, gid: 1000 };
+pub(crate) const CALLER: Caller = Caller { uid: 1000, gid: 1000 };
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e.txt", "f"];
 /// Some contents travel inside the journal record (up to 16 KB), some in files of their own.
 const XATTRS: [&str; 3] = ["user.a", "user.b", "user.c"];
@@ -386,7 +386,7 @@ async fn overwrite(vfs: &Vfs, path: &str, at: u64, contents: &[Vec<u8>; 2], paus
 }
 
 /// Writes, as the kernel does.
-async fn put(vfs: &Vfs, opened: Opened, at: u64, bytes: &[u8]) -> Result<(), Error> {
+pub(crate) async fn put(vfs: &Vfs, opened: Opened, at: u64, bytes: &[u8]) -> Result<(), Error> {
     // A write of nothing does not get as far as a file system.
     if bytes.is_empty() {
         return Ok(());
@@ -398,7 +398,7 @@ async fn put(vfs: &Vfs, opened: Opened, at: u64, bytes: &[u8]) -> Result<(), Err
 }
 
 /// Reads everything, as the kernel does.
-async fn get(vfs: &Vfs, opened: Opened) -> Result<Vec<u8>, Error> {
+pub(crate) async fn get(vfs: &Vfs, opened: Opened) -> Result<Vec<u8>, Error> {
     if !opened.passthrough {
         return Ok(vfs.read(opened.file, 0, 1 << 20).await?.to_vec());
     }

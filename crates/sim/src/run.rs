@@ -1,39 +1,43 @@
-//! A run: random operations on the real system and on the model, compared after each, with faults in between.
+//! A run: random operations, one at a time, on the real system and on the model, compared after each, with faults in
+//! between. With several clients each operation is some client's, and the trees of all are compared.
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+use crate::faults::{Faults, Strike, happens, some_client};
 use crate::model::{Model, Snapshot};
 use crate::operation::{Operation, Outcome, snapshot};
 use crate::random::Random;
-use crate::world::{Crash, World};
+use crate::world::{LEASE, World};
 
-/// What happens besides the operations: each about once in so many of them; 0: never.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    /// The connection is cut while an operation is under way.
-    pub cut: u64,
-    /// The server is killed and started again, between operations or during one.
-    pub kill_server: u64,
-    /// The server's power goes.
-    pub power_server: u64,
-    /// The client is killed during an operation and started again.
-    pub kill_client: u64,
-    /// The client's power goes during an operation.
-    pub power_client: u64,
-    /// The client is unmounted and mounted again.
-    pub remount: u64,
-}
-
-/// Runs `operations` random operations from `seed`. The trace names every operation and answer.
+/// Runs `operations` random operations of one client from `seed`. The trace names every operation and answer.
 ///
 /// # Errors
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
 pub async fn run(seed: u64, operations: usize, delay: Duration, faults: Faults) -> Result<Vec<String>, String> {
+    run_in_turns(seed, 1, operations, delay, faults).await
+}
+
+/// The same with operations of `clients` clients, one at a time. What one has been answered all others must show, also
+/// one that is cut off: it may fail, and must once its lease has lapsed.
+///
+/// # Errors
+/// The first answer or tree that the model does not allow, with the seed and the end of the trace.
+pub async fn run_in_turns(
+    seed: u64,
+    clients: usize,
+    operations: usize,
+    delay: Duration,
+    faults: Faults,
+) -> Result<Vec<String>, String> {
     let mut run = Run {
         random: Random::new(seed),
-        world: World::start_with(seed, delay, seed.is_multiple_of(2)).await?,
+        world: World::start_several(seed, clients, delay, seed.is_multiple_of(2)).await?,
         model: Model::default(),
         faults,
+        cut_off: None,
+        unanswered: Vec::new(),
         trace: Vec::new(),
     };
     let result = run.go(operations).await;
@@ -49,103 +53,177 @@ struct Run {
     world: World,
     model: Model,
     faults: Faults,
+    /// The client that is cut off, and since when.
+    cut_off: Option<(usize, Instant)>,
+    /// What that one may show as well, because operations since then have had no answer.
+    unanswered: Vec<Model>,
     trace: Vec<String>,
 }
 
-/// A fault that strikes during an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Strike {
-    Cut,
-    Server(Crash),
-    Client(Crash),
-}
+/// A client that is reachable again hears within this time of what nobody has been acknowledged yet.
+const CATCH_UP: Duration = Duration::from_secs(10);
+
+/// How often a client that was refused an answer is asked to send what it has: longer than a lease in all.
+const SETTLE_TRIES: u32 = 10;
 
 impl Run {
     async fn go(&mut self, operations: usize) -> Result<(), String> {
+        let clients = self.world.machines().len();
         for _ in 0..operations {
             let operation = Operation::random(&mut self.random, &self.model);
-            match self.strike() {
-                None => self.undisturbed(&operation).await?,
-                Some(strike) => self.disturbed(&operation, strike).await?,
+            let actor = self.connected_client();
+            match self.faults.strike(&mut self.random, clients) {
+                None => self.undisturbed(actor, &operation).await?,
+                Some(strike) => self.disturbed(actor, &operation, strike).await?,
             }
-            if self.happens(self.faults.remount) {
-                self.trace.push("remount".to_owned());
-                self.world.stop_client().await;
-                self.world.start_client().await?;
-                self.compare("after a remount").await?;
+            if clients > 1 {
+                self.compare(&format!("after {operation:.80?} by client {actor}")).await?;
+            }
+            if self.cut_off.is_some() && self.random.once_in(3) {
+                self.restore_link().await;
+            }
+            if happens(&mut self.random, self.faults.remount) {
+                self.remount().await?;
             }
         }
+        self.restore_link().await;
         self.compare("at the end").await?;
-        self.world.stop_client().await;
+        for machine in self.world.machines_mut() {
+            machine.stop().await;
+        }
         self.world.empty_cache();
         self.world.start_client().await?;
-        self.compare("on the server").await
+        let seen = self.seen(0, "on the server").await?;
+        expect(&seen, &self.model.snapshot(), "on the server")
     }
 
-    async fn undisturbed(&mut self, operation: &Operation) -> Result<(), String> {
+    /// Some client that is not cut off.
+    fn connected_client(&mut self) -> usize {
+        let clients = self.world.machines().len();
+        let client = some_client(&mut self.random, clients);
+        match self.cut_off {
+            Some((cut_off, _)) if cut_off == client => (client + 1) % clients,
+            Some(_) | None => client,
+        }
+    }
+
+    async fn restore_link(&mut self) {
+        if let Some((client, _)) = self.cut_off.take() {
+            self.trace.push(format!("client {client} is reachable again"));
+            self.world.machines()[client].restore_link();
+            if !std::mem::take(&mut self.unanswered).is_empty() {
+                tokio::time::sleep(CATCH_UP).await;
+            }
+        }
+    }
+
+    async fn remount(&mut self) -> Result<(), String> {
+        let client = self.connected_client();
+        self.trace.push(format!("remount of client {client}"));
+        self.world.machines_mut()[client].stop().await;
+        self.world.machines_mut()[client].start().await?;
+        self.compare("after a remount").await
+    }
+
+    async fn undisturbed(&mut self, actor: usize, operation: &Operation) -> Result<(), String> {
+        let outcome = operation.perform(self.world.machines()[actor].client()).await;
+        self.judge(actor, operation, outcome).await
+    }
+
+    /// An operation during which a fault strikes. The client survives faults of link and server, so the operation must
+    /// succeed all the same; of its own crash only what was answered must survive.
+    async fn disturbed(&mut self, actor: usize, operation: &Operation, strike: Strike) -> Result<(), String> {
+        let after = Duration::from_micros(self.random.below(60_000));
+        let client = self.world.machines()[actor].client().clone();
+        let mut work = std::pin::pin!(operation.perform(&client));
+        let early = tokio::time::timeout(after, &mut work).await.ok();
+        self.trace.push(format!("{strike:?} {}", if early.is_some() { "after" } else { "during" }));
+        match strike {
+            Strike::Cut(victim) => self.world.machines()[victim].cut_link(),
+            Strike::Server(crash) => {
+                self.world.crash_server(crash);
+                self.world.start_server()?;
+            }
+            Strike::Isolate(victim) => self.isolate(if victim == actor { victim + 1 } else { victim }),
+            Strike::Client(victim, crash) => {
+                if self.cut_off.is_some_and(|(cut_off, _)| cut_off == victim) {
+                    self.restore_link().await;
+                }
+                self.world.crash_machine(victim, crash);
+                self.world.machines_mut()[victim].start().await?;
+                if victim == actor {
+                    return self.crashed(actor, operation, early).await;
+                }
+            }
+        }
+        let outcome = match early {
+            Some(outcome) => outcome,
+            None => work.await,
+        };
+        self.judge(actor, operation, outcome).await?;
+        self.compare("after a fault").await
+    }
+
+    fn isolate(&mut self, client: usize) {
+        let client = client % self.world.machines().len();
+        if self.cut_off.is_none() && self.world.machines().len() > 1 {
+            self.world.machines()[client].isolate();
+            self.cut_off = Some((client, Instant::now()));
+        }
+    }
+
+    /// An answer must be the model's. There may be none while somebody who is cut off holds up what he was promised to
+    /// be told of; the operation may have been done then or not.
+    async fn judge(&mut self, actor: usize, operation: &Operation, outcome: Outcome) -> Result<(), String> {
+        self.note(actor, operation, &outcome);
+        if self.cut_off.is_some() && matches!(outcome, Outcome::Failed(_)) {
+            self.unanswered.push(self.model.clone());
+            return self.adopt(actor, operation).await;
+        }
+        self.unanswered.iter_mut().for_each(|model| drop(model.apply(operation)));
         let expected = self.model.apply(operation);
-        let outcome = operation.perform(self.world.client()).await;
-        self.note(operation, &outcome);
         match outcome.agrees(&expected) {
             true => Ok(()),
             false => Err(format!("{operation:?} answered {}, not {}", short(&outcome), short(&expected))),
         }
     }
 
-    /// An operation during which a fault strikes. The client survives faults of link and server, so the operation must
-    /// succeed all the same; of its own crash only what was answered must survive.
-    async fn disturbed(&mut self, operation: &Operation, strike: Strike) -> Result<(), String> {
-        let after = Duration::from_micros(self.random.below(60_000));
-        let client = self.world.client().clone();
-        let mut work = std::pin::pin!(operation.perform(&client));
-        let early = tokio::time::timeout(after, &mut work).await.ok();
-        self.trace.push(format!("{strike:?} {}", if early.is_some() { "after" } else { "during" }));
-        match strike {
-            Strike::Cut => self.world.cut_link(),
-            Strike::Server(crash) => {
-                self.world.crash_server(crash);
-                self.world.start_server()?;
-            }
-            Strike::Client(crash) => return self.client_crash(operation, early, crash).await,
-        }
-        let outcome = match early {
-            Some(outcome) => outcome,
-            None => work.await,
-        };
-        let expected = self.model.apply(operation);
-        self.note(operation, &outcome);
-        match outcome.agrees(&expected) {
-            true => self.compare("after a fault").await,
-            false => Err(format!("{operation:?} answered {}, not {}", short(&outcome), short(&expected))),
-        }
+    async fn crashed(&mut self, actor: usize, operation: &Operation, early: Option<Outcome>) -> Result<(), String> {
+        let Some(outcome) = early else { return self.adopt(actor, operation).await };
+        self.note(actor, operation, &outcome);
+        self.model.apply(operation);
+        self.send_all(actor).await?;
+        let seen = self.seen(actor, "after a client crash").await?;
+        expect(&seen, &self.model.snapshot(), "after a client crash")
     }
 
-    async fn client_crash(
-        &mut self,
-        operation: &Operation,
-        early: Option<Outcome>,
-        crash: Crash,
-    ) -> Result<(), String> {
-        let before = self.model.snapshot();
+    /// Takes in what became of an operation without an answer.
+    async fn adopt(&mut self, actor: usize, operation: &Operation) -> Result<(), String> {
+        self.send_all(actor).await?;
+        let seen = self.seen(actor, "after an operation without an answer").await?;
         let mut model = self.model.clone();
         model.apply(operation);
-        self.world.crash_client(crash);
-        self.world.start_client().await?;
-        self.world.client().sync().await.map_err(|error| format!("sync after a crash: {error}"))?;
-        let seen = self.seen("after a client crash").await?;
-        match early {
-            Some(outcome) => {
-                self.note(operation, &outcome);
-                self.model = model;
-                expect(&seen, &self.model.snapshot(), "after a client crash")
-            }
-            None if seen == model.snapshot() => {
-                self.model = model;
-                Ok(())
-            }
-            None if seen == before => Ok(()),
-            None => self.adopt_partial(operation, &seen),
+        if seen == model.snapshot() {
+            self.model = model;
+            return Ok(());
         }
+        if seen == self.model.snapshot() { Ok(()) } else { self.adopt_partial(operation, &seen) }
+    }
+
+    /// Lets a client send what the server lacks.
+    async fn send_all(&self, client: usize) -> Result<(), String> {
+        let mut last = String::new();
+        for _ in 0..SETTLE_TRIES {
+            match self.world.machines()[client].client().sync().await {
+                Ok(()) => return Ok(()),
+                Err(error) => last = format!("client {client} cannot send what it has: {error}"),
+            }
+            if self.cut_off.is_none() {
+                break;
+            }
+            tokio::time::sleep(LEASE / 4).await;
+        }
+        Err(last)
     }
 
     /// A write of a program that died with its machine may be half done, like on a local disk: a new file may be empty,
@@ -174,40 +252,58 @@ impl Run {
                 return Ok(());
             }
         }
-        expect(seen, &self.model.snapshot(), "after a client crash, neither before nor after the operation")
+        expect(seen, &self.model.snapshot(), "neither before nor after an operation without an answer")
     }
 
+    /// Compares what all clients show.
     async fn compare(&mut self, when: &str) -> Result<(), String> {
-        let seen = self.seen(when).await?;
-        expect(&seen, &self.model.snapshot(), when)
+        let wanted = self.model.snapshot();
+        for client in 0..self.world.machines().len() {
+            match self.cut_off {
+                Some((cut_off, since)) if cut_off == client => self.look_at_cache(client, since, when).await?,
+                Some(_) | None => {
+                    let seen = self.seen(client, when).await?;
+                    expect(&seen, &wanted, &format!("{when}, on client {client}"))?;
+                }
+            }
+        }
+        Ok(())
     }
 
-    async fn seen(&self, when: &str) -> Result<Snapshot, String> {
-        snapshot(self.world.client()).await.map_err(|error| format!("the tree cannot be read {when}: {error}"))
+    /// A client that is cut off shows what is true, or nothing; and nothing once its lease has lapsed.
+    async fn look_at_cache(&mut self, client: usize, since: Instant, when: &str) -> Result<(), String> {
+        let paths: Vec<_> = self.model.snapshot().into_keys().collect();
+        for _ in 0..LOOKS {
+            let at = self.random.below(paths.len() as u64 + 1);
+            let path = paths.get(usize::try_from(at).unwrap_or(0)).map_or("/a", String::as_str);
+            let read = Operation::Read { path: path.to_owned() };
+            let began = since.elapsed();
+            let outcome = read.perform(self.world.machines()[client].client()).await;
+            let lapsed = began > LEASE;
+            let mut models = std::iter::once(&self.model).chain(&self.unanswered);
+            let right = models.any(|model| outcome.agrees(&model.clone().apply(&read)));
+            if !matches!(outcome, Outcome::Failed(_)) && (lapsed || !right) {
+                let outcome = short(&outcome);
+                return Err(format!("{when}: client {client}, cut off for {began:?}, reads {path}: {outcome}"));
+            }
+        }
+        Ok(())
     }
 
-    fn strike(&mut self) -> Option<Strike> {
-        let faults = self.faults;
-        let strikes = [
-            (faults.cut, Strike::Cut),
-            (faults.kill_server, Strike::Server(Crash::Kill)),
-            (faults.power_server, Strike::Server(Crash::Power)),
-            (faults.kill_client, Strike::Client(Crash::Kill)),
-            (faults.power_client, Strike::Client(Crash::Power)),
-        ];
-        strikes.into_iter().find(|(rate, _)| self.happens(*rate)).map(|(_, strike)| strike)
+    async fn seen(&self, client: usize, when: &str) -> Result<Snapshot, String> {
+        let seen = snapshot(self.world.machines()[client].client()).await;
+        seen.map_err(|error| format!("client {client} cannot read the tree {when}: {error}"))
     }
 
-    fn happens(&mut self, once_in: u64) -> bool {
-        once_in != 0 && self.random.once_in(once_in)
-    }
-
-    fn note(&mut self, operation: &Operation, outcome: &Outcome) {
+    fn note(&mut self, actor: usize, operation: &Operation, outcome: &Outcome) {
         let mut text = format!("{operation:?}");
         text.truncate(120);
-        self.trace.push(format!("{text} -> {}", short(outcome)));
+        self.trace.push(format!("client {actor}: {text} -> {}", short(outcome)));
     }
 }
+
+/// Reads of a client that is cut off, each of which may wait for the deadline.
+const LOOKS: usize = 2;
 
 fn short(outcome: &Outcome) -> String {
     match outcome {

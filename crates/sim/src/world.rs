@@ -4,15 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::carrier::Carrier;
-use mafs_arpc::carrier::memory::Cut;
 use mafs_client::vfs::Vfs;
 use mafs_durable::{Disk, MemoryDisk};
 use mafs_server::{MemoryStorage, Server, ServerConfig};
 
 use crate::VirtualClock;
-use crate::link::{Link, Network};
 use crate::machine::Machine;
+use crate::network::{Link, Network};
 
 /// How a machine or program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +20,12 @@ pub enum Crash {
     /// The power goes: what was not synced goes too, wholly or in part.
     Power,
 }
+
+/// How long promises hold without a word from their client: the server's default.
+pub const LEASE: Duration = Duration::from_secs(60);
+
+/// What the server adds to a lease before it takes promises for lapsed.
+pub const LEASE_BIAS: Duration = Duration::from_secs(2);
 
 /// One server, any number of clients. What is said of *the* client is about the first.
 pub struct World {
@@ -47,6 +51,14 @@ impl World {
     /// # Errors
     /// If either does not start.
     pub async fn start_with(seed: u64, delay: Duration, passthrough: bool) -> Result<Self, String> {
+        Self::start_several(seed, 1, delay, passthrough).await
+    }
+
+    /// The same with any number of clients.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub async fn start_several(seed: u64, clients: usize, delay: Duration, passthrough: bool) -> Result<Self, String> {
         let mut world = Self {
             lives: seed,
             server_storage: MemoryStorage::new(seed),
@@ -55,7 +67,9 @@ impl World {
             machines: Vec::new(),
         };
         world.start_server()?;
-        world.add_client().await?;
+        for _ in 0..clients {
+            world.add_client().await?;
+        }
         Ok(world)
     }
 
@@ -64,8 +78,9 @@ impl World {
     /// # Errors
     /// If it does not start; then it is not there.
     pub async fn add_client(&mut self) -> Result<Vfs, String> {
-        let name = format!("client-{}", self.machines.len());
-        let mut machine = Machine::new(name, Link::new(self.network.clone()), self.passthrough);
+        let link = Link::new(self.network.clone());
+        let mut machine =
+            Machine::new(self.machines.len(), link, self.passthrough).map_err(|error| error.to_string())?;
         machine.start().await?;
         let client = machine.client().clone();
         self.machines.push(machine);
@@ -95,20 +110,6 @@ impl World {
     /// Cuts every connection; the clients make new ones by themselves.
     pub fn cut_link(&self) {
         self.machines.iter().for_each(Machine::cut_link);
-    }
-
-    /// A connection of no client, for a test that speaks the protocol itself, and what cuts it.
-    ///
-    /// # Errors
-    /// If the server is down.
-    pub fn connect(&self) -> Result<(Carrier, Cut), String> {
-        self.network.connect().ok_or_else(|| "the server is down".to_owned())
-    }
-
-    /// The clock of everybody.
-    #[must_use]
-    pub fn clock(&self) -> VirtualClock {
-        self.network.clock
     }
 
     /// Ends the server without warning; it is down until [`Self::start_server`].

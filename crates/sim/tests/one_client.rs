@@ -52,8 +52,15 @@ fn reftest_invariant_2_every_mutation_is_applied_once_over_broken_links() {
 fn reftest_everything_at_once() {
     let seeds = std::env::var("MAFS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     for seed in 400..400 + seeds {
-        let faults =
-            Faults { cut: 15, kill_server: 25, power_server: 25, kill_client: 25, power_client: 25, remount: 30 };
+        let faults = Faults {
+            cut: 15,
+            kill_server: 25,
+            power_server: 25,
+            kill_client: 25,
+            power_client: 25,
+            remount: 30,
+            isolate: 0,
+        };
         run_seed(seed, 100, faults);
     }
 }

@@ -16,8 +16,13 @@ pub(crate) const WRITE: OpenMode = OpenMode { write: true, ..READ };
 
 /// Runs a test in a paused, single-threaded runtime.
 pub(crate) fn simulate(test: impl Future<Output = ()>) {
+    simulated(test);
+}
+
+/// The same, for what comes of it.
+pub(crate) fn simulated<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    runtime.expect("a runtime").block_on(test);
+    runtime.expect("a runtime").block_on(test)
 }
 
 pub(crate) async fn world(delay_ms: u64) -> World {

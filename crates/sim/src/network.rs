@@ -45,7 +45,7 @@ impl Network {
         *lock(&self.server) = server;
     }
 
-    pub(crate) fn connect(&self) -> Option<(Carrier, Cut)> {
+    fn connect(&self) -> Option<(Carrier, Cut)> {
         let server = lock(&self.server).clone()?;
         let (client_end, server_end, cut) = pair_with_fault(self.delay);
         tokio::spawn(server.serve_connection(server_end));

@@ -1,0 +1,95 @@
+//! Several clients against the reference models, with every kind of crash and with clients cut off. A failure names
+//! the seed that replays it.
+//!
+//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test several_clients` is the long run.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_sim::{Faults, run_in_turns, run_together};
+use support::simulated;
+
+const DELAY: Duration = Duration::from_millis(5);
+
+const CRASHES: Faults =
+    Faults { cut: 15, kill_server: 25, power_server: 40, kill_client: 25, power_client: 40, remount: 40, isolate: 0 };
+const ALL: Faults = Faults { isolate: 25, ..CRASHES };
+
+/// How many seeds each test runs.
+fn seeds(by_default: u64) -> u64 {
+    std::env::var("MAFS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(by_default)
+}
+
+/// Two clients, or three.
+fn clients(seed: u64) -> usize {
+    if seed.is_multiple_of(3) { 3 } else { 2 }
+}
+
+fn in_turns(seed: u64, faults: Faults) -> Vec<String> {
+    let run = simulated(run_in_turns(seed, clients(seed), 100, DELAY, faults));
+    run.unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+fn together(seed: u64, faults: Faults) -> Vec<String> {
+    let run = simulated(run_together(seed, clients(seed), 150, DELAY, faults));
+    run.unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+#[test]
+fn reftest_every_client_shows_what_another_was_acknowledged() {
+    for seed in 0..seeds(8) {
+        in_turns(seed, Faults::default());
+    }
+}
+
+#[test]
+fn reftest_every_client_shows_what_another_was_acknowledged_whatever_crashes() {
+    for seed in 1000..1000 + seeds(8) {
+        in_turns(seed, CRASHES);
+    }
+}
+
+#[test]
+fn reftest_a_client_that_is_cut_off_shows_nothing_old_and_holds_nobody_up_for_ever() {
+    for seed in 2000..2000 + seeds(8) {
+        in_turns(seed, Faults { isolate: 15, ..Faults::default() });
+    }
+}
+
+#[test]
+fn reftest_in_turns_with_everything_at_once() {
+    for seed in 3000..3000 + seeds(8) {
+        in_turns(seed, ALL);
+    }
+}
+
+#[test]
+fn reftest_versions_never_go_back_whatever_crashes() {
+    for seed in 5000..5000 + seeds(16) {
+        together(seed, CRASHES);
+    }
+}
+
+#[test]
+fn reftest_versions_never_go_back_while_clients_are_cut_off() {
+    for seed in 6000..6000 + seeds(16) {
+        together(seed, ALL);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in [3, 4] {
+        assert_eq!(in_turns(seed, ALL), in_turns(seed, ALL));
+        assert_eq!(together(seed, ALL), together(seed, ALL));
+    }
+}
+#[test]
+fn reftest_versions_never_go_back_and_exclusive_names_have_one_maker() {
+    for seed in 4000..4000 + seeds(16) {
+        together(seed, Faults::default());
+    }
+}
