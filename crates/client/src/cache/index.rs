@@ -161,11 +161,14 @@ impl Index {
             self.install_one(&volume, object, Some(parent.vnode), grant, &mut batch)?;
         }
         if let Some(mut directory) = self.object(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
-            if directory.object.status.data_version != reply.parent_version {
-                // Another client has changed it; what is known of its names is as old as its version.
+            let known = directory.object.status.data_version;
+            if reply.parent_version > known {
+                // Another client has changed it, and the break is on its way.
                 directory.trust = NO_TRUST;
                 batch.put(object_key(parent.vnode), directory.encode());
-            } else if let Some(object) = &reply.object {
+            } else if reply.parent_version == known
+                && let Some(object) = &reply.object
+            {
                 if directory.entries.is_none() {
                     self.forget_names(parent.vnode)?;
                     directory.entries = Some(CachedEntries { version: reply.parent_version, complete: false });

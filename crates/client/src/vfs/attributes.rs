@@ -9,10 +9,16 @@ use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
 
 impl Inner {
     pub(super) async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
-        if let Some(object) = self.unlinked(vnode).or_else(|| self.kernel.removed(vnode)) {
+        let without_name = || self.unlinked(vnode).or_else(|| self.kernel.removed(vnode));
+        if let Some(object) = without_name() {
             return Ok(object);
         }
-        Ok(self.present(self.status_of(vnode).await?.object))
+        match self.status_of(vnode).await {
+            Ok(cached) => Ok(self.present(cached.object)),
+            // Another client has removed it; who has it open may still ask what it is.
+            Err(error @ Error::Refused(FsError::Stale)) => without_name().ok_or(error),
+            Err(error) => Err(error),
+        }
     }
 
     /// An object as programs on this machine see it: the server's, with what this client has changed since.

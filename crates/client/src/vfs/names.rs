@@ -69,7 +69,7 @@ impl Inner {
             match self.fetch_listing(parent).await {
                 Ok(_) => {}
                 // It changes all the time.
-                Err(Error::TimedOut(_)) => return self.ask_name(fid, name).await,
+                Err(Error::TimedOut(_)) if self.remote.is_up() => return self.ask_name(fid, name).await,
                 Err(error) => return Err(error),
             }
             if let Some(entry) = self.cache.index.entry(parent, name)? {
