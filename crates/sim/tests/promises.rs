@@ -1,0 +1,199 @@
+//! The rules of promises and leases, each by the case that it is there for (consistency.md, "Promises and leases").
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_client::vfs::{Error, Vfs};
+use mafs_proto::{Mode, VnodeId};
+use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
+use support::{CALLER, READ, WRITE, content, simulate, write_and_close};
+use tokio::time::{Instant, sleep};
+
+/// Far longer than some round trips, far shorter than a lease.
+const SOON: Duration = Duration::from_secs(1);
+
+async fn two_clients(delay_ms: u64) -> World {
+    World::start_several(1, 2, Duration::from_millis(delay_ms), false).await.expect("a world")
+}
+
+async fn write_over(vfs: &Vfs, name: &'static str, content: impl Into<Bytes>) -> Result<(), Error> {
+    let vnode = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await?.fid.vnode;
+    let file = vfs.open(vnode, WRITE, CALLER).await?.file;
+    vfs.write(file, 0, content.into()).await?;
+    let closed = vfs.flush(file).await;
+    vfs.release(file);
+    closed
+}
+
+async fn try_read(vfs: &Vfs, name: &'static str) -> Result<Bytes, Error> {
+    let vnode = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await?.fid.vnode;
+    let file = vfs.open(vnode, READ, CALLER).await?.file;
+    let bytes = vfs.read(file, 0, u32::MAX / 2).await;
+    vfs.release(file);
+    bytes
+}
+
+#[test]
+fn an_unreachable_client_that_holds_promises_delays_a_writer_by_its_lease_at_most_and_once() {
+    // How long ago the holder's lease was renewed is swept.
+    for held_for_s in [0, 10, 30, 59] {
+        simulate(async {
+            let world = two_clients(5).await;
+            let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            for name in ["one", "other"] {
+                write_and_close(&writer, name, b"old".to_vec()).await;
+                assert_eq!(content(&holder, name).await, b"old");
+            }
+            sleep(Duration::from_secs(held_for_s)).await;
+            let cut_off = Instant::now();
+            world.machines()[0].isolate();
+            write_over(&writer, "one", "new").await.expect("a close");
+            let waited = cut_off.elapsed();
+            assert!(waited > LEASE / 2 && waited < LEASE + LEASE_BIAS + SOON, "waited {waited:?}");
+            let again = Instant::now();
+            write_over(&writer, "other", "new").await.expect("a close");
+            write_over(&writer, "one", "newer").await.expect("a close");
+            assert!(again.elapsed() < SOON, "waited {:?} once more", again.elapsed());
+        });
+    }
+}
+
+#[test]
+fn a_client_that_is_cut_off_answers_from_its_cache_until_its_lease_lapses() {
+    simulate(async {
+        let world = two_clients(5).await;
+        let vfs = world.client();
+        write_and_close(vfs, "file", b"cached".to_vec()).await;
+        let cut_off = Instant::now();
+        world.machines()[0].isolate();
+        assert_eq!(try_read(vfs, "file").await.expect("what is promised to be true"), "cached");
+        sleep(LEASE - cut_off.elapsed()).await;
+        let asked = Instant::now();
+        try_read(vfs, "file").await.expect_err("nobody promises it any more");
+        assert!(asked.elapsed() < Duration::from_secs(30), "an error after {:?}", asked.elapsed());
+        world.machines()[0].restore_link();
+        assert_eq!(try_read(vfs, "file").await.expect("the server is there"), "cached");
+    });
+}
+
+#[test]
+fn a_restarted_server_acknowledges_no_change_while_a_client_may_hold_promises_of_its_earlier_life() {
+    for crash in [Crash::Kill, Crash::Power] {
+        simulate(async {
+            let mut world = two_clients(5).await;
+            let [reader, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            write_and_close(&writer, "file", b"old".to_vec()).await;
+            assert_eq!(content(&reader, "file").await, b"old");
+            world.machines()[0].isolate();
+            world.crash_server(crash);
+            world.start_server().expect("the server starts");
+            let writing = tokio::spawn(async move { write_over(&writer, "file", "new").await });
+            let (mut from_cache, mut failed_after) = (0, 0);
+            while failed_after < 2 {
+                let closed = writing.is_finished();
+                match try_read(&reader, "file").await {
+                    Ok(bytes) => {
+                        assert_eq!((bytes, closed), (Bytes::from_static(b"old"), false), "old data after the close");
+                        from_cache += 1;
+                    }
+                    Err(_) => failed_after += u32::from(closed),
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+            assert!(from_cache > 0, "the reader had nothing that could be too old");
+            writing.await.expect("the task").expect("the close");
+            world.machines()[0].restore_link();
+            assert_eq!(try_read(&reader, "file").await.expect("the server is there"), "new");
+        });
+    }
+}
+
+#[test]
+fn a_grant_that_was_overtaken_by_a_break_is_no_promise() {
+    const NAMES: usize = 200;
+    const ROUNDS: usize = 8;
+    const DELAY_MS: u64 = 100;
+    simulate(async {
+        let world = two_clients(DELAY_MS).await;
+        let [reader, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let mode = Mode::from_bits(0o755);
+        let dir = writer.make_dir(VnodeId::ROOT, Bytes::from("d"), mode, CALLER).await.expect("a directory").fid.vnode;
+        let make = |number: usize| {
+            let (writer, name) = (writer.clone(), Bytes::from(format!("a-name-that-fills-a-page-{number}")));
+            async move { writer.make_symlink(dir, name, Bytes::from_static(b"x"), CALLER).await.expect("a symlink") }
+        };
+        for number in 0..NAMES {
+            make(number).await;
+        }
+        write_and_close(&writer, "big", b"small yet".to_vec()).await;
+        reader.lookup(VnodeId::ROOT, Bytes::from("d")).await.expect("the directory");
+        let mut overtaken = 0;
+        for round in 0..ROUNDS {
+            let names = NAMES + 2 * round + 1;
+            make(names - 1).await;
+            // The reader's link is full of a content, behind which the listing waits: a break does not.
+            write_over(&writer, "big", vec![u8::try_from(round).expect("few") + 1; 3_000_000]).await.expect("a close");
+            let filling = tokio::spawn({
+                let reader = reader.clone();
+                async move { try_read(&reader, "big").await }
+            });
+            sleep(Duration::from_millis(500)).await;
+            let listing = tokio::spawn({
+                let reader = reader.clone();
+                async move { (count_names(&reader, dir).await, Instant::now()) }
+            });
+            // When the name is made is swept.
+            sleep(Duration::from_millis(20 * round as u64)).await;
+            make(names).await;
+            // The reader's answer to the break went to the server, and the server's to the writer.
+            let broken = Instant::now() - 2 * Duration::from_millis(DELAY_MS);
+            assert_eq!(count_names(&reader, dir).await, names + 1, "round {round}");
+            let (seen, listed) = listing.await.expect("the task");
+            overtaken += usize::from(seen == names && listed > broken);
+            filling.await.expect("the task").expect("a read");
+        }
+        assert!(overtaken > 0, "no break has overtaken a listing");
+    });
+}
+
+async fn count_names(vfs: &Vfs, dir: VnodeId) -> usize {
+    let opened = vfs.open_dir(dir).await.expect("a directory").dir;
+    let entries = vfs.read_dir(opened, 2, usize::MAX).await.expect("its names");
+    vfs.release_dir(opened);
+    entries.len()
+}
+
+#[test]
+fn a_session_that_is_resumed_keeps_the_cache_and_a_new_one_validates_it() {
+    simulate(async {
+        let mut world = two_clients(5).await;
+        let vfs = world.client().clone();
+        write_and_close(&vfs, "file", vec![7; 100_000]).await;
+        world.machines()[0].cut_link();
+        sleep(SOON).await;
+        let (calls, session) = (vfs.status().calls, vfs.status().session);
+        assert!(vfs.status().connected);
+        assert_eq!(content(&vfs, "file").await, vec![7; 100_000]);
+        assert_eq!(vfs.status().calls, calls, "the session was resumed: nothing needed to be asked");
+
+        world.machines()[0].isolate();
+        sleep(LEASE + LEASE_BIAS + SOON).await;
+        world.machines()[0].restore_link();
+        sleep(5 * SOON).await;
+        assert_ne!(vfs.status().session, session);
+        let calls = vfs.status().calls;
+        assert_eq!(content(&vfs, "file").await, vec![7; 100_000]);
+        assert_eq!(vfs.status().calls, calls + 1, "one question, and nothing fetched");
+
+        world.crash_server(Crash::Kill);
+        world.start_server().expect("the server starts");
+        sleep(5 * SOON).await;
+        let calls = vfs.status().calls;
+        assert_eq!(content(&vfs, "file").await, vec![7; 100_000]);
+        assert_eq!(vfs.status().calls, calls + 1, "one question, and nothing fetched");
+    });
+}
