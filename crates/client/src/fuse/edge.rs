@@ -50,8 +50,8 @@ impl Edge {
         );
     }
 
-    /// The same of an operation whose answer the kernel keeps: if something that it may show has changed since it began,
-    /// the kernel is told behind the answer.
+    /// The same of an operation whose answer the kernel keeps: if something that it may show has changed since it
+    /// began, the kernel is told behind the answer.
     pub(super) fn show<T, F>(
         self: &Arc<Self>,
         request: &Request,

@@ -268,8 +268,8 @@ impl Inner {
         }
     }
 
-    /// Another client has removed the last name of an object. Who has it open here keeps it, but what the server lacks of
-    /// it is not dropped.
+    /// Another client has removed the last name of an object. Who has it open here keeps it, but what the server lacks
+    /// of it is not dropped.
     pub(super) fn object_gone_elsewhere(&self, fid: Fid) -> Result<(), Error> {
         let known = self.cache.index.object(fid.vnode)?.filter(|cached| cached.object.fid == fid);
         let file = self.files().get(fid.vnode);

@@ -243,7 +243,76 @@ fn invalidate_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
 
 #[cfg(test)]
 mod tests {
+    use mafs_proto::{Fid, Uniquifier, VolumeId};
+
     use super::*;
+
+    /// What a kernel was told, in order.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Told {
+        fn note(&self, what: String) {
+            self.0.lock().unwrap().push(what);
+        }
+
+        fn take(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock().unwrap())
+        }
+    }
+
+    impl KernelCache for Told {
+        fn invalidate_inode(&self, vnode: VnodeId) {
+            self.note(format!("inode {}", vnode.0));
+        }
+
+        fn invalidate_entry(&self, parent: VnodeId, name: &Name) {
+            self.note(format!("entry {} {name}", parent.0));
+        }
+
+        fn expire_entry(&self, parent: VnodeId, name: &Name) {
+            self.note(format!("expired {} {name}", parent.0));
+        }
+    }
+
+    fn name(name: &'static str) -> Name {
+        Name::new(name).unwrap()
+    }
+
+    fn broken(vnode: VnodeId, names: &[&'static str]) -> BrokenObject {
+        let fid = Fid { volume: VolumeId(1), vnode, unique: Uniquifier(1) };
+        BrokenObject { fid, names: names.iter().map(|text| name(text)).collect() }
+    }
+
+    /// In every directory: `known`, an inode that the kernel may know, and `unknown`, which it does not.
+    fn names() -> NamesOf {
+        Box::new(|_| vec![(name("known"), VnodeId(8)), (name("unknown"), VnodeId(9))])
+    }
+
+    #[tokio::test]
+    async fn of_a_broken_directory_the_kernel_forgets_what_changed_and_asks_again_for_the_rest() {
+        let (kernel, told, directory) = (Arc::new(Kernel::default()), Arc::new(Told::default()), VnodeId(7));
+        kernel.set_edge(told.clone());
+        kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
+        assert_eq!(told.take(), [""; 0], "the kernel does not know it");
+        kernel.count_lookup(directory);
+        kernel.count_lookup(VnodeId(8));
+        kernel.note_absent(directory, name("absent"));
+        kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
+        assert_eq!(told.take(), ["entry 7 new", "entry 7 absent", "expired 7 known", "inode 7"]);
+    }
+
+    #[tokio::test]
+    async fn who_began_before_a_break_has_missed_it() {
+        let kernel = Arc::new(Kernel::default());
+        let began = kernel.breaks();
+        assert_eq!(kernel.missed(began), None);
+        kernel.forget_objects(vec![broken(VnodeId(7), &[])], names()).await;
+        assert_eq!(kernel.missed(began), Some(Missed::Objects(vec![broken(VnodeId(7), &[])])));
+        assert_eq!(kernel.missed(kernel.breaks()), None);
+        kernel.forget_everything(names()).await;
+        assert_eq!(kernel.missed(began), Some(Missed::Anything));
+    }
 
     #[test]
     fn pages_are_kept_while_they_are_of_the_version_opened() {

@@ -176,8 +176,8 @@ impl Inner {
         Ok(listing)
     }
 
-    /// How long the kernel may take the names it reads of an open directory for what they are in its listing: not at all
-    /// once the directory is another.
+    /// How long the kernel may take the names it reads of an open directory for what they are in its listing: not at
+    /// all once the directory is another.
     pub(super) fn listing_time_to_live(&self, handle: DirHandle) -> Duration {
         let listing = self.listings().open.get(&handle).and_then(|open| open.listing.clone());
         let Some(listing) = listing else { return Duration::ZERO };

@@ -34,8 +34,8 @@ impl Inner {
         Ok(self.present(child.object))
     }
 
-    /// The absence of a name is noted before the answer: whatever makes it untrue later finds the note, and what made it
-    /// untrue in the meantime is told again behind the answer.
+    /// The absence of a name is noted before the answer: whatever makes it untrue later finds the note, and what made
+    /// it untrue in the meantime is told again behind the answer.
     pub(super) async fn lookup_remembered(
         self: &Arc<Self>,
         parent: VnodeId,

@@ -55,8 +55,8 @@ impl RecentListings {
         }
     }
 
-    /// The kernel will keep what it reads of this listing, with attributes that expire after `lease`. Returns whether it
-    /// may keep what it has.
+    /// The kernel will keep what it reads of this listing, with attributes that expire after `lease`. Returns whether
+    /// it may keep what it has.
     pub(super) fn hand_to_kernel(&mut self, vnode: VnodeId, now: Instant, lease: Duration) -> bool {
         let Some(recent) = self.listings.get_mut(&vnode) else { return false };
         let keep = recent.in_kernel.is_some_and(|until| now < until);
