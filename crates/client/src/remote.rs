@@ -35,8 +35,9 @@ pub type Connector = Arc<dyn Fn() -> BoxFuture<'static, Result<Carrier, ConnectE
 /// Who is told what the server says of the session and its promises.
 pub(crate) trait Listener: Send + Sync + 'static {
     /// The volume has been attached: takes that in, durably, before anything else is done on the connection. Returns
-    /// the session that answers belong to from now on.
-    fn attached(&self, reply: &AttachReply) -> Result<SessionNumber, String>;
+    /// the session that answers belong to from now on, with what ends when the kernel, too, will ask again for what was
+    /// promised to an earlier one.
+    fn attached(&self, reply: &AttachReply) -> Result<(SessionNumber, BoxFuture<'static, ()>), String>;
     /// A request that was sent at `sent` has been answered with a lease.
     fn renewed(&self, sent: mafs_proto::Instant, lease: Duration);
     /// The lease has ended, and the promises with it.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use mafs_arpc::{CallError, CallHandle, Config, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{AttachReply, AttachRequest, BreakReply, BreakRequest, RenewLeaseReply, RenewLeaseRequest};
 use mafs_proto::{Call, Class, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Wire};
@@ -104,12 +105,17 @@ fn take_call(shared: &Arc<Shared>, call: IncomingCall) {
     let shared = Arc::clone(shared);
     // As many of these tasks at most as the peer may have calls under way.
     tokio::spawn(async move {
-        tokio::select! {
-            () = kernel_told => {}
-            () = must_not_wait(&shared) => {}
-        }
+        told(&shared, kernel_told).await;
         call.reply(0, BreakReply.encode(), Payload::None);
     });
+}
+
+/// Waits until the kernel has been told, as long as nothing speaks against it.
+async fn told(shared: &Shared, kernel_told: BoxFuture<'static, ()>) {
+    tokio::select! {
+        () = kernel_told => {}
+        () = must_not_wait(shared) => {}
+    }
 }
 
 /// Returns when the kernel has had its time and an operation is waiting for the server: it may hold the inode that the
@@ -227,13 +233,19 @@ pub(super) async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
         return Err(RemoteError::refused(FsError::from_number(reply.status), &detail(reply.body)));
     }
     let reply = AttachReply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
-    let session = take_in(shared, &reply, sent)?;
+    let (session, kernel_told) = take_in(shared, &reply, sent)?;
+    // The first renewal says that nobody here relies on earlier promises any more.
+    told(shared, kernel_told).await;
     let renewal = renew(shared, &peer, reply.lease);
     Ok(Attached { peer, incoming, generation: reply.generation, session, lease: reply.lease, renewal })
 }
 
 /// Checks what the server granted and makes it durable before any record is made of it.
-fn take_in(shared: &Shared, reply: &AttachReply, sent: Instant) -> Result<SessionNumber, RemoteError> {
+fn take_in(
+    shared: &Shared,
+    reply: &AttachReply,
+    sent: Instant,
+) -> Result<(SessionNumber, BoxFuture<'static, ()>), RemoteError> {
     if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&reply.protocol) {
         let message = format!(
             "the server chose protocol version {}, this client speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}",
@@ -243,11 +255,11 @@ fn take_in(shared: &Shared, reply: &AttachReply, sent: Instant) -> Result<Sessio
     }
     // Until this attach is taken in, none is to be continued.
     *shared.held() = None;
-    let session = shared.listener.attached(reply).map_err(RemoteError::Unreachable)?;
+    let attached = shared.listener.attached(reply).map_err(RemoteError::Unreachable)?;
     shared.listener.renewed(sent, reply.lease);
     *shared.held() = Some(Held { generation: reply.generation, until: sent + reply.lease });
     let mut ids = shared.ids();
     ids.outstanding.begin_life(reply.incarnation);
     ids.fids = Some(reply.fids);
-    Ok(session)
+    Ok(attached)
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
 use mafs_proto::call::{AttachReply, BreakRequest, Broken};
@@ -26,13 +27,14 @@ pub(super) struct SessionListener {
 }
 
 impl Listener for SessionListener {
-    fn attached(&self, reply: &AttachReply) -> Result<SessionNumber, String> {
+    fn attached(&self, reply: &AttachReply) -> Result<(SessionNumber, BoxFuture<'static, ()>), String> {
         let before = self.cache.index.session();
         let session = blocking(|| attached(&self.cache, reply)).map_err(|error| error.to_string())?;
-        if session != before {
-            drop(self.kernel.forget_everything(names_in(&self.cache)));
-        }
-        Ok(session)
+        let told = match session == before {
+            true => std::future::ready(()).boxed(),
+            false => self.kernel.forget_everything(names_in(&self.cache)),
+        };
+        Ok((session, told))
     }
 
     fn renewed(&self, sent: Instant, lease: Duration) {
