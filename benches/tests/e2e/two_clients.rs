@@ -54,11 +54,15 @@ struct Pair {
 
 impl Pair {
     fn start() -> Self {
+        Self::start_for(rounds().div_ceil(ROUNDS))
+    }
+
+    /// With so many times the time of a test with the default numbers.
+    fn start_for(times: u32) -> Self {
         let world = World::start().unwrap();
         let second = world.another_client("second").unwrap();
         let mounts = [world.mount(), second.mount()];
-        let limit = LIMIT * (rounds().max(ROUNDS) / ROUNDS);
-        let watchdog = Watchdog::start(limit, mounts.to_vec());
+        let watchdog = Watchdog::start(LIMIT * times, mounts.to_vec());
         Self { mounts: Mounts(mounts), second, _watchdog: watchdog, world }
     }
 

@@ -14,7 +14,7 @@ use super::Pair;
 use crate::number_from_env;
 
 /// What each client does, unless `MAFS_OPERATIONS` says otherwise.
-const OPERATIONS: u64 = 1_000;
+const OPERATIONS: u32 = 1_000;
 
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 
@@ -25,14 +25,14 @@ const NAMES: u64 = 50;
 #[ignore = "needs: fuse"]
 fn two_clients_work_in_one_directory_and_no_call_is_slow() {
     let operations = number_from_env("MAFS_OPERATIONS", OPERATIONS);
-    let pair = Pair::start();
+    let pair = Pair::start_for(operations.div_ceil(OPERATIONS));
     let directories = pair.mounts.below("crowd").0;
     let begun = Instant::now();
     let both = thread::scope(|scope| {
         let workers = [0, 1].map(|number| Worker::new(&directories[number], number as u64));
         workers.map(|worker| scope.spawn(move || worker.work(operations))).map(|thread| thread.join().unwrap().unwrap())
     });
-    let rate = 2.0 * operations as f64 / begun.elapsed().as_secs_f64();
+    let rate = 2.0 * f64::from(operations) / begun.elapsed().as_secs_f64();
     let slowest = both.iter().map(|done| done.slowest).max().unwrap();
     println!("{rate:.0} operations/s, the slowest call took {slowest:?}");
 
@@ -62,7 +62,7 @@ impl<'a> Worker<'a> {
         Self { directory, number, random: Random::new(number), own: BTreeSet::new(), slowest: Duration::ZERO }
     }
 
-    fn work(mut self, operations: u64) -> io::Result<Self> {
+    fn work(mut self, operations: u32) -> io::Result<Self> {
         for _ in 0..operations {
             if self.random.below(2) == 0 { self.with_own_names()? } else { self.with_shared_names()? }
         }
