@@ -2,10 +2,10 @@
 //!
 //! What can change by itself is a [`Register`]: the content of a file, its mode, the meaning of a name. An update takes
 //! effect at one moment between its beginning and its acknowledgement, or the first sight that another client has of
-//! it. So an update that began after that of another precedes no sight of it, and once it is acknowledged nobody may be
-//! shown the older one: close-to-open (consistency.md, "What a user may rely on"). Updates that nobody acknowledged,
-//! because their client died or gave up, may take effect at any later time or never; their own client shows them until
-//! then.
+//! it; one that begins later follows it. Once an update is acknowledged nobody may be shown what it followed
+//! (close-to-open: consistency.md, "What a user may rely on"), and before that nobody who has seen it. Updates that
+//! nobody acknowledged, because their client died or gave up, may take effect at any later time or never; their own
+//! client shows them until then.
 //!
 //! Moments are counted, not timed: much happens at one instant of virtual time.
 
@@ -106,16 +106,22 @@ impl History {
 fn check_register(register: &Register, updates: &[&Update], sights: &[&Sight]) -> Result<(), String> {
     let initial = Update { register: register.clone(), value: Some(0), client: 0, began: 0, acknowledged: Some(0) };
     let updates: Vec<&Update> = std::iter::once(&initial).chain(updates.iter().copied()).collect();
-    let effective: Vec<Moment> = updates.iter().map(|update| effective_by(update, &updates, sights)).collect();
+    let effective_for = |observer: Option<usize>| -> Vec<Moment> {
+        let sights: Vec<_> =
+            sights.iter().copied().filter(|by| observer.is_none_or(|client| by.client == client)).collect();
+        updates.iter().map(|update| effective_by(update, &updates, &sights)).collect()
+    };
+    let effective = effective_for(None);
     for sight in sights {
         let known = updates.iter().find(|update| update.value == Some(sight.value));
+        let due = effective_for(Some(sight.client));
         let shown = |at: usize| {
             let update = updates[at];
             let possible = update.value.map_or_else(|| known.is_none(), |value| value == sight.value);
-            possible && update.began < sight.ended && !is_over(at, &updates, &effective, sight)
+            possible && update.began < sight.ended && !is_over(at, &updates, (&effective, &due), sight)
         };
         if !(0..updates.len()).any(shown) {
-            let newest = (0..updates.len()).filter(|at| effective[*at] < sight.began).max_by_key(|at| effective[*at]);
+            let newest = (0..updates.len()).filter(|at| due[*at] < sight.began).max_by_key(|at| effective[*at]);
             let newest = newest.map_or_else(String::new, |at| format!("; in effect was {}", updates[at]));
             let known = known.map_or("which nobody made".to_owned(), |update| format!("which is {update}"));
             return Err(format!("{register:?}: {sight}, {known}{newest}"));
@@ -133,11 +139,11 @@ fn effective_by(update: &Update, updates: &[&Update], sights: &[&Sight]) -> Mome
     seen.map(|sight| sight.ended).min().unwrap_or(Moment::MAX).min(acknowledged)
 }
 
-/// Whether an update had been followed by another before a sight began. Its own client may show it all the same as long
-/// as it has no answer.
-fn is_over(at: usize, updates: &[&Update], effective: &[Moment], sight: &Sight) -> bool {
+/// Whether an update had been followed by another, which the client was due to see before a sight began. Its own client
+/// may show it all the same as long as it has no answer.
+fn is_over(at: usize, updates: &[&Update], (effective, due): (&[Moment], &[Moment]), sight: &Sight) -> bool {
     let own = updates[at].client == sight.client && updates[at].acknowledged.is_none();
-    let followed = || (0..updates.len()).any(|by| updates[by].began > effective[at] && effective[by] < sight.began);
+    let followed = || (0..updates.len()).any(|by| updates[by].began > effective[at] && due[by] < sight.began);
     !own && followed()
 }
 
@@ -261,14 +267,17 @@ mod tests {
     }
 
     #[test]
-    fn what_one_client_has_seen_no_other_may_miss_later() {
+    fn what_a_client_has_seen_it_does_not_miss_later() {
         let mut history = two_updates();
         history.begin(0, FILE, Some(3));
         let began = history.now();
         history.see(1, FILE, 3, began);
         history.check().unwrap();
         let later = history.now();
+        // Nobody has been acknowledged that this one knows.
         history.see(2, FILE, 2, later);
+        history.check().unwrap();
+        history.see(1, FILE, 2, later);
         history.check().unwrap_err();
     }
 

@@ -197,6 +197,27 @@ impl Operation {
         }
     }
 
+    /// Whether it is about a path, or one above it.
+    pub(crate) fn touches(&self, path: &str) -> bool {
+        let above =
+            |of: &String| path == of || path.strip_prefix(of.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        match self {
+            Self::Link { from, to } | Self::Rename { from, to } => above(from) || above(to),
+            Self::Write { path, .. }
+            | Self::Append { path, .. }
+            | Self::Overwrite { path, .. }
+            | Self::Resize { path, .. }
+            | Self::Read { path }
+            | Self::SetMode { path, .. }
+            | Self::SetXattr { path, .. }
+            | Self::RemoveXattr { path, .. }
+            | Self::MakeDir { path }
+            | Self::Symlink { path, .. }
+            | Self::Unlink { path }
+            | Self::RemoveDir { path } => above(path),
+        }
+    }
+
     /// Does it, as programs would.
     pub async fn perform(&self, vfs: &Vfs) -> Outcome {
         match self.try_perform(vfs).await {

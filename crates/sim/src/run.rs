@@ -38,6 +38,7 @@ pub async fn run_in_turns(
         faults,
         cut_off: None,
         unanswered: Vec::new(),
+        uncertain: Vec::new(),
         trace: Vec::new(),
     };
     let result = run.go(operations).await;
@@ -57,10 +58,12 @@ struct Run {
     cut_off: Option<(usize, Instant)>,
     /// What that one may show as well, because operations since then have had no answer.
     unanswered: Vec<Model>,
+    /// What these were about: nobody knows what that one has of it.
+    uncertain: Vec<Operation>,
     trace: Vec<String>,
 }
 
-/// A client that is reachable again hears within this time of what nobody has been acknowledged yet.
+/// A client that is reachable hears within this time of what nobody has been acknowledged yet.
 const CATCH_UP: Duration = Duration::from_secs(10);
 
 /// How often a client that was refused an answer is asked to send what it has: longer than a lease in all.
@@ -111,6 +114,7 @@ impl Run {
         if let Some((client, _)) = self.cut_off.take() {
             self.trace.push(format!("client {client} is reachable again"));
             self.world.machines()[client].restore_link();
+            self.uncertain.clear();
             if !std::mem::take(&mut self.unanswered).is_empty() {
                 tokio::time::sleep(CATCH_UP).await;
             }
@@ -178,6 +182,7 @@ impl Run {
         self.note(actor, operation, &outcome);
         if self.cut_off.is_some() && matches!(outcome, Outcome::Failed(_)) {
             self.unanswered.push(self.model.clone());
+            self.uncertain.push(operation.clone());
             return self.adopt(actor, operation).await;
         }
         self.unanswered.iter_mut().for_each(|model| drop(model.apply(operation)));
@@ -189,7 +194,12 @@ impl Run {
     }
 
     async fn crashed(&mut self, actor: usize, operation: &Operation, early: Option<Outcome>) -> Result<(), String> {
-        let Some(outcome) = early else { return self.adopt(actor, operation).await };
+        let Some(outcome) = early else {
+            self.adopt(actor, operation).await?;
+            // It was not acknowledged, so others may be about to hear of it.
+            tokio::time::sleep(CATCH_UP).await;
+            return Ok(());
+        };
         self.note(actor, operation, &outcome);
         self.model.apply(operation);
         self.send_all(actor).await?;
@@ -281,7 +291,8 @@ impl Run {
             let outcome = read.perform(self.world.machines()[client].client()).await;
             let lapsed = began > LEASE;
             let mut models = std::iter::once(&self.model).chain(&self.unanswered);
-            let right = models.any(|model| outcome.agrees(&model.clone().apply(&read)));
+            let right = models.any(|model| outcome.agrees(&model.clone().apply(&read)))
+                || self.uncertain.iter().any(|operation| operation.touches(path));
             if !matches!(outcome, Outcome::Failed(_)) && (lapsed || !right) {
                 let outcome = short(&outcome);
                 return Err(format!("{when}: client {client}, cut off for {began:?}, reads {path}: {outcome}"));
