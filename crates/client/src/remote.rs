@@ -23,7 +23,7 @@ use mafs_proto::{
     Timestamp, VolumeName, Wire,
 };
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
@@ -187,14 +187,17 @@ impl Remote {
         self.call_until(request, class, Some(deadline), &|| Payload::None).await
     }
 
-    /// Applies a mutation without content.
+    /// Applies a mutation without content. A connection must be there within the deadline; the answer may wait besides
+    /// until a client that cannot be reached has lost its lease.
     pub(crate) async fn apply(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let request = self.apply_request(record);
         // Somebody waits for it, and it is small: as urgent as the names it changes (arpc.md, "O_EXCL create and its
         // kin").
-        let answer = self.call(&request, Class::Control).await;
+        let patience = self.shared.config.deadline + HOLDER_WAIT;
+        let no_payload = || Payload::None;
+        let answer = timeout(patience, self.call_until(&request, Class::Control, None, &no_payload)).await;
         self.end(record.id);
-        answer
+        answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
     }
 
     /// Sends a store with its content; the record stays outstanding until [`Self::end`]. A store has no deadline while
@@ -388,6 +391,9 @@ impl Remote {
     }
 }
 
+/// A server acknowledges a change when everybody who could rely on what was before has been told, or a lease has passed:
+/// 62 s.
+const HOLDER_WAIT: Duration = Duration::from_secs(65);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 /// An ended connection is noticed at once; this only bounds the wait.
 const NOTICE_WAIT: Duration = Duration::from_secs(5);
