@@ -63,6 +63,22 @@ fn an_unreachable_client_that_holds_promises_delays_a_writer_by_its_lease_at_mos
 }
 
 #[test]
+fn a_change_of_names_waits_as_long_and_then_succeeds() {
+    simulate(async {
+        let world = two_clients(5).await;
+        let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+        write_and_close(&writer, "shown", b"".to_vec()).await;
+        assert_eq!(content(&holder, "shown").await, b"");
+        world.machines()[0].isolate();
+        let cut_off = Instant::now();
+        let made = writer.make_dir(VnodeId::ROOT, Bytes::from("directory"), Mode::from_bits(0o755), CALLER).await;
+        made.expect("a directory");
+        let waited = cut_off.elapsed();
+        assert!(waited > LEASE / 2 && waited < LEASE + LEASE_BIAS + SOON, "waited {waited:?}");
+    });
+}
+
+#[test]
 fn a_client_that_is_cut_off_answers_from_its_cache_until_its_lease_lapses() {
     simulate(async {
         let world = two_clients(5).await;
