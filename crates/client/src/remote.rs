@@ -391,8 +391,8 @@ impl Remote {
     }
 }
 
-/// A server acknowledges a change when everybody who could rely on what was before has been told, or a lease has passed:
-/// 62 s.
+/// A server acknowledges a change when everybody who could rely on what was before has been told, or a lease has
+/// passed: 62 s.
 const HOLDER_WAIT: Duration = Duration::from_secs(65);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 /// An ended connection is noticed at once; this only bounds the wait.
