@@ -153,6 +153,25 @@ fn regression_a_killed_client_lists_a_directory_whole_again() {
     }
 }
 
+/// 200 statuses with such targets are three times what one answer may hold.
+#[test]
+fn regression_long_symlinks_are_validated_after_a_remount() {
+    simulate(async {
+        let mut world = world(5).await;
+        let target = Bytes::from(vec![b'x'; 4000]);
+        for number in 0..200 {
+            let name = Bytes::from(format!("link{number}"));
+            let made = world.client().make_symlink(VnodeId::ROOT, name, target.clone(), CALLER).await;
+            made.expect("a symlink");
+        }
+        world.stop_client().await;
+        world.start_client().await.expect("the client starts");
+        let vfs = world.client();
+        let listing = vfs.open_dir(VnodeId::ROOT).await.expect("the root").dir;
+        assert_eq!(vfs.read_dir_plus(listing, 2, 1000).await.expect("its names").len(), 200);
+    });
+}
+
 #[test]
 fn regression_a_removal_whose_answer_was_lost_leaves_no_refused_update() {
     // Where the client dies around the removal is swept.

@@ -16,6 +16,9 @@ use crate::remote::{Answer, RemoteError};
 /// Directories up to this many entries are fetched whole at the second miss; larger ones are asked name by name.
 const WHOLE_LISTING_ENTRIES_MAX: u64 = 4096;
 
+/// Targets of symlinks in one answer: with them and 256 statuses it is well below the 256 KB that an answer may have.
+const SIBLING_TARGET_BYTES_MAX: usize = 128 << 10;
+
 /// How often a name is removed or moved that other clients change at the same time.
 const ATTEMPTS_MAX: u32 = 8;
 
@@ -142,15 +145,26 @@ impl Inner {
 
     /// Whoever looks at one object of a directory will look at the next: they are validated in one round trip.
     fn add_siblings(&self, parent: VnodeId, fids: &mut Vec<Fid>) -> Result<(), Error> {
+        let mut target_bytes = 0;
         for (_, entry) in self.cache.index.entries(parent, None)? {
-            if fids.len() == GetStatusRequest::FIDS_MAX {
+            if fids.len() == GetStatusRequest::FIDS_MAX || target_bytes > SIBLING_TARGET_BYTES_MAX {
                 break;
             }
             if entry.fid != fids[0] && self.cache.index.valid_object(entry.fid.vnode)?.is_none() {
+                target_bytes += self.target_bytes(entry)?;
                 fids.push(entry.fid);
             }
         }
         Ok(())
+    }
+
+    /// What the target of a symlink adds to its status.
+    fn target_bytes(&self, entry: CachedEntry) -> Result<usize, Error> {
+        if entry.kind != Kind::Symlink {
+            return Ok(0);
+        }
+        let target = self.cache.index.object(entry.fid.vnode)?.and_then(|cached| cached.object.target);
+        Ok(target.map_or(SymlinkTarget::BYTES_MAX, |target| target.as_bytes().len()))
     }
 
     /// Asks the server for the status of objects; those it does not know are forgotten.
