@@ -127,9 +127,19 @@ impl Index {
         parent: VnodeId,
         after: Option<&Name>,
     ) -> Result<Vec<(Name, CachedEntry)>, CacheError> {
+        self.entries_up_to(SCAN_MAX, parent, after)
+    }
+
+    /// The same, at most `count_max`.
+    pub(crate) fn entries_up_to(
+        &self,
+        count_max: usize,
+        parent: VnodeId,
+        after: Option<&Name>,
+    ) -> Result<Vec<(Name, CachedEntry)>, CacheError> {
         let prefix = entry_key(parent, b"");
         let after = after.map(|name| entry_key(parent, name.as_bytes()));
-        let pairs = self.kv.scan(&prefix, after.as_deref(), SCAN_MAX)?;
+        let pairs = self.kv.scan(&prefix, after.as_deref(), count_max)?;
         let parsed = pairs.into_iter().filter_map(|(key, value)| {
             Some((Name::new(key.get(prefix.len()..)?.to_vec()).ok()?, CachedEntry::decode(value)?))
         });

@@ -134,7 +134,7 @@ impl Inner {
         for (entry, fid) in page {
             let object = match fid {
                 None => None,
-                Some(fid) => match self.listed_object(fid).await? {
+                Some(fid) => match self.listed_object(fid, &entry.name).await? {
                     None => continue,
                     object => object,
                 },
@@ -159,8 +159,9 @@ impl Inner {
     }
 
     /// The object of a listed name; `None` if it is gone.
-    async fn listed_object(&self, fid: Fid) -> Result<Option<Object>, Error> {
-        match self.status_of_fid(fid).await {
+    async fn listed_object(&self, fid: Fid, name: &Bytes) -> Result<Option<Object>, Error> {
+        let name = Name::new(name.clone()).ok();
+        match self.status_of_named(fid, name.as_ref()).await {
             Ok(cached) => Ok(Some(self.present(cached.object))),
             Err(Error::Refused(FsError::Stale)) => Ok(None),
             Err(error) => Err(error),

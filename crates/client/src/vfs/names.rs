@@ -88,7 +88,7 @@ impl Inner {
 
     /// The object that a name means as far as the index knows. If it is gone, so is that meaning of the name.
     async fn named(&self, parent: Fid, name: &Name, entry: CachedEntry) -> Result<CachedObject, Error> {
-        match self.status_of_fid(entry.fid).await {
+        match self.status_of_named(entry.fid, Some(name)).await {
             Err(Error::Refused(FsError::Stale)) => self.ask_name(parent, name).await,
             other => other,
         }
@@ -126,6 +126,11 @@ impl Inner {
 
     /// The same of an object that the index may have lost.
     pub(super) async fn status_of_fid(&self, fid: Fid) -> Result<CachedObject, Error> {
+        self.status_of_named(fid, None).await
+    }
+
+    /// The same of an object that was asked for by this name.
+    pub(super) async fn status_of_named(&self, fid: Fid, name: Option<&Name>) -> Result<CachedObject, Error> {
         let of_fid = |cached: &CachedObject| cached.object.fid == fid;
         if let Some(cached) = self.cache.index.valid_object(fid.vnode)?.filter(of_fid) {
             return Ok(cached);
@@ -133,7 +138,7 @@ impl Inner {
         let known = self.cache.index.object(fid.vnode)?.filter(of_fid);
         let mut fids = vec![fid];
         if let Some(parent) = known.and_then(|cached| cached.parent) {
-            self.add_siblings(parent, &mut fids)?;
+            self.add_siblings(parent, name, &mut fids)?;
         }
         let shown = self.validate(fids).await?.into_iter().find(|object| object.fid == fid);
         let shown = shown.ok_or(Error::Refused(FsError::Stale))?;
@@ -143,10 +148,11 @@ impl Inner {
         Ok(cached.unwrap_or_else(|| CachedObject::shown(shown)))
     }
 
-    /// Whoever looks at one object of a directory will look at the next: they are validated in one round trip.
-    fn add_siblings(&self, parent: VnodeId, fids: &mut Vec<Fid>) -> Result<(), Error> {
+    /// Whoever looks at one object of a directory will look at those behind its name: they are validated in one round
+    /// trip.
+    fn add_siblings(&self, parent: VnodeId, name: Option<&Name>, fids: &mut Vec<Fid>) -> Result<(), Error> {
         let mut target_bytes = 0;
-        for (_, entry) in self.cache.index.entries(parent, None)? {
+        for (_, entry) in self.cache.index.entries_up_to(GetStatusRequest::FIDS_MAX, parent, name)? {
             if fids.len() == GetStatusRequest::FIDS_MAX || target_bytes > SIBLING_TARGET_BYTES_MAX {
                 break;
             }
