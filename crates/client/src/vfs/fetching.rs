@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadError, blocking};
-use mafs_durable::{DiskFile, Fallocate, RangeSet, write_sparse};
+use mafs_durable::{DiskFile, Fallocate, RangeSet, hash_content, write_sparse};
 use mafs_proto::call::FetchRequest;
 use mafs_proto::{Class, ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
 use super::inflow::Inflow;
-use super::integrity::hash_content;
 use super::passthrough::DataPath;
 use super::{Error, Inner};
 use crate::cache::seal;

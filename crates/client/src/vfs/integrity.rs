@@ -4,11 +4,10 @@
 //! The server computes the hash when a content arrives, so what is checked is the whole way: the server's disk, the
 //! wire, this disk. A seal (`cache::containers`) only shows that nobody has written to a container.
 
-use std::io;
 use std::sync::Arc;
 
-use mafs_durable::{DiskFile, next_extent};
-use mafs_proto::{ContentHash, ContentHasher, Fid};
+use mafs_durable::hash_content;
+use mafs_proto::Fid;
 
 use super::{Error, Inner};
 use crate::cache::{CachedContent, CachedObject, is_sealed};
@@ -16,9 +15,6 @@ use crate::cache::{CachedContent, CachedObject, is_sealed};
 /// Contents up to this size are checked before open(2) returns: at most some 100 ms. Larger ones are checked while they
 /// are used: nobody should wait for 100 GB to be read who wants a page of them.
 const WAIT_BYTES_MAX: u64 = 64 << 20;
-
-/// Hashed at a time.
-const PIECE_BYTES: usize = 1 << 20;
 
 impl Inner {
     /// Checks the content that the index names of a file which is not in use, unless it was checked in this run. A
@@ -65,26 +61,4 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// The hash of the first `size` bytes of a container.
-pub(super) fn hash_content(container: &dyn DiskFile, size: u64) -> io::Result<ContentHash> {
-    let mut hasher = ContentHasher::default();
-    let mut buffer = vec![0; PIECE_BYTES];
-    let mut offset = 0;
-    while let Some(extent) = next_extent(container, offset..size)? {
-        hasher.skip(extent.start - offset);
-        offset = extent.start;
-        while offset < extent.end {
-            let wanted = usize::try_from(extent.end - offset).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-            let read = container.read_at(&mut buffer[..wanted], offset)?;
-            if read == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            hasher.update(&buffer[..read]);
-            offset += read as u64;
-        }
-    }
-    hasher.skip(size - offset);
-    Ok(hasher.finish())
 }
