@@ -274,7 +274,7 @@ fn is_passing(error: &StartError) -> bool {
     match error {
         StartError::Remote(RemoteError::Unreachable(_) | RemoteError::TimedOut(_)) => true,
         StartError::Remote(RemoteError::Refused { error, .. }) => {
-            matches!(error, FsError::Busy | FsError::ShuttingDown | FsError::VolumeInUse)
+            matches!(error, FsError::Busy | FsError::ShuttingDown)
         }
         StartError::Cache(_) => false,
     }

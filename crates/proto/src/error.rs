@@ -80,8 +80,6 @@ fs_errors! {
     ProtocolMismatch = 20 "the peers speak different protocol versions";
     /// No volume of that name.
     NoVolume = 21 "no such volume";
-    /// Another client has the volume.
-    VolumeInUse = 22 "the volume is in use by another client";
     /// The volume's data is damaged; it does not serve.
     VolumeDamaged = 23 "the volume is damaged";
     /// The call needs an attach, and there is none, or a later one replaced it.

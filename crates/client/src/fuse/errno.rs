@@ -67,7 +67,6 @@ fn errno_of_refusal(refusal: FsError) -> Errno {
         FsError::Malformed | FsError::ProtocolMismatch => Errno::EPROTO,
         // The whole file system is not there; ENOENT would say that a file is not.
         FsError::NoVolume => Errno::ENODEV,
-        FsError::VolumeInUse => Errno::EBUSY,
         FsError::VolumeDamaged => Errno::EIO,
         // Not ENOTCONN: that is how the kernel says that the daemon is dead.
         FsError::NotAttached => Errno::EIO,
