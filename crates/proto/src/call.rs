@@ -43,11 +43,13 @@ pub enum Method {
     RenewLease = 11,
     /// [`BreakRequest`]: the only call that the server makes.
     Break = 12,
+    /// [`ResumeStoreRequest`].
+    ResumeStore = 13,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Attach,
         Self::Detach,
         Self::GrantFids,
@@ -60,6 +62,7 @@ impl Method {
         Self::GetXattrs,
         Self::RenewLease,
         Self::Break,
+        Self::ResumeStore,
     ];
 
     /// The number on the wire.
@@ -242,6 +245,17 @@ pub struct ApplyRequest {
     pub record: CmlRecord,
     /// Replies to this client's records before this one have arrived, so the server may forget them.
     pub confirmed_below: Option<StoreId>,
+    /// Of a Store: where in the content the payload begins. 0, or what [`ResumeStoreReply`] said: the server has kept
+    /// what is before.
+    pub content_offset: u64,
+}
+
+impl ApplyRequest {
+    /// Applies a record; the payload is all of the content, if there is any.
+    #[must_use]
+    pub fn new(record: CmlRecord, confirmed_below: Option<StoreId>) -> Self {
+        Self { record, confirmed_below, content_offset: 0 }
+    }
 }
 
 /// How a mutation changed the entries of a directory. A client adopts `after` only if `before` is its own version.
@@ -349,6 +363,29 @@ impl BreakRequest {
     pub const NAMES_MAX: usize = 64;
 }
 
+/// Asks how much the server has kept of the content of a file whose Store by this client was interrupted. Nothing more
+/// is taken from the interrupted call, should it still be under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResumeStoreRequest {
+    /// The file.
+    pub fid: Fid,
+}
+
+impl ResumeStoreRequest {
+    /// Contents smaller than this are not kept: to send them again costs little more than to ask.
+    pub const CONTENT_BYTES_MIN: u64 = 128 * 1024;
+}
+
+/// Answers [`ResumeStoreRequest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResumeStoreReply {
+    /// So many bytes of the content, from its start on.
+    pub bytes: u64,
+    /// Their hash, as if they were the whole content. If the content to be sent does not begin with them, it is sent
+    /// anew.
+    pub hash: ContentHash,
+}
+
 /// Answers [`BreakRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakReply;
@@ -382,4 +419,5 @@ calls! {
     GetXattrsRequest => GetXattrs, GetXattrsReply;
     RenewLeaseRequest => RenewLease, RenewLeaseReply;
     BreakRequest => Break, BreakReply;
+    ResumeStoreRequest => ResumeStore, ResumeStoreReply;
 }

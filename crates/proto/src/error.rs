@@ -98,6 +98,8 @@ fs_errors! {
     ShuttingDown = 30 "the server is shutting down";
     /// The object has no extended attribute of that name.
     NoXattr = 31 "no such extended attribute";
+    /// The part of the content that the client does not send is not at the server (any more).
+    NotKept = 32 "the server does not have the part of the content that was sent before";
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl fmt::Debug for ContentHash {
 }
 
 /// Hashes a content from its start to its end, in pieces of any size.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ContentHasher {
     hasher: blake3::Hasher,
     position: u64,

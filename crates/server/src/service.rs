@@ -12,7 +12,7 @@ use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
     ApplyRequest, BreakRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusRequest,
     GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply,
-    RenewLeaseRequest, StatFsRequest,
+    RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Segment, Wire};
 
@@ -83,6 +83,11 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         }
         Method::Fetch => fetch(session, FetchRequest::decode(body)?).await,
         Method::Apply => apply(session, ApplyRequest::decode(body)?, call).await,
+        Method::ResumeStore => {
+            let request = ResumeStoreRequest::decode(body)?;
+            let attached = session.attachment()?;
+            reply(blocking(|| attached.volume.spools().resume(attached.ticket.client, request.fid)))
+        }
         Method::GetXattrs => {
             let request = GetXattrsRequest::decode(body)?;
             let attached = session.attachment()?;
@@ -123,7 +128,7 @@ async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, 
 
 async fn apply(session: &Arc<Session>, request: ApplyRequest, call: &mut IncomingCall) -> Result<Answer, Refusal> {
     let attached = session.attachment()?;
-    let body = match content::receive(&attached, &request.record, &mut call.payload).await {
+    let body = match content::receive(&attached, &request, &mut call.payload).await {
         Received::Known(reply) => {
             attached.volume.settled(attached.ticket, &request.record, &reply).await?;
             reply

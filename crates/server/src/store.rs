@@ -9,6 +9,8 @@ mod content;
 mod dir;
 mod identity;
 mod memory;
+mod spool;
+mod spools;
 mod volumes;
 
 use std::io;
@@ -17,10 +19,11 @@ use std::sync::Arc;
 use mafs_durable::{Disk, DiskPath, OpenKv};
 use mafs_proto::VolumeName;
 
-pub(crate) use content::{ContentStore, INLINE_BYTES_MAX, SpaceReserve, Spool, refuse_io};
+pub(crate) use content::{ContentStore, INLINE_BYTES_MAX, SpaceReserve, refuse_io};
 pub use dir::{DirStorage, default_data_dir};
 pub(crate) use identity::Identity;
 pub use memory::MemoryStorage;
+pub(crate) use spools::{Arrival, Spools};
 pub(crate) use volumes::{
     ListedVolume, VOLUMES_DIR, VolumeFile, create_volume, list_volumes, open_index, remove_volume, save_volume,
     volume_dir,
@@ -65,4 +68,16 @@ fn read_small(disk: &dyn Disk, path: &DiskPath) -> Result<Option<Vec<u8>>, Serve
     let read = file.read_at(&mut bytes, 0).map_err(failed)?;
     bytes.truncate(read);
     Ok(Some(bytes))
+}
+
+/// Bytes from two hexadecimal digits each; `None` if they are not so many.
+fn parse_hex<const BYTES: usize>(hex: &str) -> Option<[u8; BYTES]> {
+    if hex.len() != 2 * BYTES || !hex.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; BYTES];
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
 }

@@ -12,11 +12,11 @@ mod reads;
 mod sessions;
 mod waiting;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_arpc::Peer;
+use mafs_arpc::{Peer, blocking};
 use mafs_durable::{Disk, KvError, LoggedIndex, LoggedIndexError};
 use mafs_proto::call::{ApplyRequest, StatFsReply};
 use mafs_proto::{
@@ -29,7 +29,7 @@ use crate::ServerError;
 use crate::config::ServerConfig;
 use crate::core::clients::{self, Granted};
 use crate::core::{NewContent, Overlay, Refusal, quota, replies};
-use crate::store::{ContentStore, SpaceReserve, Storage, VolumeFile, open_index, volume_dir};
+use crate::store::{ContentStore, SpaceReserve, Spools, Storage, VolumeFile, open_index, volume_dir};
 use committer::Job;
 pub(crate) use reads::{Reading, StoredContent};
 use sessions::Sessions;
@@ -41,7 +41,7 @@ const JOBS_MAX: usize = 1024;
 /// Chores that may wait for the janitor; beyond, the committer does them itself.
 const CHORES_MAX: usize = 64;
 
-/// How long to wait between two looks for leases that have ended.
+/// How long to wait between two looks for what has lasted too long.
 const EXPIRY_PERIOD: Duration = Duration::from_secs(10);
 
 /// A volume being served.
@@ -57,6 +57,7 @@ struct Shared {
     disk: Arc<dyn Disk>,
     index: LoggedIndex,
     contents: Arc<ContentStore>,
+    spools: Arc<Spools>,
     reserve: SpaceReserve,
     sessions: Arc<Sessions>,
 }
@@ -81,7 +82,9 @@ impl Volume {
     ) -> Result<Self, ServerError> {
         let reserve = SpaceReserve { bytes: config.space_reserve_bytes() };
         let content_dir = format!("{}/content", volume_dir(name));
-        let contents = ContentStore::open(storage.disk(), content_dir, file.id(), epoch.0, reserve)
+        let spool_dir = format!("{content_dir}/spool");
+        let contents = Arc::new(ContentStore::new(storage.disk(), content_dir, file.id(), epoch.0, reserve));
+        let spools = Spools::open(Arc::clone(&contents), spool_dir, Arc::clone(&clock))
             .map_err(|source| ServerError::io(format!("open the contents of the volume {name}"), source))?;
         let index = open_index(storage, name, config.index())?;
         let (change, listed) = last_state(name, file.id(), &index)?;
@@ -91,7 +94,8 @@ impl Volume {
             file,
             disk: storage.disk(),
             index,
-            contents: Arc::new(contents),
+            contents,
+            spools: Arc::new(spools),
             reserve,
             sessions: Arc::new(sessions),
         });
@@ -99,7 +103,7 @@ impl Volume {
         let (chores, chore_queue) = mpsc::channel(CHORES_MAX);
         tokio::spawn(committer::run(Arc::clone(&shared), job_queue, chores, Arc::clone(&clock)));
         tokio::spawn(janitor::run(Arc::clone(&shared), chore_queue, clock));
-        tokio::spawn(end_sessions(Arc::clone(&shared.sessions), jobs.downgrade()));
+        tokio::spawn(expire(Arc::downgrade(&shared), jobs.downgrade()));
         Ok(Self { shared, jobs })
     }
 
@@ -111,8 +115,9 @@ impl Volume {
         &self.shared.file
     }
 
-    pub(crate) fn contents(&self) -> &Arc<ContentStore> {
-        &self.shared.contents
+    /// The contents that are arriving.
+    pub(crate) fn spools(&self) -> &Arc<Spools> {
+        &self.shared.spools
     }
 
     /// Lets a client use the volume; its older attach, if any, is fenced from the moment this one is decided. Says
@@ -251,12 +256,13 @@ fn last_state(
     })
 }
 
-/// Ends sessions whose leases have ended, until the volume is dropped.
-async fn end_sessions(sessions: Arc<Sessions>, jobs: mpsc::WeakSender<Job>) {
+/// Ends sessions whose leases have ended, and removes old spools, until the volume is dropped.
+async fn expire(shared: Weak<Shared>, jobs: mpsc::WeakSender<Job>) {
     loop {
         tokio::time::sleep(EXPIRY_PERIOD).await;
-        let Some(jobs) = jobs.upgrade() else { return };
-        let ended = sessions.expire();
+        let (Some(shared), Some(jobs)) = (shared.upgrade(), jobs.upgrade()) else { return };
+        blocking(|| shared.spools.expire());
+        let ended = shared.sessions.expire();
         if !ended.is_empty() && jobs.send(Job::EndSessions(ended)).await.is_err() {
             return;
         }

@@ -320,7 +320,7 @@ async fn contents_that_nothing_names_are_collected_at_the_next_start() {
     let [named] = files(&content).try_into().unwrap();
     let orphan = named.with_file_name("7f.1.1.ffff");
     fs::copy(&named, &orphan).unwrap();
-    fs::write(content.join("tmp/7"), "half a content").unwrap();
+    fs::write(content.join("spool/7"), "half a content").unwrap();
     fs::write(named.with_file_name("not ours"), "").unwrap();
 
     let server = serve(dir.path());

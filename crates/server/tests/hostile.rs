@@ -62,7 +62,7 @@ async fn invariant_10_what_is_no_name_is_refused_by_the_rule_it_breaks() {
     for bad in [&b".."[..], b"a/", b"a\0"] {
         let fid = alice.next_fid();
         let record = alice.next_record(create(root, "zz", fid));
-        let body = renamed(&ApplyRequest { record, confirmed_below: None }.encode(), b"zz", bad);
+        let body = renamed(&ApplyRequest::new(record, None).encode(), b"zz", bad);
         let refused = alice.raw(ApplyRequest::METHOD.number(), body, Payload::None, Class::Control).await.unwrap_err();
         assert_eq!(refused.error, FsError::Malformed, "{}", bad.escape_ascii());
     }

@@ -345,7 +345,7 @@ async fn many_mutations_in_flight_are_each_applied_once() {
     let calls: Vec<_> = records
         .into_iter()
         .map(|record| {
-            let body = ApplyRequest { record, confirmed_below: None }.encode();
+            let body = ApplyRequest::new(record, None).encode();
             let (class, payload) = (Class::Metadata, Payload::None);
             alice.peer.call(mafs_arpc::Call { class, timeout: None, method, body, payload })
         })
@@ -440,7 +440,7 @@ async fn no_record_waits_for_ever() {
     for _ in 0..300 {
         let id = alice.next_record(waiting.op.clone()).id;
         let record = CmlRecord { id, ..waiting.clone() };
-        let body = ApplyRequest { record, confirmed_below: None }.encode();
+        let body = ApplyRequest::new(record, None).encode();
         let (class, payload) = (Class::Store, whole(&noise(1, 100_000)));
         let method = ApplyRequest::METHOD.number();
         tokio::spawn(alice.peer.call(mafs_arpc::Call { class, timeout: None, method, body, payload }).reply());

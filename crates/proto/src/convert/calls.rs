@@ -10,7 +10,8 @@ use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
     DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
     GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage,
-    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, StatFsReply, StatFsRequest,
+    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest,
+    StatFsReply, StatFsRequest,
 };
 use crate::{
     ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, ServerEpoch, ServerId, VolumeName,
@@ -292,11 +293,42 @@ impl Convert for ApplyRequest {
         wire::ApplyRequest {
             record: Some(self.record.to_message()),
             confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
+            content_offset: self.content_offset,
         }
     }
 
     fn from_message(message: wire::ApplyRequest) -> Result<Self, Malformed> {
-        Ok(Self { record: required(message.record, "record")?, confirmed_below: optional(message.confirmed_below)? })
+        Ok(Self {
+            record: required(message.record, "record")?,
+            confirmed_below: optional(message.confirmed_below)?,
+            content_offset: message.content_offset,
+        })
+    }
+}
+
+impl Convert for ResumeStoreRequest {
+    type Message = wire::ResumeStoreRequest;
+    const NAME: &'static str = "ResumeStoreRequest";
+
+    fn to_message(&self) -> wire::ResumeStoreRequest {
+        wire::ResumeStoreRequest { fid: Some(self.fid.to_message()) }
+    }
+
+    fn from_message(message: wire::ResumeStoreRequest) -> Result<Self, Malformed> {
+        Ok(Self { fid: required(message.fid, "fid")? })
+    }
+}
+
+impl Convert for ResumeStoreReply {
+    type Message = wire::ResumeStoreReply;
+    const NAME: &'static str = "ResumeStoreReply";
+
+    fn to_message(&self) -> wire::ResumeStoreReply {
+        wire::ResumeStoreReply { bytes: self.bytes, hash: Bytes::copy_from_slice(&self.hash.0) }
+    }
+
+    fn from_message(message: wire::ResumeStoreReply) -> Result<Self, Malformed> {
+        Ok(Self { bytes: message.bytes, hash: content_hash(&message.hash)? })
     }
 }
 

@@ -12,7 +12,8 @@ use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
     DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
     GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage,
-    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, StatFsReply, StatFsRequest,
+    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest,
+    StatFsReply, StatFsRequest,
 };
 use crate::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange,
@@ -272,8 +273,11 @@ round_trips! {
         .prop_map(|(fid, version, offset)| FetchRequest { fid, data_version: version.map(DataVersion), offset });
     proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>(), change())
         .prop_map(|(object, hash, change)| FetchReply { object, hash: ContentHash(hash), change });
-    proptest_apply_requests_round_trip: ApplyRequest = (record(), option::of(store_id()))
-        .prop_map(|(record, confirmed_below)| ApplyRequest { record, confirmed_below });
+    proptest_apply_requests_round_trip: ApplyRequest = (record(), option::of(store_id()), any::<u64>())
+        .prop_map(|(record, confirmed_below, content_offset)| ApplyRequest { record, confirmed_below, content_offset });
+    proptest_resume_requests_round_trip: ResumeStoreRequest = fid().prop_map(|fid| ResumeStoreRequest { fid });
+    proptest_resume_replies_round_trip: ResumeStoreReply = (any::<u64>(), any::<[u8; 32]>())
+        .prop_map(|(bytes, hash)| ResumeStoreReply { bytes, hash: ContentHash(hash) });
     proptest_apply_replies_round_trip: ApplyReply = apply_reply();
     proptest_space_round_trips: StatFsReply = any::<[u64; 4]>()
         .prop_map(|[bytes_total, bytes_free, files_total, files_free]| StatFsReply {
@@ -315,7 +319,9 @@ fn decode_as_everything(bytes: &Bytes) {
         RenewLeaseRequest,
         RenewLeaseReply,
         BreakRequest,
-        BreakReply
+        BreakReply,
+        ResumeStoreRequest,
+        ResumeStoreReply
     );
 }
 
@@ -332,7 +338,7 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         let (record, confirmed_below) = request;
-        let mut bytes = ApplyRequest { record, confirmed_below }.encode().to_vec();
+        let mut bytes = ApplyRequest::new(record, confirmed_below).encode().to_vec();
         for (at, value) in damage {
             let at = at.index(bytes.len());
             bytes[at] = value;

@@ -67,7 +67,7 @@ impl World {
     }
 
     fn apply_record(&mut self, record: CmlRecord, bytes: Option<&[u8]>) -> Result<ApplyReply, FsError> {
-        let decision = self.decide(&ApplyRequest { record, confirmed_below: None }, bytes);
+        let decision = self.decide(&ApplyRequest::new(record, None), bytes);
         let reply = match decision.map_err(|refusal| refusal.error)? {
             Decision::Known(reply) => reply,
             Decision::Apply(applied) => {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use mafs_arpc::{Payload, PayloadError, PayloadReader, PayloadWriter, blocking};
 use mafs_durable::FileSegments;
-use mafs_proto::{CmlOp, CmlRecord, ContentHash, ContentHasher, ContentPart, Fid, FsError, Segment, SegmentReader};
+use mafs_proto::call::ApplyRequest;
+use mafs_proto::{CmlOp, ContentHash, ContentHasher, ContentPart, Fid, FsError, Segment, SegmentReader};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::core::edit::ContentBody;
 use crate::core::{NewContent, Refusal};
 use crate::session::Attachment;
-use crate::store::{INLINE_BYTES_MAX, Spool};
+use crate::store::{Arrival, INLINE_BYTES_MAX};
 use crate::volume::StoredContent;
 
 /// Bytes read from a content file at a time: the largest chunk of arpc, so that each piece is one frame.
@@ -36,16 +37,16 @@ pub(super) enum Received {
 }
 
 /// Takes the content that belongs to a record. The payload of a record without content is not looked at.
-pub(super) async fn receive(attached: &Attachment, record: &CmlRecord, payload: &mut PayloadReader) -> Received {
-    let CmlOp::Store { fid, size, .. } = record.op else { return Received::Content(Ok(None)) };
-    match blocking(|| attached.volume.known(attached.ticket, record)) {
+pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, payload: &mut PayloadReader) -> Received {
+    let CmlOp::Store { fid, size, .. } = request.record.op else { return Received::Content(Ok(None)) };
+    match blocking(|| attached.volume.known(attached.ticket, &request.record)) {
         Ok(None) => {}
         Ok(Some(reply)) => return Received::Known(reply),
         Err(refusal) => return Received::Content(Err(refusal)),
     }
     let content = match size {
         0..=INLINE_BYTES_MAX => receive_inline(size, payload).await,
-        _ => receive_spooled(attached, fid, size, payload).await,
+        _ => receive_spooled(attached, fid, (size, request.content_offset), payload).await,
     };
     match content {
         Ok(content) => Received::Content(Ok(Some(content))),
@@ -98,26 +99,53 @@ async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewCon
 async fn receive_spooled(
     attached: &Attachment,
     fid: Fid,
-    size: u64,
+    (size, offset): (u64, u64),
     payload: &mut PayloadReader,
 ) -> Result<NewContent, NotReceived> {
-    let mut spool: Spool = blocking(|| {
-        attached.volume.check_quota(fid, size)?;
-        attached.volume.contents().spool(fid, size)
-    })?;
-    let mut segments = SegmentReader::new(size);
-    loop {
-        let pieces = payload.read_many(SPOOL_BYTES).await?;
-        if pieces.is_empty() {
-            return Ok(blocking(|| spool.finish())?);
-        }
-        blocking(|| pieces.into_iter().try_for_each(|piece| spool_piece(&mut spool, &mut segments, size, piece)))?;
+    let first = payload.read_many(SPOOL_BYTES).await?;
+    if first.is_empty() && offset < size {
+        // Its sender only asks whether the record has been applied: what was kept for the next one stays.
+        return Err(wrong_size(size).into());
     }
+    let mut arrival = blocking(|| {
+        attached.volume.check_quota(fid, size)?;
+        attached.volume.spools().begin(attached.ticket.client, fid, size, offset)
+    })?;
+    let received = receive_rest(&mut arrival, (size, offset), first, payload).await;
+    blocking(|| match received {
+        Ok(()) => Ok(arrival.finish()?),
+        Err(NotReceived::CallEnded(why)) => {
+            arrival.interrupt();
+            Err(NotReceived::CallEnded(why))
+        }
+        Err(NotReceived::Refused(refusal)) => {
+            arrival.discard();
+            Err(NotReceived::Refused(refusal))
+        }
+    })
 }
 
-fn spool_piece(spool: &mut Spool, segments: &mut SegmentReader, size: u64, mut piece: Bytes) -> Result<(), Refusal> {
+async fn receive_rest(
+    arrival: &mut Arrival,
+    (size, offset): (u64, u64),
+    mut pieces: Vec<Bytes>,
+    payload: &mut PayloadReader,
+) -> Result<(), NotReceived> {
+    let mut segments = SegmentReader::new(size - offset);
+    while !pieces.is_empty() {
+        blocking(|| {
+            pieces.into_iter().try_for_each(|piece| spool_piece(arrival, &mut segments, size, piece))?;
+            arrival.mark_now_and_then();
+            Ok::<_, Refusal>(())
+        })?;
+        pieces = payload.read_many(SPOOL_BYTES).await?;
+    }
+    Ok(())
+}
+
+fn spool_piece(arrival: &Arrival, segments: &mut SegmentReader, size: u64, mut piece: Bytes) -> Result<(), Refusal> {
     while let Some(part) = segments.next(&mut piece).map_err(|_| wrong_size(size))? {
-        spool.take(&part)?;
+        arrival.take(&part)?;
     }
     Ok(())
 }

@@ -1,23 +1,20 @@
 //! Content files: each holds one version of one file, and never changes once it has its name.
 //!
-//! A content arrives into a [`Spool`] under `content/tmp`, is made durable, and gets its name `content/xx/ID` before
-//! the journal record that names it. So a content file that no object names is legal: it is left over from a store
-//! that was not committed, or from one that has been replaced, and is collected at the next start.
+//! A content arrives into one of the [`Spools`](super::Spools), is made durable, and gets its name `content/xx/ID`
+//! before the journal record that names it. So a content file that no object names is legal: it is left over from a
+//! store that was not committed, or from one that has been replaced, and is collected at the next start.
 //!
 //! Contents of at most [`INLINE_BYTES_MAX`] have no file. Blocks of zeros in others are holes and take no room, whether
 //! they were sent or not.
 
 use std::io;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
-use mafs_durable::{Disk, DiskFile, Fallocate, write_sparse};
-use mafs_proto::{ContentHasher, ContentPart, Fid, FsError, Segment, Uniquifier, VnodeId, VolumeId};
+use mafs_durable::{Disk, DiskFile, Fallocate};
+use mafs_proto::{Fid, FsError, Uniquifier, VnodeId, VolumeId};
 
-use crate::core::edit::ContentBody;
-use crate::core::{ContentId, ContentSerial, NewContent, Refusal};
+use crate::core::{ContentId, ContentSerial, Refusal};
 
 /// Contents up to this size live in the index and travel in the journal record (architecture.md, "Log first, index
 /// second").
@@ -62,41 +59,35 @@ pub(crate) struct ContentStore {
 }
 
 impl ContentStore {
-    /// Opens the content files of `volume` below `dir`, and removes what unfinished stores left.
-    pub(crate) fn open(
-        disk: Arc<dyn Disk>,
-        dir: String,
-        volume: VolumeId,
-        epoch: u64,
-        reserve: SpaceReserve,
-    ) -> io::Result<Self> {
-        let tmp = format!("{dir}/tmp");
-        disk.remove_dir_all(&tmp)?;
-        disk.create_dir_all(&tmp)?;
+    /// The content files of `volume`, below `dir`.
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: String, volume: VolumeId, epoch: u64, reserve: SpaceReserve) -> Self {
         let shards = Mutex::new(Box::new([false; SHARDS]));
-        Ok(Self { disk, dir, volume, epoch, next: AtomicU64::new(1), reserve, shards })
+        Self { disk, dir, volume, epoch, next: AtomicU64::new(1), reserve, shards }
     }
 
-    /// Begins to take a content of exactly `size` bytes for `fid`. Room is taken by its segments.
+    pub(super) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    pub(super) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// Checks that a content may take so much more room.
     ///
     /// # Errors
-    /// `NoSpace` if the disk is full, or what it says.
-    pub(crate) fn spool(self: &Arc<Self>, fid: Fid, size: u64) -> Result<Spool, Refusal> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let id = ContentId { fid, serial: ContentSerial { epoch: self.epoch, number } };
-        let path = format!("{}/tmp/{number:x}", self.dir);
-        self.reserve.check(&*self.disk, true, 0)?;
-        let file = self.disk.create(&path).map_err(|error| refuse_io("make a content file", &error))?;
-        let hasher = ContentHasher::default();
-        let spool = Spool { store: Arc::clone(self), id, path, file, hasher, written: 0, reserved: 0, size };
-        spool.file.set_len(size).map_err(|error| refuse_io("make a content file", &error))?;
-        Ok(spool)
+    /// `NoSpace` if not, or what the disk says.
+    pub(super) fn check_room(&self, bytes: u64) -> Result<(), Refusal> {
+        self.reserve.check(&*self.disk, true, bytes)
     }
 
     /// Takes room for a part of a file.
-    fn take_room(&self, file: &dyn DiskFile, offset: u64, bytes: u64) -> Result<(), Refusal> {
+    ///
+    /// # Errors
+    /// `NoSpace` if there is not enough, or what the disk says.
+    pub(super) fn take_room(&self, file: &dyn DiskFile, offset: u64, bytes: u64) -> Result<(), Refusal> {
         let _taking_room = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        self.reserve.check(&*self.disk, true, bytes)?;
+        self.check_room(bytes)?;
         match file.fallocate(Fallocate::Reserve, offset, bytes) {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => {
                 Err(refuse_io("reserve room for a content", &error))
@@ -135,13 +126,16 @@ impl ContentStore {
         Ok(orphans)
     }
 
-    fn remove_file(&self, path: &str) {
+    pub(super) fn remove_file(&self, path: &str) {
         if let Err(error) = self.disk.remove(path) {
             tracing::debug!(path, %error, "a content file could not be removed");
         }
     }
 
-    fn publish(&self, from: &str, id: ContentId) -> io::Result<()> {
+    /// Gives a durable content of `fid` its name.
+    pub(super) fn publish(&self, from: &str, fid: Fid) -> io::Result<ContentSerial> {
+        let serial = ContentSerial { epoch: self.epoch, number: self.next.fetch_add(1, Ordering::Relaxed) };
+        let id = ContentId { fid, serial };
         let shard = shard(id);
         let dir = self.shard_dir(shard);
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +145,8 @@ impl ContentStore {
         }
         drop(shards);
         self.disk.rename(from, &self.path(id))?;
-        self.disk.sync_dir(&dir)
+        self.disk.sync_dir(&dir)?;
+        Ok(serial)
     }
 
     /// Where a content lies, below the data directory.
@@ -175,90 +170,8 @@ impl ContentStore {
     }
 }
 
-/// A content that is arriving. Dropping it removes what has arrived.
-pub(crate) struct Spool {
-    store: Arc<ContentStore>,
-    id: ContentId,
-    path: String,
-    file: Arc<dyn DiskFile>,
-    hasher: ContentHasher,
-    written: u64,
-    /// Where the data end that room was taken for.
-    reserved: u64,
-    size: u64,
-}
-
-impl Spool {
-    /// Takes the next part: of a segment its zeros, and room for its data.
-    ///
-    /// # Errors
-    /// `Malformed` if they are more than was announced, `NoSpace` if there is no room for them, or what the disk says.
-    pub(crate) fn take(&mut self, part: &ContentPart) -> Result<(), Refusal> {
-        match part {
-            ContentPart::Segment(segment) => self.begin_segment(*segment),
-            ContentPart::Data(bytes) => self.write(bytes),
-        }
-    }
-
-    fn begin_segment(&mut self, segment: Segment) -> Result<(), Refusal> {
-        let start = self.written.saturating_add(segment.zeros);
-        self.reserved = start.saturating_add(segment.data);
-        if self.reserved > self.size {
-            return Err(wrong_size(self.size, self.reserved));
-        }
-        self.hasher.skip(segment.zeros);
-        self.written = start;
-        self.store.take_room(&*self.file, start, segment.data)
-    }
-
-    fn write(&mut self, bytes: &Bytes) -> Result<(), Refusal> {
-        let end = self.written + bytes.len() as u64;
-        if end > self.reserved {
-            return Err(wrong_size(self.size, end));
-        }
-        let give_back =
-            |hole: Range<u64>| match self.file.fallocate(Fallocate::Punch, hole.start, hole.end - hole.start) {
-                // Then they keep the room that was reserved, and read as zeros all the same.
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
-                other => other,
-            };
-        write_sparse(&*self.file, bytes, self.written, give_back)
-            .map_err(|error| refuse_io("write a content", &error))?;
-        self.hasher.update(bytes);
-        self.written = end;
-        Ok(())
-    }
-
-    /// Makes the whole content durable under its name.
-    ///
-    /// # Errors
-    /// `Malformed` if bytes are missing, or what the disk says.
-    pub(crate) fn finish(mut self) -> Result<NewContent, Refusal> {
-        if self.written != self.size {
-            return Err(wrong_size(self.size, self.written));
-        }
-        self.file
-            .sync_data()
-            .and_then(|()| self.store.publish(&self.path, self.id))
-            .map_err(|error| refuse_io("make a content durable", &error))?;
-        let hash = std::mem::take(&mut self.hasher).finish();
-        Ok(NewContent { size: self.size, hash, body: ContentBody::File(self.id.serial) })
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        // After `finish` the name is gone and the removal finds nothing.
-        let _ = self.store.disk.remove(&self.path);
-    }
-}
-
 fn shard(id: ContentId) -> usize {
     usize::from(id.fid.vnode.0.to_le_bytes()[0])
-}
-
-fn wrong_size(announced: u64, got: u64) -> Refusal {
-    Refusal::new(FsError::Malformed, format!("the content has {got} bytes, the record says {announced}"))
 }
 
 /// What a failure of the disk means for the caller.

@@ -6,7 +6,7 @@ use mafs_durable::{Disk, write_file_atomically};
 use mafs_proto::{ServerEpoch, ServerId, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use super::{Storage, read_small};
+use super::{Storage, parse_hex, read_small};
 use crate::ServerError;
 
 pub(super) const SERVER_FILE: &str = "server.json";
@@ -39,8 +39,8 @@ impl Identity {
         if file.format != FORMAT {
             return Err(ServerError::Format { found: file.format, known: FORMAT });
         }
-        let id = parse_id(&file.id).ok_or_else(|| damaged("`id` is not 32 hexadecimal digits".to_owned()))?;
-        Ok(Some(Self { id, epoch: ServerEpoch(file.epoch), next_volume: VolumeId(file.next_volume) }))
+        let id = parse_hex(&file.id).ok_or_else(|| damaged("`id` is not 32 hexadecimal digits".to_owned()))?;
+        Ok(Some(Self { id: ServerId(id), epoch: ServerEpoch(file.epoch), next_volume: VolumeId(file.next_volume) }))
     }
 
     /// Makes the identity durable.
@@ -55,11 +55,6 @@ impl Identity {
         let json = serde_json::to_vec_pretty(&file).map_err(|error| failed(error.into()))?;
         write_file_atomically(disk, SERVER_FILE, &json).map_err(failed)
     }
-}
-
-fn parse_id(hex: &str) -> Option<ServerId> {
-    let number = (hex.len() == 32).then(|| u128::from_str_radix(hex, 16).ok())??;
-    Some(ServerId(number.to_be_bytes()))
 }
 
 #[derive(Serialize, Deserialize)]

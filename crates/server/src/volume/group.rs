@@ -52,7 +52,7 @@ struct Full {
 
 impl Full {
     fn now(shared: &Shared) -> Self {
-        let refusal = |grows| shared.reserve.check(&*shared.disk, grows, 0).err();
+        let refusal = |grows| shared.spools.with_room(|| shared.reserve.check(&*shared.disk, grows, 0)).err();
         Self { growth: refusal(true), other: refusal(false) }
     }
 

@@ -163,7 +163,7 @@ impl Client {
 
     pub(crate) async fn apply_with(&self, record: CmlRecord, payload: Payload) -> Result<ApplyReply, Refused> {
         let class = record.op.class();
-        let request = ApplyRequest { record, confirmed_below: None };
+        let request = ApplyRequest::new(record, None);
         let (body, _) = self.raw(ApplyRequest::METHOD.number(), request.encode(), payload, class).await?;
         Ok(ApplyReply::decode(body).unwrap())
     }

@@ -94,7 +94,7 @@ fn unconfirmed_replies_are_never_forgotten() {
         records.push(record);
     }
     for record in records {
-        let again = world.decide(&ApplyRequest { record, confirmed_below: None }, None).unwrap();
+        let again = world.decide(&ApplyRequest::new(record, None), None).unwrap();
         assert!(matches!(again, Decision::Known(_)));
     }
 }
@@ -118,12 +118,12 @@ fn a_record_awaits_those_it_depends_on() {
     let mut second = world.next_record(create(dir, "f", fid));
     second.depends_on = vec![first.id];
     let awaits = |world: &World, record: &CmlRecord, below| {
-        let request = ApplyRequest { record: record.clone(), confirmed_below: below };
+        let request = ApplyRequest::new(record.clone(), below);
         awaited(&world.overlay(), &request, |_| false)
     };
     assert_eq!(awaits(&world, &second, None), Ok(Some(first.id)));
     assert_eq!(awaits(&world, &second, Some(second.id)), Ok(None), "the client has the reply");
-    let request = ApplyRequest { record: second.clone(), confirmed_below: None };
+    let request = ApplyRequest::new(second.clone(), None);
     assert_eq!(awaited(&world.overlay(), &request, |id| *id == first.id), Ok(None), "it was refused");
     world.apply_record(first, None).unwrap();
     assert_eq!(awaits(&world, &second, None), Ok(None));
@@ -161,13 +161,13 @@ fn a_group_decides_each_record_on_top_of_those_before_it() {
     let record = |seq, op| CmlRecord { id: id(seq), depends_on: vec![], time: super::time(1), uid: 0, gid: 0, op };
     let mut batches = Vec::new();
     for record in [record(1, make_dir(ROOT, "d", dir)), record(2, create(dir, "f", fid))] {
-        let request = ApplyRequest { record, confirmed_below: None };
+        let request = ApplyRequest::new(record, None);
         let decided = crate::core::replies::decide(&overlay, CLIENT, &request, None, Limits::default()).unwrap();
         let Decision::Apply(applied) = decided else { panic!("{decided:?}") };
         overlay.absorb(&applied.batch);
         batches.push(applied.batch);
     }
-    let repeated = ApplyRequest { record: record(1, make_dir(ROOT, "d", dir)), confirmed_below: None };
+    let repeated = ApplyRequest::new(record(1, make_dir(ROOT, "d", dir)), None);
     let again = crate::core::replies::decide(&overlay, CLIENT, &repeated, None, Limits::default()).unwrap();
     assert!(matches!(again, Decision::Known(_)), "known before it is committed");
     batches.iter().for_each(|batch| world.kv.apply(batch).unwrap());
@@ -178,7 +178,7 @@ fn a_group_decides_each_record_on_top_of_those_before_it() {
 }
 
 fn confirm(world: &World, record: CmlRecord, below: StoreId) -> Result<(), Refusal> {
-    let decision = world.decide(&ApplyRequest { record, confirmed_below: Some(below) }, None)?;
+    let decision = world.decide(&ApplyRequest::new(record, Some(below)), None)?;
     let Decision::Apply(applied) = decision else { panic!("{decision:?}") };
     world.kv.apply(&applied.batch).unwrap();
     Ok(())

@@ -11,7 +11,7 @@ const QUOTA: u64 = 10;
 /// Applies an operation within the quota.
 fn apply(world: &mut World, op: CmlOp, bytes: Option<&[u8]>) -> Result<(), FsError> {
     let record = world.next_record(op);
-    let request = ApplyRequest { record, confirmed_below: None };
+    let request = ApplyRequest::new(record, None);
     let limits = Limits { closed: None, quota_bytes: Some(QUOTA) };
     let decision = replies::decide(&world.overlay(), world.client, &request, bytes.map(content), limits);
     if let Decision::Apply(applied) = decision.map_err(|refusal| refusal.error)? {

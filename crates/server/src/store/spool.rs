@@ -1,0 +1,189 @@
+//! Spool: a content that is arriving, up to where it is.
+//!
+//! Room is taken by segments as they begin. The hash runs along, so that the whole content is never read again; only a
+//! spool that an earlier start has left is, before it goes on.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mafs_durable::{Disk, DiskFile, Fallocate, begin_hash, write_file_atomically, write_sparse};
+use mafs_proto::{ContentHash, ContentHasher, ContentPart, Fid, FsError, Segment};
+use serde::{Deserialize, Serialize};
+
+use super::content::{ContentStore, refuse_io};
+use super::{parse_hex, read_small};
+use crate::core::edit::ContentBody;
+use crate::core::{NewContent, Refusal};
+
+/// What a mark's name ends with.
+pub(super) const MARK_SUFFIX: &str = ".json";
+
+/// A content that is arriving.
+pub(super) struct Spool {
+    fid: Fid,
+    pub(super) size: u64,
+    path: String,
+    file: Arc<dyn DiskFile>,
+    progress: Progress,
+    /// Where the data end that room was taken for.
+    reserved: u64,
+    pub(super) written: u64,
+}
+
+/// What is known of the bytes there are.
+enum Progress {
+    /// They have been hashed as they came.
+    Hashed(Box<ContentHasher>),
+    /// An earlier start has marked this as their hash.
+    Marked(ContentHash),
+}
+
+/// What is durable of a spool; the file beside it.
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    bytes: u64,
+    hash: String,
+}
+
+impl Spool {
+    /// An empty one.
+    pub(super) fn create(contents: &ContentStore, path: String, fid: Fid, size: u64) -> Result<Self, Refusal> {
+        contents.check_room(0)?;
+        let failed = |error| refuse_io("make a content file", &error);
+        let file = contents.disk().create(&path).map_err(failed)?;
+        let spool = Self { fid, size, path, file, progress: Progress::Hashed(Box::default()), reserved: 0, written: 0 };
+        if let Err(error) = spool.file.set_len(size) {
+            spool.remove(contents);
+            return Err(failed(error));
+        }
+        Ok(spool)
+    }
+
+    /// One that an earlier start has left; `None` if it has no mark, or one that cannot be.
+    pub(super) fn load(disk: &dyn Disk, path: String, fid: Fid) -> Option<Self> {
+        let mark = read_small(disk, &mark_path(&path)).ok()??;
+        let Mark { bytes, hash } = serde_json::from_slice(&mark).ok()?;
+        let file = disk.open(&path).ok()?;
+        let size = file.len().ok()?;
+        let progress = Progress::Marked(ContentHash(parse_hex(&hash)?));
+        (bytes <= size).then_some(Self { fid, size, path, file, progress, reserved: bytes, written: bytes })
+    }
+
+    /// The hash of what there is.
+    pub(super) fn hash(&self) -> ContentHash {
+        match &self.progress {
+            Progress::Hashed(hasher) => ContentHasher::clone(hasher).finish(),
+            Progress::Marked(hash) => *hash,
+        }
+    }
+
+    /// Makes sure that the bytes are those that were marked, before more come, to `size` in all. Whoever sends them
+    /// begins a segment.
+    ///
+    /// # Errors
+    /// What the disk says, also if it has changed them.
+    pub(super) fn go_on(&mut self, size: u64) -> io::Result<()> {
+        if let Progress::Marked(hash) = self.progress {
+            let hasher = begin_hash(&*self.file, self.written)?;
+            if hasher.clone().finish() != hash {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not what was spooled"));
+            }
+            self.progress = Progress::Hashed(Box::new(hasher));
+        }
+        self.file.set_len(size)?;
+        (self.size, self.reserved) = (size, self.written);
+        Ok(())
+    }
+
+    /// Makes what there is durable, and notes how much that is.
+    pub(super) fn mark(&self, disk: &dyn Disk) -> io::Result<()> {
+        self.file.sync_data()?;
+        let hash = self.hash().0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mark = Mark { bytes: self.written, hash };
+        write_file_atomically(disk, &mark_path(&self.path), &serde_json::to_vec(&mark)?)
+    }
+
+    /// Takes the next part: of a segment its zeros, and room for its data.
+    ///
+    /// # Errors
+    /// `Malformed` if they are more than was announced; `NoSpace` if there is no room for them, and then it may be
+    /// tried again; or what the disk says.
+    pub(super) fn take(&mut self, contents: &ContentStore, part: &ContentPart) -> Result<(), Refusal> {
+        match part {
+            ContentPart::Segment(segment) => self.begin_segment(contents, *segment),
+            ContentPart::Data(bytes) => self.write(bytes),
+        }
+    }
+
+    fn begin_segment(&mut self, contents: &ContentStore, segment: Segment) -> Result<(), Refusal> {
+        let start = self.written.saturating_add(segment.zeros);
+        let end = start.saturating_add(segment.data);
+        if end > self.size {
+            return Err(wrong_size(self.size, end));
+        }
+        contents.take_room(&*self.file, start, segment.data)?;
+        self.hasher()?.skip(segment.zeros);
+        (self.written, self.reserved) = (start, end);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &Bytes) -> Result<(), Refusal> {
+        let end = self.written + bytes.len() as u64;
+        if end > self.reserved {
+            return Err(wrong_size(self.size, end));
+        }
+        let give_back =
+            |hole: Range<u64>| match self.file.fallocate(Fallocate::Punch, hole.start, hole.end - hole.start) {
+                // Then they keep the room that was reserved, and read as zeros all the same.
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+                other => other,
+            };
+        write_sparse(&*self.file, bytes, self.written, give_back)
+            .map_err(|error| refuse_io("write a content", &error))?;
+        self.hasher()?.update(bytes);
+        self.written = end;
+        Ok(())
+    }
+
+    fn hasher(&mut self) -> Result<&mut ContentHasher, Refusal> {
+        match &mut self.progress {
+            Progress::Hashed(hasher) => Ok(hasher),
+            Progress::Marked(_) => Err(FsError::NotKept.into()),
+        }
+    }
+
+    /// Makes the whole content durable under its own name.
+    ///
+    /// # Errors
+    /// `Malformed` if bytes are missing, or what the disk says.
+    pub(super) fn finish(self, contents: &ContentStore) -> Result<NewContent, Refusal> {
+        if self.written != self.size {
+            self.remove(contents);
+            return Err(wrong_size(self.size, self.written));
+        }
+        let published = self.file.sync_data().and_then(|()| contents.publish(&self.path, self.fid));
+        let content = published.map(|serial| {
+            let (size, hash) = (self.size, self.hash());
+            NewContent { size, hash, body: ContentBody::File(serial) }
+        });
+        self.remove(contents);
+        content.map_err(|error| refuse_io("make a content durable", &error))
+    }
+
+    /// Removes what is on the disk. What [`Self::finish`] has made of it stays.
+    pub(super) fn remove(&self, contents: &ContentStore) {
+        for path in [&mark_path(&self.path), &self.path] {
+            contents.remove_file(path);
+        }
+    }
+}
+
+fn mark_path(path: &str) -> String {
+    format!("{path}{MARK_SUFFIX}")
+}
+
+fn wrong_size(announced: u64, got: u64) -> Refusal {
+    Refusal::new(FsError::Malformed, format!("the content has {got} bytes, the record says {announced}"))
+}
