@@ -3,9 +3,11 @@
 //! A call waits for a connection if there is none, and is repeated on the next one if its own breaks: reads may be
 //! repeated anyway, mutations because the server applies each `StoreId` once. Every wait ends at the deadline.
 
+mod attempts;
 mod connection;
 mod error;
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,16 +19,18 @@ use mafs_arpc::carrier::grpc::{self, Address, ConnectError};
 use mafs_arpc::{CallError, Payload, PayloadReader, Peer};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
+    ResumeStoreReply, ResumeStoreRequest,
 };
 use mafs_proto::{
-    Call, Class, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method, StoreId,
-    Timestamp, VolumeName, Wire,
+    Call, Class, ClientId, Clock, CmlOp, CmlRecord, ContentHash, Fid, FidRange, FsError, Generation, Incarnation,
+    Method, StoreId, Timestamp, VolumeName, Wire,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
+use attempts::{Attempts, Failure};
 pub use error::RemoteError;
 
 /// Makes connections to the server.
@@ -138,6 +142,16 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// The content of a store, sent from where the server has it.
+pub(crate) trait StoreContent: Send + Sync {
+    /// Its size.
+    fn bytes(&self) -> u64;
+    /// All of it from `offset` on.
+    fn payload(&self, offset: u64) -> Payload;
+    /// The hash of its first bytes, as if they were all of it.
+    fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash>;
+}
+
 /// What names new records and objects.
 struct Ids {
     outstanding: Outstanding,
@@ -145,9 +159,6 @@ struct Ids {
     granting: bool,
 }
 
-/// Connections a call is tried on before it gives up: each is a fresh attach, so this bounds a call that kills its
-/// connection.
-const ATTEMPTS_MAX: u32 = 8;
 /// Ask for more fids when this few are left.
 const FIDS_LOW: u64 = 512;
 
@@ -200,15 +211,68 @@ impl Remote {
         answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
     }
 
+    /// Finds out what became of a store whose content is not there any more: sent without, it is refused unless it has
+    /// been applied. The record stays outstanding until [`Self::end`].
+    pub(crate) async fn resolve(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
+        let attempts = Attempts::new(&self.shared.config, true);
+        self.call_with(attempts, &self.apply_request(record), Class::Store, None, &|| Payload::None).await
+    }
+
     /// Sends a store with its content; the record stays outstanding until [`Self::end`]. A store has no deadline while
-    /// it is being sent; a connection must be there within the deadline.
+    /// it is being sent; a connection must be there within the deadline. What an attempt before has brought to the
+    /// server is not sent again: one of this call, or an earlier one, if that was `interrupted`.
     pub(crate) async fn store(
         &self,
         record: &CmlRecord,
-        content: &(dyn Fn() -> Payload + Sync),
+        content: &dyn StoreContent,
+        interrupted: bool,
     ) -> Result<Answer<ApplyReply>, RemoteError> {
+        let _waiting = Waiting::begin(&self.shared);
         let request = self.apply_request(record);
-        self.call_until(&request, Class::Store, None, content).await
+        let mut attempts = Attempts::new(&self.shared.config, interrupted);
+        let mut brought = 0;
+        loop {
+            let connection = self.connected(attempts.connect_by()).await?;
+            let asks = attempts.repeated && content.bytes() >= ResumeStoreRequest::CONTENT_BYTES_MIN;
+            let kept = if asks { self.kept(&connection, record.op.fid(), content).await } else { Ok(0) };
+            if let Ok(kept) = kept
+                && kept > brought
+            {
+                brought = kept;
+                attempts.progressed();
+            }
+            match self.send_rest(&connection, &request, content, kept).await {
+                Ok(answer) => return Ok(attempts.answered(Method::Apply, answer)),
+                // It has gone since: the next attempt finds that out.
+                Err(Failure::Final(RemoteError::Refused { error: FsError::NotKept, message })) => {
+                    attempts.failed(message)?;
+                }
+                Err(failure) => self.before_next(failure, &connection, &mut attempts).await?,
+            }
+        }
+    }
+
+    async fn send_rest(
+        &self,
+        connection: &Connection,
+        request: &ApplyRequest,
+        content: &dyn StoreContent,
+        kept: Result<u64, Failure>,
+    ) -> Result<Answer<ApplyReply>, Failure> {
+        let content_offset = kept?;
+        let request = ApplyRequest { content_offset, ..request.clone() };
+        self.attempt(connection, &request, Class::Store, None, content.payload(content_offset)).await
+    }
+
+    /// How much of a content the server has.
+    async fn kept(&self, connection: &Connection, fid: Fid, content: &dyn StoreContent) -> Result<u64, Failure> {
+        let deadline = Instant::now() + self.shared.config.deadline;
+        let request = ResumeStoreRequest { fid };
+        let answer = self.attempt(connection, &request, Class::Control, Some(deadline), Payload::None).await?;
+        let ResumeStoreReply { bytes, hash } = answer.reply;
+        let same = bytes <= content.bytes() && content.hash_of_first(bytes).is_ok_and(|own| own == hash);
+        tracing::info!(bytes, same, of = content.bytes(), "a store goes on");
+        Ok(if same { bytes } else { 0 })
     }
 
     /// Makes the record of a mutation.
@@ -279,7 +343,7 @@ impl Remote {
 
     fn apply_request(&self, record: &CmlRecord) -> ApplyRequest {
         let confirmed_below = self.shared.ids().outstanding.confirmed_below();
-        ApplyRequest { record: record.clone(), confirmed_below: Some(confirmed_below) }
+        ApplyRequest::new(record.clone(), Some(confirmed_below))
     }
 
     /// Asks for fids and takes one of them.
@@ -300,60 +364,82 @@ impl Remote {
         deadline: Option<Instant>,
         payload: &(dyn Fn() -> Payload + Sync),
     ) -> Result<Answer<C::Reply>, RemoteError> {
-        // A grant of fids waits for nobody else.
-        let _waiting = (C::METHOD != Method::GrantFids).then(|| Waiting::begin(&self.shared));
-        let mut last = String::new();
-        let (mut attempts, mut broken) = (0, 0);
-        let busy_until = Instant::now() + self.shared.config.deadline;
-        while attempts < ATTEMPTS_MAX {
-            attempts += 1;
-            let connect_by = deadline.unwrap_or_else(|| self.connect_by(busy_until));
-            let Connection { peer, number, generation, session } = self.connected(connect_by).await?;
-            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            self.shared.calls.fetch_add(1, Ordering::Relaxed);
-            let call = self.to_call(request, class, remaining, payload());
-            match peer.call(call).reply().await {
-                Ok(reply) if reply.status == 0 => {
-                    let decoded = C::Reply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
-                    // A mutation that is sent again was perhaps applied in an earlier session.
-                    let repeated = broken > 0 && C::METHOD == Method::Apply;
-                    let session = if repeated { SessionNumber::NONE } else { session };
-                    return Ok(Answer { reply: decoded, payload: reply.payload, session });
-                }
-                Ok(reply) => match FsError::from_number(reply.status) {
-                    // The session was replaced or lost: the next attach repeats the call.
-                    FsError::NotAttached => {
-                        self.shared.end_session(generation);
-                        peer.close("the server says that this client is not attached");
-                        last = "not attached".to_owned();
-                    }
-                    error => return Err(RemoteError::refused(error, &detail(reply.body))),
-                },
-                Err(CallError::Disconnected(why)) => last = why,
-                Err(CallError::Busy) => {
-                    if Instant::now() >= busy_until {
-                        return Err(RemoteError::TimedOut("too many calls are under way".to_owned()));
-                    }
-                    tokio::time::sleep(BUSY_WAIT).await;
-                    attempts -= 1;
-                    continue;
-                }
-                Err(error @ CallError::DeadlineExceeded(_)) => return Err(RemoteError::TimedOut(error.to_string())),
-                Err(error @ (CallError::Cancelled | CallError::TooLarge(_))) => {
-                    return Err(RemoteError::refused(FsError::Malformed, &error.to_string()));
-                }
-            }
-            broken += 1;
-            self.left(number).await;
-        }
-        Err(RemoteError::TimedOut(format!("the connection broke {ATTEMPTS_MAX} times: {last}")))
+        self.call_with(Attempts::new(&self.shared.config, false), request, class, deadline, payload).await
     }
 
-    /// How long a call without a deadline waits for a connection. What it has waited for a silent server counts, until
-    /// `patience_end`; whether it was silent all the time is not known, so some is left in any case.
-    fn connect_by(&self, patience_end: Instant) -> Instant {
-        let (now, deadline) = (Instant::now(), self.shared.config.deadline);
-        if now < patience_end { patience_end.max(now + deadline / 2) } else { now + deadline }
+    async fn call_with<C: Call>(
+        &self,
+        mut attempts: Attempts,
+        request: &C,
+        class: Class,
+        deadline: Option<Instant>,
+        payload: &(dyn Fn() -> Payload + Sync),
+    ) -> Result<Answer<C::Reply>, RemoteError> {
+        // A grant of fids waits for nobody else.
+        let _waiting = (C::METHOD != Method::GrantFids).then(|| Waiting::begin(&self.shared));
+        loop {
+            let connection = self.connected(deadline.unwrap_or_else(|| attempts.connect_by())).await?;
+            match self.attempt(&connection, request, class, deadline, payload()).await {
+                Ok(answer) => return Ok(attempts.answered(C::METHOD, answer)),
+                Err(failure) => self.before_next(failure, &connection, &mut attempts).await?,
+            }
+        }
+    }
+
+    /// Makes a call on a connection, once.
+    async fn attempt<C: Call>(
+        &self,
+        connection: &Connection,
+        request: &C,
+        class: Class,
+        deadline: Option<Instant>,
+        payload: Payload,
+    ) -> Result<Answer<C::Reply>, Failure> {
+        let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        self.shared.calls.fetch_add(1, Ordering::Relaxed);
+        let call = self.to_call(request, class, remaining, payload);
+        match connection.peer.call(call).reply().await {
+            Ok(reply) if reply.status == 0 => {
+                let decoded = C::Reply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
+                Ok(Answer { reply: decoded, payload: reply.payload, session: connection.session })
+            }
+            Ok(reply) => match FsError::from_number(reply.status) {
+                // The session was replaced or lost: the next attach repeats the call.
+                FsError::NotAttached => {
+                    self.shared.end_session(connection.generation);
+                    connection.peer.close("the server says that this client is not attached");
+                    Err(Failure::Broken("not attached".to_owned()))
+                }
+                error => Err(RemoteError::refused(error, &detail(reply.body)).into()),
+            },
+            Err(CallError::Disconnected(why)) => Err(Failure::Broken(why)),
+            Err(CallError::Busy) => Err(Failure::Busy),
+            Err(error @ CallError::DeadlineExceeded(_)) => Err(RemoteError::TimedOut(error.to_string()).into()),
+            Err(error @ (CallError::Cancelled | CallError::TooLarge(_))) => {
+                Err(RemoteError::refused(FsError::Malformed, &error.to_string()).into())
+            }
+        }
+    }
+
+    /// Waits until it is worth trying again after a failure, if it ever is.
+    async fn before_next(
+        &self,
+        failure: Failure,
+        connection: &Connection,
+        attempts: &mut Attempts,
+    ) -> Result<(), RemoteError> {
+        match failure {
+            Failure::Broken(why) => {
+                attempts.failed(why)?;
+                self.left(connection.number).await;
+            }
+            Failure::Busy => {
+                attempts.busy()?;
+                tokio::time::sleep(BUSY_WAIT).await;
+            }
+            Failure::Final(error) => return Err(error),
+        }
+        Ok(())
     }
 
     fn to_call<C: Call>(

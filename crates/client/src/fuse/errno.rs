@@ -78,6 +78,8 @@ fn errno_of_refusal(refusal: FsError) -> Errno {
         FsError::VersionGone => Errno::EIO,
         FsError::ShuttingDown => Errno::EHOSTDOWN,
         FsError::NoXattr => Errno::ENODATA,
+        // The client sends all of it then.
+        FsError::NotKept => Errno::EIO,
         FsError::Unknown(_) => Errno::EIO,
     }
 }

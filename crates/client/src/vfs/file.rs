@@ -91,6 +91,8 @@ pub(super) struct FileState {
     pub(super) sending: Option<Arc<FrozenContent>>,
     /// A store that may or may not have been applied.
     pub(super) unresolved: Option<Unresolved>,
+    /// Whether part of a content that was sent may be at the server.
+    pub(super) interrupted: bool,
     /// The edit that could not be sent because the server did not answer, and how that failed.
     pub(super) unanswered: Option<(u64, Error)>,
     /// Why the server refused the content, if it did.

@@ -11,9 +11,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use mafs_arpc::{Payload, PayloadWriter, blocking};
-use mafs_durable::{DiskFile, FileSegments};
+use mafs_durable::{DiskFile, FileSegments, hash_content};
+use mafs_proto::ContentHash;
 
 use crate::cache::{ContainerCopy, Containers};
+use crate::remote::StoreContent;
 
 /// Content up to this size goes out in one piece.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -57,25 +59,6 @@ impl FrozenContent {
     /// Whether it was found to be of more than one version.
     pub(super) fn is_torn(&self) -> bool {
         self.torn.load(Ordering::Acquire)
-    }
-
-    /// The content as payload: in one piece if it is small, else read while it is sent.
-    pub(super) fn payload(self: &Arc<Self>) -> Payload {
-        let segments = FileSegments::new(0..self.size);
-        if self.size > PIECE_BYTES as u64 {
-            let (writer, payload) = Payload::stream();
-            tokio::spawn(Arc::clone(self).pump(segments, writer));
-            return payload;
-        }
-        match self.read_whole(segments) {
-            Ok(whole) if whole.is_empty() => Payload::None,
-            Ok(whole) => Payload::Bytes(whole.into()),
-            Err(error) => {
-                let (writer, payload) = Payload::stream();
-                writer.abort(error.to_string());
-                payload
-            }
-        }
     }
 
     fn read_whole(&self, mut segments: FileSegments) -> io::Result<Vec<u8>> {
@@ -123,5 +106,39 @@ impl FrozenContent {
             self.torn.store(true, Ordering::Release);
         }
         Ok(())
+    }
+}
+
+impl StoreContent for Arc<FrozenContent> {
+    fn bytes(&self) -> u64 {
+        self.size
+    }
+
+    /// In one piece if it is small, else read while it is sent.
+    fn payload(&self, offset: u64) -> Payload {
+        let segments = FileSegments::new(offset..self.size);
+        if self.size - offset > PIECE_BYTES as u64 {
+            let (writer, payload) = Payload::stream();
+            tokio::spawn(Self::clone(self).pump(segments, writer));
+            return payload;
+        }
+        match self.read_whole(segments) {
+            Ok(whole) if whole.is_empty() => Payload::None,
+            Ok(whole) => Payload::Bytes(whole.into()),
+            Err(error) => {
+                let (writer, payload) = Payload::stream();
+                writer.abort(error.to_string());
+                payload
+            }
+        }
+    }
+
+    fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash> {
+        // Not under the lock: who changes the container meanwhile must not wait, and makes this another hash.
+        let file = match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
+            Source::Container(file) => Arc::clone(file),
+            Source::Copy(copy) => Arc::clone(&copy.file),
+        };
+        blocking(|| hash_content(file.as_ref(), bytes))
     }
 }

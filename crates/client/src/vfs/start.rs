@@ -169,6 +169,7 @@ impl Inner {
             let mut state = file.state();
             state.writer = Caller { uid: store.record.uid, gid: store.record.gid };
             state.unresolved = Some(Unresolved { record: store.record.clone(), edits: state.edits - 1 });
+            state.interrupted = true;
         }
         self.files().insert(file);
     }

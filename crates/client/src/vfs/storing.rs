@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::{Payload, blocking};
+use mafs_arpc::blocking;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
 
@@ -56,6 +56,8 @@ struct Sending {
     content: Arc<FrozenContent>,
     record: CmlRecord,
     edits: u64,
+    /// Part of it may be at the server.
+    interrupted: bool,
 }
 
 impl Inner {
@@ -147,9 +149,10 @@ impl Inner {
         let mut state = file.state();
         state.sending = Some(Arc::clone(&content));
         state.unresolved = Some(Unresolved { record: record.clone(), edits });
+        let interrupted = std::mem::replace(&mut state.interrupted, true);
         drop(state);
         self.log_changed.notify_one();
-        Ok(Some(Sending { content, record, edits }))
+        Ok(Some(Sending { content, record, edits, interrupted }))
     }
 
     /// The content as it is, wherever it is read from. Under `edit`.
@@ -168,9 +171,9 @@ impl Inner {
 
     /// Returns whether the content went out as one version.
     async fn finish_store(&self, file: &File, sending: Sending) -> Result<bool, Error> {
-        let Sending { content, record, edits } = sending;
+        let Sending { content, record, edits, interrupted } = sending;
         let begun = self.clock.now();
-        match self.remote.store(&record, &|| content.payload()).await {
+        match self.remote.store(&record, &content, interrupted).await {
             Ok(answer) => {
                 // Holes were not sent.
                 let sent = blocking(|| file.container.allocated())?.min(content.size);
@@ -192,7 +195,7 @@ impl Inner {
             state.unresolved.clone().filter(|unresolved| unresolved.edits != state.edits)
         };
         let Some(Unresolved { record, .. }) = unresolved else { return Ok(()) };
-        match self.remote.store(&record, &|| Payload::None).await {
+        match self.remote.resolve(&record).await {
             Ok(answer) => blocking(|| self.stored(file, &record, &answer, None)),
             Err(RemoteError::Refused { error: FsError::Malformed, .. }) => {
                 self.abandon(file, record.id);
@@ -268,7 +271,7 @@ impl Inner {
             let base = std::mem::replace(&mut state.base, version);
             state.hash = Some(hash);
             state.writing_logged = !clean && state.unlinked.is_none();
-            state.unresolved = None;
+            (state.unresolved, state.interrupted) = (None, false);
             state.refused = None;
             (base, clean, state.unlinked.is_some())
         };

@@ -1,0 +1,117 @@
+//! A store that is interrupted goes on where it was: over a link that breaks sooner than a large content is through it
+//! would never end otherwise (arpc.md, "payloads continue at the last durable offset").
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_client::vfs::Vfs;
+use mafs_sim::{Crash, World};
+use support::{content, create, simulate, with_empty_cache, write_and_close};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// A window of 512 KB in 200 ms: [`large`] takes more than 3 s.
+const DELAY_MS: u64 = 100;
+/// How long the link or the server lasts.
+const LIFE: Duration = Duration::from_millis(1800);
+
+fn large() -> Vec<u8> {
+    (0..8_000_000_u32).map(|at| (at / 251).to_le_bytes()[0] ^ (at / 65_536).to_le_bytes()[0]).collect()
+}
+
+fn storing(vfs: &Vfs) -> JoinHandle<()> {
+    let vfs = vfs.clone();
+    tokio::spawn(async move {
+        write_and_close(&vfs, "large", large()).await;
+    })
+}
+
+/// Does `interrupt` every [`LIFE`] until the close is acknowledged. Returns how often.
+async fn interrupt_until_closed(world: &mut World, mut interrupt: impl FnMut(&mut World)) -> u32 {
+    let mut closing = storing(world.client());
+    let mut interruptions = 0;
+    while tokio::time::timeout(LIFE, &mut closing).await.map(|closed| closed.expect("the close")).is_err() {
+        interrupt(world);
+        interruptions += 1;
+        assert!(interruptions < 10, "it makes no progress");
+    }
+    interruptions
+}
+
+async fn check(world: &mut World) {
+    with_empty_cache(world).await;
+    assert!(content(world.client(), "large").await == large());
+}
+
+#[test]
+fn a_link_that_breaks_again_and_again_brings_a_large_file_through() {
+    simulate(async {
+        let mut world = support::world(DELAY_MS).await;
+        let interruptions = interrupt_until_closed(&mut world, |world| world.cut_link()).await;
+        assert!(interruptions >= 2, "it was through before it broke twice: {interruptions}");
+        check(&mut world).await;
+    });
+}
+
+#[test]
+fn a_server_that_crashes_again_and_again_takes_a_large_file() {
+    for crash in [Crash::Kill, Crash::Power] {
+        simulate(async {
+            let mut world = support::world(DELAY_MS).await;
+            let interruptions = interrupt_until_closed(&mut world, |world| {
+                world.crash_server(crash);
+                world.start_server().expect("the server starts");
+            });
+            let interruptions = interruptions.await;
+            assert!(interruptions >= 2, "it was through before two crashes: {interruptions}");
+            check(&mut world).await;
+        });
+    }
+}
+
+#[test]
+fn a_client_that_was_killed_goes_on_where_it_was() {
+    simulate(async {
+        let mut world = support::world(DELAY_MS).await;
+        let began = Instant::now();
+        write_and_close(world.client(), "first", large()).await;
+        let whole = began.elapsed();
+        let closing = storing(world.client());
+        tokio::time::sleep(whole * 4 / 5).await;
+        world.crash_client(Crash::Kill);
+        closing.abort();
+        let began = Instant::now();
+        world.start_client().await.expect("the client starts");
+        world.client().sync().await.expect("all is sent");
+        assert!(began.elapsed() < whole / 2, "{:?} of {whole:?}", began.elapsed());
+        check(&mut world).await;
+    });
+}
+
+#[test]
+fn what_changed_after_the_interruption_is_sent_anew() {
+    simulate(async {
+        let mut world = support::world(DELAY_MS).await;
+        let (_, file) = create(world.client(), "large").await;
+        let vfs = world.client().clone();
+        vfs.write(file, 0, large().into()).await.expect("a write");
+        let closing = tokio::spawn({
+            let vfs = vfs.clone();
+            async move { vfs.flush(file).await }
+        });
+        tokio::time::sleep(LIFE).await;
+        world.machines()[0].isolate();
+        vfs.write(file, 0, vec![0xEE; 100_000].into()).await.expect("a write");
+        world.machines()[0].restore_link();
+        let _ = closing.await.expect("the task");
+        vfs.flush(file).await.expect("a close");
+        vfs.release(file);
+        with_empty_cache(&mut world).await;
+        let mut wanted = large();
+        wanted[..100_000].fill(0xEE);
+        assert!(content(world.client(), "large").await == wanted);
+    });
+}
