@@ -20,4 +20,4 @@ mod wire;
 pub use clock::{BootClock, blocking};
 pub use error::{CallError, PayloadError};
 pub use payload::{Payload, PayloadReader, PayloadWriter};
-pub use peer::{Call, CallHandle, Config, Estimate, Incoming, IncomingCall, Peer, Reply};
+pub use peer::{Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply};

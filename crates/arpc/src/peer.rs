@@ -168,10 +168,22 @@ impl CallHandle {
         }
     }
 
-    /// Bytes of the payload that the peer has acknowledged.
+    /// How far the request has come; can be looked at also while somebody waits for the reply.
     #[must_use]
-    pub fn progress(&self) -> u64 {
-        self.progress.acknowledged.load(Ordering::Relaxed)
+    pub fn progress(&self) -> CallProgress {
+        CallProgress(Arc::clone(&self.progress))
+    }
+}
+
+/// How far the request of a call has come.
+#[derive(Clone, Debug)]
+pub struct CallProgress(Arc<Progress>);
+
+impl CallProgress {
+    /// Bytes of its payload that the peer has acknowledged.
+    #[must_use]
+    pub fn acknowledged_bytes(&self) -> u64 {
+        self.0.acknowledged.load(Ordering::Relaxed)
     }
 }
 

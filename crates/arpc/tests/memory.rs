@@ -199,11 +199,11 @@ async fn unanswered_calls_are_answered_for() {
 async fn progress_counts_what_the_peer_has() {
     let (left, _left_calls, _right, mut right_calls, _cut) = pair();
     let handle = left.call(call(Class::Store, 7, Payload::Bytes(patterned(0, 300_000))));
-    assert_eq!(handle.progress(), 0);
+    assert_eq!(handle.progress().acknowledged_bytes(), 0);
     let served = right_calls.next().await.unwrap();
     assert_eq!(read_patterned(served.payload).await, Ok(300_000));
     tokio::time::sleep(2 * DELAY).await;
-    assert_eq!(handle.progress(), 300_000);
+    assert_eq!(handle.progress().acknowledged_bytes(), 300_000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::{self, Address, ConnectError};
-use mafs_arpc::{CallError, Payload, PayloadReader, Peer};
+use mafs_arpc::{CallError, CallHandle, CallProgress, Payload, PayloadReader, Peer};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
     ResumeStoreReply, ResumeStoreRequest,
@@ -150,6 +150,8 @@ pub(crate) trait StoreContent: Send + Sync {
     fn payload(&self, offset: u64) -> Payload;
     /// The hash of its first bytes, as if they were all of it.
     fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash>;
+    /// What is behind `offset` is on its way.
+    fn sending(&self, offset: u64, progress: CallProgress);
 }
 
 /// What names new records and objects.
@@ -261,7 +263,9 @@ impl Remote {
     ) -> Result<Answer<ApplyReply>, Failure> {
         let content_offset = kept?;
         let request = ApplyRequest { content_offset, ..request.clone() };
-        self.attempt(connection, &request, Class::Store, None, content.payload(content_offset)).await
+        let call = self.begin(connection, &request, Class::Store, None, content.payload(content_offset));
+        content.sending(content_offset, call.progress());
+        self.finish(connection, call).await
     }
 
     /// How much of a content the server has.
@@ -395,12 +399,26 @@ impl Remote {
         deadline: Option<Instant>,
         payload: Payload,
     ) -> Result<Answer<C::Reply>, Failure> {
+        self.finish(connection, self.begin(connection, request, class, deadline, payload)).await
+    }
+
+    fn begin<C: Call>(
+        &self,
+        connection: &Connection,
+        request: &C,
+        class: Class,
+        deadline: Option<Instant>,
+        payload: Payload,
+    ) -> CallHandle {
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
-        let call = self.to_call(request, class, remaining, payload);
-        match connection.peer.call(call).reply().await {
+        connection.peer.call(self.to_call(request, class, remaining, payload))
+    }
+
+    async fn finish<R: Wire>(&self, connection: &Connection, call: CallHandle) -> Result<Answer<R>, Failure> {
+        match call.reply().await {
             Ok(reply) if reply.status == 0 => {
-                let decoded = C::Reply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
+                let decoded = R::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
                 Ok(Answer { reply: decoded, payload: reply.payload, session: connection.session })
             }
             Ok(reply) => match FsError::from_number(reply.status) {

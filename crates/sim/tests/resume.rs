@@ -73,6 +73,25 @@ fn a_server_that_crashes_again_and_again_takes_a_large_file() {
 }
 
 #[test]
+fn status_says_how_much_has_not_arrived() {
+    simulate(async {
+        let mut world = support::world(DELAY_MS).await;
+        let vfs = world.client().clone();
+        let mut closing = storing(&vfs);
+        let mut last = u64::MAX;
+        while tokio::time::timeout(LIFE, &mut closing).await.is_err() {
+            let unsent = vfs.status().unsent_bytes;
+            assert!(unsent < last.min(large().len() as u64 * 3 / 4), "{unsent} bytes, {last} before");
+            // What was on its way is lost.
+            last = unsent + 1_000_000;
+            world.cut_link();
+        }
+        assert_eq!(vfs.status().unsent_bytes, 0);
+        check(&mut world).await;
+    });
+}
+
+#[test]
 fn a_client_that_was_killed_goes_on_where_it_was() {
     simulate(async {
         let mut world = support::world(DELAY_MS).await;

@@ -58,7 +58,7 @@ async fn sync(mut daemon: Reached, give_up: Instant) -> Result<(), Failure> {
     let failed = |exit, why: &dyn std::fmt::Display| Failure::new(exit, format!("{place}: {why}"));
     let mut watching = Client::connect(&daemon.socket).await.map_err(|error| failed(Exit::NoDaemon, &error))?;
     let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}") {
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_message(place.clone());

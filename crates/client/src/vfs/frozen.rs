@@ -7,10 +7,10 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use mafs_arpc::{Payload, PayloadWriter, blocking};
+use mafs_arpc::{CallProgress, Payload, PayloadWriter, blocking};
 use mafs_durable::{DiskFile, FileSegments, hash_content};
 use mafs_proto::ContentHash;
 
@@ -27,6 +27,8 @@ pub(super) struct FrozenContent {
     mark: Option<SystemTime>,
     torn: AtomicBool,
     source: RwLock<Source>,
+    /// From where on it is being sent, and how far that has come.
+    sending: Mutex<Option<(u64, CallProgress)>>,
 }
 
 enum Source {
@@ -36,7 +38,8 @@ enum Source {
 
 impl FrozenContent {
     pub(super) fn new(container: Arc<dyn DiskFile>, size: u64, mark: Option<SystemTime>) -> Arc<Self> {
-        Arc::new(Self { size, mark, torn: AtomicBool::new(false), source: RwLock::new(Source::Container(container)) })
+        let source = RwLock::new(Source::Container(container));
+        Arc::new(Self { size, mark, torn: AtomicBool::new(false), source, sending: Mutex::new(None) })
     }
 
     /// Moves the version out of the container, whose bytes are about to change. The caller holds the file's `edit`
@@ -59,6 +62,13 @@ impl FrozenContent {
     /// Whether it was found to be of more than one version.
     pub(super) fn is_torn(&self) -> bool {
         self.torn.load(Ordering::Acquire)
+    }
+
+    /// How much of it has arrived at the server, at least: holes do not count before their turn.
+    pub(super) fn arrived_bytes(&self) -> u64 {
+        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let arrived = sending.as_ref().map_or(0, |(offset, progress)| offset + progress.acknowledged_bytes());
+        arrived.min(self.size)
     }
 
     fn read_whole(&self, mut segments: FileSegments) -> io::Result<Vec<u8>> {
@@ -140,5 +150,9 @@ impl StoreContent for Arc<FrozenContent> {
             Source::Copy(copy) => Arc::clone(&copy.file),
         };
         blocking(|| hash_content(file.as_ref(), bytes))
+    }
+
+    fn sending(&self, offset: u64, progress: CallProgress) {
+        *self.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some((offset, progress));
     }
 }

@@ -47,7 +47,7 @@ pub struct StatusReport {
     pub queued_bytes: [u64; 5],
     /// Files whose last content the server does not have yet.
     pub unsent_files: u64,
-    /// Their bytes.
+    /// What of them has not arrived there.
     pub unsent_bytes: u64,
     /// Files being fetched.
     pub fetching_files: u64,
@@ -147,7 +147,8 @@ impl Inner {
                 continue;
             }
             report.unsent_files += 1;
-            report.unsent_bytes += state.size;
+            let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
+            report.unsent_bytes += state.size.saturating_sub(arrived);
             let refused = state.refused.clone();
             drop(state);
             let mut path = || {
