@@ -21,7 +21,6 @@ mod log;
 mod memory_disk;
 mod memory_kv;
 mod ranges;
-mod seeded;
 mod segments;
 mod sled_kv;
 

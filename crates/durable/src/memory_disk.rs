@@ -13,7 +13,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::seeded::Seeded;
+use mafs_proto::Random;
+
 use crate::{Disk, DiskFile, DiskPath, Fallocate, SpaceInfo};
 use tree::{Ino, Tree};
 
@@ -54,7 +55,7 @@ impl MemoryDisk {
     /// any order; names one by one. A rename never loses a file that was durable under its old name.
     #[must_use]
     pub fn crash_torn(&self, seed: u64) -> Self {
-        Self::of(self.at_cut(|tree| tree.durable(Some(&mut Seeded::new(seed)))))
+        Self::of(self.at_cut(|tree| tree.durable(Some(&mut Random::new(seed)))))
     }
 
     /// The disk that kill -9 leaves: everything, with what is not synced still not synced.

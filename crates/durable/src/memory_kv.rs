@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::seeded::Seeded;
+use mafs_proto::Random;
+
 use crate::{Batch, Kv, KvError, KvOpen, MemoryDisk, OpenKv, Pair};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -49,7 +50,7 @@ impl MemoryKv {
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         let state = self.state();
-        let kept = Seeded::new(seed).up_to(state.pending.len());
+        let kept = Random::new(seed).up_to(state.pending.len());
         let mut map = state.durable.clone();
         for batch in state.pending.iter().take(kept) {
             change(&mut map, batch);

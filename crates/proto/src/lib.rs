@@ -15,6 +15,7 @@ mod hash;
 mod identity;
 mod name;
 mod op;
+mod random;
 mod segments;
 mod size;
 mod status;
@@ -33,6 +34,7 @@ pub use identity::{
 };
 pub use name::{InvalidName, Name, SymlinkTarget, VolumeName};
 pub use op::{Base, CmlOp, CmlRecord, RenameMode, SetAttr};
+pub use random::Random;
 pub use segments::{BadSegments, ContentPart, Segment, SegmentReader};
 pub use size::{InvalidSize, parse_size};
 pub use status::{Entry, Kind, Mode, Object, Status};

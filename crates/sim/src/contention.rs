@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mafs_client::vfs::Error;
+use mafs_proto::Random;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::faults::{Faults, Strike};
 use crate::machine::Machine;
 use crate::operation::snapshot;
-use crate::random::Random;
 use crate::step::{Actor, NAMES, Record, Step};
 use crate::world::{LEASE, World};
 

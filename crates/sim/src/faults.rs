@@ -1,6 +1,7 @@
 //! What goes wrong in a run.
 
-use crate::random::Random;
+use mafs_proto::Random;
+
 use crate::world::Crash;
 
 /// What happens besides the operations: each about once in so many of them; 0: never.

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, Opened, Vfs};
-use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId, XattrMode};
+use mafs_proto::{FsError, Kind, Mode, Object, Random, RenameMode, VnodeId, XattrMode};
 
 use crate::model::{Model, Seen, SeenObject, Snapshot, Xattrs, split};
-use crate::random::Random;
 
 /// One operation. Paths begin with `/`; `""` is the root.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
+use mafs_proto::Random;
 use tokio::time::Instant;
 
 use crate::faults::{Faults, Strike, happens, some_client};
 use crate::model::{Model, Snapshot};
 use crate::operation::{Operation, Outcome, snapshot};
-use crate::random::Random;
 use crate::world::{LEASE, World};
 
 /// Runs `operations` random operations of one client from `seed`. The trace names every operation and answer.

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeSet;
 
+use mafs_proto::Random;
+
 use super::tree::{Change, DirNode, FileNode, Ino, Names, Node, Tree};
-use crate::seeded::Seeded;
 
 impl Tree {
     /// What a power cut leaves: what was synced and, if there is a seed, some of the rest.
-    pub(super) fn durable(&self, mut seed: Option<&mut Seeded>) -> Self {
+    pub(super) fn durable(&self, mut seed: Option<&mut Random>) -> Self {
         let live: BTreeSet<Ino> = self.dirs().flat_map(|(_, dir)| dir.names.values().copied()).collect();
         let mut names: Vec<(Ino, Names)> = Vec::new();
         for (ino, dir) in self.dirs() {
@@ -53,7 +54,7 @@ impl Tree {
 }
 
 /// The durable names, with a random choice of the changes since.
-fn survivors(dir: &DirNode, seed: Option<&mut Seeded>) -> Names {
+fn survivors(dir: &DirNode, seed: Option<&mut Random>) -> Names {
     let mut names = dir.durable.clone();
     let Some(seed) = seed else { return names };
     let changed: BTreeSet<&String> = dir.names.keys().chain(dir.durable.keys()).collect();
@@ -80,7 +81,7 @@ fn restore_unplaced(dir: &DirNode, names: &mut Names, live: &BTreeSet<Ino>, plac
 }
 
 /// The durable bytes, with a random choice of the changes since, the writes among them whole or in part.
-fn surviving_bytes(file: &FileNode, seed: Option<&mut Seeded>) -> Vec<u8> {
+fn surviving_bytes(file: &FileNode, seed: Option<&mut Random>) -> Vec<u8> {
     let mut bytes = file.durable.clone();
     let Some(seed) = seed else { return bytes };
     for change in &file.changes {

@@ -1,4 +1,5 @@
-//! Random numbers that follow from a seed alone.
+//! Random numbers that follow from a seed alone, for everything that has to come out the same again: simulated runs,
+//! what a simulated crash leaves, the link model. Not for secrets.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, fast, and the same on every platform.
 #[derive(Clone, Debug)]
@@ -25,14 +26,37 @@ impl Random {
         self.number() % end
     }
 
+    /// One of `0..=max`.
+    pub fn up_to(&mut self, max: usize) -> usize {
+        usize::try_from(self.number() % (max as u64).saturating_add(1)).unwrap_or(max)
+    }
+
     /// True once in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
+    }
+
+    /// Heads or tails.
+    pub fn coin(&mut self) -> bool {
+        self.number() & 1 == 1
     }
 
     /// Some bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let word = self.number().to_le_bytes();
         (0..count).map(|at| word[at % 8].wrapping_add(u8::try_from(at / 8 % 251).unwrap_or(0))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_published_algorithm() {
+        // The first outputs of the authors' reference code for the seed 1234567.
+        let mut random = Random::new(1_234_567);
+        let numbers: Vec<u64> = (0..3).map(|_| random.number()).collect();
+        assert_eq!(numbers, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
     }
 }
