@@ -4,13 +4,14 @@
 //!
 //! `engine` decides everything and is pure; `driver` is the one task of a connection that owns an engine and moves its
 //! frames; [`Peer`], [`CallHandle`], [`IncomingCall`] and the payload ends are what users hold; [`carrier`] is what
-//! frames travel over.
+//! frames travel over; [`link`] says, for emulated carriers, when they arrive.
 
 pub mod carrier;
 mod clock;
 mod driver;
 mod engine;
 mod error;
+pub mod link;
 mod payload;
 mod peer;
 mod pipe;

@@ -1,0 +1,49 @@
+//! What can happen to a packet on the air.
+
+use mafs_proto::{Instant, Random};
+
+use super::Profile;
+use super::periods::BadPeriods;
+use super::rate::OnAir;
+
+const MILLION: u64 = 1_000_000;
+
+/// The air of one direction. Its bursts and outages are those of the other direction too: both follow from one seed.
+#[derive(Debug)]
+pub(super) struct Channel {
+    loss_ppm: u32,
+    random: Random,
+    bad: Vec<BadPeriods>,
+}
+
+/// A packet is lost; from `good_at` on the channel would carry it, as far as what spoiled it goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Spoiled {
+    pub(super) good_at: Instant,
+}
+
+impl Channel {
+    /// The air of both directions of a link.
+    pub(super) fn both(profile: &Profile) -> [Self; 2] {
+        let mut seeds = Random::new(profile.seed);
+        let (bursts, outages) = (seeds.number(), seeds.number());
+        [&profile.up, &profile.down].map(|direction| Self {
+            loss_ppm: direction.loss_ppm,
+            random: Random::new(seeds.number()),
+            bad: [(&profile.bursts, bursts), (&profile.outages, outages)]
+                .into_iter()
+                .filter_map(|(periods, seed)| periods.as_ref().map(|periods| BadPeriods::new(periods, seed)))
+                .collect(),
+        })
+    }
+
+    /// Asked in order of time.
+    pub(super) fn cross(&mut self, air: OnAir) -> Result<(), Spoiled> {
+        let unlucky = self.random.below(MILLION) < u64::from(self.loss_ppm);
+        let bad = self.bad.iter_mut().filter_map(|bad| bad.end_of_one_between(air.from, air.to)).max();
+        match bad.or(unlucky.then_some(air.to)) {
+            None => Ok(()),
+            Some(good_at) => Err(Spoiled { good_at: good_at.max(air.to) }),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Whole links: both directions and what they share; the ones with names, and those of the papers' experiments.
+//!
+//! A named profile is a type of link, not a place: its figures are from the source it names, and round where the
+//! source has none ("chosen"). Link layers that repeat by themselves (Wi-Fi, cellular) show their loss as a varying
+//! rate and as gaps, so only what is left of it is here as loss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mafs_proto::Instant;
+
+use super::channel::Channel;
+use super::{Cellular, Direction, Link, Periods, Rate, Stream};
+
+const KBYTE: u64 = 1024;
+/// How long a generated trace is before it begins again.
+const TRACE_LENGTH: Duration = Duration::from_secs(300);
+
+/// A link: what a client has towards its server.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// From the client.
+    pub up: Direction,
+    /// To the client.
+    pub down: Direction,
+    /// Bursts of errors, in both directions at once.
+    pub bursts: Option<Periods>,
+    /// When nothing gets through: out of reach, between two cells. The same mechanism, on another scale of time.
+    pub outages: Option<Periods>,
+    /// What all that is random follows from.
+    pub seed: u64,
+}
+
+/// No profile has this name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no link profile is called `{name}`: use one of {}", Profile::NAMES.join(", "))]
+pub struct UnknownProfile {
+    /// What was asked for.
+    pub name: String,
+}
+
+impl Profile {
+    /// The names [`Self::named`] knows.
+    pub const NAMES: [&str; 12] = [
+        "lan",
+        "wifi-good",
+        "wifi-cafe",
+        "wifi-roam",
+        "lte",
+        "lte-drive",
+        "3g",
+        "edge-lossy",
+        "geo",
+        "leo",
+        "flaky",
+        "down",
+    ];
+
+    /// The profile of a name.
+    ///
+    /// # Errors
+    /// There is none; which there are.
+    pub fn named(name: &str, seed: u64) -> Result<Self, UnknownProfile> {
+        let profile = match name {
+            "lan" => Self::lan(),
+            "wifi-good" => Self::wifi_good(),
+            "wifi-cafe" => Self::wifi_cafe(),
+            "wifi-roam" => Self::wifi_roam(),
+            "lte" => Self::lte(seed),
+            "lte-drive" => Self::lte_drive(seed),
+            "3g" => Self::umts(),
+            "edge-lossy" => Self::edge_lossy(),
+            "geo" => Self::geo(),
+            "leo" => Self::leo(),
+            "flaky" => Self::flaky(),
+            "down" => Self::down(),
+            _ => return Err(UnknownProfile { name: name.to_owned() }),
+        };
+        Ok(Self { seed, ..profile })
+    }
+
+    /// The link of the MAFS paper's experiments (003 sections 4.3 and 5.4): a rate, the same in both directions, and
+    /// nothing else. The queue of 64 KB is that of the measurements in facts.md section 3.
+    #[must_use]
+    pub fn steady(bytes_per_s: u64, rtt: Duration) -> Self {
+        let direction = direction(bytes_per_s, rtt / 2, 64 * KBYTE);
+        Self::of(direction.clone(), direction)
+    }
+
+    /// The link of the wireless papers (000 section 3; 001): infra-red at 1 Mbit/s in one room, good periods of one
+    /// second on average and bad ones of `bad`: 40 and 80 ms there, up to 160 ms in the journal's version. Delay (4 ms
+    /// both ways) and queue are those of facts.md section 4.
+    #[must_use]
+    pub fn burst_errors(bad: Duration, seed: u64) -> Self {
+        let bursts = (!bad.is_zero()).then_some(Periods::Random { good: Duration::from_secs(1), bad });
+        Self { bursts, seed, ..Self::steady(kbit(1000), ms(4)) }
+    }
+
+    /// Both directions as packets see them, `up` first. Time begins at `start`.
+    #[must_use]
+    pub fn links(&self, start: Instant) -> [Link; 2] {
+        let [up, down] = Channel::both(self);
+        [Link::new(&self.up, up, start), Link::new(&self.down, down, start)]
+    }
+
+    /// Both directions as bytes on a reliable transport see them, `up` first. Time begins at `start`.
+    #[must_use]
+    pub fn streams(&self, start: Instant) -> [Stream; 2] {
+        let [up, down] = Channel::both(self);
+        let rtt = self.up.delay.saturating_add(self.down.delay);
+        [Stream::new(&self.up, up, rtt, start), Stream::new(&self.down, down, rtt, start)]
+    }
+
+    /// An office's wire: 1 Gbit/s switched Ethernet, 0.2 ms both ways (chosen).
+    fn lan() -> Self {
+        let direction = direction(kbit(1_000_000), Duration::from_micros(100), 512 * KBYTE);
+        Self::of(direction.clone(), direction)
+    }
+
+    /// A good signal at home: 33 Mbit/s up, 40 down, 2 ms both ways, the preset "Wi-Fi" of Apple's Network Link
+    /// Conditioner. Its link layer hides what is lost.
+    fn wifi_good() -> Self {
+        Self::of(direction(kbit(33_000), ms(1), 256 * KBYTE), direction(kbit(40_000), ms(1), 256 * KBYTE))
+    }
+
+    /// Shared by many and disturbed: a fraction of the good one's rate (chosen), with the bursts of the wireless papers
+    /// at their milder setting (000 section 3.2: good for 1 s, bad for 40 ms on average).
+    fn wifi_cafe() -> Self {
+        let bursts = Periods::Random { good: Duration::from_secs(1), bad: ms(40) };
+        let up = direction(kbit(5000), ms(10), 128 * KBYTE);
+        Self { bursts: Some(bursts), ..Self::of(up, direction(kbit(10_000), ms(10), 128 * KBYTE)) }
+    }
+
+    /// Walking through a building from one base station to the next: the good one, gone for 0.3 s on average every 30 s
+    /// (chosen; hand-offs of 802.11 take tens to hundreds of milliseconds, Mishra, Shin and Arbaugh 2003).
+    fn wifi_roam() -> Self {
+        Self { outages: Some(Periods::Random { good: Duration::from_secs(30), bad: ms(300) }), ..Self::wifi_good() }
+    }
+
+    /// A cellular link used at rest: about 5 Mbit/s up and 12 down, 70 ms both ways (WebPageTest's "LTE" has 12 each
+    /// way), wandering at half of Sprout's pace, never to 0. Deep queues: NSDI 2013 reports delays of seconds.
+    fn lte(seed: u64) -> Self {
+        Self::cellular([200..=600, 500..=1500], [50, 100], ms(35), seed)
+    }
+
+    /// The same while driving: Sprout's own figures, 0 to 1000 packets a second (12 Mbit/s) and 200 per square root of
+    /// a second, and outages for 5 % of the time; half of both on the way up.
+    fn lte_drive(seed: u64) -> Self {
+        Self::cellular([0..=500, 0..=1000], [100, 200], ms(35), seed)
+    }
+
+    /// 768 kbit/s up, 1.6 Mbit/s down, 300 ms both ways: WebPageTest's "3G".
+    fn umts() -> Self {
+        Self::of(direction(kbit(768), ms(150), 128 * KBYTE), direction(kbit(1600), ms(150), 128 * KBYTE))
+    }
+
+    /// The edge of a 2G cell: 200 kbit/s up, 240 down, 840 ms both ways (WebPageTest's "Edge"), and what its link layer
+    /// leaves of the loss: 1 %, and bad periods of 160 ms every 5 s (chosen; the longest of the wireless papers).
+    fn edge_lossy() -> Self {
+        let lossy = |rate| Direction { loss_ppm: 10_000, ..direction(kbit(rate), ms(420), 64 * KBYTE) };
+        let bursts = Periods::Random { good: Duration::from_secs(5), bad: ms(160) };
+        Self { bursts: Some(bursts), ..Self::of(lossy(200), lossy(240)) }
+    }
+
+    /// A geostationary satellite: 600 ms both ways (477 ms of it the speed of light, APNIC 2022), 3 Mbit/s up and 20
+    /// down (chosen: a ship's or a farm's subscription), queues of about one bandwidth-delay product.
+    fn geo() -> Self {
+        Self::of(direction(kbit(3000), ms(300), 256 * KBYTE), direction(kbit(20_000), ms(300), 1536 * KBYTE))
+    }
+
+    /// A satellite in low orbit: 50 ms both ways (median of a campaign in Belgium, APNIC 2022), 15 Mbit/s up and 100
+    /// down (chosen, below what it and others report), and a change of satellite every 15 s that costs 140 ms (arXiv
+    /// 2601.08439).
+    fn leo() -> Self {
+        let bursts = Periods::Random { good: Duration::from_secs(15), bad: ms(140) };
+        let up = direction(kbit(15_000), ms(25), 256 * KBYTE);
+        Self { bursts: Some(bursts), ..Self::of(up, direction(kbit(100_000), ms(25), KBYTE * KBYTE)) }
+    }
+
+    /// There and gone, as in a train: 1 Mbit/s up, 5 down, 60 ms both ways, for 20 s on average, and nothing for 4 s
+    /// (all chosen).
+    fn flaky() -> Self {
+        let outages = Periods::Random { good: Duration::from_secs(20), bad: Duration::from_secs(4) };
+        let up = direction(kbit(1000), ms(30), 128 * KBYTE);
+        Self { outages: Some(outages), ..Self::of(up, direction(kbit(5000), ms(30), 128 * KBYTE)) }
+    }
+
+    /// A wire that is cut: nothing arrives, and nobody says so.
+    fn down() -> Self {
+        Self { outages: Some(Periods::always_bad()), ..Self::lan() }
+    }
+
+    fn cellular(
+        packets_per_s: [std::ops::RangeInclusive<u32>; 2],
+        volatility: [u32; 2],
+        delay: Duration,
+        seed: u64,
+    ) -> Self {
+        let [up_rates, down_rates] = packets_per_s;
+        let direction = |packets_per_s, volatility, queue_bytes, seed| {
+            let trace = Cellular { packets_per_s, volatility }.trace(TRACE_LENGTH, seed);
+            Direction { rate: Rate::Trace(Arc::new(trace)), ..direction(1, delay, queue_bytes) }
+        };
+        let up = direction(up_rates, volatility[0], 512 * KBYTE, seed);
+        Self::of(up, direction(down_rates, volatility[1], KBYTE * KBYTE, !seed))
+    }
+
+    fn of(up: Direction, down: Direction) -> Self {
+        Self { up, down, bursts: None, outages: None, seed: 0 }
+    }
+}
+
+fn direction(bytes_per_s: u64, delay: Duration, queue_bytes: u64) -> Direction {
+    Direction { rate: Rate::constant(bytes_per_s), delay, queue_bytes, loss_ppm: 0, receiver: None }
+}
+
+/// A rate in bytes per second.
+const fn kbit(per_s: u64) -> u64 {
+    per_s * 125
+}
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

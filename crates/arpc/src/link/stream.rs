@@ -1,0 +1,121 @@
+//! A reliable byte stream over a link: loss becomes delay, and long silence a reset.
+//!
+//! What the transport underneath would do (a modern TCP: selective acknowledgements, no back-off of its rate on loss),
+//! without its packets: each segment is sent until it gets through.
+//! - **A loss that others survive** (by chance, or in a bad period no longer than a round trip, so that segments sent
+//!   behind it arrive and tell of it) costs the time on the line again and one round trip more until the bytes arrive.
+//!   What follows is sent meanwhile, but is delivered behind it.
+//! - **A loss in silence** (a longer bad period, an outage, or a repetition that is lost too) is repeated after the
+//!   retransmission timeout, round-trip time + 200 ms, twice that, and so on up to 120 s: Linux's TCP. The line is idle
+//!   until then. So an outage lasts up to twice as long for the stream: it stalls.
+//! - **A segment lost 16 times in a row** resets the stream: with Linux's `tcp_retries2` of 15, after about 15 minutes.
+//!
+//! Nothing is dropped by the queue: a sender waits until there is room ([`Stream::writable_at`]), and flow control
+//! keeps the receive buffer from overflowing, so a [`super::Receiver`] plays no part. Left out: slow start, back-off
+//! on loss, acknowledgements on the way back (2 % of the bytes), queueing in the round-trip time.
+
+use std::time::Duration;
+
+use mafs_proto::Instant;
+
+use super::channel::Channel;
+use super::queue::Queue;
+use super::rate::Line;
+use super::{Direction, Origin, PACKET_BYTES};
+
+/// IP and TCP headers with time stamps (RFC 9293, RFC 7323).
+const HEADER_BYTES: u64 = 52;
+const SEGMENT_BYTES: u64 = PACKET_BYTES - HEADER_BYTES;
+/// What Linux adds to the round-trip time at least (`tcp_rto_min_us`), and its longest timeout.
+const TIMEOUT_MARGIN: Duration = Duration::from_millis(200);
+const TIMEOUT_MAX: Duration = Duration::from_secs(120);
+/// Linux's `tcp_retries2`.
+const REPETITIONS_MAX: u32 = 15;
+
+/// The stream is broken: the transport has given up at `at`, and what was sent since the loss does not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reset {
+    /// When the sender learns of it.
+    pub at: Instant,
+}
+
+/// One direction as bytes on a reliable transport see it.
+#[derive(Debug)]
+pub struct Stream {
+    origin: Origin,
+    line: Line,
+    channel: Channel,
+    delay: Duration,
+    rtt: Duration,
+    /// What has been taken and not been sent.
+    backlog: Queue,
+    delivered_at: Instant,
+    reset_at: Option<Instant>,
+}
+
+impl Stream {
+    pub(super) fn new(direction: &Direction, channel: Channel, rtt: Duration, start: Instant) -> Self {
+        Self {
+            origin: Origin(start),
+            line: Line::new(&direction.rate),
+            channel,
+            delay: direction.delay,
+            rtt,
+            backlog: Queue::new(direction.queue_bytes),
+            delivered_at: Instant(0),
+            reset_at: None,
+        }
+    }
+
+    /// Takes `bytes` at `now` and says when the last of them is delivered. Takes any number; a sender keeps its
+    /// backlog small by waiting for [`Self::writable_at`] before.
+    ///
+    /// # Errors
+    /// The transport gives up before that. So it stays.
+    pub fn send(&mut self, bytes: u64, now: Instant) -> Result<Instant, Reset> {
+        let now = self.origin.local(now);
+        let mut left = bytes;
+        while left > 0 && self.reset_at.is_none() {
+            let segment = left.min(SEGMENT_BYTES);
+            self.send_segment(segment, now);
+            left -= segment;
+        }
+        match self.reset_at {
+            Some(at) => Err(Reset { at: self.origin.global(at) }),
+            None => Ok(self.origin.global(self.delivered_at.max(now))),
+        }
+    }
+
+    /// When the backlog is no larger than the direction's queue, so that a sender should go on; `now` if it is so.
+    pub fn writable_at(&mut self, now: Instant) -> Instant {
+        let local = self.origin.local(now);
+        self.origin.global(self.backlog.within_limit_at(local)).max(now)
+    }
+
+    fn send_segment(&mut self, bytes: u64, now: Instant) {
+        let mut ready = now;
+        let mut recovery = Duration::ZERO;
+        let mut timeouts = 0;
+        for sent_before in 0..=REPETITIONS_MAX {
+            let air = self.line.carry(bytes + HEADER_BYTES, ready);
+            let Err(spoiled) = self.channel.cross(air) else {
+                self.backlog.push(bytes, air.to);
+                self.delivered_at = self.delivered_at.max(air.to + self.delay + recovery);
+                return;
+            };
+            if sent_before == 0 && spoiled.good_at.since(air.to) <= self.rtt {
+                ready = spoiled.good_at;
+                recovery = self.rtt;
+            } else {
+                ready = air.to + self.timeout(timeouts);
+                timeouts += 1;
+            }
+        }
+        self.reset_at = Some(ready);
+    }
+
+    /// How long to wait, after so many timeouts before.
+    fn timeout(&self, before: u32) -> Duration {
+        self.rtt.saturating_add(TIMEOUT_MARGIN).saturating_mul(1 << before).min(TIMEOUT_MAX)
+    }
+}
