@@ -2,6 +2,8 @@
 
 use mafs_proto::{Clock, Instant, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::JoinHandle;
 
 /// `CLOCK_BOOTTIME`: runs through suspend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,11 +26,17 @@ impl Clock for BootClock {
 /// Runs a call that may block on the local disk: off the executor's core on a multi-threaded runtime, in place on a
 /// single-threaded one (the simulator), where it must not switch threads.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        Ok(_) | Err(_) => work(),
-    }
+    if is_multi_threaded() { tokio::task::block_in_place(work) } else { work() }
+}
+
+/// The same for longer work, which the caller need not wait for: on a thread of its own, or in a task, so that runs of
+/// the simulator repeat. Must be called in a runtime.
+pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    if is_multi_threaded() { tokio::task::spawn_blocking(work) } else { tokio::spawn(async { work() }) }
+}
+
+fn is_multi_threaded() -> bool {
+    Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread)
 }
 
 #[cfg(test)]

@@ -120,13 +120,16 @@ impl Driver {
     }
 
     async fn wait(&mut self) -> Wake {
+        // In a fixed order, so that runs of the simulator repeat. None starves: every turn takes commands and frames, up
+        // to a bound, and looks at the timers, whatever it was woken for. Only reads it takes here alone.
         tokio::select! {
-            frame = self.carrier.stream.next() => Wake::Frame(frame),
-            command = self.commands.recv() => Wake::Command(command),
+            biased;
+            () = &mut self.timer, if self.armed.is_some() => Wake::Timer,
             Some(read) = self.reads.next(), if !self.reads.is_empty() => Wake::Read(read.ok()),
             _ = self.carrier.sink.reserve(), if self.blocked => Wake::Other,
             () = self.link.wake.notified() => Wake::Other,
-            () = &mut self.timer, if self.armed.is_some() => Wake::Timer,
+            command = self.commands.recv() => Wake::Command(command),
+            frame = self.carrier.stream.next() => Wake::Frame(frame),
         }
     }
 

@@ -16,9 +16,10 @@ mod payload;
 mod peer;
 mod pipe;
 mod shared;
+pub mod watch;
 mod wire;
 
-pub use clock::{BootClock, blocking};
+pub use clock::{BootClock, blocking, spawn_blocking};
 pub use error::{CallError, PayloadError};
 pub use payload::{Payload, PayloadReader, PayloadWriter};
 pub use peer::{Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply};

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use mafs_proto::Class;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::engine::{CALLS_MAX, CREDIT_BYTES, CallId, Charge};
 use crate::error::CallError;
 use crate::payload::Payload;
 use crate::peer::{Call, Estimate, Reply};
+use crate::watch;
 
 /// The driver is woken when an application has taken this much of a class; less is collected when it runs anyway.
 const CONSUMED_WAKE_BYTES: u64 = CREDIT_BYTES / 4;
