@@ -16,7 +16,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::{self, Address, ConnectError};
-use mafs_arpc::{CallError, CallHandle, CallProgress, Payload, PayloadReader, Peer};
+use mafs_arpc::{CallError, CallHandle, CallProgress, Payload, PayloadReader, Peer, watch};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
     ResumeStoreReply, ResumeStoreRequest,
@@ -25,7 +25,6 @@ use mafs_proto::{
     Call, Class, ClientId, Clock, CmlOp, CmlRecord, ContentHash, Fid, FidRange, FsError, Generation, Incarnation,
     Method, StoreId, Timestamp, VolumeName, Wire,
 };
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::core::outstanding::Outstanding;

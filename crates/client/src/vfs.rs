@@ -32,12 +32,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use mafs_arpc::watch;
 use mafs_durable::DiskFile;
 pub use mafs_durable::Fallocate;
 use mafs_proto::{
     Clock, Instant, Kind, Mode, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName, XattrValue,
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::cache::{Cache, CacheStorage};
 use crate::core::replacement::Replacement;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::Listener;
-use mafs_arpc::{Config, IncomingCall, Peer};
+use mafs_arpc::{Config, IncomingCall, Peer, watch};
 use mafs_proto::{Clock, FsError, Generation, ServerEpoch, ServerId, VolumeName};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::core::Refusal;
@@ -89,11 +89,12 @@ impl Server {
         let mut stopping = self.stopping.subscribe();
         loop {
             tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stopping| *stopping) => return,
                 carrier = listener.accept() => match carrier {
                     Some(carrier) => drop(tokio::spawn(Self::serve_connection(Arc::clone(&self), carrier))),
                     None => return,
                 },
-                _ = stopping.wait_for(|stopping| *stopping) => return,
             }
         }
     }
@@ -112,17 +113,19 @@ impl Server {
         let mut look = tokio::time::interval(ATTACH_WITHIN);
         look.reset();
         loop {
+            // In a fixed order, so that runs of the simulator repeat. Calls, which may come without end, are last.
             tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stopping| *stopping) => break,
                 _ = look.tick() => if session.attachment().is_err() {
                     let seconds = ATTACH_WITHIN.as_secs();
                     peer.close(&format!("no volume was attached for {seconds} s, or the lease has ended"));
                 },
+                Some(_) = calls.join_next() => {}
                 call = incoming.next() => match call {
                     Some(call) => drop(calls.spawn(self.clone().answer(Arc::clone(&session), call))),
                     None => break,
                 },
-                Some(_) = calls.join_next() => {}
-                _ = stopping.wait_for(|stopping| *stopping) => break,
             }
         }
         if *self.stopping.borrow() {

@@ -82,14 +82,16 @@ async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
         }
         peer.closed().await
     };
+    // In a fixed order, so that runs of the simulator repeat. Calls, which may come without end, are last.
     tokio::select! {
+        biased;
         why = peer.closed() => why,
-        why = take_calls => why,
         why = keep_lease(shared, &peer, generation, lease, renewal) => {
             shared.end_session(generation);
             peer.close(&why);
             why
         }
+        why = take_calls => why,
     }
 }
 
@@ -113,6 +115,7 @@ fn take_call(shared: &Arc<Shared>, call: IncomingCall) {
 /// Waits until the kernel has been told, as long as nothing speaks against it.
 async fn told(shared: &Shared, kernel_told: BoxFuture<'static, ()>) {
     tokio::select! {
+        biased;
         () = kernel_told => {}
         () = must_not_wait(shared) => {}
     }

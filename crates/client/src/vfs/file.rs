@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mafs_arpc::watch;
 use mafs_durable::{DiskFile, RangeSet};
 use mafs_proto::{CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Timestamp, Xattrs};
-use tokio::sync::watch;
 
 use super::frozen::FrozenContent;
 use super::passthrough::KernelUse;

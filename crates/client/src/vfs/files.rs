@@ -1,6 +1,6 @@
 //! Files: open, create, read, close; and which are in use.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +20,8 @@ const VERSIONS_MAX: u32 = 8;
 /// The files in use, and the handles on them.
 #[derive(Default)]
 pub(super) struct Files {
-    in_use: HashMap<VnodeId, Arc<File>>,
+    /// Looked through in a fixed order, so that runs of the simulator repeat.
+    in_use: BTreeMap<VnodeId, Arc<File>>,
     handles: HashMap<FileHandle, Handle>,
 }
 

@@ -27,7 +27,7 @@ impl Inner {
             return Ok(());
         }
         let inner = Arc::clone(self);
-        let check = tokio::task::spawn_blocking(move || inner.check_container(fid, content, size));
+        let check = mafs_arpc::spawn_blocking(move || inner.check_container(fid, content, size));
         if size > WAIT_BYTES_MAX {
             return Ok(());
         }

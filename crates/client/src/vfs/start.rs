@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mafs_arpc::blocking;
+use mafs_arpc::{blocking, watch};
 use mafs_proto::{Clock, CmlOp, Fid, Incarnation, VnodeId, VolumeName};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::file::{File, Unresolved};
 use super::files::Files;

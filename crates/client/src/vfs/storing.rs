@@ -371,8 +371,9 @@ impl Inner {
             } else {
                 pause = RETRY_PAUSES[0];
                 tokio::select! {
-                    () = self.left_dirty.notified() => {}
+                    biased;
                     changed = link.changed() => if changed.is_err() { return },
+                    () = self.left_dirty.notified() => {}
                 }
             }
         }

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mafs_arpc::{Payload, Peer};
+use mafs_arpc::{Payload, Peer, watch};
 use mafs_proto::call::{BreakReply, BreakRequest};
 use mafs_proto::{Call, ChangeNumber, Class, ClientId, Clock, FsError, Generation, VnodeId, Wire};
-use tokio::sync::watch;
 
 use super::Ticket;
 use crate::core::Refusal;
@@ -114,8 +113,9 @@ impl Sessions {
             let next = self.promises().next_batch(ticket.client, ticket.generation, self.clock.now());
             let Some((number, request)) = next else {
                 tokio::select! {
-                    _ = owed.changed() => {}
+                    biased;
                     _ = peer.closed() => return,
+                    _ = owed.changed() => {}
                 }
                 continue;
             };
