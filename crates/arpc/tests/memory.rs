@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{call, echo, patterned, read_patterned, start};
-use mafs_arpc::carrier::memory::{self, Cut};
+use futures_util::FutureExt;
+use mafs_arpc::carrier::memory::{self, Cable, Direction};
 use mafs_arpc::{CallError, Incoming, Payload, PayloadError, Peer};
 use mafs_proto::{BODY_BYTES_MAX, Class};
 use tokio::time::Instant;
 
 const DELAY: Duration = Duration::from_millis(10);
 
-fn pair() -> (Peer, Incoming, Peer, Incoming, Cut) {
+fn pair() -> (Peer, Incoming, Peer, Incoming, Cable) {
     let (left, right, cut) = memory::pair_with_fault(DELAY);
     let ((left, left_calls), (right, right_calls)) = (start(left), start(right));
     (left, left_calls, right, right_calls, cut)
@@ -343,4 +344,38 @@ async fn stopped_runtime_leaves_nobody_waiting() {
     assert!(matches!(waiting.reply().await, Err(CallError::Disconnected(_))));
     assert!(!left.closed().await.is_empty());
     drop(right);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_arrives_after_the_release_and_nobody_is_told() {
+    for direction in Direction::ALL {
+        let (left, _left_calls, right, right_calls, cable) = pair();
+        tokio::spawn(echo(right_calls));
+        cable.hold(direction);
+        let begun = Instant::now();
+        let asking = tokio::spawn(left.call(call(Class::Control, 7, Payload::None)).reply());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!asking.is_finished(), "nothing arrives {direction:?}");
+        cable.release(direction);
+        asking.await.unwrap().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(1) + 2 * DELAY, "{:?}", begun.elapsed());
+        for peer in [&left, &right] {
+            assert!(peer.closed().now_or_never().is_none(), "the connection is still there");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_is_cut_off_is_heard_out() {
+    let (left, _left_calls, right, mut right_calls, cable) = pair();
+    cable.hold(Direction::ToAcceptor);
+    let asking = left.call(call(Class::Control, 7, Payload::None));
+    tokio::time::sleep(DELAY).await;
+    cable.cut_end(Direction::ToConnector);
+    asking.reply().await.unwrap_err();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(right.closed().now_or_never().is_none(), "the other end has not heard of it");
+    cable.release(Direction::ToAcceptor);
+    assert!(right_calls.next().await.is_some(), "what was sent before arrives");
+    right.closed().await;
 }

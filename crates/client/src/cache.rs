@@ -102,7 +102,8 @@ impl Cache {
         if power_lost {
             index.forget_unsynced_contents()?;
         }
-        Ok(Self { client, index, containers: Containers::open(Arc::clone(&disk))?, cml, disk, power_lost })
+        let containers = Containers::open(Arc::clone(&disk), storage.run())?;
+        Ok(Self { client, index, containers, cml, disk, power_lost })
     }
 
     /// Makes index and log durable.

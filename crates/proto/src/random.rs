@@ -31,6 +31,14 @@ impl Random {
         usize::try_from(self.number() % (max as u64).saturating_add(1)).unwrap_or(max)
     }
 
+    /// One of these.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn one_of<T: Copy>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap_or(0)]
+    }
+
     /// True once in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0

@@ -94,6 +94,26 @@ async fn an_unreachable_holder_delays_a_change_by_its_lease_and_only_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_renews_but_acknowledges_nothing_delays_a_change_no_longer_than_the_bound() {
+    let (_storage, server) = serve();
+    let (mut alice, mut bob, file) = alice_and_bob(&server).await;
+    let begun = Instant::now();
+    let change = tokio::spawn(async move { alice.apply(touch(file)).await });
+    let (_, _unanswered) = bob.next_break().await;
+    let mut renewals = Vec::new();
+    while let Ok(renewed) = bob.renew().await {
+        renewals.push(renewed);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    assert_eq!(renewals[..4], [true, true, true, false]);
+    // Renewed for the last time 10 s after the break, for 62 s.
+    assert!(begun.elapsed() <= Duration::from_secs(10 + 62 + 5), "{:?}", begun.elapsed());
+    change.abort();
+    let mut carol = Client::attached(&server, mafs_proto::ClientId([3; 16])).await;
+    timeout(SOON, carol.apply(touch(file))).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_goes_on_over_another_connection_with_the_breaks_it_missed() {
     let (_storage, server) = serve();
     let (mut alice, bob, file) = alice_and_bob(&server).await;

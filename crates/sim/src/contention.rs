@@ -11,7 +11,7 @@ use mafs_proto::Random;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::faults::{Faults, Strike};
+use crate::faults::{Faults, Outage, Strike, delays};
 use crate::machine::Machine;
 use crate::operation::snapshot;
 use crate::step::{Actor, NAMES, Record, Step};
@@ -19,11 +19,14 @@ use crate::world::{LEASE, World};
 
 /// How long after the end of a fault a step may still fail: breaks wait for the lease of whoever was away.
 const CALM_AFTER: Duration = LEASE.saturating_mul(2);
-/// How long a step may take while nothing is broken: some round trips, and waits for each other.
+/// How long a step may take while nothing is broken, besides [`STEP_DELAYS_MAX`]: they wait for each other.
 const STEP_MAX: Duration = Duration::from_secs(1);
+/// The longest step has some 8 calls, and those that change something wait for all other clients to hear of it.
+const STEP_DELAYS_MAX: u32 = 8 * 4;
 const THINKING_MS_MAX: u64 = 40;
 
-/// Runs `steps` random steps of `clients` clients at once, from `seed`. The trace says what was done when.
+/// Runs `steps` random steps of `clients` clients at once, from `seed`, over links of at most this one-way delay. The
+/// trace says what was done when.
 ///
 /// # Errors
 /// What no order of the updates explains, with the seed and the trace.
@@ -34,10 +37,13 @@ pub async fn run_together(
     delay: Duration,
     faults: Faults,
 ) -> Result<Vec<String>, String> {
-    let world = World::start_several(seed, clients, delay, seed.is_multiple_of(2)).await?;
+    let mut random = Random::new(seed);
+    let delays = delays(&mut random, clients, delay);
+    let world = World::start_with_delays(seed, &delays, seed.is_multiple_of(2)).await?;
     let now = Instant::now();
     let mut crowd = Crowd {
-        random: Random::new(seed),
+        random,
+        step_max: STEP_MAX + delay * STEP_DELAYS_MAX,
         world,
         faults,
         record: Arc::default(),
@@ -58,6 +64,7 @@ pub async fn run_together(
 
 struct Crowd {
     random: Random,
+    step_max: Duration,
     world: World,
     faults: Faults,
     record: Arc<Mutex<Record>>,
@@ -111,8 +118,9 @@ impl Crowd {
         let vfs = self.world.machines()[client].client().clone();
         let actor = Actor { client, vfs, record: Arc::clone(&self.record) };
         let task = self.tasks.spawn(async move {
+            let began = Instant::now();
             let result = actor.perform(&step, thinking).await;
-            Done { client, number, began: Instant::now(), result }
+            Done { client, number, began, result }
         });
         self.running[client] = Some(task);
         if let Some(strike) = self.faults.strike(&mut self.random, self.running.len()) {
@@ -170,7 +178,7 @@ impl Crowd {
             return Ok(());
         }
         match result {
-            Ok(()) | Err(Error::Refused(_)) if began.elapsed() <= STEP_MAX => Ok(()),
+            Ok(()) | Err(Error::Refused(_)) if began.elapsed() <= self.step_max => Ok(()),
             Ok(()) | Err(Error::Refused(_)) => Err(format!("step {number} took {:?}", began.elapsed())),
             Err(error) => Err(format!("step {number} failed, though nothing was broken: {error}")),
         }
@@ -210,6 +218,9 @@ impl Crowd {
                     task.abort();
                 }
                 self.restore(client);
+                if !self.world.machines()[client].can_attach() {
+                    self.world.machines()[client].break_silence();
+                }
                 self.world.crash_machine(client, crash);
                 self.world.machines_mut()[client].start().await?;
             }
@@ -217,6 +228,12 @@ impl Crowd {
                 self.world.machines()[client].isolate();
                 let away = self.random.below(2 * LEASE.as_secs());
                 self.restorations[client] = Some(Instant::now() + Duration::from_secs(away));
+            }
+            Strike::Silent(client, Outage { silence, time, lost }) => {
+                if self.restorations[client].is_none() {
+                    self.world.machines()[client].fall_silent_for(silence, time, lost);
+                    self.calm_from = self.calm_from.max(Instant::now() + time + CALM_AFTER);
+                }
             }
         }
         self.disturb();
@@ -234,12 +251,14 @@ impl Crowd {
     /// Nothing is calm before everybody is reachable again.
     fn disturb(&mut self) {
         let last = self.restorations.iter().copied().flatten().max();
-        self.calm_from = last.unwrap_or_else(Instant::now).max(Instant::now()) + CALM_AFTER;
+        let calm_from = last.unwrap_or_else(Instant::now).max(Instant::now()) + CALM_AFTER;
+        self.calm_from = self.calm_from.max(calm_from);
     }
 
     /// Repairs everything, and compares what the clients have in the end.
     async fn settle(&mut self) -> Result<(), String> {
         (0..self.restorations.len()).for_each(|client| self.restore(client));
+        self.world.machines().iter().for_each(Machine::break_silence);
         sleep(CALM_AFTER).await;
         for (number, machine) in self.world.machines().iter().enumerate() {
             match machine.client().sync().await {

@@ -1,7 +1,10 @@
 //! What goes wrong in a run.
 
+use std::time::Duration;
+
 use mafs_proto::Random;
 
+use crate::network::{Connecting, Silence, Way};
 use crate::world::Crash;
 
 /// What happens besides the operations: each about once in so many of them; 0: never.
@@ -21,6 +24,8 @@ pub struct Faults {
     pub remount: u64,
     /// A client is cut off for a while. Needs another one.
     pub isolate: u64,
+    /// A client's link falls silent for a while: nothing arrives, and nobody is told.
+    pub silent: u64,
 }
 
 /// A fault that strikes during an operation. Clients are numbered.
@@ -30,6 +35,26 @@ pub(crate) enum Strike {
     Server(Crash),
     Client(usize, Crash),
     Isolate(usize),
+    Silent(usize, Outage),
+}
+
+/// A silence of some length. If it is `lost`, what has waited never arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outage {
+    pub(crate) silence: Silence,
+    pub(crate) time: Duration,
+    pub(crate) lost: bool,
+}
+
+impl Outage {
+    /// From some milliseconds to twice a lease: short ones are as frequent as long ones.
+    fn random(random: &mut Random) -> Self {
+        let way = random.one_of(&[Way::ToServer, Way::ToClient, Way::Both]);
+        let connecting = random.one_of(&[Connecting::Hangs, Connecting::Works, Connecting::Deceives]);
+        let about = 1 << random.below(17);
+        let time = Duration::from_millis(about + random.below(about));
+        Self { silence: Silence { way, connecting }, time, lost: random.once_in(2) }
+    }
 }
 
 impl Faults {
@@ -43,6 +68,7 @@ impl Faults {
             (self.kill_client, Strike::Client(victim, Crash::Kill)),
             (self.power_client, Strike::Client(victim, Crash::Power)),
             (self.isolate, Strike::Isolate(victim)),
+            (self.silent, Strike::Silent(victim, Outage::random(random))),
         ];
         strikes.into_iter().find(|(rate, _)| happens(random, *rate)).map(|(_, strike)| strike)
     }
@@ -56,4 +82,9 @@ pub(crate) fn some_client(random: &mut Random, clients: usize) -> usize {
 /// Whether something happens that happens once in so many times; 0: never.
 pub(crate) fn happens(random: &mut Random, once_in: u64) -> bool {
     once_in != 0 && random.once_in(once_in)
+}
+
+/// Delays of the links of so many clients: each has its own, and one may have the longest.
+pub(crate) fn delays(random: &mut Random, clients: usize, longest: Duration) -> Vec<Duration> {
+    (0..clients).map(|_| longest / random.one_of(&[1, 2, 4, 8, 16, 32])).collect()
 }

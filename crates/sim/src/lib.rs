@@ -1,10 +1,13 @@
 //! The simulator: real clients and the real server in one thread, in virtual time, from one seed.
 //!
 //! Storage is memory that can lose what was not synced, links are the memory carrier, the clock is tokio's paused one.
-//! A [`World`] holds all of them and can kill or power off each, and cut off each client. There are two references. A
-//! [`Model`] is a plain tree that says what every operation must answer: [`run`] and [`run_in_turns`] drive it and the
-//! clients with the same random operations, one at a time, and compare. A [`History`] is of versions: it says what may
-//! be seen when operations of several clients overlap, as those of [`run_together`] do.
+//! A [`World`] holds all of them and can kill or power off each, and cut off each client, loudly or silently. There are
+//! two references. A [`Model`] is a plain tree that says what every operation must answer: [`run`] and [`run_in_turns`]
+//! drive it and the clients with the same random operations, one at a time, and compare. A [`History`] is of versions:
+//! it says what may be seen when operations of several clients overlap, as those of [`run_together`] do.
+//!
+//! A run follows from its seed alone: tasks of one thread are woken in a fixed order, and nothing else is random.
+//! `plants/run` shows what the runs find: it plants known bugs and names the test and the seed that find each.
 
 mod clock;
 mod contention;
@@ -24,6 +27,7 @@ pub use faults::Faults;
 pub use history::{Attempt, Contests, History, Register, UpdateId};
 pub use machine::Machine;
 pub use model::{Model, Snapshot};
+pub use network::{Connecting, Silence, Way};
 pub use operation::{Operation, Outcome};
 pub use run::{run, run_in_turns};
-pub use world::{Crash, LEASE, LEASE_BIAS, World};
+pub use world::{BREAK_TIMEOUT, Crash, LEASE, LEASE_BIAS, World};

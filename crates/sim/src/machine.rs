@@ -9,7 +9,7 @@ use mafs_client::vfs::{Settings, StartError, Vfs};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::VolumeName;
 
-use crate::network::Link;
+use crate::network::{Connecting, Link, Silence};
 use crate::world::{Crash, damage_files};
 
 /// How long an operation of a client waits for the server.
@@ -23,6 +23,7 @@ pub struct Machine {
     disk: MemoryDisk,
     kv: MemoryKv,
     boot: u64,
+    starts: u64,
     client: Option<Vfs>,
 }
 
@@ -36,7 +37,7 @@ impl Machine {
         let kv = MemoryKv::new().on(&disk);
         // Clients are told of changes in the order of their identities: a random one would make runs differ.
         write_file_atomically(&disk, "identity", &(number as u128 + 1).to_be_bytes())?;
-        Ok(Self { name: format!("client-{number}"), link, passthrough, disk, kv, boot: 0, client: None })
+        Ok(Self { name: format!("client-{number}"), link, passthrough, disk, kv, boot: 0, starts: 0, client: None })
     }
 
     /// Its file system.
@@ -55,7 +56,9 @@ impl Machine {
     /// If it does not start.
     pub async fn start(&mut self) -> Result<(), String> {
         let boot = format!("boot-{}", self.boot);
-        let storage = CacheStorage::custom(Arc::new(self.disk.clone()), self.kv.opener(), boot);
+        self.starts += 1;
+        let (disk, run) = (Arc::new(self.disk.clone()), self.starts << 32);
+        let storage = CacheStorage::custom(disk, self.kv.opener(), boot, run);
         let settings = Settings {
             server: "simulated".to_owned(),
             volume: VolumeName::new("home").map_err(|error| error.to_string())?,
@@ -137,9 +140,34 @@ impl Machine {
         self.link.set_open(true);
     }
 
-    /// Whether the server can be reached.
+    /// Whether the server can be reached, or seems to.
     #[must_use]
     pub fn is_reachable(&self) -> bool {
         self.link.is_open()
+    }
+
+    /// Nothing arrives any more, and nobody is told, until [`Self::break_silence`].
+    pub fn fall_silent(&self, silence: Silence) {
+        self.link.fall_silent(silence);
+    }
+
+    /// The same for some time; if it is `lost`, what has waited never arrives.
+    pub(crate) fn fall_silent_for(&self, silence: Silence, time: Duration, lost: bool) {
+        self.link.fall_silent_for(silence, time, lost);
+    }
+
+    /// Ends [`Self::fall_silent`]: what has waited arrives.
+    pub fn break_silence(&self) {
+        self.link.break_silence();
+    }
+
+    /// Whether a client that is started now reaches the server.
+    pub(crate) fn can_attach(&self) -> bool {
+        self.link.is_open() && self.link.silence().is_none_or(|silence| silence.connecting == Connecting::Works)
+    }
+
+    /// The server has died.
+    pub(crate) fn end_server(&self) {
+        self.link.end_server();
     }
 }

@@ -1,4 +1,4 @@
-//! The way between one client and the server: it can break, and it can stay broken.
+//! The way between one client and the server: it can break, it can stay broken, and it can fall silent.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::ConnectError;
-use mafs_arpc::carrier::memory::{Cut, pair_with_fault};
+use mafs_arpc::carrier::memory::{Cable, Direction, pair_with_fault};
+use mafs_arpc::watch;
 use mafs_client::remote::Connector;
 use mafs_server::Server;
 
@@ -16,15 +17,48 @@ use crate::VirtualClock;
 #[derive(Clone)]
 pub(crate) struct Network {
     pub(crate) clock: VirtualClock,
-    pub(crate) delay: Duration,
     server: Arc<Mutex<Option<Arc<Server>>>>,
+}
+
+/// What a silent link does: nothing arrives, and nobody is told. What is sent waits, as in the buffers of TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Silence {
+    /// Who hears nothing.
+    pub way: Way,
+    /// What becomes of a new connection.
+    pub connecting: Connecting,
+}
+
+/// Where nothing arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The client cannot send, but receive.
+    ToServer,
+    /// The client cannot receive, but send.
+    ToClient,
+    /// Neither.
+    Both,
+}
+
+/// What becomes of a connection that is made over a silent link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Connecting {
+    /// It is not made before the silence ends: nobody answers.
+    Hangs,
+    /// It works: the client has come to another address.
+    Works,
+    /// It is made, and as silent as the others: something on the way answers in place of the server.
+    Deceives,
 }
 
 /// The link of one client. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Link {
     network: Network,
+    delay: Duration,
     state: Arc<Mutex<State>>,
+    /// Notifies of whatever may let a connection be made.
+    changed: Arc<watch::Sender<()>>,
 }
 
 struct State {
@@ -32,12 +66,17 @@ struct State {
     open: bool,
     /// Void connectors belong to programs that have died.
     life: u64,
-    cuts: Vec<Cut>,
+    cables: Vec<Cable>,
+    silence: Option<Silence>,
+    /// Those that are silent.
+    silent_cables: Vec<Cable>,
+    /// Counts the beginnings and ends of silence.
+    round: u64,
 }
 
 impl Network {
-    pub(crate) fn new(clock: VirtualClock, delay: Duration) -> Self {
-        Self { clock, delay, server: Arc::default() }
+    pub(crate) fn new(clock: VirtualClock) -> Self {
+        Self { clock, server: Arc::default() }
     }
 
     /// Puts a server where clients look for it, or nothing.
@@ -45,17 +84,20 @@ impl Network {
         *lock(&self.server) = server;
     }
 
-    fn connect(&self) -> Option<(Carrier, Cut)> {
+    fn connect(&self, delay: Duration) -> Option<(Carrier, Cable)> {
         let server = lock(&self.server).clone()?;
-        let (client_end, server_end, cut) = pair_with_fault(self.delay);
+        let (client_end, server_end, cable) = pair_with_fault(delay);
         tokio::spawn(server.serve_connection(server_end));
-        Some((client_end, cut))
+        Some((client_end, cable))
     }
 }
 
 impl Link {
-    pub(crate) fn new(network: Network) -> Self {
-        Self { network, state: Arc::new(Mutex::new(State { open: true, life: 0, cuts: Vec::new() })) }
+    /// A link by which frames take `delay` one way.
+    pub(crate) fn new(network: Network, delay: Duration) -> Self {
+        let (cables, silent_cables) = (Vec::new(), Vec::new());
+        let state = State { open: true, life: 0, cables, silence: None, silent_cables, round: 0 };
+        Self { network, delay, state: Arc::new(Mutex::new(state)), changed: Arc::new(watch::Sender::new(())) }
     }
 
     pub(crate) fn clock(&self) -> VirtualClock {
@@ -64,7 +106,9 @@ impl Link {
 
     /// Cuts every connection; others can be made.
     pub(crate) fn cut(&self) {
-        lock(&self.state).cuts.drain(..).for_each(|cut| cut.cut());
+        let mut state = lock(&self.state);
+        let State { cables, silent_cables, .. } = &mut *state;
+        cables.drain(..).chain(silent_cables.drain(..)).for_each(|cable| cable.cut());
     }
 
     /// Makes connections possible, or impossible.
@@ -73,41 +117,129 @@ impl Link {
         if !open {
             self.cut();
         }
+        self.break_silence();
     }
 
     pub(crate) fn is_open(&self) -> bool {
         lock(&self.state).open
     }
 
+    /// The link falls silent. A silence that has begun before goes on for its connections.
+    pub(crate) fn fall_silent(&self, silence: Silence) {
+        let mut state = lock(&self.state);
+        state.silence = Some(silence);
+        state.round += 1;
+        let cables = std::mem::take(&mut state.cables);
+        cables.iter().for_each(|cable| hold(cable, silence.way));
+        state.silent_cables.extend(cables);
+    }
+
+    /// The same for some time. If it is `lost`, what has waited never arrives: the connections end.
+    pub(crate) fn fall_silent_for(&self, silence: Silence, time: Duration, lost: bool) {
+        self.fall_silent(silence);
+        let (link, round) = (self.clone(), lock(&self.state).round);
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            if lock(&link.state).round == round {
+                if lost {
+                    lock(&link.state).silent_cables.drain(..).for_each(|cable| cable.cut());
+                }
+                link.break_silence();
+            }
+        });
+    }
+
+    /// Ends all silence; what has waited arrives.
+    pub(crate) fn break_silence(&self) {
+        let mut state = lock(&self.state);
+        let cables = std::mem::take(&mut state.silent_cables);
+        cables.iter().for_each(release);
+        state.cables.extend(cables);
+        state.silence = None;
+        state.round += 1;
+        drop(state);
+        self.changed.send_replace(());
+    }
+
+    pub(crate) fn silence(&self) -> Option<Silence> {
+        lock(&self.state).silence
+    }
+
     /// The program that used the link has died.
     pub(crate) fn end_life(&self) {
         lock(&self.state).life += 1;
-        self.cut();
+        self.end_connections(Direction::ToConnector);
+        self.changed.send_replace(());
+    }
+
+    /// The server has died.
+    pub(crate) fn end_server(&self) {
+        self.end_connections(Direction::ToAcceptor);
+    }
+
+    /// The program at one end of all connections has died. The other end hears of that, unless the link is silent: then
+    /// it hears first of what was sent before.
+    fn end_connections(&self, end: Direction) {
+        let mut state = lock(&self.state);
+        state.cables.drain(..).for_each(|cable| cable.cut());
+        state.silent_cables.iter().for_each(|cable| cable.cut_end(end));
     }
 
     /// Connects to whatever server is up, as long as the program lives that it was made for.
     pub(crate) fn connector(&self) -> Connector {
         let (link, life) = (self.clone(), lock(&self.state).life);
         Arc::new(move || {
-            let connected = link.connect(life);
-            Box::pin(async move { connected })
+            let link = link.clone();
+            Box::pin(async move { link.connect(life).await })
         })
     }
 
-    fn connect(&self, life: u64) -> Result<Carrier, ConnectError> {
+    async fn connect(&self, life: u64) -> Result<Carrier, ConnectError> {
+        let mut changed = self.changed.subscribe();
+        while self.hangs(life) {
+            // The sender lives in `self`.
+            let _ = changed.changed().await;
+        }
+        self.try_connect(life)
+    }
+
+    fn hangs(&self, life: u64) -> bool {
+        let state = lock(&self.state);
+        let hangs = state.silence.is_some_and(|silence| silence.connecting == Connecting::Hangs);
+        hangs && state.life == life
+    }
+
+    fn try_connect(&self, life: u64) -> Result<Carrier, ConnectError> {
         let mut state = lock(&self.state);
         let usable = state.open && state.life == life;
-        match usable.then(|| self.network.connect()).flatten() {
-            Some((carrier, cut)) => {
-                state.cuts.push(cut);
-                Ok(carrier)
-            }
-            None => Err(ConnectError::Unreachable {
+        let Some((carrier, cable)) = usable.then(|| self.network.connect(self.delay)).flatten() else {
+            return Err(ConnectError::Unreachable {
                 address: "simulated".to_owned(),
                 source: io::ErrorKind::ConnectionRefused.into(),
-            }),
+            });
+        };
+        match state.silence.filter(|silence| silence.connecting == Connecting::Deceives) {
+            Some(silence) => {
+                hold(&cable, silence.way);
+                state.silent_cables.push(cable);
+            }
+            None => state.cables.push(cable),
         }
+        Ok(carrier)
     }
+}
+
+fn hold(cable: &Cable, way: Way) {
+    let held: &[Direction] = match way {
+        Way::ToServer => &[Direction::ToAcceptor],
+        Way::ToClient => &[Direction::ToConnector],
+        Way::Both => &Direction::ALL,
+    };
+    held.iter().for_each(|direction| cable.hold(*direction));
+}
+
+fn release(cable: &Cable) {
+    Direction::ALL.into_iter().for_each(|direction| cable.release(direction));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,12 +6,14 @@ use std::time::Duration;
 use mafs_proto::Random;
 use tokio::time::Instant;
 
-use crate::faults::{Faults, Strike, happens, some_client};
+use crate::faults::{Faults, Outage, Strike, delays, happens, some_client};
 use crate::model::{Model, Snapshot};
+use crate::network::Connecting;
 use crate::operation::{Operation, Outcome, snapshot};
 use crate::world::{LEASE, World};
 
-/// Runs `operations` random operations of one client from `seed`. The trace names every operation and answer.
+/// Runs `operations` random operations of one client from `seed`, over a link of at most this one-way delay. The trace
+/// names every operation and answer.
 ///
 /// # Errors
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
@@ -31,9 +33,11 @@ pub async fn run_in_turns(
     delay: Duration,
     faults: Faults,
 ) -> Result<Vec<String>, String> {
+    let mut random = Random::new(seed);
+    let delays = delays(&mut random, clients, delay);
     let mut run = Run {
-        random: Random::new(seed),
-        world: World::start_several(seed, clients, delay, seed.is_multiple_of(2)).await?,
+        random,
+        world: World::start_with_delays(seed, &delays, seed.is_multiple_of(2)).await?,
         model: Model::default(),
         faults,
         cut_off: None,
@@ -54,14 +58,32 @@ struct Run {
     world: World,
     model: Model,
     faults: Faults,
-    /// The client that is cut off, and since when.
-    cut_off: Option<(usize, Instant)>,
+    /// The client that is cut off.
+    cut_off: Option<CutOff>,
     /// What that one may show as well, because operations since then have had no answer.
     unanswered: Vec<Model>,
     /// What these were about: nobody knows what that one has of it.
     uncertain: Vec<Operation>,
     trace: Vec<String>,
 }
+
+/// That a client is cut off, or that its link is silent.
+#[derive(Clone, Copy)]
+struct CutOff {
+    client: usize,
+    since: Instant,
+    /// When a silence ends by itself.
+    until: Option<Instant>,
+    /// Whether it may be that a new connection works.
+    may_connect: bool,
+}
+
+/// Timers of one instant go off in any order within this time.
+const TIMERS: Duration = Duration::from_millis(2);
+
+/// A link that is silent for no longer than this lets no operation fail: within 10 s of silence a connection is given
+/// up, and an operation has 21 s.
+const SILENCE_SURVIVED: Duration = Duration::from_secs(8);
 
 /// A client that is reachable hears within this time of what nobody has been acknowledged yet.
 const CATCH_UP: Duration = Duration::from_secs(10);
@@ -73,6 +95,7 @@ impl Run {
     async fn go(&mut self, operations: usize) -> Result<(), String> {
         let clients = self.world.machines().len();
         for _ in 0..operations {
+            self.let_silence_end().await;
             let operation = Operation::random(&mut self.random, &self.model);
             let actor = self.connected_client();
             match self.faults.strike(&mut self.random, clients) {
@@ -82,9 +105,7 @@ impl Run {
             if clients > 1 {
                 self.compare(&format!("after {operation:.80?} by client {actor}")).await?;
             }
-            if self.cut_off.is_some() && self.random.once_in(3) {
-                self.restore_link().await;
-            }
+            self.shorten_outage().await;
             if happens(&mut self.random, self.faults.remount) {
                 self.remount().await?;
             }
@@ -105,19 +126,57 @@ impl Run {
         let clients = self.world.machines().len();
         let client = some_client(&mut self.random, clients);
         match self.cut_off {
-            Some((cut_off, _)) if cut_off == client => (client + 1) % clients,
+            Some(cut_off) if cut_off.client == client => (client + 1) % clients,
             Some(_) | None => client,
         }
     }
 
+    fn is_cut_off(&self, client: usize) -> bool {
+        self.cut_off.is_some_and(|cut_off| cut_off.client == client)
+    }
+
     async fn restore_link(&mut self) {
-        if let Some((client, _)) = self.cut_off.take() {
+        if let Some(CutOff { client, .. }) = self.cut_off {
             self.trace.push(format!("client {client} is reachable again"));
             self.world.machines()[client].restore_link();
-            self.uncertain.clear();
-            if !std::mem::take(&mut self.unanswered).is_empty() {
-                tokio::time::sleep(CATCH_UP).await;
-            }
+            self.end_outage().await;
+        }
+    }
+
+    async fn end_outage(&mut self) {
+        self.cut_off = None;
+        self.uncertain.clear();
+        if !std::mem::take(&mut self.unanswered).is_empty() {
+            tokio::time::sleep(CATCH_UP).await;
+        }
+    }
+
+    async fn let_silence_end(&mut self) {
+        let until = self.cut_off.and_then(|cut_off| cut_off.until);
+        if until.is_some_and(|until| until <= Instant::now()) {
+            self.restore_link().await;
+        }
+    }
+
+    /// Lets time pass in which somebody is cut off, or ends that.
+    async fn shorten_outage(&mut self) {
+        match self.cut_off {
+            Some(cut_off) if self.random.once_in(3) => match cut_off.until {
+                None => self.restore_link().await,
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now()).as_millis();
+                    let some = self.random.below(u64::try_from(left).unwrap_or(0) + 1);
+                    tokio::time::sleep(Duration::from_millis(some)).await;
+                }
+            },
+            Some(_) | None => {}
+        }
+    }
+
+    async fn outlast_silence(&mut self) {
+        if let Some(until) = self.cut_off.and_then(|cut_off| cut_off.until) {
+            tokio::time::sleep_until(until).await;
+            self.restore_link().await;
         }
     }
 
@@ -149,8 +208,12 @@ impl Run {
                 self.world.start_server()?;
             }
             Strike::Isolate(victim) => self.isolate(if victim == actor { victim + 1 } else { victim }),
+            Strike::Silent(victim, outage) => self.fall_silent(victim, outage),
             Strike::Client(victim, crash) => {
-                if self.cut_off.is_some_and(|(cut_off, _)| cut_off == victim) {
+                if self.is_cut_off(victim) && self.world.machines()[victim].can_attach() {
+                    // Its next life reaches the server. What this one has sent may arrive later.
+                    self.end_outage().await;
+                } else if self.is_cut_off(victim) {
                     self.restore_link().await;
                 }
                 self.world.crash_machine(victim, crash);
@@ -165,14 +228,27 @@ impl Run {
             None => work.await,
         };
         self.judge(actor, operation, outcome).await?;
+        if self.world.machines().len() == 1 {
+            self.outlast_silence().await;
+        }
         self.compare("after a fault").await
+    }
+
+    fn fall_silent(&mut self, client: usize, Outage { silence, time, lost }: Outage) {
+        if self.cut_off.is_none() {
+            self.world.machines()[client].fall_silent_for(silence, time, lost);
+            let (since, may_connect) = (Instant::now(), silence.connecting == Connecting::Works);
+            // By then the link has ended it, in its own way.
+            let until = Some(since + time + TIMERS);
+            self.cut_off = Some(CutOff { client, since, until, may_connect });
+        }
     }
 
     fn isolate(&mut self, client: usize) {
         let client = client % self.world.machines().len();
         if self.cut_off.is_none() && self.world.machines().len() > 1 {
             self.world.machines()[client].isolate();
-            self.cut_off = Some((client, Instant::now()));
+            self.cut_off = Some(CutOff { client, since: Instant::now(), until: None, may_connect: false });
         }
     }
 
@@ -180,7 +256,12 @@ impl Run {
     /// be told of; the operation may have been done then or not.
     async fn judge(&mut self, actor: usize, operation: &Operation, outcome: Outcome) -> Result<(), String> {
         self.note(actor, operation, &outcome);
-        if self.cut_off.is_some() && matches!(outcome, Outcome::Failed(_)) {
+        if self.is_excused(actor) && matches!(outcome, Outcome::Failed(_)) {
+            if self.is_cut_off(actor) {
+                self.outlast_silence().await;
+                tokio::time::sleep(CATCH_UP).await;
+                return self.adopt(actor, operation).await;
+            }
             self.unanswered.push(self.model.clone());
             self.uncertain.push(operation.clone());
             return self.adopt(actor, operation).await;
@@ -191,6 +272,14 @@ impl Run {
             true => Ok(()),
             false => Err(format!("{operation:?} answered {}, not {}", short(&outcome), short(&expected))),
         }
+    }
+
+    /// Whether an operation of a client may fail: when somebody else is cut off, or its own link has been silent for too
+    /// long.
+    fn is_excused(&self, actor: usize) -> bool {
+        self.cut_off.is_some_and(|CutOff { client, since, until, .. }| {
+            client != actor || until.is_none_or(|until| until.duration_since(since) > SILENCE_SURVIVED)
+        })
     }
 
     async fn crashed(&mut self, actor: usize, operation: &Operation, early: Option<Outcome>) -> Result<(), String> {
@@ -270,7 +359,7 @@ impl Run {
         let wanted = self.model.snapshot();
         for client in 0..self.world.machines().len() {
             match self.cut_off {
-                Some((cut_off, since)) if cut_off == client => self.look_at_cache(client, since, when).await?,
+                Some(cut_off) if cut_off.client == client => self.look_at_cache(cut_off, when).await?,
                 Some(_) | None => {
                     let seen = self.seen(client, when).await?;
                     expect(&seen, &wanted, &format!("{when}, on client {client}"))?;
@@ -281,7 +370,8 @@ impl Run {
     }
 
     /// A client that is cut off shows what is true, or nothing; and nothing once its lease has lapsed.
-    async fn look_at_cache(&mut self, client: usize, since: Instant, when: &str) -> Result<(), String> {
+    async fn look_at_cache(&mut self, cut_off: CutOff, when: &str) -> Result<(), String> {
+        let CutOff { client, since, until, may_connect } = cut_off;
         let paths: Vec<_> = self.model.snapshot().into_keys().collect();
         for _ in 0..LOOKS {
             let at = self.random.below(paths.len() as u64 + 1);
@@ -289,7 +379,8 @@ impl Run {
             let read = Operation::Read { path: path.to_owned() };
             let began = since.elapsed();
             let outcome = read.perform(self.world.machines()[client].client()).await;
-            let lapsed = began > LEASE;
+            let over = may_connect || until.is_some_and(|until| until <= Instant::now());
+            let lapsed = began > LEASE && !over;
             let mut models = std::iter::once(&self.model).chain(&self.unanswered);
             let right = models.any(|model| outcome.agrees(&model.clone().apply(&read)))
                 || self.uncertain.iter().any(|operation| operation.touches(path));

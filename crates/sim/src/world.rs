@@ -27,11 +27,16 @@ pub const LEASE: Duration = Duration::from_secs(60);
 /// What the server adds to a lease before it takes promises for lapsed.
 pub const LEASE_BIAS: Duration = Duration::from_secs(2);
 
+/// How long a client may leave a break unanswered before its lease is renewed no more.
+pub const BREAK_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// One server, any number of clients. What is said of *the* client is about the first.
 pub struct World {
     lives: u64,
     server_storage: MemoryStorage,
     network: Network,
+    /// One way, of the links of clients to come.
+    delay: Duration,
     passthrough: bool,
     machines: Vec<Machine>,
 }
@@ -59,15 +64,25 @@ impl World {
     /// # Errors
     /// If one does not start.
     pub async fn start_several(seed: u64, clients: usize, delay: Duration, passthrough: bool) -> Result<Self, String> {
+        Self::start_with_delays(seed, &vec![delay; clients], passthrough).await
+    }
+
+    /// The same with a client for each of these delays.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub async fn start_with_delays(seed: u64, delays: &[Duration], passthrough: bool) -> Result<Self, String> {
         let mut world = Self {
             lives: seed,
             server_storage: MemoryStorage::new(seed),
-            network: Network::new(VirtualClock::start(), delay),
+            network: Network::new(VirtualClock::start()),
+            delay: Duration::ZERO,
             passthrough,
             machines: Vec::new(),
         };
         world.start_server()?;
-        for _ in 0..clients {
+        for delay in delays {
+            world.delay = *delay;
             world.add_client().await?;
         }
         Ok(world)
@@ -78,7 +93,7 @@ impl World {
     /// # Errors
     /// If it does not start; then it is not there.
     pub async fn add_client(&mut self) -> Result<Vfs, String> {
-        let link = Link::new(self.network.clone());
+        let link = Link::new(self.network.clone(), self.delay);
         let mut machine =
             Machine::new(self.machines.len(), link, self.passthrough).map_err(|error| error.to_string())?;
         machine.start().await?;
@@ -120,7 +135,7 @@ impl World {
             Crash::Power => self.server_storage.crash_torn(self.lives),
         };
         self.network.set_server(None);
-        self.cut_link();
+        self.machines.iter().for_each(Machine::end_server);
     }
 
     /// Starts the server on what is on its disk.

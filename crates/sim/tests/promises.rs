@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs};
 use mafs_proto::{Mode, VnodeId};
-use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
+use mafs_sim::{BREAK_TIMEOUT, Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use support::{CALLER, READ, WRITE, content, simulate, write_and_close};
 use tokio::time::{Instant, sleep};
 
@@ -76,6 +76,83 @@ fn a_change_of_names_waits_as_long_and_then_succeeds() {
         let waited = cut_off.elapsed();
         assert!(waited > LEASE / 2 && waited < LEASE + LEASE_BIAS + SOON, "waited {waited:?}");
     });
+}
+
+#[test]
+fn a_client_that_hears_nothing_delays_a_writer_by_no_more_than_the_bound_and_once() {
+    // Whether it can send, what becomes of its attempts to connect, and how long ago its lease was renewed are swept.
+    let silences = [Way::ToClient, Way::ToServer, Way::Both]
+        .into_iter()
+        .flat_map(|way| [Connecting::Hangs, Connecting::Deceives].map(|connecting| Silence { way, connecting }));
+    for (silence, held_for_s) in silences.flat_map(|silence| [0, 6, 12, 19, 59].map(|held_for_s| (silence, held_for_s)))
+    {
+        simulate(async {
+            let world = two_clients(5).await;
+            let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            write_and_close(&writer, "file", b"old".to_vec()).await;
+            assert_eq!(content(&holder, "file").await, b"old");
+            sleep(Duration::from_secs(held_for_s)).await;
+            let silent = Instant::now();
+            world.machines()[0].fall_silent(silence);
+            // Names and contents: both wait for the holder.
+            let name = Bytes::from("directory");
+            let made = writer.make_dir(VnodeId::ROOT, name, Mode::from_bits(0o755), CALLER);
+            let (made, closed) = tokio::join!(made, write_over(&writer, "file", "new"));
+            made.expect("a directory");
+            closed.expect("a close");
+            let waited = silent.elapsed();
+            let bound = BREAK_TIMEOUT + LEASE + LEASE_BIAS + SOON;
+            assert!(waited > LEASE / 2 && waited < bound, "{silence:?} after {held_for_s} s: waited {waited:?}");
+            let again = Instant::now();
+            write_over(&writer, "file", "newer").await.expect("a close");
+            assert!(again.elapsed() < SOON, "waited {:?} once more", again.elapsed());
+            world.machines()[0].break_silence();
+            sleep(5 * SOON).await;
+            assert_eq!(content(&holder, "file").await, b"newer");
+        });
+    }
+}
+
+#[test]
+fn a_client_that_comes_to_another_address_delays_a_writer_until_it_is_there() {
+    simulate(async {
+        let world = two_clients(5).await;
+        let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+        write_and_close(&writer, "file", b"old".to_vec()).await;
+        assert_eq!(content(&holder, "file").await, b"old");
+        let silent = Instant::now();
+        world.machines()[0].fall_silent(Silence { way: Way::Both, connecting: Connecting::Works });
+        write_over(&writer, "file", "new").await.expect("a close");
+        let waited = silent.elapsed();
+        // 20 s to the next renewal, 10 s without an answer to it.
+        assert!(waited > SOON && waited < Duration::from_secs(32), "waited {waited:?}");
+        assert_eq!(content(&holder, "file").await, b"new");
+    });
+}
+
+#[test]
+fn what_an_earlier_connection_has_held_back_is_not_done_after_a_new_attach() {
+    for crash in [Crash::Kill, Crash::Power] {
+        simulate(async {
+            let mut world = two_clients(5).await;
+            let [dying, other] = [0, 1].map(|number| world.machines()[number].client().clone());
+            write_and_close(&other, "file", b"kept".to_vec()).await;
+            assert_eq!(content(&dying, "file").await, b"kept");
+            world.machines()[0].fall_silent(Silence { way: Way::ToServer, connecting: Connecting::Works });
+            let removing = tokio::spawn(async move { dying.unlink(VnodeId::ROOT, Bytes::from("file"), CALLER).await });
+            sleep(SOON).await;
+            assert!(!removing.is_finished(), "the removal is on its way");
+            world.crash_client(crash);
+            removing.abort();
+            world.start_client().await.expect("the client starts");
+            assert_eq!(content(world.client(), "file").await, b"kept");
+            world.machines()[0].break_silence();
+            sleep(5 * SOON).await;
+            for machine in world.machines() {
+                assert_eq!(content(machine.client(), "file").await, b"kept");
+            }
+        });
+    }
 }
 
 #[test]

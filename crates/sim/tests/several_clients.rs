@@ -12,11 +12,20 @@ use std::time::Duration;
 use mafs_sim::{Faults, run_in_turns, run_together};
 use support::simulated;
 
-const DELAY: Duration = Duration::from_millis(5);
+/// The longest of a link, one way.
+const DELAY: Duration = Duration::from_millis(40);
 
-const CRASHES: Faults =
-    Faults { cut: 15, kill_server: 25, power_server: 40, kill_client: 25, power_client: 40, remount: 40, isolate: 0 };
-const ALL: Faults = Faults { isolate: 25, ..CRASHES };
+const CRASHES: Faults = Faults {
+    cut: 15,
+    kill_server: 25,
+    power_server: 40,
+    kill_client: 25,
+    power_client: 40,
+    remount: 40,
+    isolate: 0,
+    silent: 0,
+};
+const ALL: Faults = Faults { isolate: 25, silent: 15, ..CRASHES };
 
 /// How many seeds each test runs.
 fn seeds(by_default: u64) -> u64 {
@@ -29,67 +38,84 @@ fn clients(seed: u64) -> usize {
 }
 
 fn in_turns(seed: u64, faults: Faults) -> Vec<String> {
-    let run = simulated(run_in_turns(seed, clients(seed), 100, DELAY, faults));
+    let run = simulated(run_in_turns(seed, clients(seed), 300, DELAY, faults));
     run.unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 fn together(seed: u64, faults: Faults) -> Vec<String> {
-    let run = simulated(run_together(seed, clients(seed), 150, DELAY, faults));
+    let run = simulated(run_together(seed, clients(seed), 300, DELAY, faults));
     run.unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 #[test]
 fn reftest_every_client_shows_what_another_was_acknowledged() {
-    for seed in 0..seeds(8) {
+    for seed in 0..seeds(1) {
         in_turns(seed, Faults::default());
     }
 }
 
 #[test]
 fn reftest_every_client_shows_what_another_was_acknowledged_whatever_crashes() {
-    for seed in 1000..1000 + seeds(8) {
+    for seed in 1000..1000 + seeds(1) {
         in_turns(seed, CRASHES);
     }
 }
 
 #[test]
 fn reftest_a_client_that_is_cut_off_shows_nothing_old_and_holds_nobody_up_for_ever() {
-    for seed in 2000..2000 + seeds(8) {
+    for seed in 2000..2000 + seeds(1) {
         in_turns(seed, Faults { isolate: 15, ..Faults::default() });
     }
 }
 
 #[test]
+fn reftest_silent_links_show_nothing_old_and_hold_nobody_up_for_ever() {
+    for seed in 7000..7000 + seeds(1) {
+        in_turns(seed, Faults { silent: 10, ..Faults::default() });
+        together(seed, Faults { silent: 10, ..Faults::default() });
+    }
+}
+
+#[test]
 fn reftest_in_turns_with_everything_at_once() {
-    for seed in 3000..3000 + seeds(8) {
+    for seed in 3000..3000 + seeds(1) {
         in_turns(seed, ALL);
     }
 }
 
 #[test]
 fn reftest_versions_never_go_back_whatever_crashes() {
-    for seed in 5000..5000 + seeds(16) {
+    for seed in 5000..5000 + seeds(1) {
         together(seed, CRASHES);
     }
 }
 
 #[test]
 fn reftest_versions_never_go_back_while_clients_are_cut_off() {
-    for seed in 6000..6000 + seeds(16) {
+    for seed in 6000..6000 + seeds(1) {
         together(seed, ALL);
     }
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    for seed in [3, 4] {
-        assert_eq!(in_turns(seed, ALL), in_turns(seed, ALL));
-        assert_eq!(together(seed, ALL), together(seed, ALL));
+    for seed in 8000..8000 + seeds(1) {
+        assert_same(&in_turns(seed, ALL), &in_turns(seed, ALL));
+        assert_same(&together(seed, ALL), &together(seed, ALL));
     }
 }
+
+fn assert_same(one: &[String], other: &[String]) {
+    let differs = one.iter().zip(other).position(|(one, other)| one != other);
+    if let Some(at) = differs {
+        panic!("line {at} of the trace is\n{}\nand\n{}", one[at], other[at]);
+    }
+    assert_eq!(one.len(), other.len());
+}
+
 #[test]
 fn reftest_versions_never_go_back_and_exclusive_names_have_one_maker() {
-    for seed in 4000..4000 + seeds(16) {
+    for seed in 4000..4000 + seeds(1) {
         together(seed, Faults::default());
     }
 }

@@ -59,14 +59,12 @@ impl Drop for ContainerCopy {
 }
 
 impl Containers {
-    /// Opens the containers of a disk. Snapshots of an earlier life are of no use.
-    pub(crate) fn open(disk: Arc<dyn Disk>) -> io::Result<Self> {
+    /// Opens the containers of a disk; `run` is a number that no run had before. Snapshots of an earlier life are of no use.
+    pub(crate) fn open(disk: Arc<dyn Disk>, run: u64) -> io::Result<Self> {
         disk.remove_dir_all(SNAPSHOT_DIR)?;
         disk.create_dir_all(SNAPSHOT_DIR)?;
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(io::Error::other)?;
         // Half the range is left, so that counting up never wraps.
-        let first_id = u64::from_le_bytes(random) / 2;
+        let first_id = run / 2;
         let opened = Mutex::new(LruCache::new(open_max()));
         Ok(Self { disk, opened, snapshots: AtomicU64::new(0), first_id, next_id: AtomicU64::new(first_id) })
     }

@@ -34,6 +34,7 @@ pub struct CacheStorage {
     disk: Arc<dyn Disk>,
     open_kv: OpenKv,
     boot: String,
+    run: u64,
     place: String,
     _lock: Option<File>,
 }
@@ -56,13 +57,21 @@ impl CacheStorage {
         let boot = std::fs::read_to_string(BOOT_ID).map_err(unusable)?;
         let open_kv = sled_opener(path.join("index"));
         let place = place_of(path).map_err(unusable)?;
-        Ok(Self { disk: Arc::new(disk), open_kv, boot, place, _lock: Some(lock) })
+        let mut run = [0; 8];
+        getrandom::fill(&mut run).map_err(|error| unusable(io::Error::other(error)))?;
+        let run = u64::from_le_bytes(run);
+        Ok(Self { disk: Arc::new(disk), open_kv, boot, run, place, _lock: Some(lock) })
     }
 
-    /// Any disk and index, which nobody copies; `boot` differs after a power loss.
+    /// Any disk and index, which nobody copies; `boot` differs after a power loss, and `run` in every use.
     #[must_use]
-    pub fn custom(disk: Arc<dyn Disk>, open_kv: OpenKv, boot: String) -> Self {
-        Self { disk, open_kv, boot, place: String::new(), _lock: None }
+    pub fn custom(disk: Arc<dyn Disk>, open_kv: OpenKv, boot: String, run: u64) -> Self {
+        Self { disk, open_kv, boot, run, place: String::new(), _lock: None }
+    }
+
+    /// Names this use of the cache.
+    pub(crate) fn run(&self) -> u64 {
+        self.run
     }
 
     /// Names the machine's present run: what was written in an earlier one and not synced may be lost.

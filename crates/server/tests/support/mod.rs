@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_arpc::carrier::memory::{Cut, pair_with_fault};
+use mafs_arpc::carrier::memory::{Cable, pair_with_fault};
 use mafs_arpc::{Config, Incoming, IncomingCall, Payload, PayloadReader, Peer};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, ErrorDetail, FetchReply,
@@ -50,7 +50,7 @@ pub(crate) fn open(storage: &(impl Storage + Clone)) -> Arc<Server> {
 /// One connection, and what its attach granted.
 pub(crate) struct Client {
     pub(crate) peer: Peer,
-    pub(crate) cut: Cut,
+    pub(crate) cut: Cable,
     pub(crate) id: ClientId,
     pub(crate) attached: Option<AttachReply>,
     fids: Option<FidRange>,
