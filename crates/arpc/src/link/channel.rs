@@ -16,7 +16,7 @@ pub(super) struct Channel {
     bad: Vec<BadPeriods>,
 }
 
-/// A packet is lost; from `good_at` on the channel would carry it, as far as what spoiled it goes.
+/// A packet is lost. What spoiled it is over at `good_at`, which may be while it is still on the air.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Spoiled {
     pub(super) good_at: Instant,
@@ -43,7 +43,7 @@ impl Channel {
         let bad = self.bad.iter_mut().filter_map(|bad| bad.end_of_one_between(air.from, air.to)).max();
         match bad.or(unlucky.then_some(air.to)) {
             None => Ok(()),
-            Some(good_at) => Err(Spoiled { good_at: good_at.max(air.to) }),
+            Some(good_at) => Err(Spoiled { good_at }),
         }
     }
 }

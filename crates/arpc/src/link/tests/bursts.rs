@@ -76,6 +76,7 @@ fn what_overlaps_a_bad_period_is_lost() {
         (199, false),
         (200, true),
         (280, true),
+        (295, true),
         (300, true),
         (391, false),
         (420, true),

@@ -45,19 +45,22 @@ fn rate_that_cannot_be_zero_has_no_outages() {
 }
 
 #[test]
-fn outages_last_a_second_on_average() {
+fn rate_stays_at_zero_for_a_second_on_average_and_nowhere_else() {
     let mut random = Random::new(1);
-    let (mut rate, mut outages, mut ticks_out) = (500_000, 0_u32, 0_u32);
+    let (mut rate, mut outages, mut ticks_out, mut ticks_at_most) = (500_000, 0_u32, 0_u32, 0);
     for _ in 0..5_000_000 {
         let next = SPROUT.wander(rate, 0, 1_000_000, &mut random);
         outages += u32::from(rate > 0 && next == 0);
         ticks_out += u32::from(next == 0);
+        ticks_at_most += u32::from(next == 1_000_000);
         rate = next;
     }
     assert!(outages > 1000, "{outages}");
     // Geometric, of mean and deviation 50 ticks.
     let mean = f64::from(ticks_out) / f64::from(outages);
     assert!((mean - 50.0).abs() <= 5.0 * 50.0 / f64::from(outages).sqrt(), "{mean} ticks");
+    // It does not stay at the other limit.
+    assert!(ticks_at_most < 100, "{ticks_at_most}");
     let share = f64::from(ticks_out) / 5e6;
     assert!((0.04..0.06).contains(&share), "{share}");
 }

@@ -55,6 +55,15 @@ fn sender_that_waits_keeps_its_backlog_within_the_queue() {
     assert!(now > START + secs(20));
 }
 
+#[test]
+fn sender_may_go_on_when_the_queue_holds_the_rest() {
+    let mut stream = up(&steady());
+    stream.send(100_000, START).unwrap();
+    // 100,000 bytes less 65,536, with headers, at 150 KB/s.
+    let wait = stream.writable_at(START).since(START);
+    assert!((ms(230)..ms(250)).contains(&wait), "{wait:?}");
+}
+
 /// Sends a segment every 10 ms, each 1 ms long, and says how much later than on a good link they are delivered.
 fn lateness(bursts: Periods) -> Vec<Duration> {
     let direction = direction(Rate::constant(1_500_000), ms(20));
@@ -120,6 +129,16 @@ fn endless_outage_resets_after_a_quarter_of_an_hour() {
     // 16 timeouts from 240 ms up to 120 s. Linux says 924.6 s for the shortest round trip (ip-sysctl, tcp_retries2).
     assert!((secs(900)..secs(1000)).contains(&waited), "{waited:?}");
     assert_eq!(stream.send(1, START + secs(1_000_000)), Err(reset));
+}
+
+#[test]
+fn repetition_that_is_lost_too_waits_for_timeouts() {
+    let lossy = Direction { loss_ppm: 1_000_000, ..direction(Rate::constant(150_000), ms(20)) };
+    let reset = up(&profile(&lossy)).send(100, START).unwrap_err();
+    // One repetition at once, then 15 timeouts: nine that double from 240 ms, six of 120 s.
+    let wanted = ms(240 * 511) + secs(6 * 120);
+    let waited = reset.at.since(START);
+    assert!((wanted..wanted + ms(100)).contains(&waited), "{waited:?}");
 }
 
 #[test]

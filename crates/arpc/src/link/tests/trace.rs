@@ -122,9 +122,11 @@ fn wrong_texts_are_refused_with_their_line() {
 
 #[test]
 fn length_of_a_trace_is_bounded() {
-    let text = b"1\n".repeat((1 << 21) + 1);
-    assert_eq!(Trace::parse(&text), Err(TraceError::TooLong));
+    let mut text = b"1\n".repeat((1 << 21) + 1);
     assert!(Trace::parse(&text[2..]).is_ok());
+    // What lies beyond is not read.
+    text.extend(b"x\n");
+    assert_eq!(Trace::parse(&text), Err(TraceError::TooLong));
 }
 
 #[test]
