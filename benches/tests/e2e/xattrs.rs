@@ -42,6 +42,18 @@ fn every_call_is_answered_as_on_ext4() {
 
 #[test]
 #[ignore = "needs: fuse, root"]
+fn a_label_that_is_not_there_is_not_supported_and_others_are_kept() {
+    let world = World::start().unwrap();
+    let (with, without, label) = (world.mount().join("with"), world.mount().join("without"), b"security.selinux");
+    [&with, &without].iter().for_each(|path| fs::write(path, "").unwrap());
+    set(&with, label, b"system_u:object_r:etc_t:s0").unwrap();
+    assert_eq!(get(&with, label).unwrap(), b"system_u:object_r:etc_t:s0");
+    assert_eq!(get(&without, label), Err(Errno::OPNOTSUPP), "or ls -l asks of each file");
+    assert_eq!(get(&without, b"security.other"), Err(Errno::NODATA));
+}
+
+#[test]
+#[ignore = "needs: fuse, root"]
 fn attributes_are_the_same_after_a_restart_and_in_an_empty_cache() {
     let mut world = World::start().unwrap();
     let (near, far) = (world.local(), world.mount());

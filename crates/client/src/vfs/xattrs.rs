@@ -17,6 +17,11 @@ use crate::remote::Answer;
 const TRUSTED: &[u8] = b"trusted.";
 const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
 
+/// What `ls -l` asks of every file. Where SELinux labels files the kernel answers it; elsewhere a label is what
+/// somebody has copied here. If there is none, the answer is that such things are not supported rather than that this
+/// file has none, as on NFS: then `ls` asks once for the whole mount, and not 100,000 times in a directory of so many.
+const LABEL: &[u8] = b"security.selinux";
+
 /// A change of one attribute.
 pub(super) enum XattrChange {
     Set { name: XattrName, value: XattrValue, mode: XattrMode },
@@ -27,7 +32,8 @@ impl Inner {
     pub(super) async fn get_xattr(&self, vnode: VnodeId, name: Bytes) -> Result<XattrValue, Error> {
         let name = parse(name)?;
         let xattrs = self.xattrs(vnode).await?;
-        xattrs.get(&name).cloned().ok_or(Error::Refused(FsError::NoXattr))
+        let absent = || if name.as_bytes() == LABEL { Error::Unsupported } else { FsError::NoXattr.into() };
+        xattrs.get(&name).cloned().ok_or_else(absent)
     }
 
     pub(super) async fn list_xattrs(&self, vnode: VnodeId, caller: Caller) -> Result<Vec<XattrName>, Error> {
