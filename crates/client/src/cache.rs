@@ -24,6 +24,8 @@ pub(crate) use cml::Cml;
 pub(crate) use containers::{ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, stamp, watch};
 use identity::Identity;
 pub(crate) use index::{AttachedVolume, Index, NameEdit};
+#[cfg(test)]
+pub(crate) use record::tests::example;
 pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, RunId};
 pub use storage::{CacheStorage, StorageError};
 

@@ -55,6 +55,12 @@ impl Name {
         &self.0
     }
 
+    /// The same name with bytes of its own: those of one that has been parsed keep the message it came in in memory.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+
     pub(crate) fn to_bytes(&self) -> Bytes {
         self.0.clone()
     }

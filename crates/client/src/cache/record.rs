@@ -234,7 +234,7 @@ impl Reader {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use mafs_proto::{Mode, Status, Timestamp, XattrMode, XattrName, XattrValue};
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -242,7 +242,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A directory of which everything is known.
-    pub(in crate::cache) fn example() -> CachedObject {
+    pub(crate) fn example() -> CachedObject {
         let time = Timestamp::default();
         let status = Status {
             kind: Kind::Directory,

@@ -71,7 +71,7 @@ impl RecentObjects {
 mod tests {
     use super::super::object_key;
     use super::*;
-    use crate::cache::record::tests::example;
+    use crate::cache::example;
 
     const VNODE: VnodeId = VnodeId(5);
 
