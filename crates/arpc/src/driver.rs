@@ -120,8 +120,8 @@ impl Driver {
     }
 
     async fn wait(&mut self) -> Wake {
-        // In a fixed order, so that runs of the simulator repeat. None starves: every turn takes commands and frames, up
-        // to a bound, and looks at the timers, whatever it was woken for. Only reads it takes here alone.
+        // In a fixed order, so that runs of the simulator repeat. None starves: every turn takes commands and frames,
+        // up to a bound, and looks at the timers, whatever it was woken for. Only reads it takes here alone.
         tokio::select! {
             biased;
             () = &mut self.timer, if self.armed.is_some() => Wake::Timer,

@@ -274,8 +274,8 @@ impl Run {
         }
     }
 
-    /// Whether an operation of a client may fail: when somebody else is cut off, or its own link has been silent for too
-    /// long.
+    /// Whether an operation of a client may fail: when somebody else is cut off, or its own link has been silent for
+    /// too long.
     fn is_excused(&self, actor: usize) -> bool {
         self.cut_off.is_some_and(|CutOff { client, since, until, .. }| {
             client != actor || until.is_none_or(|until| until.duration_since(since) > SILENCE_SURVIVED)

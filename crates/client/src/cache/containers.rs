@@ -59,7 +59,8 @@ impl Drop for ContainerCopy {
 }
 
 impl Containers {
-    /// Opens the containers of a disk; `run` is a number that no run had before. Snapshots of an earlier life are of no use.
+    /// Opens the containers of a disk; `run` is a number that no run had before. Snapshots of an earlier life are of no
+    /// use.
     pub(crate) fn open(disk: Arc<dyn Disk>, run: u64) -> io::Result<Self> {
         disk.remove_dir_all(SNAPSHOT_DIR)?;
         disk.create_dir_all(SNAPSHOT_DIR)?;
