@@ -95,7 +95,7 @@ impl Command {
 /// What every daemon does before anything else.
 pub(crate) fn begin_daemon(default_level: &str) {
     start_log(default_level);
-    if let Err(error) = mafs_durable::limit_arenas() {
+    if let Err(error) = mafs_durable::limit_arenas(mafs_durable::LargeBlocks::Keep) {
         tracing::warn!(%error, "takes more memory than it needs");
     }
     if let Err(error) = allow_descriptors() {

@@ -24,7 +24,7 @@ mod ranges;
 mod segments;
 mod sled_kv;
 
-pub use arenas::limit_arenas;
+pub use arenas::{LargeBlocks, limit_arenas};
 pub use atomic::write_file_atomically;
 pub use dir_disk::DirDisk;
 pub use disk::{Disk, DiskFile, DiskPath, SpaceInfo};

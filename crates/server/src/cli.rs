@@ -129,7 +129,7 @@ impl Cli {
                 Ok(ExitCode::SUCCESS)
             }
             Command::Run(args) => {
-                if let Err(error) = mafs_durable::limit_arenas() {
+                if let Err(error) = mafs_durable::limit_arenas(mafs_durable::LargeBlocks::GiveBack) {
                     tracing::warn!(%error, "takes more memory than it needs");
                 }
                 let storage = args.data.dir()?;
