@@ -494,9 +494,9 @@ impl Remote {
     }
 }
 
-/// A server acknowledges a change when everybody who could rely on what was before has been told, or a lease has
-/// passed: 62 s.
-const HOLDER_WAIT: Duration = Duration::from_secs(65);
+/// A server acknowledges a change when everybody who could rely on what was before has been told, or has lost its
+/// lease: one that hears nothing may renew it for 15 s more, then it lasts 62 s.
+const HOLDER_WAIT: Duration = Duration::from_secs(80);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 /// An ended connection is noticed at once; this only bounds the wait.
 const NOTICE_WAIT: Duration = Duration::from_secs(5);
