@@ -262,12 +262,10 @@ impl Run {
                 tokio::time::sleep(CATCH_UP).await;
                 return self.adopt(actor, operation).await;
             }
-            self.unanswered.push(self.model.clone());
-            self.uncertain.push(operation.clone());
+            self.leave_unanswered(operation);
             return self.adopt(actor, operation).await;
         }
-        self.unanswered.iter_mut().for_each(|model| drop(model.apply(operation)));
-        let expected = self.model.apply(operation);
+        let expected = self.apply(operation);
         match outcome.agrees(&expected) {
             true => Ok(()),
             false => Err(format!("{operation:?} answered {}, not {}", short(&outcome), short(&expected))),
@@ -284,16 +282,32 @@ impl Run {
 
     async fn crashed(&mut self, actor: usize, operation: &Operation, early: Option<Outcome>) -> Result<(), String> {
         let Some(outcome) = early else {
+            self.trace.push(format!("client {actor}: {} -> no answer", shortened(operation)));
+            if self.cut_off.is_some() {
+                self.leave_unanswered(operation);
+            }
             self.adopt(actor, operation).await?;
             // It was not acknowledged, so others may be about to hear of it.
             tokio::time::sleep(CATCH_UP).await;
             return Ok(());
         };
         self.note(actor, operation, &outcome);
-        self.model.apply(operation);
+        self.apply(operation);
         self.send_all(actor).await?;
         let seen = self.seen(actor, "after a client crash").await?;
         expect(&seen, &self.model.snapshot(), "after a client crash")
+    }
+
+    /// Applies an operation that has been answered, for whoever shows what.
+    fn apply(&mut self, operation: &Operation) -> Outcome {
+        self.unanswered.iter_mut().for_each(|model| drop(model.apply(operation)));
+        self.model.apply(operation)
+    }
+
+    /// Nobody who is cut off needs to show an operation that has not been answered.
+    fn leave_unanswered(&mut self, operation: &Operation) {
+        self.unanswered.push(self.model.clone());
+        self.uncertain.push(operation.clone());
     }
 
     /// Takes in what became of an operation without an answer.
@@ -398,14 +412,18 @@ impl Run {
     }
 
     fn note(&mut self, actor: usize, operation: &Operation, outcome: &Outcome) {
-        let mut text = format!("{operation:?}");
-        text.truncate(120);
-        self.trace.push(format!("client {actor}: {text} -> {}", short(outcome)));
+        self.trace.push(format!("client {actor}: {} -> {}", shortened(operation), short(outcome)));
     }
 }
 
 /// Reads of a client that is cut off, each of which may wait for the deadline.
 const LOOKS: usize = 2;
+
+fn shortened(operation: &Operation) -> String {
+    let mut text = format!("{operation:?}");
+    text.truncate(120);
+    text
+}
 
 fn short(outcome: &Outcome) -> String {
     match outcome {
