@@ -9,7 +9,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_durable::{Disk, DiskFile, Fallocate};
 use mafs_proto::{Fid, FsError, Uniquifier, VnodeId, VolumeId};
@@ -45,6 +45,14 @@ impl SpaceReserve {
     }
 }
 
+/// Contents to be removed.
+#[derive(Default)]
+struct Unwanted {
+    ids: Vec<ContentId>,
+    /// How many have been.
+    removed: u64,
+}
+
 /// The content files of one volume.
 pub(crate) struct ContentStore {
     disk: Arc<dyn Disk>,
@@ -54,6 +62,8 @@ pub(crate) struct ContentStore {
     epoch: u64,
     next: AtomicU64,
     reserve: SpaceReserve,
+    /// What nothing names any more and is still there. Locked while it is removed, so that who needs the room waits.
+    unwanted: Mutex<Unwanted>,
     /// Which shards exist for certain; also serialises "is there room" with "take the room".
     shards: Mutex<Box<[bool; SHARDS]>>,
 }
@@ -62,7 +72,7 @@ impl ContentStore {
     /// The content files of `volume`, below `dir`.
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: String, volume: VolumeId, epoch: u64, reserve: SpaceReserve) -> Self {
         let shards = Mutex::new(Box::new([false; SHARDS]));
-        Self { disk, dir, volume, epoch, next: AtomicU64::new(1), reserve, shards }
+        Self { disk, dir, volume, epoch, next: AtomicU64::new(1), reserve, unwanted: Mutex::default(), shards }
     }
 
     pub(super) fn disk(&self) -> &dyn Disk {
@@ -101,9 +111,28 @@ impl ContentStore {
         self.disk.open(&self.path(id))
     }
 
-    /// Removes a content that nothing names any more. A failure leaves an orphan, which is legal.
-    pub(crate) fn remove(&self, id: ContentId) {
-        self.remove_file(&self.path(id));
+    /// Notes contents that nothing names any more; [`Self::remove_unwanted`] removes them. If a crash comes before,
+    /// they are orphans, which are legal.
+    pub(crate) fn discard(&self, ids: Vec<ContentId>) {
+        self.unwanted().ids.extend(ids);
+    }
+
+    /// Removes what has been discarded. Returns how much has been removed so far, ever.
+    pub(crate) fn remove_unwanted(&self) -> u64 {
+        let mut unwanted = self.unwanted();
+        let ids = std::mem::take(&mut unwanted.ids);
+        unwanted.removed += ids.len() as u64;
+        ids.into_iter().for_each(|id| self.remove_file(&self.path(id)));
+        unwanted.removed
+    }
+
+    /// How much has been removed so far.
+    pub(super) fn removed(&self) -> u64 {
+        self.unwanted().removed
+    }
+
+    fn unwanted(&self) -> MutexGuard<'_, Unwanted> {
+        self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the orphans of earlier starts in one shard; `is_named` tells whether an object names a content.

@@ -174,11 +174,17 @@ impl Spools {
         self.drop_those(|_, slot| now.since(slot.used) > LIFETIME);
     }
 
-    /// Does what takes room; as long as there is none, at the cost of spools that nobody is sending to.
+    /// Does what takes room. If there is none, contents that nothing names are removed before it is done again: who
+    /// removes a file may use its room at once. Then, one by one, spools that nobody is sending to.
     pub(crate) fn with_room<T>(&self, mut work: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
         loop {
+            let removed = self.contents.removed();
             match work() {
-                Err(refusal) if refusal.error == FsError::NoSpace && self.drop_oldest() => {}
+                Err(refusal) if refusal.error == FsError::NoSpace => {
+                    if self.contents.remove_unwanted() == removed && !self.drop_oldest() {
+                        return Err(refusal);
+                    }
+                }
                 done => return done,
             }
         }

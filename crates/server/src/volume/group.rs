@@ -123,18 +123,18 @@ impl<'s> Group<'s> {
             true => Ok(()),
             false => self.shared.index.commit(&self.batches).map(drop).map_err(|error| refuse(self.shared, &error)),
         };
-        for answer in self.answers {
-            answer(&committed);
-        }
         let mut removed = self.unwanted;
         if committed.is_ok() {
             removed.extend(self.freed);
         }
-        if !removed.is_empty()
-            && let Err(error) = chores.try_send(Chore::Remove(removed))
-            && let Chore::Remove(removed) = error.into_inner()
-        {
-            removed.into_iter().for_each(|id| self.shared.contents.remove(id));
+        let any_removed = !removed.is_empty();
+        // Before the answers: who hears that a file is gone may need its room.
+        self.shared.contents.discard(removed);
+        for answer in self.answers {
+            answer(&committed);
+        }
+        if any_removed && chores.try_send(Chore::Remove).is_err() {
+            self.shared.contents.remove_unwanted();
         }
         if self.shared.index.checkpoint_due() {
             // If the queue is full, the next group asks again.

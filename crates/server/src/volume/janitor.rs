@@ -18,8 +18,8 @@ const CHECKPOINT_RETRY: Duration = Duration::from_secs(60);
 
 /// One thing to do.
 pub(super) enum Chore {
-    /// Contents that nothing names any more.
-    Remove(Vec<ContentId>),
+    /// Remove the contents that nothing names any more.
+    Remove,
     /// The journal has grown long.
     Checkpoint,
 }
@@ -30,7 +30,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut chores: mpsc::Receiver<Chore>, 
     let mut retry_at = Instant(0);
     while let Some(chore) = chores.recv().await {
         match chore {
-            Chore::Remove(ids) => blocking(|| ids.into_iter().for_each(|id| shared.contents.remove(id))),
+            Chore::Remove => drop(blocking(|| shared.contents.remove_unwanted())),
             Chore::Checkpoint if clock.now() < retry_at || !shared.index.checkpoint_due() => {}
             Chore::Checkpoint => {
                 if let Err(error) = blocking(|| shared.index.checkpoint()) {

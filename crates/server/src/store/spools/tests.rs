@@ -271,3 +271,20 @@ fn a_small_content_is_not_kept() {
     arrival.interrupt();
     assert_eq!((world.kept(1), world.files()), (0, 0));
 }
+
+#[test]
+fn the_room_of_what_nothing_names_any_more_can_be_used_at_once() {
+    let world = World::start(MemoryDisk::new());
+    let mut arrival = world.begin(1, 0).unwrap();
+    send(&mut arrival, 0, SIZE).unwrap();
+    let ContentBody::File(serial) = arrival.finish().unwrap().body else { panic!("it is large") };
+    let space = world.disk.space().unwrap();
+    world.disk.set_capacity(space.bytes_total - space.bytes_free + SIZE / 2);
+    let fits = || {
+        world.disk.sync_dir("content/01").unwrap();
+        world.spools.contents.check_room(SIZE)
+    };
+    assert_eq!(world.spools.with_room(fits).unwrap_err().error, FsError::NoSpace);
+    world.spools.contents.discard(vec![crate::core::ContentId { fid: fid(1), serial }]);
+    world.spools.with_room(fits).unwrap();
+}
