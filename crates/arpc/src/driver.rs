@@ -193,6 +193,7 @@ impl Driver {
             self.handle_events();
         }
         self.link.set_estimate(Estimate {
+            rate: self.engine.rate(),
             rtt_min: self.engine.rtt_min(),
             queued_bytes: self.engine.queued_bytes(),
             unacknowledged_bytes: self.engine.unacknowledged_bytes(),

@@ -16,6 +16,7 @@
 
 mod call;
 mod credit;
+mod estimator;
 mod frame;
 mod receive;
 mod scheduler;
@@ -40,6 +41,7 @@ pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
 use self::scheduler::Scheduler;
 use self::timers::{Liveness, Timer, Timers};
 pub(crate) use self::violation::Violation;
+pub(crate) use self::window::Limits;
 use self::window::{Receipts, Window};
 use crate::error::{CallError, PayloadError};
 
@@ -55,10 +57,8 @@ pub(crate) const CREDIT_BYTES: u64 = 1024 * 1024;
 /// The numbers of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// The most body and payload in one frame, apart from one large body.
-    pub(crate) chunk_bytes: u64,
-    /// The most content in flight.
-    pub(crate) window_bytes: u64,
+    /// Between what window and chunk adapt to the link.
+    pub(crate) limits: Limits,
     /// Credit of each class; the same at both ends.
     pub(crate) credit_bytes: u64,
     /// The most calls under way from either end.
@@ -66,12 +66,11 @@ pub(crate) struct Settings {
 }
 
 impl Default for Settings {
-    /// Measured over gRPC on loopback, two processes on a busy machine with 2 cores: 1.0 to 2.0 GB/s each way (1.2 to
-    /// 2.3 without an engine), and a Control call beside an upload takes 0.1 to 0.4 ms (median). Twice the window was
-    /// not reliably faster and made that 0.4 to 0.9 ms. Until the window adapts, a chunk also has to arrive within 10
-    /// s, or the link counts as dead.
+    /// Least as in arpc.md ("The window is what makes priority real"). Most: measured over gRPC on loopback, larger
+    /// chunks and windows were not reliably faster, and a Control call waited longer; more than its credit no class can have in flight.
     fn default() -> Self {
-        Self { chunk_bytes: 64 * 1024, window_bytes: 512 * 1024, credit_bytes: CREDIT_BYTES, calls_max: CALLS_MAX }
+        let limits = Limits { chunk_bytes: [1400, 64 * 1024], window_bytes: [4096, CREDIT_BYTES] };
+        Self { limits, credit_bytes: CREDIT_BYTES, calls_max: CALLS_MAX }
     }
 }
 
@@ -166,7 +165,7 @@ impl Engine {
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
             queued_bytes: [0; 5],
-            window: Window::new(settings.window_bytes),
+            window: Window::new(settings.limits),
             receipts: Receipts::default(),
             allowance: Allowance::new(settings.credit_bytes),
             grants: Grants::new(settings.credit_bytes),
@@ -285,8 +284,8 @@ impl Engine {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(timer) = self.timers.expired(now) {
             match timer {
-                // Its frame is made by `poll_frame`.
-                Timer::Acknowledge => {}
+                // Their frames are made by `poll_frame`.
+                Timer::Acknowledge | Timer::Pace => {}
                 Timer::Deadline => self.expire_calls(now),
                 Timer::Probe => self.probe(now),
                 // The peer had no chance to answer if this end itself slept.
@@ -307,7 +306,7 @@ impl Engine {
 
     /// Smallest round-trip time of late.
     pub(crate) fn rtt_min(&self) -> Option<Duration> {
-        self.window.rtt_min()
+        self.window.estimator().rtt_min()
     }
 
     /// Bytes waiting to be sent, by class.
@@ -321,7 +320,17 @@ impl Engine {
     }
 
     /// The chunk size in use: the driver holds about two of each payload ready.
-    pub(crate) fn chunk_bytes(&self) -> u64 {
-        self.settings.chunk_bytes
+    pub(crate) fn chunk_bytes(&self, now: Instant) -> u64 {
+        self.window.chunk_bytes(now)
+    }
+
+    /// The most that may be in flight.
+    pub(crate) fn window_bytes(&self, now: Instant) -> u64 {
+        self.window.size_bytes(now)
+    }
+
+    /// Bytes per second that this end can send, as far as it has seen.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        self.window.estimator().rate()
     }
 }

@@ -49,6 +49,8 @@ pub struct Reply {
 /// What is known of the link.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Estimate {
+    /// Bytes per second that this end has seen the link carry; `None` before the first measurement.
+    pub rate: Option<u64>,
     /// Smallest round-trip time seen of late; `None` before the first answer.
     pub rtt_min: Option<Duration>,
     /// Bytes waiting to be sent, by [`Class::index`].

@@ -27,7 +27,7 @@ impl Driver {
 
     /// How much of a payload is kept at hand: enough for the frame after the next.
     fn at_hand_bytes(&self) -> usize {
-        usize::try_from(2 * self.engine.chunk_bytes()).unwrap_or(usize::MAX)
+        usize::try_from(2 * self.engine.chunk_bytes(self.now)).unwrap_or(usize::MAX)
     }
 
     /// Keeps an outgoing payload at hand.

@@ -37,7 +37,7 @@ impl Engine {
     fn next_content(&mut self, now: Instant) -> Option<(FrameKind, Option<(CallId, usize)>)> {
         for class in Class::ALL {
             let Some(id) = self.scheduler.peek(class) else { continue };
-            let Some(next) = self.calls.get(&id).and_then(|entry| entry.next(self.settings.chunk_bytes)) else {
+            let Some(next) = self.calls.get(&id).and_then(|entry| entry.next(self.window.chunk_bytes(now))) else {
                 continue;
             };
             let charge = next.charge(class);
@@ -46,7 +46,7 @@ impl Engine {
             }
             if next.content {
                 let cost = next.body_bytes + next.payload_bytes + CONTENT_OVERHEAD_BYTES;
-                let admission = self.window.admit(cost, class == Class::Control)?;
+                let admission = self.window.admit(cost, class == Class::Control, now)?;
                 self.window.send(cost, admission, id, next.payload_bytes, now);
                 self.allowance.spend(charge);
             }
@@ -59,6 +59,7 @@ impl Engine {
             let payload_bytes = usize::try_from(next.payload_bytes).unwrap_or(usize::MAX);
             return Some((frame?, (payload_bytes > 0).then_some((id, payload_bytes))));
         }
+        self.window.starved();
         None
     }
 }

@@ -108,5 +108,6 @@ impl Engine {
         self.timers.set(Timer::Deadline, open(self.deadlines.first().map(|(at, _)| *at)));
         self.timers.set(Timer::Probe, open(self.liveness.probe_at()));
         self.timers.set(Timer::Dead, open(self.liveness.dead_at()));
+        self.timers.set(Timer::Pace, open(self.window.paced_until().filter(|at| *at > now)));
     }
 }

@@ -1,5 +1,6 @@
 //! Tests of the engine, with two engines over a model of a link.
 
+mod adaptive;
 mod calls;
 mod hostile;
 mod liveness;

@@ -1,7 +1,7 @@
 //! Timers of one connection: a table, and the watch over a silent peer.
 //!
-//! Only three things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
-//! silent.
+//! Only four things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
+//! silent, a frame that was early.
 
 use std::time::Duration;
 
@@ -26,10 +26,12 @@ pub(crate) enum Timer {
     Probe,
     /// When a silent peer is given up.
     Dead,
+    /// When the next frame may go that was early.
+    Pace,
 }
 
 impl Timer {
-    const ALL: [Self; 4] = [Self::Acknowledge, Self::Deadline, Self::Probe, Self::Dead];
+    const ALL: [Self; 5] = [Self::Acknowledge, Self::Deadline, Self::Probe, Self::Dead, Self::Pace];
 }
 
 /// When each timer fires.

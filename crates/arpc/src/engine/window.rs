@@ -1,7 +1,8 @@
 //! The window: how much this end may have sent without an acknowledgement; and what it owes in acknowledgements itself.
 //!
 //! The window is what makes priority real (facts.md section 3): bytes that were given to the transport cannot be
-//! overtaken any more. Its size is fixed in this version; the round-trip time is measured already.
+//! overtaken any more. Its size is what the link holds, as the [`Estimator`] sees it, and a little more, so that the
+//! link never runs dry.
 //!
 //! Invariants: charged bytes in flight never exceed the size, but for a frame sent into an empty window; at most
 //! [`EXEMPT_FRAMES_MAX`] small Control frames are in flight beyond that.
@@ -12,14 +13,32 @@ use std::time::Duration;
 use mafs_proto::Instant;
 
 use super::Violation;
+use super::estimator::{Departure, Estimator, bytes_in};
 use super::frame::{Acknowledgement, CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, CallId};
 
 /// How many Control frames may be in flight beyond the window.
 pub(crate) const EXEMPT_FRAMES_MAX: usize = 4;
 /// Small content is acknowledged this much later, if no frame carries the acknowledgement before: a reply usually does.
 const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(5);
-/// The round-trip minimum forgets what is older than one to two of these.
-const RTT_EPOCH: Duration = Duration::from_secs(10);
+/// A chunk takes so much of the link's time: a higher class waits for the rest of one.
+const CHUNK_TIME: Duration = Duration::from_millis(20);
+/// What may be in flight before anything is known of the link: as for TCP (RFC 6928).
+const FIRST_CHUNKS: u64 = 10;
+/// Nobody notices a queue of this length, and a fast machine does not empty it before it hears of that.
+const QUEUE_TIME: Duration = Duration::from_micros(300);
+
+/// Frames go out at the rate of the link and a little more, lest a window that opens at once become a queue; so much
+/// earlier than that they may: timers are not exact.
+const PACE_AHEAD: Duration = Duration::from_millis(10);
+
+/// What a window and a chunk may be; where least and most are the same they do not adapt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// The most body and payload in one frame, apart from one large body: least and most.
+    pub(crate) chunk_bytes: [u64; 2],
+    /// The most content in flight: least and most.
+    pub(crate) window_bytes: [u64; 2],
+}
 
 /// Leave to send one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +54,7 @@ struct Sent {
     end: u64,
     cost: u64,
     admission: Admission,
-    at: Instant,
+    departure: Departure,
     id: CallId,
     payload_bytes: u64,
 }
@@ -43,46 +62,106 @@ struct Sent {
 /// The sending half.
 #[derive(Debug)]
 pub(crate) struct Window {
-    size_bytes: u64,
+    limits: Limits,
+    estimator: Estimator,
     sent: u64,
     acknowledged: u64,
     charged: u64,
     exempt: usize,
     /// In the order sent. Bounded: each costs at least [`CONTENT_OVERHEAD_BYTES`].
     in_flight: VecDeque<Sent>,
-    rtt: RttMin,
+    /// When what has been sent will have left, at the pace.
+    left_at: Instant,
+    /// When the next frame may go that could not for its pace.
+    paced_until: Option<Instant>,
 }
 
 impl Window {
-    pub(crate) fn new(size_bytes: u64) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            size_bytes,
+            limits,
+            estimator: Estimator::default(),
             sent: 0,
             acknowledged: 0,
             charged: 0,
             exempt: 0,
             in_flight: VecDeque::new(),
-            rtt: RttMin::default(),
+            left_at: Instant(0),
+            paced_until: None,
         }
     }
 
-    /// Whether a frame of this cost may go now. Worth asking again after an acknowledgement.
-    pub(crate) fn admit(&self, cost: u64, control: bool) -> Option<Admission> {
-        if self.charged == 0 || self.charged + cost <= self.size_bytes {
+    /// The most body and payload in the next frame.
+    pub(crate) fn chunk_bytes(&self, now: Instant) -> u64 {
+        let [least, most] = self.limits.chunk_bytes;
+        // A small frame measures the round trip, not its own way onto the link.
+        let rate = self.estimator.rate().filter(|_| !self.estimator.rtt_is_old(now));
+        rate.map_or(least, |rate| bytes_in(rate, CHUNK_TIME).clamp(least, most))
+    }
+
+    /// The most that may be in flight (arpc.md, "The window is what makes priority real").
+    pub(crate) fn size_bytes(&self, now: Instant) -> u64 {
+        let [least, most] = self.limits.window_bytes;
+        if self.estimator.rtt_is_old(now) && least < most {
+            // One frame at a time shows it.
+            return 0;
+        }
+        let chunk = self.chunk_bytes(now);
+        let known = self.estimator.rate().zip(self.estimator.link_bytes());
+        let wanted = known.map_or(0, |(rate, link)| {
+            let more = if self.estimator.is_full() { link / 2 } else { link + link / 2 };
+            // Two frames at least: one on its way onto the link, and one that makes a small window grow.
+            let grown = link + more.max(2 * (self.limits.chunk_bytes[0] + CONTENT_OVERHEAD_BYTES));
+            grown.max(bytes_in(rate, QUEUE_TIME)).max(2 * (chunk + CONTENT_OVERHEAD_BYTES))
+        });
+        let first = if self.estimator.is_measured() { 0 } else { FIRST_CHUNKS * chunk };
+        wanted.max(first).clamp(least, most)
+    }
+
+    /// Whether a frame of this cost may go now. Worth asking again after an acknowledgement, and at
+    /// [`Self::paced_until`].
+    pub(crate) fn admit(&mut self, cost: u64, control: bool, now: Instant) -> Option<Admission> {
+        self.paced_until = None;
+        let room = self.charged == 0 || self.charged + cost <= self.size_bytes(now);
+        let early = self.left_at.since(now + PACE_AHEAD);
+        if room && (self.charged == 0 || early.is_zero()) {
             return Some(Admission::Charged);
         }
         let small = cost <= CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES;
-        (control && small && self.exempt < EXEMPT_FRAMES_MAX).then_some(Admission::Exempt)
+        if control && small && self.exempt < EXEMPT_FRAMES_MAX {
+            return Some(Admission::Exempt);
+        }
+        self.paced_until = room.then(|| now + early);
+        None
+    }
+
+    /// When a frame may go that was early.
+    pub(crate) fn paced_until(&self) -> Option<Instant> {
+        self.paced_until
+    }
+
+    /// How long this takes at the pace; none while the link is not known.
+    fn pace(&self, cost: u64) -> Duration {
+        let [least, most] = self.limits.window_bytes;
+        let Some(rate) = self.estimator.rate().filter(|_| self.estimator.is_measured() && least < most) else {
+            return Duration::ZERO;
+        };
+        let nanos = u128::from(cost) * 1_000_000_000 / u128::from(rate);
+        let (part, of) = if self.estimator.is_full() { (4, 5) } else { (2, 5) };
+        Duration::from_nanos(u64::try_from(nanos * part / of).unwrap_or(u64::MAX))
     }
 
     /// Notes that a frame of call `id` went out.
     pub(crate) fn send(&mut self, cost: u64, admission: Admission, id: CallId, payload_bytes: u64, now: Instant) {
         self.sent += cost;
+        let in_flight = self.unacknowledged_bytes();
+        let departure = self.estimator.depart(in_flight, in_flight - cost, now);
+        self.left_at = self.left_at.max(now) + self.pace(cost);
         match admission {
             Admission::Charged => self.charged += cost,
             Admission::Exempt => self.exempt += 1,
         }
-        self.in_flight.push_back(Sent { end: self.sent, cost, admission, at: now, id, payload_bytes });
+        self.in_flight.push_back(Sent { end: self.sent, cost, admission, departure, id, payload_bytes });
     }
 
     /// Applies an acknowledgement; tells `acknowledged` of each payload part that arrived.
@@ -102,14 +181,14 @@ impl Window {
                 Admission::Charged => self.charged -= sent.cost,
                 Admission::Exempt => self.exempt -= 1,
             }
-            newest = Some(sent.at);
+            newest = Some(sent.departure);
             if sent.payload_bytes > 0 {
                 acknowledged(sent.id, sent.payload_bytes);
             }
         }
         self.acknowledged = self.acknowledged.max(ack.bytes);
-        if let Some(at) = newest {
-            self.rtt.observe(now.since(at).saturating_sub(ack.delay), now);
+        if let Some(departure) = newest {
+            self.estimator.arrive(departure, self.acknowledged, ack.delay, now);
         }
         Ok(())
     }
@@ -119,31 +198,14 @@ impl Window {
         self.sent - self.acknowledged
     }
 
-    /// The smallest round-trip time of the last 10 to 20 s.
-    pub(crate) fn rtt_min(&self) -> Option<Duration> {
-        self.rtt.min()
-    }
-}
-
-/// A minimum that forgets: over the present epoch and the one before.
-#[derive(Debug, Default)]
-struct RttMin {
-    since: Instant,
-    present: Option<Duration>,
-    before: Option<Duration>,
-}
-
-impl RttMin {
-    fn observe(&mut self, rtt: Duration, now: Instant) {
-        if now.since(self.since) >= RTT_EPOCH {
-            self.before = self.present.take();
-            self.since = now;
-        }
-        self.present = Some(self.present.map_or(rtt, |min| min.min(rtt)));
+    /// Notes that there is room for more than there is to send.
+    pub(crate) fn starved(&mut self) {
+        self.estimator.starved(self.sent);
     }
 
-    fn min(&self) -> Option<Duration> {
-        self.present.into_iter().chain(self.before).min()
+    /// What is known of this direction.
+    pub(crate) fn estimator(&self) -> &Estimator {
+        &self.estimator
     }
 }
 

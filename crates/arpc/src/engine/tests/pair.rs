@@ -6,11 +6,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_proto::{Class, Instant};
 
-use crate::engine::{CallId, Charge, Engine, Event, Frame, FrameKind, NewCall, Outgoing, Ready, Settings, Side};
+use crate::engine::{
+    CallId, Charge, Engine, Event, Frame, FrameKind, Limits, NewCall, Outgoing, Ready, Settings, Side,
+};
 
 /// Small numbers, so that every limit is met often.
-pub(super) const SETTINGS: Settings =
-    Settings { chunk_bytes: 2000, window_bytes: 8000, credit_bytes: 20_000, calls_max: 8 };
+pub(super) const SETTINGS: Settings = Settings {
+    limits: Limits { chunk_bytes: [CHUNK; 2], window_bytes: [WINDOW; 2] },
+    credit_bytes: 20_000,
+    calls_max: 8,
+};
+
+/// What these do not adapt.
+pub(super) const CHUNK: u64 = 2000;
+pub(super) const WINDOW: u64 = 8000;
 
 /// A link: each direction carries one frame after another at `rate`, then takes `delay`.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +166,7 @@ impl End {
 pub(super) struct Pair {
     pub(super) ends: [End; 2],
     pub(super) now: Instant,
-    link: LinkModel,
+    pub(super) link: LinkModel,
     /// Frames carried so far.
     pub(super) carried: usize,
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use mafs_proto::{Class, Instant};
 use proptest::prelude::*;
 
-use super::pair::{ANSWERS, Application, LinkModel, Pair, SETTINGS};
+use super::pair::{ANSWERS, Application, CHUNK, LinkModel, Pair, SETTINGS, WINDOW};
 use crate::engine::frame::CONTROL_BYTES_MAX;
-use crate::engine::{CallId, FrameKind, Settings};
+use crate::engine::{CallId, FrameKind, Limits, Settings};
 
 const BODY: u64 = 7;
 
@@ -68,7 +68,7 @@ fn check_send(pair: &mut Pair, calls: &mut [ModelCall], turn: usize) -> bool {
         assert_eq!(sent, None);
         return false;
     };
-    let room = if call.begun { SETTINGS.chunk_bytes } else { SETTINGS.chunk_bytes - BODY };
+    let room = if call.begun { CHUNK } else { CHUNK - BODY };
     let bytes = call.left.min(room);
     assert_eq!(sent, Some((call.id, call.lane(), bytes, bytes == call.left)), "{calls:?}");
     let id = sent.map(|(id, ..)| id);
@@ -84,7 +84,8 @@ fn check_send(pair: &mut Pair, calls: &mut [ModelCall], turn: usize) -> bool {
 proptest! {
     #[test]
     fn strict_classes_new_calls_first_then_turns_and_nothing_lost_or_repeated(ops in ops()) {
-        let settings = Settings { window_bytes: u64::MAX / 2, credit_bytes: u64::MAX / 2, calls_max: 100, ..SETTINGS };
+        let limits = Limits { window_bytes: [u64::MAX / 2; 2], ..SETTINGS.limits };
+        let settings = Settings { limits, credit_bytes: u64::MAX / 2, calls_max: 100, ..SETTINGS };
         let link = LinkModel { delay: Duration::ZERO, bytes_per_s: 1 };
         let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
         let mut calls: Vec<ModelCall> = Vec::new();
@@ -146,7 +147,7 @@ proptest! {
             prop_assert!(pair.step(until));
         }
         prop_assert_eq!(pair.ends[0].sent[sent_before].1, id);
-        let ahead = SETTINGS.window_bytes + SETTINGS.chunk_bytes + 2000;
+        let ahead = WINDOW + CHUNK + 2000;
         let bound = 2 * link.delay + Duration::from_nanos(ahead * 1_000_000_000 / bytes_per_s);
         let waited = pair.now.since(start);
         prop_assert!(waited <= bound, "{:?} > {:?}", waited, bound);

@@ -1,0 +1,222 @@
+//! The estimator: what one direction of the link carries, judged by what the other end acknowledges.
+//!
+//! Rate and round-trip time are taken as BBR takes them (Cardwell et al., "BBR: Congestion-Based Congestion Control",
+//! ACM Queue 14(5), 2016): the rate as a windowed maximum, the time as a windowed minimum. Only acknowledgements of
+//! the peer see every queue below, that in the network included (facts.md section 3).
+//!
+//! Invariants: a rate is never taken from an interval shorter than the round-trip time; what was sent because there was
+//! no more never lowers the rate.
+
+use std::time::Duration;
+
+use mafs_proto::Instant;
+
+/// The rate forgets what is older than one to two times this, or [`RATE_ROUNDS`] round trips, whichever is more.
+const RATE_MEMORY: Duration = Duration::from_secs(1);
+const RATE_ROUNDS: u32 = 10;
+/// The smallest round-trip time is measured again after this, or [`RTT_ROUNDS`] round trips, so that measuring costs
+/// little of the throughput.
+const RTT_MEMORY: Duration = Duration::from_secs(10);
+const RTT_ROUNDS: u32 = 50;
+/// An acknowledgement that takes so many times longer than the estimate says shows that the link has become slower.
+const LATE: u32 = 4;
+/// The link is full when the rate has not grown by a quarter in so many round trips.
+const FULL_ROUNDS: u32 = 3;
+
+/// A frame and some small ones: so much in flight is no queue.
+const QUIET_BYTES: u64 = 3000;
+
+/// What is remembered of the moment a frame went out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Departure {
+    at: Instant,
+    /// Bytes acknowledged until then, and when the last of them were.
+    delivered: u64,
+    delivered_at: Instant,
+    /// When the frame went out that was acknowledged last then.
+    sent_at: Instant,
+    /// Bytes in flight with it.
+    in_flight: u64,
+    /// Next to nothing else was in flight.
+    quiet: bool,
+    /// It was not the link that kept more from being sent.
+    starved: bool,
+}
+
+/// What is known of one direction.
+#[derive(Debug, Default)]
+pub(crate) struct Estimator {
+    delivered: u64,
+    delivered_at: Instant,
+    sent_at: Instant,
+    /// Until so many bytes are acknowledged, what is measured is what there was to send.
+    starved_until: Option<u64>,
+    rate: RateMax,
+    rtt: Option<RttMin>,
+    growth: Growth,
+    /// Frames that went out before this say nothing about the link as it is now.
+    restarted_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RttMin {
+    value: Duration,
+    at: Instant,
+}
+
+/// A maximum that forgets: over the present epoch and the one before. Bytes per second.
+#[derive(Debug, Default)]
+struct RateMax {
+    since: Instant,
+    present: u64,
+    before: u64,
+}
+
+/// Whether the rate still grows.
+#[derive(Debug, Default)]
+struct Growth {
+    /// Ends when so many bytes are acknowledged.
+    round_end: u64,
+    rate: u64,
+    rounds: u32,
+}
+
+impl Estimator {
+    /// A frame goes out; `in_flight` bytes are on their way with it, and `others` without.
+    pub(crate) fn depart(&mut self, in_flight: u64, others: u64, now: Instant) -> Departure {
+        if others == 0 {
+            (self.delivered_at, self.sent_at) = (now, now);
+        }
+        Departure {
+            at: now,
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            sent_at: self.sent_at,
+            in_flight,
+            quiet: in_flight <= QUIET_BYTES,
+            starved: self.starved_until.is_some() || self.rtt_is_old(now),
+        }
+    }
+
+    /// There is room for more than there is to send; `sent` bytes have been until now.
+    pub(crate) fn starved(&mut self, sent: u64) {
+        self.starved_until = Some(sent);
+    }
+
+    /// Bytes have been acknowledged, `delivered` in all; the last frame of them went out as `departure` says, and its
+    /// acknowledgement was held back for `delay`.
+    pub(crate) fn arrive(&mut self, departure: Departure, delivered: u64, delay: Duration, now: Instant) {
+        (self.delivered, self.delivered_at, self.sent_at) = (delivered, now, departure.at);
+        self.starved_until = self.starved_until.filter(|until| delivered <= *until);
+        let rtt = now.since(departure.at).saturating_sub(delay);
+        let interval = now.since(departure.delivered_at).max(departure.at.since(departure.sent_at));
+        let rate = rate_of(delivered - departure.delivered, interval);
+        self.observe_rtt(rtt, departure.quiet, now);
+        let late = self.expected(departure.in_flight).is_some_and(|expected| rtt > LATE * expected);
+        if late && departure.at >= self.restarted_at {
+            return self.restart(rate, now);
+        }
+        if self.rtt.is_some_and(|min| interval >= min.value) && !(departure.starved && rate < self.rate.max()) {
+            let memory = RATE_MEMORY.max(self.rtt_min().unwrap_or_default() * RATE_ROUNDS);
+            self.rate.observe(rate, memory, now);
+        }
+        if !departure.starved {
+            self.growth.observe(departure.delivered, delivered, self.rate.max());
+        }
+    }
+
+    /// Bytes per second; `None` before the first measurement.
+    pub(crate) fn rate(&self) -> Option<u64> {
+        Some(self.rate.max()).filter(|rate| *rate > 0)
+    }
+
+    /// The smallest round-trip time of late.
+    pub(crate) fn rtt_min(&self) -> Option<Duration> {
+        self.rtt.map(|min| min.value)
+    }
+
+    /// Whether there has been enough to send to see what the link carries.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.growth.round_end > 0
+    }
+
+    /// Whether the rate has stopped growing, so that more in flight would only queue.
+    pub(crate) fn is_full(&self) -> bool {
+        self.growth.rounds >= FULL_ROUNDS
+    }
+
+    /// Whether the smallest round-trip time is to be measured again: without a queue of this end's own.
+    pub(crate) fn rtt_is_old(&self, now: Instant) -> bool {
+        self.rtt.is_some_and(|min| now.since(min.at) > RTT_MEMORY.max(min.value * RTT_ROUNDS))
+    }
+
+    /// What the link holds without a queue.
+    pub(crate) fn link_bytes(&self) -> Option<u64> {
+        Some(bytes_in(self.rate()?, self.rtt_min()?))
+    }
+
+    /// The link is not what it was: the rate begins anew, and the round-trip time is measured again, for it may be that.
+    fn restart(&mut self, rate: u64, now: Instant) {
+        self.rate.restart(rate, now);
+        self.growth = Growth { round_end: self.delivered, rate, rounds: 0 };
+        if let Some(min) = &mut self.rtt {
+            min.at = Instant(0);
+        }
+        self.restarted_at = now;
+    }
+
+    fn observe_rtt(&mut self, rtt: Duration, quiet: bool, now: Instant) {
+        // With so little in flight it was no queue of this end's own that took the time.
+        if self.rtt.is_none_or(|min| rtt <= min.value) || (quiet && self.rtt_is_old(now)) {
+            self.rtt = Some(RttMin { value: rtt, at: now });
+        }
+    }
+
+    /// How long a frame should take with so much in flight.
+    fn expected(&self, in_flight: u64) -> Option<Duration> {
+        let rate = u128::from(self.rate()?);
+        let nanos = u128::from(in_flight) * 1_000_000_000 / rate;
+        Some(self.rtt_min()? + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+    }
+}
+
+impl RateMax {
+    fn observe(&mut self, rate: u64, memory: Duration, now: Instant) {
+        if now.since(self.since) >= memory {
+            (self.before, self.present, self.since) = (self.present, 0, now);
+        }
+        self.present = self.present.max(rate);
+    }
+
+    fn restart(&mut self, rate: u64, now: Instant) {
+        (self.before, self.present, self.since) = (0, rate, now);
+    }
+
+    fn max(&self) -> u64 {
+        self.present.max(self.before)
+    }
+}
+
+impl Growth {
+    fn observe(&mut self, departed: u64, delivered: u64, rate: u64) {
+        if departed < self.round_end {
+            return;
+        }
+        self.round_end = delivered;
+        if rate >= self.rate + self.rate / 4 || rate < self.rate / 2 {
+            (self.rate, self.rounds) = (rate, 0);
+        } else {
+            self.rounds += 1;
+        }
+    }
+}
+
+fn rate_of(bytes: u64, interval: Duration) -> u64 {
+    let rate = u128::from(bytes) * 1_000_000_000 / interval.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// What a rate makes of a time.
+pub(crate) fn bytes_in(rate: u64, time: Duration) -> u64 {
+    u64::try_from(u128::from(rate) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
+}
