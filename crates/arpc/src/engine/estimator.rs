@@ -17,7 +17,7 @@ const RATE_ROUNDS: u32 = 10;
 /// The smallest round-trip time is measured again after this, or [`RTT_ROUNDS`] round trips, so that measuring costs
 /// little of the throughput.
 const RTT_MEMORY: Duration = Duration::from_secs(10);
-const RTT_ROUNDS: u32 = 50;
+const RTT_ROUNDS: u32 = 75;
 /// An acknowledgement that takes so many times longer than the estimate says shows that the link has become slower.
 const LATE: u32 = 4;
 /// The link is full when the rate has not grown by a quarter in so many round trips.

@@ -72,7 +72,8 @@ fn invariant_6_a_control_call_behind_a_store_takes_little_more_than_a_round_trip
             // What is sent before anything is known of the link has to drain.
             pair.run(Duration::from_secs(10) + 20 * Duration::from_millis(rtt_ms));
             let (before, began) = (sent(&pair), pair.now);
-            let (took, bound) = pings(&mut pair, Duration::from_secs(40));
+            // Long enough that measuring the round-trip time again weighs what it does in the long run.
+            let (took, bound) = pings(&mut pair, Duration::from_secs(30) + 100 * Duration::from_millis(rtt_ms));
             let goodput =
                 (sent(&pair) - before) * 1_000_000_000 / u64::try_from(pair.now.since(began).as_nanos()).unwrap();
             let (p50, p99) = (percentile(&took, 50), percentile(&took, 99));
@@ -159,4 +160,34 @@ fn both_directions_loaded_cost_each_other_little() {
         let bound = round_trip + 2 * (bound - round_trip);
         assert!(p99 <= bound, "{kb_per_s} KB/s: {p99:?}, bound {bound:?}");
     }
+}
+
+#[test]
+fn beside_a_greedy_flow_this_one_keeps_its_share_and_gives_the_queue_back() {
+    let mut pair = loaded(link(500, 20));
+    pair.run(Duration::from_secs(10));
+    pair.set_foreign(64_000);
+    // So long the round-trip time without a queue is believed.
+    pair.run(Duration::from_secs(20));
+    let before = sent(&pair);
+    pair.run(Duration::from_secs(30));
+    let goodput = (sent(&pair) - before) / 30;
+    assert!(goodput >= 125_000, "beside it: {goodput} B/s");
+    pair.set_foreign(0);
+    pair.run(Duration::from_secs(15));
+    let (took, bound) = pings(&mut pair, Duration::from_secs(20));
+    let p99 = percentile(&took, 99);
+    assert!(p99 <= bound, "after it: {p99:?}, bound {bound:?}");
+}
+
+#[test]
+fn lost_acknowledgements_stall_nothing() {
+    let mut pair = loaded(link(500, 20));
+    pair.loses_acknowledgements = true;
+    pair.run(Duration::from_secs(10));
+    let before = sent(&pair);
+    pings(&mut pair, Duration::from_secs(10));
+    let goodput = (sent(&pair) - before) / 10;
+    // The window is two chunks here; with every second acknowledgement lost, one of three is silence.
+    assert!(goodput >= 300_000, "{goodput} B/s");
 }

@@ -1,13 +1,14 @@
 //! Two engines, a link between them, and applications that answer: all in virtual time.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_proto::{Class, Instant};
 
 use crate::engine::{
-    CallId, Charge, Engine, Event, Frame, FrameKind, Limits, NewCall, Outgoing, Ready, Settings, Side,
+    CONTENT_BYTES_MAX, CallId, Charge, Engine, Event, Frame, FrameKind, Limits, NewCall, Outgoing, Ready, Settings, Side,
 };
 
 /// Small numbers, so that every limit is met often.
@@ -26,6 +27,33 @@ pub(super) const WINDOW: u64 = 8000;
 pub(super) struct LinkModel {
     pub(super) delay: Duration,
     pub(super) bytes_per_s: u64,
+}
+
+impl LinkModel {
+    fn takes(self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes * 1_000_000_000 / self.bytes_per_s)
+    }
+}
+
+/// The foreign packets in the queue of one direction: as soon as one has left, the next one enters. So does a greedy
+/// flow whose window is the queue.
+#[derive(Debug, Default)]
+struct Foreign {
+    leaving: VecDeque<Instant>,
+}
+
+const FOREIGN_BYTES: u64 = 1500;
+
+impl Foreign {
+    /// When the line is free of what has entered until `now`, if it was so of everything else at `free_at`.
+    fn pass(&mut self, mut free_at: Instant, link: LinkModel, now: Instant) -> Instant {
+        while self.leaving.front().is_some_and(|at| *at <= now) {
+            self.leaving.pop_front();
+            free_at = free_at.max(now) + link.takes(FOREIGN_BYTES);
+            self.leaving.push_back(free_at);
+        }
+        free_at.max(now)
+    }
 }
 
 /// What one application does with calls that come in.
@@ -59,12 +87,16 @@ pub(super) struct End {
     next_id: u64,
     wire: VecDeque<(Instant, Frame)>,
     free_at: Instant,
+    foreign: Foreign,
+    /// Sent by themselves.
+    acknowledgements: u64,
 }
 
-/// The byte at a place of a payload, so that loss, repetition and disorder show.
-#[allow(clippy::cast_possible_truncation, reason = "below 251")]
-fn pattern(id: CallId, offset: u64) -> u8 {
-    ((id.0 * 31 + offset) % 251) as u8
+/// The bytes at a place of a payload, so that loss, repetition and disorder show.
+fn pattern(id: CallId, offset: u64, count: usize) -> Bytes {
+    static PERIODS: LazyLock<Bytes> = LazyLock::new(|| (0..CONTENT_BYTES_MAX).map(|at| (at % 251) as u8).collect());
+    let start = usize::try_from((id.0 * 31 + offset) % 251).unwrap();
+    PERIODS.slice(start..start + count)
 }
 
 impl End {
@@ -80,6 +112,8 @@ impl End {
             next_id: side.first_id(),
             wire: VecDeque::new(),
             free_at: Instant(0),
+            foreign: Foreign::default(),
+            acknowledgements: 0,
         }
     }
 
@@ -133,10 +167,8 @@ impl End {
     fn receive(&mut self, id: CallId, class: Class, data: &[u8], last: bool) {
         let (offset, ends) = self.received.entry(id).or_default();
         assert_eq!(*ends, 0, "payload of {id:?} goes on after its end");
-        for byte in data {
-            assert_eq!(*byte, pattern(id, *offset), "payload of {id:?} at {offset}");
-            *offset += 1;
-        }
+        assert!(pattern(id, *offset, data.len()) == data, "payload of {id:?} from {offset} on");
+        *offset += data.len() as u64;
         *ends += u32::from(last);
         if self.application.reads {
             self.engine.consumed(Charge::of(class, data.len() as u64));
@@ -148,9 +180,8 @@ impl End {
         let Outgoing { mut frame, payload } = self.engine.poll_frame(now)?;
         if let Some((id, count)) = payload {
             let offset = self.offsets.entry(id).or_default();
-            let bytes: Vec<u8> = (*offset..*offset + count as u64).map(|at| pattern(id, at)).collect();
+            frame.kind.set_data(pattern(id, *offset, count));
             *offset += count as u64;
-            frame.kind.set_data(bytes.into());
         }
         if let FrameKind::Call { id, class, .. }
         | FrameKind::Data { id, class, .. }
@@ -169,13 +200,15 @@ pub(super) struct Pair {
     pub(super) link: LinkModel,
     /// Frames carried so far.
     pub(super) carried: usize,
+    /// Every second frame that is only an acknowledgement vanishes.
+    pub(super) loses_acknowledgements: bool,
 }
 
 impl Pair {
     pub(super) fn new(settings: Settings, link: LinkModel, applications: [Application; 2]) -> Self {
         let [left, right] = applications;
         let ends = [End::new(Side::Connector, settings, left), End::new(Side::Acceptor, settings, right)];
-        Self { ends, now: Instant(0), link, carried: 0 }
+        Self { ends, now: Instant(0), link, carried: 0, loses_acknowledgements: false }
     }
 
     /// Lets the engines put on the link all they want: the worst case for priority.
@@ -183,9 +216,14 @@ impl Pair {
         for end in &mut self.ends {
             end.settle();
             while let Some(frame) = end.next_frame(self.now) {
-                let bytes = frame.kind.cost().max(16);
-                let takes = Duration::from_nanos(bytes * 1_000_000_000 / self.link.bytes_per_s);
-                end.free_at = end.free_at.max(self.now) + takes;
+                let free_at = end.foreign.pass(end.free_at, self.link, self.now);
+                end.free_at = free_at + self.link.takes(frame.kind.cost().max(16));
+                if self.loses_acknowledgements && frame.kind == FrameKind::Acknowledge {
+                    end.acknowledgements += 1;
+                    if end.acknowledgements % 2 == 0 {
+                        continue;
+                    }
+                }
                 end.wire.push_back((end.free_at + self.link.delay, frame));
             }
             end.settle();
@@ -224,6 +262,13 @@ impl Pair {
         let until = self.now + time;
         while self.step(until) {}
         self.transmit();
+    }
+
+    /// A greedy foreign flow fills the queues of both directions with so many bytes; or has ended.
+    pub(super) fn set_foreign(&mut self, queue_bytes: u64) {
+        for end in &mut self.ends {
+            end.foreign.leaving = (0..queue_bytes / FOREIGN_BYTES).map(|_| self.now).collect();
+        }
     }
 
     /// The carrier breaks: frames on their way are lost.
