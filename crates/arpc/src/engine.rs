@@ -53,24 +53,32 @@ pub(crate) const STATUS_BUSY: u32 = u32::MAX - 1;
 pub(crate) const CALLS_MAX: usize = 1024;
 /// What each end may send of each class before the first Credit frame.
 pub(crate) const CREDIT_BYTES: u64 = 1024 * 1024;
+/// What the credit of a class may grow to: twice what a satellite's 600 ms hold at 50 Mbit/s.
+const CREDIT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// The numbers of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Between what window and chunk adapt to the link.
     pub(crate) limits: Limits,
-    /// Credit of each class; the same at both ends.
+    /// Credit of each class at first; the same at both ends.
     pub(crate) credit_bytes: u64,
+    /// What it may grow to.
+    pub(crate) credit_bytes_max: u64,
     /// The most calls under way from either end.
     pub(crate) calls_max: usize,
 }
 
 impl Default for Settings {
     /// Least as in arpc.md ("The window is what makes priority real"). Most: measured over gRPC on loopback, larger
-    /// chunks and windows were not reliably faster, and a Control call waited longer; more than its credit no class can have in flight.
+    /// chunks were not reliably faster; more than its credit no class can have in flight.
     fn default() -> Self {
-        let limits = Limits { chunk_bytes: [1400, 64 * 1024], window_bytes: [4096, CREDIT_BYTES] };
-        Self { limits, credit_bytes: CREDIT_BYTES, calls_max: CALLS_MAX }
+        Self {
+            limits: Limits { chunk_bytes: [1400, 64 * 1024], window_bytes: [4096, CREDIT_BYTES_MAX] },
+            credit_bytes: CREDIT_BYTES,
+            credit_bytes_max: CREDIT_BYTES_MAX,
+            calls_max: CALLS_MAX,
+        }
     }
 }
 
@@ -168,7 +176,7 @@ impl Engine {
             window: Window::new(settings.limits),
             receipts: Receipts::default(),
             allowance: Allowance::new(settings.credit_bytes),
-            grants: Grants::new(settings.credit_bytes),
+            grants: Grants::new(settings.credit_bytes, settings.credit_bytes_max, now),
             liveness: Liveness::new(now),
             timers: Timers::default(),
             signals: VecDeque::new(),

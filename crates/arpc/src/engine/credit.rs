@@ -4,8 +4,13 @@
 //! stores never hold what a demanded one needs. Control needs none: its frames are small and whole, and the number of
 //! calls is bounded. Charged are data, and bodies of calls; bodies of replies answer calls that this end has chosen to
 //! make.
+//!
+//! A fixed credit would bound the rate of a long link: one credit per round trip. So it grows with what the application
+//! takes in a round trip, as TCP's receive buffer does (Fisk and Feng, "Dynamic Right-Sizing", 2001).
 
-use mafs_proto::Class;
+use std::time::Duration;
+
+use mafs_proto::{Class, Instant};
 
 use super::Violation;
 use super::frame::CONTENT_OVERHEAD_BYTES;
@@ -63,22 +68,33 @@ impl Allowance {
 /// What one end lets the other send.
 #[derive(Debug)]
 pub(crate) struct Grants {
+    credit_bytes_max: u64,
+    classes: [Grant; 5],
+}
+
+/// The same of one class.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
     credit_bytes: u64,
-    received: [u64; 5],
-    taken: [u64; 5],
-    granted: [u64; 5],
+    received: u64,
+    taken: u64,
+    granted: u64,
+    /// When the credit was looked at last, and what was taken then.
+    looked: (Instant, u64),
 }
 
 impl Grants {
-    pub(crate) fn new(credit_bytes: u64) -> Self {
-        Self { credit_bytes, received: [0; 5], taken: [0; 5], granted: [credit_bytes; 5] }
+    /// Credit is `credit_bytes` at first and grows to `credit_bytes_max`.
+    pub(crate) fn new(credit_bytes: u64, credit_bytes_max: u64, now: Instant) -> Self {
+        let grant = Grant { credit_bytes, received: 0, taken: 0, granted: credit_bytes, looked: (now, 0) };
+        Self { credit_bytes_max, classes: [grant; 5] }
     }
 
     /// Counts what came.
     pub(crate) fn receive(&mut self, charge: Charge) -> Result<(), Violation> {
-        let index = charge.class.index();
-        self.received[index] += charge.bytes;
-        if self.received[index] > self.granted[index] {
+        let grant = &mut self.classes[charge.class.index()];
+        grant.received += charge.bytes;
+        if grant.received > grant.granted {
             return Err(Violation::CreditOverrun(charge.class));
         }
         Ok(())
@@ -86,18 +102,39 @@ impl Grants {
 
     /// Notes that the application has taken bytes, or that they were thrown away.
     pub(crate) fn consume(&mut self, charge: Charge) {
-        let index = charge.class.index();
-        self.taken[index] = (self.taken[index] + charge.bytes).min(self.received[index]);
+        let grant = &mut self.classes[charge.class.index()];
+        grant.taken = (grant.taken + charge.bytes).min(grant.received);
     }
 
     /// The next limit to tell the peer: when a quarter of the credit has come back, so that most frames need none.
-    pub(crate) fn poll(&mut self) -> Option<(Class, u64)> {
-        let class = Class::ALL.into_iter().find(|class| {
-            let index = class.index();
-            self.taken[index] + self.credit_bytes - self.granted[index] >= self.credit_bytes / 4
-        })?;
-        let limit = self.taken[class.index()] + self.credit_bytes;
-        self.granted[class.index()] = limit;
-        Some((class, limit))
+    /// `rtt` is that of the link, if known.
+    pub(crate) fn poll(&mut self, rtt: Option<Duration>, now: Instant) -> Option<(Class, u64)> {
+        let class = Class::ALL.into_iter().find(|class| self.classes[class.index()].is_due())?;
+        let grant = &mut self.classes[class.index()];
+        if let Some(rtt) = rtt {
+            grant.grow(rtt, self.credit_bytes_max, now);
+        }
+        grant.granted = grant.taken + grant.credit_bytes;
+        Some((class, grant.granted))
+    }
+}
+
+impl Grant {
+    fn is_due(&self) -> bool {
+        self.taken + self.credit_bytes - self.granted >= self.credit_bytes / 4
+    }
+
+    /// Doubles the credit if half of it is taken in a round trip.
+    fn grow(&mut self, rtt: Duration, max: u64, now: Instant) {
+        let (since, before) = self.looked;
+        let elapsed = now.since(since);
+        if elapsed < rtt {
+            return;
+        }
+        let taken = u128::from(self.taken - before) * rtt.as_nanos() / elapsed.as_nanos().max(1);
+        if taken >= u128::from(self.credit_bytes / 2) {
+            self.credit_bytes = (2 * self.credit_bytes).min(max);
+        }
+        self.looked = (now, self.taken);
     }
 }

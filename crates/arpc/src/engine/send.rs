@@ -25,7 +25,7 @@ impl Engine {
         if signal.is_some() || self.closed.is_some() {
             return signal;
         }
-        if let Some((class, limit)) = self.grants.poll() {
+        if let Some((class, limit)) = self.grants.poll(self.window.estimator().rtt_min(), now) {
             return Some(FrameKind::Credit { class, limit });
         }
         // Not on the back of a chunk, which takes its time.

@@ -191,3 +191,13 @@ fn lost_acknowledgements_stall_nothing() {
     // The window is two chunks here; with every second acknowledgement lost, one of three is silence.
     assert!(goodput >= 300_000, "{goodput} B/s");
 }
+
+#[test]
+fn a_satellite_link_is_filled_although_it_holds_more_than_the_first_credit() {
+    let mut pair = loaded(link(5000, 600));
+    pair.run(Duration::from_secs(60));
+    let before = sent(&pair);
+    pair.run(Duration::from_secs(60));
+    let goodput = (sent(&pair) - before) / 60;
+    assert!(goodput >= 4_700_000, "{goodput} B/s");
+}

@@ -15,6 +15,7 @@ use crate::engine::{
 pub(super) const SETTINGS: Settings = Settings {
     limits: Limits { chunk_bytes: [CHUNK; 2], window_bytes: [WINDOW; 2] },
     credit_bytes: 20_000,
+    credit_bytes_max: 20_000,
     calls_max: 8,
 };
 

@@ -85,7 +85,7 @@ proptest! {
     #[test]
     fn strict_classes_new_calls_first_then_turns_and_nothing_lost_or_repeated(ops in ops()) {
         let limits = Limits { window_bytes: [u64::MAX / 2; 2], ..SETTINGS.limits };
-        let settings = Settings { limits, credit_bytes: u64::MAX / 2, calls_max: 100, ..SETTINGS };
+        let settings = Settings { limits, credit_bytes: u64::MAX / 2, credit_bytes_max: u64::MAX / 2, calls_max: 100, ..SETTINGS };
         let link = LinkModel { delay: Duration::ZERO, bytes_per_s: 1 };
         let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
         let mut calls: Vec<ModelCall> = Vec::new();
