@@ -194,9 +194,12 @@ impl Driver {
         }
         self.link.set_estimate(Estimate {
             rate: self.engine.rate(),
+            window_bytes: self.engine.window_bytes(self.now),
+            chunk_bytes: self.engine.chunk_bytes(self.now),
             rtt_min: self.engine.rtt_min(),
             queued_bytes: self.engine.queued_bytes(),
             unacknowledged_bytes: self.engine.unacknowledged_bytes(),
+            traffic: self.engine.traffic(),
         });
     }
 

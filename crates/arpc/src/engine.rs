@@ -44,6 +44,7 @@ pub(crate) use self::violation::Violation;
 pub(crate) use self::window::Limits;
 use self::window::{Receipts, Window};
 use crate::error::{CallError, PayloadError};
+use crate::peer::{Timing, Traffic};
 
 /// The status of a reply when the application let a call go unanswered.
 pub(crate) const STATUS_UNANSWERED: u32 = u32::MAX;
@@ -115,7 +116,7 @@ pub(crate) enum Event {
     /// The peer calls.
     Call { id: CallId, class: Class, method: u32, body: Bytes, data: Bytes, last: bool },
     /// An own call is answered.
-    Reply { id: CallId, class: Class, status: u32, body: Bytes, data: Bytes, last: bool },
+    Reply { id: CallId, class: Class, timing: Timing, status: u32, body: Bytes, data: Bytes, last: bool },
     /// An own call has ended without an answer; its payload is not wanted any more.
     Ended { id: CallId, error: CallError },
     /// More of an incoming payload.
@@ -150,6 +151,7 @@ pub(crate) struct Engine {
     deadlines: BTreeSet<(Instant, CallId)>,
     scheduler: Scheduler,
     queued_bytes: [u64; 5],
+    traffic: [Traffic; 5],
     window: Window,
     receipts: Receipts,
     allowance: Allowance,
@@ -173,6 +175,7 @@ impl Engine {
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
             queued_bytes: [0; 5],
+            traffic: Default::default(),
             window: Window::new(settings.limits),
             receipts: Receipts::default(),
             allowance: Allowance::new(settings.credit_bytes),
@@ -202,7 +205,8 @@ impl Engine {
         self.deadlines.extend(deadline.map(|at| (at, id)));
         let sending = Sending::First(Header::Call { method, body }, payload.into());
         let receiving = Receiving::Reply;
-        let entry = Entry { class, sending, receiving, deadline: timeout.zip(deadline), lane: None };
+        let entry =
+            Entry { class, sending, receiving, deadline: timeout.zip(deadline), since: now, queued: None, lane: None };
         self.own += 1;
         self.insert(id, entry);
         self.set_timers(now);
@@ -320,6 +324,11 @@ impl Engine {
     /// Bytes waiting to be sent, by class.
     pub(crate) fn queued_bytes(&self) -> [u64; 5] {
         self.queued_bytes
+    }
+
+    /// Bytes that went, by class.
+    pub(crate) fn traffic(&self) -> [Traffic; 5] {
+        self.traffic
     }
 
     /// Bytes sent and not acknowledged.

@@ -22,4 +22,6 @@ mod wire;
 pub use clock::{BootClock, blocking, spawn_blocking};
 pub use error::{CallError, PayloadError};
 pub use payload::{Payload, PayloadReader, PayloadWriter};
-pub use peer::{Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply};
+pub use peer::{
+    Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply, Timing, Traffic,
+};

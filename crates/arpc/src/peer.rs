@@ -44,6 +44,17 @@ pub struct Reply {
     pub body: Bytes,
     /// Bytes that come with it; arrives while it is read.
     pub payload: PayloadReader,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+/// How long a call took until the first of its reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Timing {
+    /// Until the first of the request went out: others were more urgent, or the window was full.
+    pub queued: Duration,
+    /// From then on.
+    pub served: Duration,
 }
 
 /// What is known of the link.
@@ -53,10 +64,25 @@ pub struct Estimate {
     pub rate: Option<u64>,
     /// Smallest round-trip time seen of late; `None` before the first answer.
     pub rtt_min: Option<Duration>,
+    /// What this end may have sent that is not acknowledged.
+    pub window_bytes: u64,
+    /// What it sends in one frame.
+    pub chunk_bytes: u64,
     /// Bytes waiting to be sent, by [`Class::index`].
     pub queued_bytes: [u64; 5],
     /// Bytes sent that the peer has not acknowledged.
     pub unacknowledged_bytes: u64,
+    /// Bodies and payloads in both directions since the connection began, by [`Class::index`] of the frames.
+    pub traffic: [Traffic; 5],
+}
+
+/// Bytes that went over a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// From this end.
+    pub sent_bytes: u64,
+    /// To this end.
+    pub received_bytes: u64,
 }
 
 /// One end of a session. Clones are the same end. When the last clone is dropped the connection closes.

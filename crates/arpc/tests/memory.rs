@@ -95,9 +95,9 @@ async fn dropped_reply_future_cancels_the_call() {
 async fn large_payloads_stream_both_ways_at_once_in_bounded_memory() {
     const PIECE: u64 = 251 * 1024;
     const PIECES: u64 = 100 * 1024 * 1024 / PIECE;
-    /// Two pieces in the writer's pipe, two chunks in the driver, the window, the credit at the reader, and the same
-    /// for the way back, with pieces that are larger than chunks.
-    const OUTSTANDING_MAX: u64 = 2 * (2 * PIECE + 2 * PIECE + 1024 * 1024 + 512 * 1024);
+    /// Two pieces in the writer's pipe, two chunks in the driver, the most credit, in flight or at the reader, and the
+    /// same for the way back, with pieces that are larger than chunks.
+    const OUTSTANDING_MAX: u64 = 2 * (2 * PIECE + 2 * PIECE + 8 * 1024 * 1024);
 
     let (left, _left_calls, _right, right_calls, _cut) = pair();
     tokio::spawn(echo(right_calls));

@@ -20,11 +20,11 @@ impl Driver {
                 let payload = self.open_inbound(id, class, data, last);
                 self.deliver_call(id, class, method, body, payload);
             }
-            Event::Reply { id, class, status, body, data, last } => {
+            Event::Reply { id, class, timing, status, body, data, last } => {
                 let payload = self.open_inbound(id, class, data, last);
                 if let Some(own) = self.own.remove(&id) {
                     // Fails if the handle is gone: then the reader's end tells the peer.
-                    let _ = own.answer.send(Ok(Reply { status, body, payload }));
+                    let _ = own.answer.send(Ok(Reply { status, body, payload, timing }));
                 }
             }
             Event::Ended { id, error } => {

@@ -13,6 +13,7 @@ use mafs_proto::{Class, Instant};
 use super::Charge;
 use super::frame::{CONTROL_BYTES_MAX, CallId, FrameKind};
 use super::scheduler::Turn;
+use crate::peer::Timing;
 
 /// Replies up to this size are Control, so that a long download does not starve the answers of stores.
 const CONTROL_REPLY_BYTES_MAX: u64 = 1024;
@@ -26,6 +27,10 @@ pub(super) struct Entry {
     pub(super) receiving: Receiving,
     /// After how long, and so when, the caller gives up.
     pub(super) deadline: Option<(Duration, Instant)>,
+    /// When it came to be known here.
+    pub(super) since: Instant,
+    /// How long this end's message waited until its first frame went.
+    pub(super) queued: Option<Duration>,
     /// The class it is queued in, while it has something to send.
     pub(super) lane: Option<Class>,
 }
@@ -225,6 +230,12 @@ impl Entry {
             Sending::Rest(_) => self.end_payload(End::Aborted(why.to_owned())),
             Sending::Done => {}
         }
+    }
+
+    /// How long an own call that is answered now has taken.
+    pub(super) fn timing(&self, now: Instant) -> Timing {
+        let queued = self.queued.unwrap_or_default();
+        Timing { queued, served: now.since(self.since).saturating_sub(queued) }
     }
 
     /// Whether both messages have ended.

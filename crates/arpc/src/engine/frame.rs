@@ -83,13 +83,13 @@ pub(crate) enum FrameKind {
 }
 
 impl FrameKind {
-    /// What the frame counts for in acknowledgements and windows: 0 unless it is content.
-    pub(crate) fn cost(&self) -> u64 {
+    /// The class and the bytes of body and data, if it is content.
+    pub(crate) fn content(&self) -> Option<(Class, u64)> {
         match self {
-            Self::Call { body, data, .. } | Self::Reply { body, data, .. } => {
-                (body.len() + data.len()) as u64 + CONTENT_OVERHEAD_BYTES
+            Self::Call { class, body, data, .. } | Self::Reply { class, body, data, .. } => {
+                Some((*class, (body.len() + data.len()) as u64))
             }
-            Self::Data { data, .. } => data.len() as u64 + CONTENT_OVERHEAD_BYTES,
+            Self::Data { class, data, .. } => Some((*class, data.len() as u64)),
             Self::Abort { .. }
             | Self::Stop { .. }
             | Self::Cancel { .. }
@@ -98,7 +98,7 @@ impl FrameKind {
             | Self::Acknowledge
             | Self::Probe { .. }
             | Self::ProbeReply { .. }
-            | Self::Close { .. } => 0,
+            | Self::Close { .. } => None,
         }
     }
 

@@ -4,8 +4,16 @@ use bytes::Bytes;
 use mafs_proto::{Class, Instant};
 
 use super::call::{End, Entry, Header, Receiving, Sending, Unsent};
+use super::frame::CONTENT_OVERHEAD_BYTES;
 use super::{CallId, Charge, Engine, Event, Frame, FrameKind, STATUS_BUSY, Violation};
 use crate::error::{CallError, PayloadError};
+
+/// What a Call or a Reply brings.
+struct Content {
+    body: Bytes,
+    data: Bytes,
+    last: bool,
+}
 
 impl Engine {
     /// Takes a frame from the carrier. A violation ends the connection, and tells the peer why.
@@ -29,17 +37,17 @@ impl Engine {
                 }
             })?;
         }
-        let cost = frame.kind.cost();
-        if cost > 0 {
-            self.receipts.receive(cost, now);
+        if let Some((class, bytes)) = frame.kind.content() {
+            self.traffic[class.index()].received_bytes += bytes;
+            self.receipts.receive(bytes + CONTENT_OVERHEAD_BYTES, now);
         }
         match frame.kind {
             FrameKind::Call { id, class, method, body, data, last } => {
-                self.on_call(id, class, method, body, data, last)
+                self.on_call(id, class, method, Content { body, data, last }, now)
             }
             FrameKind::Reply { id, class, status, body, data, last } => {
                 self.grants.receive(Charge::of(class, data.len() as u64))?;
-                self.on_reply(id, class, status, body, data, last)
+                self.on_reply(id, class, status, Content { body, data, last }, now)
             }
             FrameKind::Data { id, class, data, last } => {
                 self.grants.receive(Charge::of(class, data.len() as u64))?;
@@ -73,10 +81,10 @@ impl Engine {
         id: CallId,
         class: Class,
         method: u32,
-        body: Bytes,
-        data: Bytes,
-        last: bool,
+        content: Content,
+        now: Instant,
     ) -> Result<(), Violation> {
+        let Content { body, data, last } = content;
         if id.0 == 0 || self.side.owns(id) || self.calls.contains_key(&id) {
             return Err(Violation::InvalidId(id.0));
         }
@@ -99,7 +107,7 @@ impl Engine {
             (Sending::Unanswered, Receiving::Payload)
         };
         let receiving = if last { Receiving::Done } else { receiving };
-        self.insert(id, Entry { class, sending, receiving, deadline: None, lane: None });
+        self.insert(id, Entry { class, sending, receiving, deadline: None, since: now, queued: None, lane: None });
         Ok(())
     }
 
@@ -108,10 +116,10 @@ impl Engine {
         id: CallId,
         class: Class,
         status: u32,
-        body: Bytes,
-        data: Bytes,
-        last: bool,
+        content: Content,
+        now: Instant,
     ) -> Result<(), Violation> {
+        let Content { body, data, last } = content;
         let unexpected = Violation::Unexpected { frame: "Reply", id: id.0 };
         let entry = self.calls.get(&id).filter(|_| self.side.owns(id)).ok_or(unexpected.clone())?;
         let refused = status == STATUS_BUSY;
@@ -124,7 +132,8 @@ impl Engine {
                 Receiving::Unwanted
             }
             Receiving::Reply => {
-                self.events.push_back(Event::Reply { id, class, status, body, data, last });
+                let timing = entry.timing(now);
+                self.events.push_back(Event::Reply { id, class, timing, status, body, data, last });
                 Receiving::Payload
             }
             Receiving::Unwanted => {

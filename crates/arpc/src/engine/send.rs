@@ -49,11 +49,13 @@ impl Engine {
                 let admission = self.window.admit(cost, class == Class::Control, now)?;
                 self.window.send(cost, admission, id, next.payload_bytes, now);
                 self.allowance.spend(charge);
+                self.traffic[class.index()].sent_bytes += next.body_bytes + next.payload_bytes;
             }
             self.scheduler.pop(class);
             let mut frame = None;
             self.update(id, |entry| {
                 entry.lane = None;
+                entry.queued.get_or_insert(now.since(entry.since));
                 frame = entry.take_frame(id, class, next);
             });
             let payload_bytes = usize::try_from(next.payload_bytes).unwrap_or(usize::MAX);

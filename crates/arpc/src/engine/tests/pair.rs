@@ -7,8 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_proto::{Class, Instant};
 
+use crate::Timing;
+use crate::engine::frame::CONTENT_OVERHEAD_BYTES;
 use crate::engine::{
-    CONTENT_BYTES_MAX, CallId, Charge, Engine, Event, Frame, FrameKind, Limits, NewCall, Outgoing, Ready, Settings, Side,
+    CONTENT_BYTES_MAX, CallId, Charge, Engine, Event, Frame, FrameKind, Limits, NewCall, Outgoing, Ready, Settings,
+    Side,
 };
 
 /// Small numbers, so that every limit is met often.
@@ -78,6 +81,7 @@ pub(super) struct End {
     pub(super) engine: Engine,
     pub(super) application: Application,
     pub(super) outcomes: BTreeMap<CallId, Vec<Outcome>>,
+    pub(super) timings: BTreeMap<CallId, Timing>,
     /// Bytes received of each incoming payload, and how often it ended.
     pub(super) received: BTreeMap<CallId, (u64, u32)>,
     /// Kinds and classes of the content sent, for tests of order.
@@ -93,9 +97,14 @@ pub(super) struct End {
     acknowledgements: u64,
 }
 
+/// What a frame counts for in the window: 0 unless it is content.
+pub(super) fn cost(frame: &Frame) -> u64 {
+    frame.kind.content().map_or(0, |(_, bytes)| bytes + CONTENT_OVERHEAD_BYTES)
+}
+
 /// The bytes at a place of a payload, so that loss, repetition and disorder show.
 fn pattern(id: CallId, offset: u64, count: usize) -> Bytes {
-    static PERIODS: LazyLock<Bytes> = LazyLock::new(|| (0..CONTENT_BYTES_MAX).map(|at| (at % 251) as u8).collect());
+    static PERIODS: LazyLock<Bytes> = LazyLock::new(|| (0..251).cycle().take(CONTENT_BYTES_MAX).collect());
     let start = usize::try_from((id.0 * 31 + offset) % 251).unwrap();
     PERIODS.slice(start..start + count)
 }
@@ -106,6 +115,7 @@ impl End {
             engine: Engine::new(side, settings, Instant(0)),
             application,
             outcomes: BTreeMap::new(),
+            timings: BTreeMap::new(),
             received: BTreeMap::new(),
             sent: Vec::new(),
             closed: None,
@@ -150,7 +160,8 @@ impl End {
                         self.engine.reply(id, 0, Bytes::new(), payload);
                     }
                 }
-                Event::Reply { id, class, status, data, last, .. } => {
+                Event::Reply { id, class, timing, status, data, last, .. } => {
+                    self.timings.insert(id, timing);
                     self.outcomes.entry(id).or_default().push(Outcome::Status(status));
                     self.receive(id, class, &data, last);
                 }
@@ -188,7 +199,7 @@ impl End {
         | FrameKind::Data { id, class, .. }
         | FrameKind::Reply { id, class, .. } = &frame.kind
         {
-            self.sent.push((now, *id, *class, frame.kind.cost()));
+            self.sent.push((now, *id, *class, cost(&frame)));
         }
         Some(frame)
     }
@@ -218,7 +229,7 @@ impl Pair {
             end.settle();
             while let Some(frame) = end.next_frame(self.now) {
                 let free_at = end.foreign.pass(end.free_at, self.link, self.now);
-                end.free_at = free_at + self.link.takes(frame.kind.cost().max(16));
+                end.free_at = free_at + self.link.takes(cost(&frame).max(16));
                 if self.loses_acknowledgements && frame.kind == FrameKind::Acknowledge {
                     end.acknowledgements += 1;
                     if end.acknowledgements % 2 == 0 {

@@ -85,7 +85,8 @@ proptest! {
     #[test]
     fn strict_classes_new_calls_first_then_turns_and_nothing_lost_or_repeated(ops in ops()) {
         let limits = Limits { window_bytes: [u64::MAX / 2; 2], ..SETTINGS.limits };
-        let settings = Settings { limits, credit_bytes: u64::MAX / 2, credit_bytes_max: u64::MAX / 2, calls_max: 100, ..SETTINGS };
+        let credit_bytes = u64::MAX / 2;
+        let settings = Settings { limits, credit_bytes, credit_bytes_max: credit_bytes, calls_max: 100 };
         let link = LinkModel { delay: Duration::ZERO, bytes_per_s: 1 };
         let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
         let mut calls: Vec<ModelCall> = Vec::new();
@@ -165,4 +166,21 @@ fn download_does_not_starve_the_answers_of_stores() {
     let store = pair.ends[0].call(Class::Store, 100, None, pair.now);
     pair.run(Duration::from_millis(200));
     assert_eq!(pair.ends[0].outcomes[&store].len(), 1);
+}
+
+#[test]
+fn a_reply_tells_how_long_its_call_was_queued_and_served() {
+    let link = LinkModel { delay: Duration::from_millis(10), bytes_per_s: 100_000 };
+    let mut pair = Pair::new(SETTINGS, link, [ANSWERS; 2]);
+    pair.ends[0].call(Class::Fetch, 50_000, None, pair.now);
+    let store = pair.ends[0].call(Class::Store, 10_000, None, pair.now);
+    pair.run(Duration::from_secs(2));
+    let timing = pair.ends[0].timings[&store];
+    // The fetch has to pass but for what fits the window; then the first of the store takes its time and the round trip.
+    let ms = |range: std::ops::Range<u64>| Duration::from_millis(range.start)..Duration::from_millis(range.end);
+    assert!(ms(400..600).contains(&timing.queued), "{timing:?}");
+    assert!(ms(20..120).contains(&timing.served), "{timing:?}");
+    let traffic = pair.ends[0].engine.traffic()[Class::Store.index()];
+    assert_eq!((traffic.sent_bytes, traffic.received_bytes), (10_000 + BODY, 0));
+    assert_eq!(pair.ends[1].engine.traffic()[Class::Store.index()].received_bytes, 10_000 + BODY);
 }

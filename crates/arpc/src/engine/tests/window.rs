@@ -5,7 +5,7 @@ use std::time::Duration;
 use mafs_proto::{Class, Instant};
 use proptest::prelude::*;
 
-use super::pair::{ANSWERS, Application, End, FAST, LinkModel, Pair, SETTINGS, WINDOW};
+use super::pair::{ANSWERS, Application, End, FAST, LinkModel, Pair, SETTINGS, WINDOW, cost};
 use crate::engine::frame::{Acknowledgement, CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, CallId};
 use crate::engine::window::{Admission, EXEMPT_FRAMES_MAX, Receipts, Window};
 use crate::engine::{Charge, FrameKind, Limits};
@@ -21,7 +21,7 @@ fn window(bytes: u64) -> Window {
 fn sent_without_acknowledgement(end: &mut End) -> u64 {
     let mut bytes = 0;
     while let Some(frame) = end.next_frame(Instant(0)) {
-        bytes += frame.kind.cost();
+        bytes += cost(&frame);
     }
     bytes
 }
