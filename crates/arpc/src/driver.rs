@@ -197,6 +197,7 @@ impl Driver {
             window_bytes: self.engine.window_bytes(self.now),
             chunk_bytes: self.engine.chunk_bytes(self.now),
             rtt_min: self.engine.rtt_min(),
+            rtt: self.engine.rtt(),
             queued_bytes: self.engine.queued_bytes(),
             unacknowledged_bytes: self.engine.unacknowledged_bytes(),
             traffic: self.engine.traffic(),

@@ -301,7 +301,10 @@ impl Engine {
                 Timer::Deadline => self.expire_calls(now),
                 Timer::Probe => self.probe(now),
                 // The peer had no chance to answer if this end itself slept.
-                Timer::Dead if self.liveness.slept(now) => self.probe(now),
+                Timer::Dead if self.liveness.slept(now) => {
+                    self.liveness.wake_up();
+                    self.probe(now);
+                }
                 Timer::Dead => {
                     let silence = self.liveness.silence(now).as_secs();
                     self.close(&format!("no answer for {silence} s"));
@@ -319,6 +322,11 @@ impl Engine {
     /// Smallest round-trip time of late.
     pub(crate) fn rtt_min(&self) -> Option<Duration> {
         self.window.estimator().rtt_min()
+    }
+
+    /// Smoothed round-trip time, queues included.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        self.liveness.rtt()
     }
 
     /// Bytes waiting to be sent, by class.

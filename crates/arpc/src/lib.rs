@@ -6,6 +6,7 @@
 //! frames; [`Peer`], [`CallHandle`], [`IncomingCall`] and the payload ends are what users hold; [`carrier`] is what
 //! frames travel over; [`link`] says, for emulated carriers, when they arrive.
 
+mod backoff;
 pub mod carrier;
 mod clock;
 mod driver;
@@ -19,6 +20,7 @@ mod shared;
 pub mod watch;
 mod wire;
 
+pub use backoff::Backoff;
 pub use clock::{BootClock, blocking, spawn_blocking};
 pub use error::{CallError, PayloadError};
 pub use payload::{Payload, PayloadReader, PayloadWriter};

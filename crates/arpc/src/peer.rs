@@ -64,6 +64,8 @@ pub struct Estimate {
     pub rate: Option<u64>,
     /// Smallest round-trip time seen of late; `None` before the first answer.
     pub rtt_min: Option<Duration>,
+    /// Smoothed round-trip time, with the time in queues.
+    pub rtt: Option<Duration>,
     /// What this end may have sent that is not acknowledged.
     pub window_bytes: u64,
     /// What it sends in one frame.

@@ -1,6 +1,5 @@
 //! Decisions, without I/O: no executor, no files, no clock. Time and contents come in as arguments.
 
-pub(crate) mod backoff;
 pub(crate) mod log;
 pub(crate) mod outstanding;
 pub(crate) mod promises;

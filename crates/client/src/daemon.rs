@@ -10,19 +10,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::{BootClock, blocking};
+use mafs_arpc::{Backoff, BootClock, blocking};
 use mafs_proto::{FsError, VolumeName};
 use tokio::time::{Instant, timeout};
 
 use crate::cache::{CacheError, CacheStorage, StorageError};
 use crate::control::{Client, Server};
-use crate::core::backoff::Backoff;
 use crate::file_name;
 use crate::fuse::{Access, FuseError, Session, SessionOptions, check_available};
 use crate::mount_point::{MountPointError, UnmountError, prepare, unmount, unmount_lazily};
 use crate::options::MountOptions;
 use crate::printable::printable_path;
-use crate::remote::{Connector, RemoteError};
+use crate::remote::{Connector, RECONNECT_MAX, RECONNECT_STEP, RemoteError};
 use crate::runtime_dir::RuntimeDir;
 use crate::vfs::{Settings, StartError, Vfs};
 use answers::Answers;
@@ -237,7 +236,7 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         passthrough: mount.options.passthrough && !mount.options.flags.sync,
     };
     let give_up = Instant::now() + mount.options.retry;
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     loop {
         let rest = backoff.next_delay();
         let storage = lock_cache(&directory).await?;

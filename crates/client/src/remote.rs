@@ -30,6 +30,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
 use attempts::{Attempts, Failure};
+pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use error::RemoteError;
 
 /// Makes connections to the server.

@@ -81,7 +81,7 @@ struct CutOff {
 /// Timers of one instant go off in any order within this time.
 const TIMERS: Duration = Duration::from_millis(2);
 
-/// A link that is silent for no longer than this lets no operation fail: within 10 s of silence a connection is given
+/// A link that is silent for no longer than this lets no operation fail: within 6 s of silence a connection is given
 /// up, and an operation has 21 s.
 const SILENCE_SURVIVED: Duration = Duration::from_secs(8);
 

@@ -104,8 +104,8 @@ impl Estimator {
     }
 
     /// Bytes have been acknowledged, `delivered` in all; the last frame of them went out as `departure` says, and its
-    /// acknowledgement was held back for `delay`.
-    pub(crate) fn arrive(&mut self, departure: Departure, delivered: u64, delay: Duration, now: Instant) {
+    /// acknowledgement was held back for `delay`. Returns what the round trip took.
+    pub(crate) fn arrive(&mut self, departure: Departure, delivered: u64, delay: Duration, now: Instant) -> Duration {
         (self.delivered, self.delivered_at, self.sent_at) = (delivered, now, departure.at);
         self.starved_until = self.starved_until.filter(|until| delivered <= *until);
         let rtt = now.since(departure.at).saturating_sub(delay);
@@ -114,7 +114,8 @@ impl Estimator {
         self.observe_rtt(rtt, departure.quiet, now);
         let late = self.expected(departure.in_flight).is_some_and(|expected| rtt > LATE * expected);
         if late && departure.at >= self.restarted_at {
-            return self.restart(rate, now);
+            self.restart(rate, now);
+            return rtt;
         }
         if self.rtt.is_some_and(|min| interval >= min.value) && !(departure.starved && rate < self.rate.max()) {
             let memory = RATE_MEMORY.max(self.rtt_min().unwrap_or_default() * RATE_ROUNDS);
@@ -123,6 +124,7 @@ impl Estimator {
         if !departure.starved {
             self.growth.observe(departure.delivered, delivered, self.rate.max());
         }
+        rtt
     }
 
     /// Bytes per second; `None` before the first measurement.

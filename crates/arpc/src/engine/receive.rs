@@ -31,11 +31,12 @@ impl Engine {
         self.liveness.heard(now);
         if let Some(ack) = frame.acknowledgement {
             let (side, events) = (self.side, &mut self.events);
-            self.window.acknowledge(ack, now, |id, bytes| {
+            let rtt = self.window.acknowledge(ack, now, |id, bytes| {
                 if side.owns(id) {
                     events.push_back(Event::Acknowledged { id, bytes });
                 }
             })?;
+            self.liveness.observe_rtt(rtt);
         }
         if let Some((class, bytes)) = frame.kind.content() {
             self.traffic[class.index()].received_bytes += bytes;

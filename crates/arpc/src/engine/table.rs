@@ -106,7 +106,7 @@ impl Engine {
         // One that is due already waits for the carrier, not for time.
         self.timers.set(Timer::Acknowledge, open(self.receipts.due().filter(|at| *at > now)));
         self.timers.set(Timer::Deadline, open(self.deadlines.first().map(|(at, _)| *at)));
-        self.timers.set(Timer::Probe, open(self.liveness.probe_at()));
+        self.timers.set(Timer::Probe, open(Some(self.liveness.probe_at())));
         self.timers.set(Timer::Dead, open(self.liveness.dead_at()));
         self.timers.set(Timer::Pace, open(self.window.paced_until().filter(|at| *at > now)));
     }

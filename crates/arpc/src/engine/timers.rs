@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use mafs_proto::Instant;
 
-/// Silence after which a peer that owes something is probed.
-const PROBE_AFTER: Duration = Duration::from_secs(2);
+use crate::Backoff;
+
 /// Silence after which an idle peer is probed.
 const PROBE_IDLE_AFTER: Duration = Duration::from_secs(20);
-/// How long a probe may stay unanswered: with [`PROBE_AFTER`] 10 s of silence, with [`PROBE_IDLE_AFTER`] less than 30
-/// s.
-const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+/// Between what the wait for a sign of life from a peer that owes something adapts; the upper bound is `timeo`'s
+/// default (cli.md), the one before anything is known RFC 6298's.
+const WAIT_MIN: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_secs(7);
+const WAIT_FIRST: Duration = Duration::from_secs(1);
+/// How long probes may stay unanswered, or four times the round trip if that is more (cli.md, "Path dead").
+const DEAD_AFTER: Duration = Duration::from_secs(5);
 
 /// What an engine can be woken for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,18 +70,37 @@ const LATE: Duration = Duration::from_secs(2);
 pub(crate) struct Liveness {
     quiet_since: Instant,
     owed: bool,
-    probed_at: Option<Instant>,
+    rtt: SmoothedRtt,
+    probing: Option<Probing>,
+}
+
+/// Probes that nothing has answered.
+#[derive(Debug)]
+struct Probing {
+    since: Instant,
+    next_at: Instant,
+    backoff: Backoff,
 }
 
 impl Liveness {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { quiet_since: now, owed: false, probed_at: None }
+        Self { quiet_since: now, owed: false, rtt: SmoothedRtt::default(), probing: None }
     }
 
     /// The peer gave a sign of life.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.quiet_since = now;
-        self.probed_at = None;
+        self.probing = None;
+    }
+
+    /// What a round trip took, queues included, if one has ended.
+    pub(crate) fn observe_rtt(&mut self, rtt: Option<Duration>) {
+        rtt.into_iter().for_each(|rtt| self.rtt.observe(rtt));
+    }
+
+    /// The smoothed round-trip time, queues included.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        self.rtt.smoothed
     }
 
     /// Whether the peer owes something: an answer or an acknowledgement.
@@ -90,21 +113,33 @@ impl Liveness {
 
     /// Notes that a probe is sent.
     pub(crate) fn probed(&mut self, now: Instant) {
-        self.probed_at = Some(now);
+        let step = self.rtt.wait();
+        let first = Probing { since: now, next_at: now, backoff: Backoff::new(step, WAIT_MAX) };
+        let probing = self.probing.get_or_insert(first);
+        probing.next_at = now + probing.backoff.next_delay();
     }
 
     /// When to probe.
-    pub(crate) fn probe_at(&self) -> Option<Instant> {
-        let after = if self.owed { PROBE_AFTER } else { PROBE_IDLE_AFTER };
-        self.probed_at.is_none().then(|| self.quiet_since + after)
+    pub(crate) fn probe_at(&self) -> Instant {
+        match &self.probing {
+            Some(probing) => probing.next_at,
+            None if self.owed => self.quiet_since + self.rtt.wait(),
+            None => self.quiet_since + PROBE_IDLE_AFTER,
+        }
     }
 
     /// When to give the peer up.
     pub(crate) fn dead_at(&self) -> Option<Instant> {
-        Some(self.probed_at? + ANSWER_WITHIN)
+        let patience = DEAD_AFTER.max(4 * self.rtt.smoothed.unwrap_or_default());
+        self.probing.as_ref().map(|probing| probing.since + patience)
     }
 
-    /// Whether this end was not awake when it should have given the peer up.
+    /// This end was not awake when it should have given the peer up: the peer gets another chance.
+    pub(crate) fn wake_up(&mut self) {
+        self.probing = None;
+    }
+
+    /// Whether that is so.
     pub(crate) fn slept(&self, now: Instant) -> bool {
         self.dead_at().is_some_and(|at| now.since(at) >= LATE)
     }
@@ -112,5 +147,30 @@ impl Liveness {
     /// How long the peer has been silent.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         now.since(self.quiet_since)
+    }
+}
+
+/// The round-trip time as RFC 6298 smooths it.
+#[derive(Debug, Default)]
+struct SmoothedRtt {
+    smoothed: Option<Duration>,
+    variation: Duration,
+}
+
+impl SmoothedRtt {
+    fn observe(&mut self, rtt: Duration) {
+        let Some(smoothed) = self.smoothed else {
+            (self.smoothed, self.variation) = (Some(rtt), rtt / 2);
+            return;
+        };
+        self.variation = (3 * self.variation + smoothed.abs_diff(rtt)) / 4;
+        self.smoothed = Some((7 * smoothed + rtt) / 8);
+    }
+
+    /// How long an answer may take before it is missed. Twice RFC 6298's: a probe too many costs little, but not
+    /// nothing.
+    fn wait(&self) -> Duration {
+        let Some(smoothed) = self.smoothed else { return WAIT_FIRST };
+        (2 * (smoothed + 4 * self.variation)).clamp(WAIT_MIN, WAIT_MAX)
     }
 }

@@ -164,13 +164,14 @@ impl Window {
         self.in_flight.push_back(Sent { end: self.sent, cost, admission, departure, id, payload_bytes });
     }
 
-    /// Applies an acknowledgement; tells `acknowledged` of each payload part that arrived.
+    /// Applies an acknowledgement; tells `acknowledged` of each payload part that arrived. Returns what the round trip of
+    /// the newest frame took.
     pub(crate) fn acknowledge(
         &mut self,
         ack: Acknowledgement,
         now: Instant,
         mut acknowledged: impl FnMut(CallId, u64),
-    ) -> Result<(), Violation> {
+    ) -> Result<Option<Duration>, Violation> {
         if ack.bytes > self.sent {
             return Err(Violation::AcknowledgedUnsent);
         }
@@ -187,10 +188,7 @@ impl Window {
             }
         }
         self.acknowledged = self.acknowledged.max(ack.bytes);
-        if let Some(departure) = newest {
-            self.estimator.arrive(departure, self.acknowledged, ack.delay, now);
-        }
-        Ok(())
+        Ok(newest.map(|departure| self.estimator.arrive(departure, self.acknowledged, ack.delay, now)))
     }
 
     /// Bytes sent and not acknowledged.

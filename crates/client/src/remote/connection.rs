@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mafs_arpc::{CallError, CallHandle, Config, Incoming, IncomingCall, Payload, Peer};
+use mafs_arpc::{Backoff, CallError, CallHandle, Config, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{AttachReply, AttachRequest, BreakReply, BreakRequest, RenewLeaseReply, RenewLeaseRequest};
 use mafs_proto::{Call, Class, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Wire};
 use tokio::time::timeout;
 
 use super::{Connection, Held, Link, RemoteError, Shared, detail};
-use crate::core::backoff::Backoff;
 use crate::core::promises::SessionNumber;
 
 /// Connecting and attaching take a few round trips; a server that needs longer is not there.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// The pauses between attempts to connect.
+pub(crate) const RECONNECT_STEP: Duration = Duration::from_millis(100);
+pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
 /// A lease is renewed so many times before it ends.
 const RENEWALS_PER_LEASE: u32 = 3;
 /// Timers do not run through suspend, leases do: the clock is looked at so many times in a lease.
@@ -44,7 +46,7 @@ impl Attached {
 /// Makes and holds connections, until the link is closed. `first` is the first.
 pub(super) async fn keep(shared: Arc<Shared>, first: Attached) {
     let mut attached = Some(first);
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     let mut number = 0;
     let mut link = shared.link.subscribe();
     loop {
