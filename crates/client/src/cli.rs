@@ -6,6 +6,7 @@ mod exit;
 mod mount;
 mod reach;
 mod signals;
+mod stats;
 mod status;
 mod status_text;
 mod sync;
@@ -48,6 +49,8 @@ enum Command {
     Umount(umount::UmountArgs),
     /// Show what is going on: connection, unsent files, cache.
     Status(status::StatusArgs),
+    /// Show what calls to the server have taken.
+    Stats(stats::StatsArgs),
     /// Wait until the server has everything that was written before.
     Sync(sync::SyncArgs),
 }
@@ -87,6 +90,7 @@ impl Command {
             Self::Mount(args) => mount::run(&args),
             Self::Umount(args) => umount::run(&args),
             Self::Status(args) => status::run(&args),
+            Self::Stats(args) => stats::run(&args),
             Self::Sync(args) => sync::run(&args),
         }
     }

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 pub use client::{Client, ControlError};
 pub use server::Server;
 
-use crate::vfs::StatusReport;
+use crate::vfs::{RpcStatistics, StatusReport};
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What a command asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -24,6 +24,8 @@ pub const VERSION: u32 = 1;
 pub enum Request {
     /// What is going on?
     Status,
+    /// What have calls taken?
+    Statistics,
     /// Answer when the server has everything that was written before now.
     Sync,
     /// Answer with the last status when the mount has ended and what could be sent has been.
@@ -36,6 +38,8 @@ pub enum Request {
 pub enum Response {
     /// To [`Request::Status`] and [`Request::End`].
     Status(Box<MountStatus>),
+    /// To [`Request::Statistics`].
+    Statistics(Box<RpcStatistics>),
     /// To [`Request::Sync`].
     Synced,
     /// The daemon cannot; why, in one line.

@@ -4,4 +4,5 @@ pub(crate) mod log;
 pub(crate) mod outstanding;
 pub(crate) mod promises;
 pub(crate) mod replacement;
+pub(crate) mod rpc_statistics;
 pub(crate) mod upload;

@@ -10,7 +10,7 @@ mod target;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mafs_proto::parse_size;
+use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
 use names::Known;
@@ -80,6 +80,8 @@ pub struct MountOptions {
     pub min_free_bytes: u64,
     /// `passthrough`: whether the kernel may read and write cached files itself, if it can. Default: `auto`.
     pub passthrough: bool,
+    /// `classes`: `waiting`, or `paper` to compare with Table 1 of the MAFS paper. Default: `waiting`.
+    pub classes: Classes,
     /// Flags of mount(8).
     pub flags: KernelFlags,
 }
@@ -96,6 +98,7 @@ impl Default for MountOptions {
             cache_limit_bytes: CACHE_SIZE_DEFAULT,
             min_free_bytes: MIN_FREE_DEFAULT,
             passthrough: true,
+            classes: Classes::default(),
             flags: KernelFlags::default(),
         }
     }
@@ -171,6 +174,7 @@ impl MountOptions {
             Known::MinFree => self.min_free_bytes = size_value(name, given()?, 0)?,
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
+            Known::Classes => self.classes = classes(name, given()?)?,
             Known::Flag(flag) if value.is_none() => self.set(flag),
             Known::Flag(_) => return Err(InvalidOption::Value(name.to_owned())),
         }
@@ -217,6 +221,14 @@ fn auto_or_off(name: &str, value: &str) -> Result<bool, InvalidOption> {
     }
 }
 
+fn classes(name: &str, value: &str) -> Result<Classes, InvalidOption> {
+    match value {
+        "waiting" => Ok(Classes::ByWaiting),
+        "paper" => Ok(Classes::Paper),
+        _ => Err(bad(name, value, "`waiting` or `paper` is wanted".to_owned())),
+    }
+}
+
 fn absolute(name: &str, value: &str) -> Result<PathBuf, InvalidOption> {
     std::path::absolute(value).map_err(|error| bad(name, value, error.to_string()))
 }
@@ -247,6 +259,8 @@ mod tests {
         let options = parse(text).unwrap();
         assert!(options.read_only && options.hard && !options.passthrough);
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
+        assert_eq!(parse("classes=paper").unwrap().classes, Classes::Paper);
+        assert_eq!(parse("classes=paper,classes=waiting").unwrap().classes, Classes::ByWaiting);
         assert_eq!((options.timeo, options.retrans, options.retry), (5, 4, Duration::from_secs(120)));
         assert_eq!(options.cache, Some(PathBuf::from("/c d")));
         assert_eq!((options.cache_limit_bytes, options.min_free_bytes), (20 << 30, 512 << 20));
@@ -289,6 +303,7 @@ mod tests {
             ("ro=1", "takes no value"),
             ("cachesize=0", "at least 1"),
             ("passthrough=on", "`auto` or `off`"),
+            ("classes=ours", "`waiting` or `paper`"),
             ("cachesize=1Q", "K, M, G or T"),
             ("retry=99999999999", "from 0 to"),
         ] {

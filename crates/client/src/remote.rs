@@ -8,7 +8,6 @@ mod connection;
 mod error;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,13 +21,14 @@ use mafs_proto::call::{
     ResumeStoreReply, ResumeStoreRequest,
 };
 use mafs_proto::{
-    Call, Class, ClientId, Clock, CmlOp, CmlRecord, ContentHash, Fid, FidRange, FsError, Generation, Incarnation,
-    Method, StoreId, Timestamp, VolumeName, Wire,
+    Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, ContentHash, Fid, FidRange, FsError, Generation,
+    Incarnation, Method, Purpose, StoreId, Timestamp, VolumeName, Wire,
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
+use crate::core::rpc_statistics::RpcStatistics;
 use attempts::{Attempts, Failure};
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use error::RemoteError;
@@ -67,6 +67,8 @@ pub(crate) struct RemoteConfig {
     pub(crate) volume: VolumeName,
     /// How long a call waits for a connection and an answer.
     pub(crate) deadline: Duration,
+    /// Which class each call travels in.
+    pub(crate) classes: Classes,
     /// The newest incarnation this client knows of.
     pub(crate) incarnation: Incarnation,
 }
@@ -121,7 +123,7 @@ pub(crate) struct Shared {
     link_since: Mutex<mafs_proto::Instant>,
     ids: Mutex<Ids>,
     held: Mutex<Option<Held>>,
-    calls: AtomicU64,
+    statistics: Mutex<RpcStatistics>,
     /// Calls that wait for the server and may hold up the kernel.
     waiting: watch::Sender<usize>,
 }
@@ -139,6 +141,19 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.waiting.send_modify(|calls| *calls -= 1);
+    }
+}
+
+/// A call that is under way.
+struct Begun {
+    class: Class,
+    handle: CallHandle,
+}
+
+/// Adds what has gone over a connection.
+fn add_traffic(statistics: &mut RpcStatistics, peer: &Peer) {
+    for (class, traffic) in statistics.iter_mut().zip(peer.estimate().traffic) {
+        class.add_traffic(traffic);
     }
 }
 
@@ -185,7 +200,7 @@ impl Remote {
             link: watch::Sender::new(Link::Down("not tried yet".to_owned())),
             ids: Mutex::new(Ids { outstanding, fids: None, granting: false }),
             held: Mutex::new(None),
-            calls: AtomicU64::new(0),
+            statistics: Mutex::default(),
             waiting: watch::Sender::new(0),
         });
         let first = connection::attach(&shared).await?;
@@ -195,20 +210,18 @@ impl Remote {
     }
 
     /// Makes a call without payload.
-    pub(crate) async fn call<C: Call>(&self, request: &C, class: Class) -> Result<Answer<C::Reply>, RemoteError> {
+    pub(crate) async fn call<C: Call>(&self, request: &C, purpose: Purpose) -> Result<Answer<C::Reply>, RemoteError> {
         let deadline = Instant::now() + self.shared.config.deadline;
-        self.call_until(request, class, Some(deadline), &|| Payload::None).await
+        self.call_until(request, purpose, Some(deadline), &|| Payload::None).await
     }
 
     /// Applies a mutation without content. A connection must be there within the deadline; the answer may wait besides
     /// until a client that cannot be reached has lost its lease.
     pub(crate) async fn apply(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let request = self.apply_request(record);
-        // Somebody waits for it, and it is small: as urgent as the names it changes (arpc.md, "O_EXCL create and its
-        // kin").
         let patience = self.shared.config.deadline + HOLDER_WAIT;
         let no_payload = || Payload::None;
-        let answer = timeout(patience, self.call_until(&request, Class::Control, None, &no_payload)).await;
+        let answer = timeout(patience, self.call_until(&request, record.op.purpose(), None, &no_payload)).await;
         self.end(record.id);
         answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
     }
@@ -217,7 +230,7 @@ impl Remote {
     /// been applied. The record stays outstanding until [`Self::end`].
     pub(crate) async fn resolve(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let attempts = Attempts::new(&self.shared.config, true);
-        self.call_with(attempts, &self.apply_request(record), Class::Store, None, &|| Payload::None).await
+        self.call_with(attempts, &self.apply_request(record), Purpose::Store, None, &|| Payload::None).await
     }
 
     /// Sends a store with its content; the record stays outstanding until [`Self::end`]. A store has no deadline while
@@ -263,8 +276,8 @@ impl Remote {
     ) -> Result<Answer<ApplyReply>, Failure> {
         let content_offset = kept?;
         let request = ApplyRequest { content_offset, ..request.clone() };
-        let call = self.begin(connection, &request, Class::Store, None, content.payload(content_offset));
-        content.sending(content_offset, call.progress());
+        let call = self.begin(connection, &request, Purpose::Store, None, content.payload(content_offset));
+        content.sending(content_offset, call.handle.progress());
         self.finish(connection, call).await
     }
 
@@ -272,7 +285,7 @@ impl Remote {
     async fn kept(&self, connection: &Connection, fid: Fid, content: &dyn StoreContent) -> Result<u64, Failure> {
         let deadline = Instant::now() + self.shared.config.deadline;
         let request = ResumeStoreRequest { fid };
-        let answer = self.attempt(connection, &request, Class::Control, Some(deadline), Payload::None).await?;
+        let answer = self.attempt(connection, &request, Purpose::Ask, Some(deadline), Payload::None).await?;
         let ResumeStoreReply { bytes, hash } = answer.reply;
         let same = bytes <= content.bytes() && content.hash_of_first(bytes).is_ok_and(|own| own == hash);
         tracing::info!(bytes, same, of = content.bytes(), "a store goes on");
@@ -326,15 +339,19 @@ impl Remote {
         self.shared.link.subscribe()
     }
 
-    /// Calls made so far.
-    pub(crate) fn calls(&self) -> u64 {
-        self.shared.calls.load(Ordering::Relaxed)
+    /// What calls have taken so far, by class.
+    pub(crate) fn statistics(&self) -> RpcStatistics {
+        let mut statistics = self.shared.statistics().clone();
+        if let Link::Up(connection) = self.link().0 {
+            add_traffic(&mut statistics, &connection.peer);
+        }
+        statistics
     }
 
     /// Gives the volume back if the server answers at once, and ends the connection.
     pub(crate) async fn close(&self) {
         if let Link::Up(Connection { peer, .. }) = self.link().0 {
-            let call = self.to_call(&DetachRequest, Class::Control, Some(DETACH_WAIT), Payload::None);
+            let call = self.to_call(&DetachRequest, Purpose::Ask, Some(DETACH_WAIT), Payload::None);
             if let Err(error) = peer.call(call).reply().await {
                 tracing::debug!(%error, "the server did not confirm the detach");
             }
@@ -352,7 +369,7 @@ impl Remote {
 
     /// Asks for fids and takes one of them.
     async fn grant_fids(&self) -> Result<Fid, RemoteError> {
-        let answer = self.call(&GrantFidsRequest, Class::Control).await;
+        let answer = self.call(&GrantFidsRequest, Purpose::Ask).await;
         let mut ids = self.shared.ids();
         ids.granting = false;
         let mut fids = answer?.reply.fids;
@@ -364,18 +381,18 @@ impl Remote {
     async fn call_until<C: Call>(
         &self,
         request: &C,
-        class: Class,
+        purpose: Purpose,
         deadline: Option<Instant>,
         payload: &(dyn Fn() -> Payload + Sync),
     ) -> Result<Answer<C::Reply>, RemoteError> {
-        self.call_with(Attempts::new(&self.shared.config, false), request, class, deadline, payload).await
+        self.call_with(Attempts::new(&self.shared.config, false), request, purpose, deadline, payload).await
     }
 
     async fn call_with<C: Call>(
         &self,
         mut attempts: Attempts,
         request: &C,
-        class: Class,
+        purpose: Purpose,
         deadline: Option<Instant>,
         payload: &(dyn Fn() -> Payload + Sync),
     ) -> Result<Answer<C::Reply>, RemoteError> {
@@ -383,7 +400,7 @@ impl Remote {
         let _waiting = (C::METHOD != Method::GrantFids).then(|| Waiting::begin(&self.shared));
         loop {
             let connection = self.connected(deadline.unwrap_or_else(|| attempts.connect_by())).await?;
-            match self.attempt(&connection, request, class, deadline, payload()).await {
+            match self.attempt(&connection, request, purpose, deadline, payload()).await {
                 Ok(answer) => return Ok(attempts.answered(C::METHOD, answer)),
                 Err(failure) => self.before_next(failure, &connection, &mut attempts).await?,
             }
@@ -395,28 +412,35 @@ impl Remote {
         &self,
         connection: &Connection,
         request: &C,
-        class: Class,
+        purpose: Purpose,
         deadline: Option<Instant>,
         payload: Payload,
     ) -> Result<Answer<C::Reply>, Failure> {
-        self.finish(connection, self.begin(connection, request, class, deadline, payload)).await
+        self.finish(connection, self.begin(connection, request, purpose, deadline, payload)).await
     }
 
     fn begin<C: Call>(
         &self,
         connection: &Connection,
         request: &C,
-        class: Class,
+        purpose: Purpose,
         deadline: Option<Instant>,
         payload: Payload,
-    ) -> CallHandle {
+    ) -> Begun {
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        self.shared.calls.fetch_add(1, Ordering::Relaxed);
-        connection.peer.call(self.to_call(request, class, remaining, payload))
+        let call = self.to_call(request, purpose, remaining, payload);
+        Begun { class: call.class, handle: connection.peer.call(call) }
     }
 
-    async fn finish<R: Wire>(&self, connection: &Connection, call: CallHandle) -> Result<Answer<R>, Failure> {
-        match call.reply().await {
+    async fn finish<R: Wire>(&self, connection: &Connection, call: Begun) -> Result<Answer<R>, Failure> {
+        let Begun { class, handle } = call;
+        let answer = handle.reply().await;
+        match &answer {
+            Ok(reply) => self.shared.statistics()[class.index()].answered(reply.timing),
+            Err(CallError::Disconnected(_) | CallError::Busy) => self.shared.statistics()[class.index()].retries += 1,
+            Err(CallError::DeadlineExceeded(_) | CallError::Cancelled | CallError::TooLarge(_)) => {}
+        }
+        match answer {
             Ok(reply) if reply.status == 0 => {
                 let decoded = R::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
                 Ok(Answer { reply: decoded, payload: reply.payload, session: connection.session })
@@ -463,11 +487,17 @@ impl Remote {
     fn to_call<C: Call>(
         &self,
         request: &C,
-        class: Class,
+        purpose: Purpose,
         timeout: Option<Duration>,
         payload: Payload,
     ) -> mafs_arpc::Call {
-        mafs_arpc::Call { class, timeout, method: C::METHOD.number(), body: request.encode(), payload }
+        mafs_arpc::Call {
+            class: self.shared.config.classes.class(purpose),
+            timeout,
+            method: C::METHOD.number(),
+            body: request.encode(),
+            payload,
+        }
     }
 
     /// Waits for a connection.
@@ -506,6 +536,10 @@ const DETACH_WAIT: Duration = Duration::from_secs(2);
 impl Shared {
     fn ids(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn statistics(&self) -> MutexGuard<'_, RpcStatistics> {
+        self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Held>> {

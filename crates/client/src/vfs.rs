@@ -42,6 +42,7 @@ use tokio::sync::Notify;
 
 use crate::cache::{Cache, CacheStorage};
 use crate::core::replacement::Replacement;
+pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics, class_name};
 use crate::core::upload::UploadRate;
 use crate::remote::Remote;
 pub use error::Error;
@@ -506,5 +507,11 @@ impl Vfs {
     #[must_use]
     pub fn status(&self) -> StatusReport {
         self.inner.status()
+    }
+
+    /// What calls have taken.
+    #[must_use]
+    pub fn statistics(&self) -> RpcStatistics {
+        self.inner.remote.statistics()
     }
 }

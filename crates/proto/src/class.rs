@@ -1,4 +1,5 @@
-//! The five classes of traffic, after Table 1 of the MAFS paper (papers/003, section 3.3).
+//! The five classes of traffic, after Table 1 of the MAFS paper (papers/003, section 3.3), and the one table that says
+//! which call travels in which.
 
 /// How urgently somebody waits for a call. Strictly ordered: a higher class is always sent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -29,5 +30,86 @@ impl Class {
     #[must_use]
     pub fn from_index(index: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(index).ok()?).copied()
+    }
+}
+
+/// What a call is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Asks for or validates the status of objects, looks names up, keeps the session: small, and somebody waits.
+    Ask,
+    /// Tells a client that what it caches has changed.
+    Break,
+    /// Fetches file data, a directory or attributes of any size for somebody who waits.
+    Fetch,
+    /// Changes names or attributes while a program waits for the outcome.
+    Change,
+    /// Removes a name while a program waits.
+    Remove,
+    /// Writes file data back.
+    Store,
+    /// The same, while a program waits until the server has it (fsync).
+    ForcedStore,
+}
+
+impl Purpose {
+    /// All purposes.
+    pub const ALL: [Self; 7] =
+        [Self::Ask, Self::Break, Self::Fetch, Self::Change, Self::Remove, Self::Store, Self::ForcedStore];
+}
+
+/// Which table assigns classes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Classes {
+    /// Ours: whoever waits for a small answer is Control (arpc.md, "What it offers").
+    #[default]
+    ByWaiting,
+    /// Table 1 of the paper as it stands: metadata below prefetching, unlink with the stores.
+    Paper,
+}
+
+impl Classes {
+    /// The class of a call. A Control call that is larger than a packet travels as Fetch, and so does its reply.
+    #[must_use]
+    pub const fn class(self, purpose: Purpose) -> Class {
+        match (purpose, self) {
+            (Purpose::Ask | Purpose::Break, _) => Class::Control,
+            (Purpose::Fetch | Purpose::ForcedStore, _) => Class::Fetch,
+            (Purpose::Change | Purpose::Remove, Self::ByWaiting) => Class::Control,
+            (Purpose::Change, Self::Paper) => Class::Metadata,
+            (Purpose::Remove, Self::Paper) | (Purpose::Store, _) => Class::Store,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_table_is_table_1() {
+        // "fetch file attributes, callback"; "fetch file data, store file data (if forced)"; "most metadata RPCs";
+        // "store file data, unlink file".
+        let expected = [
+            (Purpose::Ask, Class::Control),
+            (Purpose::Break, Class::Control),
+            (Purpose::Fetch, Class::Fetch),
+            (Purpose::ForcedStore, Class::Fetch),
+            (Purpose::Change, Class::Metadata),
+            (Purpose::Remove, Class::Store),
+            (Purpose::Store, Class::Store),
+        ];
+        for (purpose, class) in expected {
+            assert_eq!(Classes::Paper.class(purpose), class, "{purpose:?}");
+        }
+        assert_eq!(expected.len(), Purpose::ALL.len());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_small_answer_is_control() {
+        for purpose in [Purpose::Ask, Purpose::Break, Purpose::Change, Purpose::Remove] {
+            assert_eq!(Classes::default().class(purpose), Class::Control, "{purpose:?}");
+        }
+        assert_eq!(Classes::default().class(Purpose::Store), Class::Store);
     }
 }

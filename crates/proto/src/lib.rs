@@ -24,7 +24,7 @@ mod version;
 mod xattr;
 
 pub use call::{Call, Method};
-pub use class::Class;
+pub use class::{Class, Classes, Purpose};
 pub use convert::{Malformed, Wire};
 pub use error::FsError;
 pub use fid::{Fid, FidRange, Uniquifier, VnodeId, VolumeId};

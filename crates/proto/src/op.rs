@@ -1,7 +1,7 @@
 //! Mutations: the records of the modify log, the same on disk and on the wire.
 
 use crate::{
-    Class, DataVersion, Fid, Kind, Mode, Name, StoreId, SymlinkTarget, Timestamp, XattrMode, XattrName, XattrValue,
+    DataVersion, Fid, Kind, Mode, Name, Purpose, StoreId, SymlinkTarget, Timestamp, XattrMode, XattrName, XattrValue,
 };
 
 /// One mutation with everything that is needed to apply it exactly once, at any time.
@@ -149,21 +149,20 @@ pub enum CmlOp {
 }
 
 impl CmlOp {
-    /// The class a record travels in when it is replayed in the background (arpc.md).
+    /// What its call is for, unless it is forced.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn purpose(&self) -> Purpose {
         match self {
-            Self::Store { .. } => Class::Store,
+            Self::Store { .. } => Purpose::Store,
+            Self::Remove { .. } | Self::RemoveDir { .. } => Purpose::Remove,
             Self::Create { .. }
             | Self::MakeDir { .. }
             | Self::SymLink { .. }
             | Self::Link { .. }
-            | Self::Remove { .. }
-            | Self::RemoveDir { .. }
             | Self::Rename { .. }
             | Self::SetAttr { .. }
             | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. } => Class::Metadata,
+            | Self::RemoveXattr { .. } => Purpose::Change,
         }
     }
 

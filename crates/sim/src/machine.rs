@@ -7,7 +7,7 @@ use std::time::Duration;
 use mafs_client::cache::CacheStorage;
 use mafs_client::vfs::{Settings, StartError, Vfs};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
-use mafs_proto::VolumeName;
+use mafs_proto::{Classes, VolumeName};
 
 use crate::network::{Connecting, Link, Silence};
 use crate::world::{Crash, damage_files};
@@ -66,6 +66,7 @@ impl Machine {
             cache_limit_bytes: 1 << 20,
             min_free_bytes: 0,
             deadline: DEADLINE,
+            classes: Classes::default(),
             read_only: false,
             passthrough: self.passthrough,
         };

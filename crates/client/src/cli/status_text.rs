@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration};
 use mafs_client::control::MountStatus;
-use mafs_client::vfs::StatusReport;
+use mafs_client::vfs::{StatusReport, class_name};
+use mafs_proto::Class;
 
 /// Files left behind that are named; the rest is counted.
 const LEFT_SHOWN: usize = 5;
@@ -24,9 +25,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     line("link", &link(report));
     line("lease", &lease(report));
     line("unsent", &unsent(report));
-    let queued: u64 = report.queued_bytes.iter().sum();
-    if queued > 0 {
-        line("queued", &HumanBytes(queued).to_string());
+    let queued = queued(report);
+    if !queued.is_empty() {
+        line("queued", &queued);
     }
     if report.fetching_files > 0 {
         line("fetching", &files(report.fetching_files));
@@ -86,10 +87,16 @@ fn link(report: &StatusReport) -> String {
         let why = if report.why.is_empty() { "unknown" } else { &report.why };
         return format!("not connected for {since}: {why}");
     }
-    match report.rtt_us {
-        Some(micros) => format!("connected for {since}, round trip {}.{:03} ms", micros / 1000, micros % 1000),
-        None => format!("connected for {since}"),
-    }
+    let rtt = report.rtt_us.map(|micros| format!(", round trip {}.{:03} ms", micros / 1000, micros % 1000));
+    let rate = report.rate_bytes_per_s.map(|rate| format!(", sends up to {}/s", HumanBytes(rate)));
+    format!("connected for {since}{}{}", rtt.unwrap_or_default(), rate.unwrap_or_default())
+}
+
+/// What waits to be sent, the most urgent first.
+fn queued(report: &StatusReport) -> String {
+    let waiting = Class::ALL.into_iter().zip(report.queued_bytes).filter(|(_, bytes)| *bytes > 0);
+    let parts = waiting.map(|(class, bytes)| format!("{} {}", HumanBytes(bytes), class_name(class)));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 fn lease(report: &StatusReport) -> String {
@@ -135,6 +142,10 @@ mod tests {
             session: Some(12),
             lease_s: 58,
             rtt_us: Some(20_450),
+            rtt_smoothed_us: Some(30_000),
+            rate_bytes_per_s: Some(64 << 10),
+            window_bytes: 8192,
+            chunk_bytes: 1400,
             queued_bytes: [0; 5],
             unsent_files: 0,
             unsent_bytes: 0,
@@ -162,7 +173,7 @@ mod tests {
         assert_eq!(
             describe(&status()),
             "/mnt  host:6237:/home\n  \
-             link     connected for 3 minutes, round trip 20.450 ms\n  \
+             link     connected for 3 minutes, round trip 20.450 ms, sends up to 64.00 KiB/s\n  \
              lease    58 s left, session 12\n  \
              unsent   nothing\n  \
              cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
@@ -185,7 +196,7 @@ mod tests {
             "link     not connected for 61 seconds: no answer for 10 s\n",
             "lease    ended: the server is asked about everything\n",
             "unsent   2 files, 4.00 KiB\n",
-            "queued   1.00 KiB\n",
+            "queued   24 B metadata, 1000 B store\n",
             "fetching 1 file\n",
             "refused  12 updates by the server:\n           file0: no space\n",
             "           and 2 more\n",

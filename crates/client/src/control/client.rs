@@ -13,6 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::line::{self, RESPONSE_BYTES_MAX};
 use super::{MountStatus, Request, Response};
+use crate::vfs::RpcStatistics;
 
 /// How long a daemon may take to say how it is. It never waits for the network to do so.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
@@ -76,11 +77,27 @@ impl Client {
     /// # Errors
     /// As for [`Self::ask`], and if the answer takes longer than 5 s.
     pub async fn status(&mut self) -> Result<MountStatus, ControlError> {
-        let answer = tokio::time::timeout(STATUS_LIMIT, self.ask(Request::Status)).await;
-        match answer.map_err(|_| ControlError::Broken(io::Error::other("no answer within 5 s")))?? {
+        match self.ask_at_once(Request::Status).await? {
             Response::Status(status) => Ok(*status),
             other => Err(unexpected(other)),
         }
+    }
+
+    /// Asks what calls have taken.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn statistics(&mut self) -> Result<RpcStatistics, ControlError> {
+        match self.ask_at_once(Request::Statistics).await? {
+            Response::Statistics(statistics) => Ok(*statistics),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Asks something that never waits for the network.
+    async fn ask_at_once(&mut self, request: Request) -> Result<Response, ControlError> {
+        let answer = tokio::time::timeout(STATUS_LIMIT, self.ask(request)).await;
+        answer.map_err(|_| ControlError::Broken(io::Error::other("no answer within 5 s")))?
     }
 
     /// Waits until the server has everything that was written before the call.
@@ -142,7 +159,7 @@ fn process_behind(stream: &UnixStream) -> Option<OwnedFd> {
 fn unexpected(response: Response) -> ControlError {
     match response {
         Response::Failed(why) => ControlError::Failed(why),
-        Response::Status(_) | Response::Synced => {
+        Response::Status(_) | Response::Statistics(_) | Response::Synced => {
             ControlError::Broken(io::Error::other("its answer is for another question"))
         }
     }

@@ -29,6 +29,7 @@ impl Answers {
     pub(super) async fn answer(&self, request: Request) -> Response {
         match request {
             Request::Status => self.status(),
+            Request::Statistics => Response::Statistics(Box::new(self.vfs.statistics())),
             Request::Sync => match self.vfs.sync().await {
                 Ok(()) => Response::Synced,
                 Err(error) => Response::Failed(error.to_string()),

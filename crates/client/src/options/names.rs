@@ -19,6 +19,8 @@ pub(super) enum Known {
     MinFree,
     /// `auto` or `off`.
     Passthrough,
+    /// `waiting` or `paper`.
+    Classes,
     /// For other readers of fstab; with or without value.
     Ignored,
     /// Described in the manual, not there yet.
@@ -73,7 +75,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 29] = [
+const NOT_YET: [&str; 28] = [
     "bg",
     "mnttimeo",
     "rsize",
@@ -97,7 +99,6 @@ const NOT_YET: [&str; 29] = [
     "pull_timeout",
     "lease_s",
     "prefetch",
-    "classes",
     "profile",
     "insecure",
     "reserve",
@@ -131,6 +132,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "cachesize" => Some(Known::CacheSize),
         "minfree" => Some(Known::MinFree),
         "passthrough" => Some(Known::Passthrough),
+        "classes" => Some(Known::Classes),
         other if other.starts_with("x-") || other.starts_with("X-") || IGNORED.contains(&other) => Some(Known::Ignored),
         other if NOT_YET.contains(&other) => Some(Known::NotYet),
         _ => None,

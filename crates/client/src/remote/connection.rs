@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use mafs_arpc::{Backoff, CallError, CallHandle, Config, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{AttachReply, AttachRequest, BreakReply, BreakRequest, RenewLeaseReply, RenewLeaseRequest};
-use mafs_proto::{Call, Class, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Wire};
+use mafs_proto::{Call, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
 
-use super::{Connection, Held, Link, RemoteError, Shared, detail};
+use super::{Connection, Held, Link, RemoteError, Shared, add_traffic, detail};
 use crate::core::promises::SessionNumber;
 
 /// Connecting and attaching take a few round trips; a server that needs longer is not there.
@@ -54,9 +54,11 @@ pub(super) async fn keep(shared: Arc<Shared>, first: Attached) {
             backoff.reset();
             number += 1;
             shared.set_link(Link::Up(attached.connection(number)));
+            let peer = attached.peer.clone();
             let why = hold(&shared, attached).await;
             tracing::info!(why, "disconnected");
             shared.set_link(Link::Down(why));
+            add_traffic(&mut shared.statistics(), &peer);
         }
         let closed = link.wait_for(|link| matches!(link, Link::Closed));
         if timeout(backoff.next_delay(), closed).await.is_ok() {
@@ -185,7 +187,7 @@ async fn renewed(call: CallHandle) -> Renewal {
 fn renew(shared: &Shared, peer: &Peer, lease: Duration) -> (CallHandle, Instant) {
     let sent = shared.clock.now();
     let call = mafs_arpc::Call {
-        class: Class::Control,
+        class: shared.config.classes.class(Purpose::Ask),
         timeout: Some(lease / RENEWALS_PER_LEASE),
         method: RenewLeaseRequest::METHOD.number(),
         body: RenewLeaseRequest.encode(),
@@ -222,7 +224,7 @@ pub(super) async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
         session: shared.trusted_session(sent),
     };
     let call = mafs_arpc::Call {
-        class: Class::Control,
+        class: shared.config.classes.class(Purpose::Ask),
         timeout: Some(CONNECT_WAIT),
         method: AttachRequest::METHOD.number(),
         body: request.encode(),

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadError, blocking};
 use mafs_durable::{DiskFile, Fallocate, RangeSet, hash_content, write_sparse};
 use mafs_proto::call::FetchRequest;
-use mafs_proto::{Class, ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
+use mafs_proto::{ContentHash, ContentPart, DataVersion, FsError, Purpose, SegmentReader};
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
@@ -126,7 +126,7 @@ impl Inner {
         hash: &mut ContentHash,
     ) -> Result<u64, Error> {
         let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
-        let answer = self.remote.call(&request, Class::Fetch).await?;
+        let answer = self.remote.call(&request, Purpose::Fetch).await?;
         let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
         let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadReader, blocking};
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
-use mafs_proto::{Class, DataVersion, Fid, FsError, Instant, Kind, Name, Object, VnodeId, Wire};
+use mafs_proto::{DataVersion, Fid, FsError, Instant, Kind, Name, Object, Purpose, VnodeId, Wire};
 use tokio::time::timeout;
 
 use self::recent::RecentListings;
@@ -296,7 +296,7 @@ impl Inner {
 
     async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<(ReadDirPage, SessionNumber), Error> {
         let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
-        let answer = self.remote.call(&request, Class::Fetch).await?;
+        let answer = self.remote.call(&request, Purpose::Fetch).await?;
         let bytes = self.collect(answer.payload).await?;
         let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
         Ok((page, answer.session))

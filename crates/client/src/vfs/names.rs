@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_proto::call::{ApplyReply, GetStatusRequest, LookupRequest};
 use mafs_proto::{
-    Class, CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, RenameMode, Status, SymlinkTarget, VnodeId,
+    CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, Purpose, RenameMode, Status, SymlinkTarget, VnodeId,
 };
 
 use super::{Caller, Error, Inner};
@@ -97,7 +97,7 @@ impl Inner {
     /// Asks the server what a name means.
     async fn ask_name(&self, parent: Fid, name: &Name) -> Result<CachedObject, Error> {
         let request = LookupRequest { parent, name: name.clone() };
-        let Answer { reply, session, .. } = self.remote.call(&request, Class::Control).await?;
+        let Answer { reply, session, .. } = self.remote.call(&request, Purpose::Ask).await?;
         self.cache.index.install_lookup(parent, name, &reply, session)?;
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
         Ok(CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) })
@@ -176,7 +176,7 @@ impl Inner {
     /// Asks the server for the status of objects; those it does not know are forgotten.
     async fn validate(&self, fids: Vec<Fid>) -> Result<Vec<Object>, Error> {
         let request = GetStatusRequest { fids };
-        let Answer { reply, session, .. } = self.remote.call(&request, Class::Control).await?;
+        let Answer { reply, session, .. } = self.remote.call(&request, Purpose::Ask).await?;
         self.cache.index.install(&reply.objects, Grant { session, change: reply.change })?;
         for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
             self.object_gone_elsewhere(*gone)?;

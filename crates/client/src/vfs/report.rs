@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mafs_proto::call::StatFsRequest;
-use mafs_proto::{Class, Instant};
+use mafs_proto::{Instant, Purpose};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, Refused};
@@ -43,6 +43,14 @@ pub struct StatusReport {
     pub lease_s: u64,
     /// Smallest round trip of late in microseconds, if known.
     pub rtt_us: Option<u64>,
+    /// The same smoothed, with the time in queues.
+    pub rtt_smoothed_us: Option<u64>,
+    /// Bytes per second that this machine has been seen to send at most, of late.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Bytes that may be on their way to the server at a time, so that urgent ones need not wait for more.
+    pub window_bytes: u64,
+    /// Bytes sent at a time.
+    pub chunk_bytes: u64,
     /// Bytes waiting to be sent: Control, Fetch, Prefetch, Metadata, Store.
     pub queued_bytes: [u64; 5],
     /// Files whose last content the server does not have yet.
@@ -65,7 +73,7 @@ pub struct StatusReport {
     pub cache_files: u64,
     /// Open files.
     pub open_files: u64,
-    /// Calls made since the mount.
+    /// Calls that the server has answered since the mount.
     pub calls: u64,
 }
 
@@ -78,6 +86,10 @@ const UNSENT_NAMED_MAX: usize = 5;
 /// Paths looked up for one report; later refusals are shown with the path of their time.
 const PATHS_MAX: usize = 100;
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 impl Inner {
     pub(super) async fn space(&self) -> Result<SpaceReport, Error> {
         let last = *self.last_space();
@@ -86,7 +98,7 @@ impl Inner {
         {
             return Ok(report);
         }
-        match self.remote.call(&StatFsRequest, Class::Control).await {
+        match self.remote.call(&StatFsRequest, Purpose::Ask).await {
             Ok(answer) => {
                 let reply = answer.reply;
                 let report = SpaceReport {
@@ -125,7 +137,11 @@ impl Inner {
             why,
             session,
             lease_s: self.cache.index.lease_remaining().as_secs(),
-            rtt_us: estimate.rtt_min.map(|rtt| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX)),
+            rtt_us: estimate.rtt_min.map(micros),
+            rtt_smoothed_us: estimate.rtt.map(micros),
+            rate_bytes_per_s: estimate.rate,
+            window_bytes: estimate.window_bytes,
+            chunk_bytes: estimate.chunk_bytes,
             queued_bytes: estimate.queued_bytes,
             unsent_files: 0,
             unsent_bytes: 0,
@@ -137,7 +153,7 @@ impl Inner {
             cache_limit_bytes: self.settings.cache_limit_bytes,
             cache_files,
             open_files,
-            calls: self.remote.calls(),
+            calls: self.remote.statistics().iter().map(|class| class.calls).sum(),
         };
         let mut named = 0;
         for file in files {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mafs_arpc::{blocking, watch};
-use mafs_proto::{Clock, CmlOp, Fid, Incarnation, VnodeId, VolumeName};
+use mafs_proto::{Classes, Clock, CmlOp, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
 use super::file::{File, Unresolved};
@@ -37,6 +37,8 @@ pub struct Settings {
     pub min_free_bytes: u64,
     /// How long an operation waits for the server.
     pub deadline: Duration,
+    /// Which class each call travels in.
+    pub classes: Classes,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
@@ -83,6 +85,7 @@ impl Vfs {
             client_name: settings.client_name.clone(),
             volume: settings.volume.clone(),
             deadline: settings.deadline,
+            classes: settings.classes,
             incarnation: log.incarnation.unwrap_or(Incarnation(0)),
         };
         let listener = Box::new(SessionListener { cache: Arc::clone(&cache), kernel: Arc::clone(&kernel) });

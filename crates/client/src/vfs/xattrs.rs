@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use mafs_proto::call::GetXattrsRequest;
-use mafs_proto::{Class, CmlOp, Fid, FsError, Object, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
+use mafs_proto::{CmlOp, Fid, FsError, Object, Purpose, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
 
 use super::{Caller, Error, Inner};
 use crate::core::promises::Grant;
@@ -104,7 +104,7 @@ impl Inner {
         if let Some(xattrs) = self.cache.index.xattrs(object)? {
             return Ok(xattrs);
         }
-        let answer = self.remote.call(&GetXattrsRequest { fid: object.fid }, Class::Fetch).await?;
+        let answer = self.remote.call(&GetXattrsRequest { fid: object.fid }, Purpose::Fetch).await?;
         let Answer { reply, session, .. } = answer;
         let grant = Grant { session, change: reply.change };
         self.cache.index.install(std::slice::from_ref(&reply.object), grant)?;

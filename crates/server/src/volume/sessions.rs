@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use mafs_arpc::{Payload, Peer, watch};
 use mafs_proto::call::{BreakReply, BreakRequest};
-use mafs_proto::{Call, ChangeNumber, Class, ClientId, Clock, FsError, Generation, VnodeId, Wire};
+use mafs_proto::{Call, ChangeNumber, Classes, ClientId, Clock, FsError, Generation, Purpose, VnodeId, Wire};
 
 use super::Ticket;
 use crate::core::Refusal;
 use crate::core::promises::{BatchNumber, Owed, Promises, Timing, Touched};
-
-/// A larger break is no small call any more (arpc.md, classes).
-const CONTROL_BYTES_MAX: usize = 1400;
 
 /// Timers do not run through suspend, the clock does: it is read again at least this often.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -140,7 +137,7 @@ impl Sessions {
 /// Waits for the acknowledgement, without limit: the lease bounds it.
 async fn send(peer: &Peer, request: &BreakRequest) -> Result<(), String> {
     let body = request.encode();
-    let class = if body.len() <= CONTROL_BYTES_MAX { Class::Control } else { Class::Fetch };
+    let class = Classes::default().class(Purpose::Break);
     let method = BreakRequest::METHOD.number();
     let call = mafs_arpc::Call { class, timeout: None, method, body, payload: Payload::None };
     let reply = peer.call(call).reply().await.map_err(|error| error.to_string())?;

@@ -13,7 +13,7 @@ use mafs_proto::call::{
     FetchRequest, LookupRequest, ReadDirPage, ReadDirRequest, RenewLeaseRequest,
 };
 use mafs_proto::{
-    Base, Call, Class, ClientId, Clock, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FidRange, FsError,
+    Base, Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FidRange, FsError,
     Incarnation, Instant, Kind, Mode, Name, Object, PROTOCOL_MAX, PROTOCOL_MIN, Segment, SegmentReader, StoreId,
     Timestamp, VolumeName, Wire,
 };
@@ -162,7 +162,7 @@ impl Client {
     }
 
     pub(crate) async fn apply_with(&self, record: CmlRecord, payload: Payload) -> Result<ApplyReply, Refused> {
-        let class = record.op.class();
+        let class = Classes::default().class(record.op.purpose());
         let request = ApplyRequest::new(record, None);
         let (body, _) = self.raw(ApplyRequest::METHOD.number(), request.encode(), payload, class).await?;
         Ok(ApplyReply::decode(body).unwrap())
