@@ -27,7 +27,7 @@ pub use faults::Faults;
 pub use history::{Attempt, Contests, History, Register, UpdateId};
 pub use machine::Machine;
 pub use model::{Model, Snapshot};
-pub use network::{Connecting, Silence, Way};
+pub use network::{Connecting, Path, Silence, Way};
 pub use operation::{Operation, Outcome};
 pub use run::{run, run_in_turns};
 pub use world::{BREAK_TIMEOUT, Crash, LEASE, LEASE_BIAS, World};

@@ -6,12 +6,23 @@ use std::time::Duration;
 
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::ConnectError;
-use mafs_arpc::carrier::memory::{Cable, Direction, pair_with_fault};
+use mafs_arpc::carrier::memory::{Cable, Direction, pair_over, pair_with_fault};
+use mafs_arpc::link::Profile;
 use mafs_arpc::watch;
 use mafs_client::remote::Connector;
+use mafs_proto::Clock;
 use mafs_server::Server;
 
 use crate::VirtualClock;
+
+/// What is between a client and the server.
+#[derive(Clone, Debug)]
+pub enum Path {
+    /// Frames of any size take this long, one way.
+    Delay(Duration),
+    /// An emulated link.
+    Link(Box<Profile>),
+}
 
 /// What all links lead to: the server, if it is up.
 #[derive(Clone)]
@@ -55,7 +66,7 @@ pub enum Connecting {
 #[derive(Clone)]
 pub(crate) struct Link {
     network: Network,
-    delay: Duration,
+    path: Path,
     state: Arc<Mutex<State>>,
     /// Notifies of whatever may let a connection be made.
     changed: Arc<watch::Sender<()>>,
@@ -84,20 +95,23 @@ impl Network {
         *lock(&self.server) = server;
     }
 
-    fn connect(&self, delay: Duration) -> Option<(Carrier, Cable)> {
+    fn connect(&self, path: &Path) -> Option<(Carrier, Cable)> {
         let server = lock(&self.server).clone()?;
-        let (client_end, server_end, cable) = pair_with_fault(delay);
+        let (client_end, server_end, cable) = match path {
+            Path::Delay(delay) => pair_with_fault(*delay),
+            // Its time is the world's: an outage outlasts the connections that it breaks.
+            Path::Link(profile) => pair_over(profile.streams(mafs_proto::Instant(0)), self.clock.now()),
+        };
         tokio::spawn(server.serve_connection(server_end));
         Some((client_end, cable))
     }
 }
 
 impl Link {
-    /// A link by which frames take `delay` one way.
-    pub(crate) fn new(network: Network, delay: Duration) -> Self {
+    pub(crate) fn new(network: Network, path: Path) -> Self {
         let (cables, silent_cables) = (Vec::new(), Vec::new());
         let state = State { open: true, life: 0, cables, silence: None, silent_cables, round: 0 };
-        Self { network, delay, state: Arc::new(Mutex::new(state)), changed: Arc::new(watch::Sender::new(())) }
+        Self { network, path, state: Arc::new(Mutex::new(state)), changed: Arc::new(watch::Sender::new(())) }
     }
 
     pub(crate) fn clock(&self) -> VirtualClock {
@@ -212,7 +226,7 @@ impl Link {
     fn try_connect(&self, life: u64) -> Result<Carrier, ConnectError> {
         let mut state = lock(&self.state);
         let usable = state.open && state.life == life;
-        let Some((carrier, cable)) = usable.then(|| self.network.connect(self.delay)).flatten() else {
+        let Some((carrier, cable)) = usable.then(|| self.network.connect(&self.path)).flatten() else {
             return Err(ConnectError::Unreachable {
                 address: "simulated".to_owned(),
                 source: io::ErrorKind::ConnectionRefused.into(),

@@ -10,7 +10,7 @@ use mafs_server::{MemoryStorage, Server, ServerConfig};
 
 use crate::VirtualClock;
 use crate::machine::Machine;
-use crate::network::{Link, Network};
+use crate::network::{Link, Network, Path};
 
 /// How a machine or program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,8 +35,8 @@ pub struct World {
     lives: u64,
     server_storage: MemoryStorage,
     network: Network,
-    /// One way, of the links of clients to come.
-    delay: Duration,
+    /// To clients to come.
+    path: Path,
     passthrough: bool,
     machines: Vec<Machine>,
 }
@@ -72,17 +72,26 @@ impl World {
     /// # Errors
     /// If one does not start.
     pub async fn start_with_delays(seed: u64, delays: &[Duration], passthrough: bool) -> Result<Self, String> {
+        let paths = delays.iter().map(|delay| Path::Delay(*delay)).collect();
+        Self::start_over(seed, paths, passthrough).await
+    }
+
+    /// The same with a client at the end of each of these paths.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub async fn start_over(seed: u64, paths: Vec<Path>, passthrough: bool) -> Result<Self, String> {
         let mut world = Self {
             lives: seed,
             server_storage: MemoryStorage::new(seed),
             network: Network::new(VirtualClock::start()),
-            delay: Duration::ZERO,
+            path: Path::Delay(Duration::ZERO),
             passthrough,
             machines: Vec::new(),
         };
         world.start_server()?;
-        for delay in delays {
-            world.delay = *delay;
+        for path in paths {
+            world.path = path;
             world.add_client().await?;
         }
         Ok(world)
@@ -93,7 +102,7 @@ impl World {
     /// # Errors
     /// If it does not start; then it is not there.
     pub async fn add_client(&mut self) -> Result<Vfs, String> {
-        let link = Link::new(self.network.clone(), self.delay);
+        let link = Link::new(self.network.clone(), self.path.clone());
         let mut machine =
             Machine::new(self.machines.len(), link, self.passthrough).map_err(|error| error.to_string())?;
         machine.start().await?;

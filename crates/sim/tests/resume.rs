@@ -7,14 +7,19 @@ mod support;
 
 use std::time::Duration;
 
+use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
-use mafs_sim::{Crash, World};
+use mafs_sim::{Crash, Path, World};
 use support::{content, create, simulate, with_empty_cache, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// A window of 512 KB in 200 ms: [`large`] takes more than 3 s.
-const DELAY_MS: u64 = 100;
+/// [`large`] takes more than 3 s.
+async fn slow_world() -> World {
+    let link = Profile::steady(2_000_000, Duration::from_millis(50));
+    World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world")
+}
+
 /// How long the link or the server lasts.
 const LIFE: Duration = Duration::from_millis(1800);
 
@@ -49,7 +54,7 @@ async fn check(world: &mut World) {
 #[test]
 fn a_link_that_breaks_again_and_again_brings_a_large_file_through() {
     simulate(async {
-        let mut world = support::world(DELAY_MS).await;
+        let mut world = slow_world().await;
         let interruptions = interrupt_until_closed(&mut world, |world| world.cut_link()).await;
         assert!(interruptions >= 2, "it was through before it broke twice: {interruptions}");
         check(&mut world).await;
@@ -60,7 +65,7 @@ fn a_link_that_breaks_again_and_again_brings_a_large_file_through() {
 fn a_server_that_crashes_again_and_again_takes_a_large_file() {
     for crash in [Crash::Kill, Crash::Power] {
         simulate(async {
-            let mut world = support::world(DELAY_MS).await;
+            let mut world = slow_world().await;
             let interruptions = interrupt_until_closed(&mut world, |world| {
                 world.crash_server(crash);
                 world.start_server().expect("the server starts");
@@ -75,7 +80,7 @@ fn a_server_that_crashes_again_and_again_takes_a_large_file() {
 #[test]
 fn status_says_how_much_has_not_arrived() {
     simulate(async {
-        let mut world = support::world(DELAY_MS).await;
+        let mut world = slow_world().await;
         let vfs = world.client().clone();
         let mut closing = storing(&vfs);
         let mut last = u64::MAX;
@@ -94,7 +99,7 @@ fn status_says_how_much_has_not_arrived() {
 #[test]
 fn a_client_that_was_killed_goes_on_where_it_was() {
     simulate(async {
-        let mut world = support::world(DELAY_MS).await;
+        let mut world = slow_world().await;
         let began = Instant::now();
         write_and_close(world.client(), "first", large()).await;
         let whole = began.elapsed();
@@ -113,7 +118,7 @@ fn a_client_that_was_killed_goes_on_where_it_was() {
 #[test]
 fn what_changed_after_the_interruption_is_sent_anew() {
     simulate(async {
-        let mut world = support::world(DELAY_MS).await;
+        let mut world = slow_world().await;
         let (_, file) = create(world.client(), "large").await;
         let vfs = world.client().clone();
         vfs.write(file, 0, large().into()).await.expect("a write");

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
+use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Carrier, FrameStream, SINK_FRAMES};
 use crate::engine::Side;
+use crate::link;
 use crate::watch::{Receiver, Sender};
 use crate::wire;
 
@@ -23,13 +25,75 @@ pub fn pair(one_way_delay: Duration) -> (Carrier, Carrier) {
 /// The same, with the cable between them, which can be damaged.
 #[must_use]
 pub fn pair_with_fault(one_way_delay: Duration) -> (Carrier, Carrier, Cable) {
+    connect([Path::Delay(one_way_delay), Path::Delay(one_way_delay)])
+}
+
+/// The same over an emulated link: as it carries a reliable transport from `now` on, by the clock of whoever made the
+/// [`Profile`](crate::link::Profile). A reset cuts the cable.
+#[must_use]
+pub fn pair_over(streams: [link::Stream; 2], now: mafs_proto::Instant) -> (Carrier, Carrier, Cable) {
+    let start = (Instant::now(), now);
+    connect(streams.map(|stream| Path::Link { stream: Box::new(stream), start }))
+}
+
+fn connect([up, down]: [Path; 2]) -> (Carrier, Carrier, Cable) {
     let cable = Cable { cut: [flag(), flag()], held: [flag(), flag()] };
-    let (to_right, from_left) = direction(one_way_delay, &cable, Direction::ToAcceptor);
-    let (to_left, from_right) = direction(one_way_delay, &cable, Direction::ToConnector);
+    let (to_right, from_left) = direction(up, &cable, Direction::ToAcceptor);
+    let (to_left, from_right) = direction(down, &cable, Direction::ToConnector);
     let left = Carrier { side: Side::Connector, sink: to_right, stream: from_right };
     let right = Carrier { side: Side::Acceptor, sink: to_left, stream: from_left };
     (left, right, cable)
 }
+
+/// What HTTP/2 and gRPC put before a message (RFC 9113, section 4.1; gRPC's length prefix).
+const FRAMING_BYTES: u64 = 9 + 5;
+
+/// What is between two ends, one way.
+enum Path {
+    Delay(Duration),
+    Link {
+        stream: Box<link::Stream>,
+        /// The same moment by both clocks.
+        start: (Instant, mafs_proto::Instant),
+    },
+}
+
+impl Path {
+    /// When a frame arrives that is sent now, or when the sender learns that it does not.
+    fn send(&mut self, frame: &wire::Frame) -> Result<Instant, Instant> {
+        let now = Instant::now();
+        match self {
+            Self::Delay(delay) => Ok(now + *delay),
+            Self::Link { stream, start } => {
+                let bytes = frame.encoded_len() as u64 + FRAMING_BYTES;
+                let arrival = stream.send(bytes, to_link(*start, now));
+                arrival.map(|at| from_link(*start, at)).map_err(|reset| from_link(*start, reset.at))
+            }
+        }
+    }
+
+    /// When the next frame may be sent.
+    fn writable_at(&mut self) -> Instant {
+        let now = Instant::now();
+        match self {
+            Self::Delay(_) => now,
+            Self::Link { stream, start } => from_link(*start, stream.writable_at(to_link(*start, now))),
+        }
+    }
+}
+
+fn to_link((base, time): (Instant, mafs_proto::Instant), at: Instant) -> mafs_proto::Instant {
+    time + at.duration_since(base)
+}
+
+fn from_link((base, time): (Instant, mafs_proto::Instant), at: mafs_proto::Instant) -> Instant {
+    // A link that is down for ever answers with the end of time.
+    let after = at.since(time).min(FOR_EVER);
+    base + after
+}
+
+/// Longer than anything that is waited for.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Where frames go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,21 +160,32 @@ async fn wait(flag: &mut Receiver<bool>, wanted: bool) {
 }
 
 /// One direction. What is in flight is bounded by the window of the engine that sends.
-fn direction(delay: Duration, cable: &Cable, direction: Direction) -> (mpsc::Sender<wire::Frame>, FrameStream) {
+fn direction(mut path: Path, cable: &Cable, direction: Direction) -> (mpsc::Sender<wire::Frame>, FrameStream) {
     let (sink, mut sent) = mpsc::channel(SINK_FRAMES);
     let (wire_in, wire_out) = mpsc::unbounded_channel();
     let mut sender_cut = cable.cut[direction.back() as usize].subscribe();
+    let whole = cable.clone();
     tokio::spawn(async move {
-        loop {
-            let frame = tokio::select! {
-                biased;
-                () = wait(&mut sender_cut, true) => return,
-                frame = sent.recv() => frame,
-            };
-            let Some(frame) = frame else { return };
-            if wire_in.send((Instant::now() + delay, frame)).is_err() {
-                return;
+        let carry = async {
+            while let Some(frame) = sent.recv().await {
+                match path.send(&frame) {
+                    Ok(at) if wire_in.send((at, frame)).is_err() => return,
+                    Ok(_) => {}
+                    Err(at) => {
+                        sleep_until(at).await;
+                        return whole.cut();
+                    }
+                }
+                let writable_at = path.writable_at();
+                if writable_at > Instant::now() {
+                    sleep_until(writable_at).await;
+                }
             }
+        };
+        tokio::select! {
+            biased;
+            () = wait(&mut sender_cut, true) => {}
+            () = carry => {}
         }
     });
     let (cut, held) = (&cable.cut[direction as usize], &cable.held[direction as usize]);
