@@ -157,7 +157,8 @@ impl Estimator {
         Some(bytes_in(self.rate()?, self.rtt_min()?))
     }
 
-    /// The link is not what it was: the rate begins anew, and the round-trip time is measured again, for it may be that.
+    /// The link is not what it was: the rate begins anew, and the round-trip time is measured again, for it may be
+    /// that.
     fn restart(&mut self, rate: u64, now: Instant) {
         self.rate.restart(rate, now);
         self.growth = Growth { round_end: self.delivered, rate, rounds: 0 };

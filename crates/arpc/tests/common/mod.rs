@@ -15,6 +15,12 @@ pub struct TokioClock {
     start: tokio::time::Instant,
 }
 
+impl TokioClock {
+    pub fn start() -> Self {
+        Self { start: tokio::time::Instant::now() }
+    }
+}
+
 impl Clock for TokioClock {
     fn now(&self) -> Instant {
         Instant::default() + self.start.elapsed()
@@ -26,7 +32,7 @@ impl Clock for TokioClock {
 }
 
 pub fn start(carrier: Carrier) -> (Peer, Incoming) {
-    Peer::start(carrier, Config::default(), Arc::new(TokioClock { start: tokio::time::Instant::now() }))
+    Peer::start(carrier, Config::default(), Arc::new(TokioClock::start()))
 }
 
 pub fn call(class: Class, method: u32, payload: Payload) -> Call {

@@ -176,7 +176,8 @@ fn a_reply_tells_how_long_its_call_was_queued_and_served() {
     let store = pair.ends[0].call(Class::Store, 10_000, None, pair.now);
     pair.run(Duration::from_secs(2));
     let timing = pair.ends[0].timings[&store];
-    // The fetch has to pass but for what fits the window; then the first of the store takes its time and the round trip.
+    // The fetch has to pass but for what fits the window; then the first of the store takes its time and the round
+    // trip.
     let ms = |range: std::ops::Range<u64>| Duration::from_millis(range.start)..Duration::from_millis(range.end);
     assert!(ms(400..600).contains(&timing.queued), "{timing:?}");
     assert!(ms(20..120).contains(&timing.served), "{timing:?}");
