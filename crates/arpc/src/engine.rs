@@ -44,7 +44,7 @@ pub(crate) use self::violation::Violation;
 pub(crate) use self::window::Limits;
 use self::window::{Receipts, Window};
 use crate::error::{CallError, PayloadError};
-use crate::peer::{Timing, Traffic};
+use crate::peer::{Scheduling, Timing, Traffic};
 
 /// The status of a reply when the application let a call go unanswered.
 pub(crate) const STATUS_UNANSWERED: u32 = u32::MAX;
@@ -68,6 +68,21 @@ pub(crate) struct Settings {
     pub(crate) credit_bytes_max: u64,
     /// The most calls under way from either end.
     pub(crate) calls_max: usize,
+    /// Whether classes count; otherwise all calls take turns.
+    pub(crate) classes: bool,
+}
+
+impl Settings {
+    pub(crate) fn of(scheduling: Scheduling) -> Self {
+        let all = Self::default();
+        // So much that the transport always has enough.
+        let limits = Limits { chunk_bytes: [all.limits.chunk_bytes[1]; 2], window_bytes: [u64::MAX / 2; 2] };
+        match scheduling {
+            Scheduling::Classes => all,
+            Scheduling::OneClass => Self { classes: false, ..all },
+            Scheduling::Off => Self { classes: false, limits, ..all },
+        }
+    }
 }
 
 impl Default for Settings {
@@ -79,6 +94,7 @@ impl Default for Settings {
             credit_bytes: CREDIT_BYTES,
             credit_bytes_max: CREDIT_BYTES_MAX,
             calls_max: CALLS_MAX,
+            classes: true,
         }
     }
 }

@@ -25,5 +25,5 @@ pub use clock::{BootClock, blocking, spawn_blocking};
 pub use error::{CallError, PayloadError};
 pub use payload::{Payload, PayloadReader, PayloadWriter};
 pub use peer::{
-    Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply, Timing, Traffic,
+    Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply, Scheduling, Timing, Traffic,
 };

@@ -17,7 +17,22 @@ use crate::shared::{Command, Link, OwnCall, Progress};
 
 /// How one end behaves. Defaults are right for every link.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Config {}
+pub struct Config {
+    /// Who goes first.
+    pub scheduling: Scheduling,
+}
+
+/// Who goes first. All but the default are for comparison.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Scheduling {
+    /// The five classes, with a window that adapts to the link.
+    #[default]
+    Classes,
+    /// Everything takes turns, with that window: what the window gives alone.
+    OneClass,
+    /// Everything takes turns, and the transport takes all it will: what a file system does that knows no classes.
+    Off,
+}
 
 /// A call to make.
 #[derive(Debug)]
@@ -110,12 +125,11 @@ impl Peer {
     /// [`Incoming`]; if that is dropped they are refused.
     #[must_use]
     pub fn start(carrier: Carrier, config: Config, clock: Arc<dyn Clock>) -> (Self, Incoming) {
-        let Config {} = config;
         let (link, commands) = Link::new();
         // As many as the engine lets the peer have under way; more can only be calls that were cancelled meanwhile.
         let (incoming, calls) = mpsc::channel(CALLS_MAX);
         let next_id = AtomicU64::new(carrier.side.first_id());
-        let driver = Driver::new(carrier, clock, link.clone(), commands, incoming);
+        let driver = Driver::new(carrier, config.scheduling, clock, link.clone(), commands, incoming);
         tokio::spawn(driver.run());
         (Self { shared: Arc::new(Shared { link, next_id }) }, Incoming { calls })
     }

@@ -10,6 +10,7 @@ mod target;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mafs_arpc::Scheduling;
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
@@ -80,8 +81,10 @@ pub struct MountOptions {
     pub min_free_bytes: u64,
     /// `passthrough`: whether the kernel may read and write cached files itself, if it can. Default: `auto`.
     pub passthrough: bool,
-    /// `classes`: `waiting`, or `paper` to compare with Table 1 of the MAFS paper. Default: `waiting`.
+    /// `classes`: which call travels in which class. Default: `waiting`; `paper` is Table 1 of the MAFS paper.
     pub classes: Classes,
+    /// `classes=one`: all take turns; `classes=none`: that, and no window.
+    pub scheduling: Scheduling,
     /// Flags of mount(8).
     pub flags: KernelFlags,
 }
@@ -99,6 +102,7 @@ impl Default for MountOptions {
             min_free_bytes: MIN_FREE_DEFAULT,
             passthrough: true,
             classes: Classes::default(),
+            scheduling: Scheduling::default(),
             flags: KernelFlags::default(),
         }
     }
@@ -174,7 +178,7 @@ impl MountOptions {
             Known::MinFree => self.min_free_bytes = size_value(name, given()?, 0)?,
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
-            Known::Classes => self.classes = classes(name, given()?)?,
+            Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
             Known::Flag(flag) if value.is_none() => self.set(flag),
             Known::Flag(_) => return Err(InvalidOption::Value(name.to_owned())),
         }
@@ -221,11 +225,13 @@ fn auto_or_off(name: &str, value: &str) -> Result<bool, InvalidOption> {
     }
 }
 
-fn classes(name: &str, value: &str) -> Result<Classes, InvalidOption> {
+fn classes(name: &str, value: &str) -> Result<(Classes, Scheduling), InvalidOption> {
     match value {
-        "waiting" => Ok(Classes::ByWaiting),
-        "paper" => Ok(Classes::Paper),
-        _ => Err(bad(name, value, "`waiting` or `paper` is wanted".to_owned())),
+        "waiting" => Ok((Classes::ByWaiting, Scheduling::Classes)),
+        "paper" => Ok((Classes::Paper, Scheduling::Classes)),
+        "one" => Ok((Classes::ByWaiting, Scheduling::OneClass)),
+        "none" => Ok((Classes::ByWaiting, Scheduling::Off)),
+        _ => Err(bad(name, value, "`waiting`, `paper`, `one` or `none` is wanted".to_owned())),
     }
 }
 
@@ -261,6 +267,8 @@ mod tests {
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
         assert_eq!(parse("classes=paper").unwrap().classes, Classes::Paper);
         assert_eq!(parse("classes=paper,classes=waiting").unwrap().classes, Classes::ByWaiting);
+        assert_eq!(parse("classes=one").unwrap().scheduling, Scheduling::OneClass);
+        assert_eq!(parse("classes=none").unwrap().scheduling, Scheduling::Off);
         assert_eq!((options.timeo, options.retrans, options.retry), (5, 4, Duration::from_secs(120)));
         assert_eq!(options.cache, Some(PathBuf::from("/c d")));
         assert_eq!((options.cache_limit_bytes, options.min_free_bytes), (20 << 30, 512 << 20));
@@ -303,7 +311,7 @@ mod tests {
             ("ro=1", "takes no value"),
             ("cachesize=0", "at least 1"),
             ("passthrough=on", "`auto` or `off`"),
-            ("classes=ours", "`waiting` or `paper`"),
+            ("classes=ours", "`waiting`, `paper`"),
             ("cachesize=1Q", "K, M, G or T"),
             ("retry=99999999999", "from 0 to"),
         ] {

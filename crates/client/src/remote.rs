@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::{self, Address, ConnectError};
-use mafs_arpc::{CallError, CallHandle, CallProgress, Payload, PayloadReader, Peer, watch};
+use mafs_arpc::{CallError, CallHandle, CallProgress, Payload, PayloadReader, Peer, Scheduling, watch};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
     ResumeStoreReply, ResumeStoreRequest,
@@ -69,6 +69,8 @@ pub(crate) struct RemoteConfig {
     pub(crate) deadline: Duration,
     /// Which class each call travels in.
     pub(crate) classes: Classes,
+    /// Who goes first.
+    pub(crate) scheduling: Scheduling,
     /// The newest incarnation this client knows of.
     pub(crate) incarnation: Incarnation,
 }

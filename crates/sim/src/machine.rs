@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mafs_arpc::Scheduling;
 use mafs_client::cache::CacheStorage;
 use mafs_client::vfs::{Settings, StartError, Vfs};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
@@ -20,6 +21,7 @@ pub struct Machine {
     name: String,
     link: Link,
     passthrough: bool,
+    scheduling: Scheduling,
     disk: MemoryDisk,
     kv: MemoryKv,
     boot: u64,
@@ -37,7 +39,14 @@ impl Machine {
         let kv = MemoryKv::new().on(&disk);
         // Clients are told of changes in the order of their identities: a random one would make runs differ.
         write_file_atomically(&disk, "identity", &(number as u128 + 1).to_be_bytes())?;
-        Ok(Self { name: format!("client-{number}"), link, passthrough, disk, kv, boot: 0, starts: 0, client: None })
+        let name = format!("client-{number}");
+        let scheduling = Scheduling::default();
+        Ok(Self { name, link, passthrough, scheduling, disk, kv, boot: 0, starts: 0, client: None })
+    }
+
+    /// From the next start on, for comparison.
+    pub fn set_scheduling(&mut self, scheduling: Scheduling) {
+        self.scheduling = scheduling;
     }
 
     /// Its file system.
@@ -67,6 +76,7 @@ impl Machine {
             min_free_bytes: 0,
             deadline: DEADLINE,
             classes: Classes::default(),
+            scheduling: self.scheduling,
             read_only: false,
             passthrough: self.passthrough,
         };

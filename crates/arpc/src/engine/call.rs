@@ -134,9 +134,14 @@ impl Entry {
         }
     }
 
-    /// The class in which the next frame has to travel, if there is one to send.
-    pub(super) fn wanted_lane(&self) -> Option<(Class, Turn)> {
-        let bulk = if self.class == Class::Control { Class::Fetch } else { self.class };
+    /// The class in which the next frame has to travel, if there is one to send. Where classes do not count that is the
+    /// lowest.
+    pub(super) fn wanted_lane(&self, classes: bool) -> Option<(Class, Turn)> {
+        let bulk = match self.class {
+            _ if !classes => Class::Store,
+            Class::Control => Class::Fetch,
+            other => other,
+        };
         match &self.sending {
             Sending::First(header, unsent) => {
                 let whole = matches!(unsent.end, End::Finished);
@@ -146,7 +151,7 @@ impl Entry {
                     Header::Reply { .. } if self.class == Class::Control => bytes <= CONTROL_BYTES_MAX,
                     Header::Reply { .. } => bytes <= CONTROL_REPLY_BYTES_MAX,
                 };
-                Some((if whole && control { Class::Control } else { bulk }, Turn::First))
+                Some((if whole && control && classes { Class::Control } else { bulk }, Turn::First))
             }
             Sending::Rest(unsent) if unsent.ready > 0 || !matches!(unsent.end, End::Open) => Some((bulk, Turn::Next)),
             Sending::Rest(_) | Sending::Unanswered | Sending::Done => None,

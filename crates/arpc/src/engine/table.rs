@@ -24,7 +24,7 @@ impl Engine {
         self.queued_bytes[entry.class.index()] -= entry.queued_bytes();
         change(entry);
         self.queued_bytes[entry.class.index()] += entry.queued_bytes();
-        let wanted = entry.wanted_lane();
+        let wanted = entry.wanted_lane(self.settings.classes);
         if entry.lane != wanted.map(|(lane, _)| lane) {
             if let Some(lane) = entry.lane {
                 self.scheduler.remove(id, lane);

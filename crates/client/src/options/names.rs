@@ -19,7 +19,7 @@ pub(super) enum Known {
     MinFree,
     /// `auto` or `off`.
     Passthrough,
-    /// `waiting` or `paper`.
+    /// `waiting`, `paper`, `one` or `none`.
     Classes,
     /// For other readers of fstab; with or without value.
     Ignored,

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mafs_arpc::{blocking, watch};
+use mafs_arpc::{Scheduling, blocking, watch};
 use mafs_proto::{Classes, Clock, CmlOp, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
@@ -39,6 +39,8 @@ pub struct Settings {
     pub deadline: Duration,
     /// Which class each call travels in.
     pub classes: Classes,
+    /// Which calls go first.
+    pub scheduling: Scheduling,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
@@ -86,6 +88,7 @@ impl Vfs {
             volume: settings.volume.clone(),
             deadline: settings.deadline,
             classes: settings.classes,
+            scheduling: settings.scheduling,
             incarnation: log.incarnation.unwrap_or(Incarnation(0)),
         };
         let listener = Box::new(SessionListener { cache: Arc::clone(&cache), kernel: Arc::clone(&kernel) });

@@ -20,6 +20,7 @@ pub(super) const SETTINGS: Settings = Settings {
     credit_bytes: 20_000,
     credit_bytes_max: 20_000,
     calls_max: 8,
+    classes: true,
 };
 
 /// What these do not adapt.

@@ -6,6 +6,7 @@ use mafs_proto::{Class, Instant};
 use proptest::prelude::*;
 
 use super::pair::{ANSWERS, Application, CHUNK, LinkModel, Pair, SETTINGS, WINDOW};
+use crate::Scheduling;
 use crate::engine::frame::CONTROL_BYTES_MAX;
 use crate::engine::{CallId, FrameKind, Limits, Settings};
 
@@ -86,7 +87,7 @@ proptest! {
     fn strict_classes_new_calls_first_then_turns_and_nothing_lost_or_repeated(ops in ops()) {
         let limits = Limits { window_bytes: [u64::MAX / 2; 2], ..SETTINGS.limits };
         let credit_bytes = u64::MAX / 2;
-        let settings = Settings { limits, credit_bytes, credit_bytes_max: credit_bytes, calls_max: 100 };
+        let settings = Settings { limits, credit_bytes, credit_bytes_max: credit_bytes, calls_max: 100, classes: true };
         let link = LinkModel { delay: Duration::ZERO, bytes_per_s: 1 };
         let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
         let mut calls: Vec<ModelCall> = Vec::new();
@@ -184,4 +185,23 @@ fn a_reply_tells_how_long_its_call_was_queued_and_served() {
     let traffic = pair.ends[0].engine.traffic()[Class::Store.index()];
     assert_eq!((traffic.sent_bytes, traffic.received_bytes), (10_000 + BODY, 0));
     assert_eq!(pair.ends[1].engine.traffic()[Class::Store.index()].received_bytes, 10_000 + BODY);
+}
+
+#[test]
+fn without_classes_all_calls_take_turns_and_wait_for_each_other() {
+    let link = LinkModel { delay: Duration::from_millis(10), bytes_per_s: 100_000 };
+    let wait = |settings| {
+        let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
+        pair.ends[0].call(Class::Store, 100_000_000, None, pair.now);
+        pair.run(Duration::from_secs(10));
+        let (start, id) = (pair.now, pair.ends[0].call(Class::Control, 100, None, pair.now));
+        while pair.ends[0].outcomes[&id].is_empty() {
+            assert!(pair.step(start + Duration::from_secs(60)));
+        }
+        pair.now.since(start)
+    };
+    let [classes, one, off] = [Scheduling::Classes, Scheduling::OneClass, Scheduling::Off].map(Settings::of).map(wait);
+    // One class has the window and so waits about as short; without it all that the credit allows is ahead: 1 MB.
+    assert!(classes <= one && one < 2 * classes, "{classes:?}, {one:?}");
+    assert!(off > Duration::from_secs(5), "{off:?}");
 }
