@@ -2,7 +2,7 @@
 //!
 //! Runs the real `mafs-server` and `mafs-client` as processes, in a directory of their own, and looks at them from
 //! outside like a user: through the mount, through `/proc`, through exit codes. It uses no other crate of mafs, so
-//! that it knows only what users see.
+//! that it knows only what users see; all but [`link`], which emulates the network between them by arpc's link model.
 //!
 //! Everything started here is ended here: dropping a [`world::World`] unmounts and kills what it started. Every wait
 //! has a limit; a call that hangs in a mount is ended by a [`watchdog::Watchdog`].
@@ -11,6 +11,7 @@ pub mod client;
 pub mod conformance;
 pub mod content;
 pub mod daemon;
+pub mod link;
 pub mod measure;
 pub mod mounted;
 pub mod process;

@@ -29,12 +29,25 @@ pub fn rss_anon(pid: u32) -> io::Result<u64> {
 /// # Errors
 /// If there is no such process.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, in brackets, may hold anything; utime and stime are the 14th and 15th field of the line, in USER_HZ.
-    let fields = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' ').skip(11).take(2));
-    let ticks = fields.and_then(|fields| fields.map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>());
-    let ticks = ticks.ok_or_else(|| io::Error::other(format!("stat of process {pid}: {stat:?}")))?;
+    // utime and stime, in USER_HZ.
+    let ticks = stat_field(pid, 14)? + stat_field(pid, 15)?;
     Ok(Duration::from_millis(ticks * MILLIS_PER_TICK))
+}
+
+/// When a process was started, in ticks since the machine was: with its id that names it for ever.
+///
+/// # Errors
+/// If there is no such process.
+pub fn started_at(pid: u32) -> io::Result<u64> {
+    stat_field(pid, 22)
+}
+
+/// A number out of the line of `/proc/PID/stat`, whose fields proc(5) counts from 1.
+fn stat_field(pid: u32, field: usize) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in brackets, is the 2nd and may hold anything.
+    let value = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(field - 3)?.parse().ok());
+    value.ok_or_else(|| io::Error::other(format!("stat of process {pid} has no number in field {field}: {stat:?}")))
 }
 
 /// The one-letter state of a process, as `ps` shows it: `S` and `D` wait, `R` runs, `Z` has ended. `None` if there is

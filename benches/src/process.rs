@@ -30,8 +30,14 @@ impl Finished {
     /// The exit code, or 128 and the number of the signal, as a shell has it.
     #[must_use]
     pub fn code(&self) -> i32 {
-        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or_default())
+        exit_code(self.status)
     }
+}
+
+/// The exit code, or 128 and the number of the signal, as a shell has it.
+#[must_use]
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
 /// Runs a command to its end and returns its standard output.
@@ -75,15 +81,16 @@ pub fn kill_all_naming(path: &Path) {
         let words = path.as_os_str().as_bytes();
         command_line.windows(words.len()).any(|part| part == words)
     };
-    let pids = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for pid in pids.filter(|pid| named(*pid)).filter_map(Pid::from_raw) {
+    for pid in all_pids().filter(|pid| named(*pid)).filter_map(Pid::from_raw) {
         // It may have ended meanwhile.
         let _ = kill_process(pid, Signal::KILL);
     }
+}
+
+/// The processes there are.
+pub fn all_pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Waits until a child has ended.

@@ -40,6 +40,12 @@ impl Programs {
         self.directory.join("mafs-client")
     }
 
+    /// The path of `mafs-link`.
+    #[must_use]
+    pub fn link(&self) -> PathBuf {
+        self.directory.join("mafs-link")
+    }
+
     /// The directory of everything that is built.
     #[must_use]
     pub fn target_directory(&self) -> &Path {

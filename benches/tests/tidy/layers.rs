@@ -22,11 +22,15 @@ const MAY_USE: [(&str, &[&str]); 7] = [
 /// The only module of the client that knows of the server.
 const QUICKSTART: &str = "crates/client/src/quickstart.rs";
 
+/// The only part of the bench's library that uses a crate of mafs: the network between programs is not what they are
+/// asked about. All else knows what users see and no more, so that a mistake in a crate cannot hide itself.
+const EMULATED_LINK: [&str; 3] = ["benches/src/link.rs", "benches/src/link/", "benches/src/bin/mafs-link.rs"];
+
 /// The only table of errno values.
 const ERRNO_TABLE: &str = "crates/client/src/fuse/errno.rs";
 
 pub(crate) fn check(source: &Source) -> Vec<Complaint> {
-    [purity, quickstart, errno_table, manifest].iter().flat_map(|rule| rule(source)).collect()
+    [purity, quickstart, bench_from_outside, errno_table, manifest].iter().flat_map(|rule| rule(source)).collect()
 }
 
 fn purity(source: &Source) -> Vec<Complaint> {
@@ -56,6 +60,15 @@ fn quickstart(source: &Source) -> Vec<Complaint> {
         return Vec::new();
     }
     refuse(source, &["mafs_server"], "only quickstart.rs knows the server")
+}
+
+fn bench_from_outside(source: &Source) -> Vec<Complaint> {
+    let may = EMULATED_LINK.iter().any(|link| source.path.starts_with(link));
+    if !source.is_rust() || !source.path.starts_with("benches/src/") || may {
+        return Vec::new();
+    }
+    let crates = ["mafs_proto", "mafs_durable", "mafs_arpc", "mafs_server", "mafs_client", "mafs_sim"];
+    refuse(source, &crates, "must not be named in the bench's library, but for the emulated link")
 }
 
 fn errno_table(source: &Source) -> Vec<Complaint> {
@@ -127,6 +140,16 @@ mod tests {
         assert_eq!(count("crates/client/src/main.rs", "use mafs_server::Server;\n"), 1);
         assert_eq!(count(QUICKSTART, "use mafs_server::Server;\n"), 0);
         assert_eq!(count("crates/sim/src/lib.rs", "use mafs_server::Server;\n"), 0);
+    }
+
+    #[test]
+    fn the_bench_looks_from_outside() {
+        let text = "use mafs_arpc::link::Profile;\n";
+        assert_eq!(count("benches/src/world.rs", text), 1);
+        assert_eq!(count("benches/src/link/way.rs", text), 0);
+        assert_eq!(count("benches/src/bin/mafs-link.rs", text), 0);
+        assert_eq!(count("benches/benches/arpc.rs", text), 0);
+        assert_eq!(count("benches/src/world.rs", "use mafs_bench::daemon::Daemon;\n"), 0);
     }
 
     #[test]
