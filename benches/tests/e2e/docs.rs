@@ -12,6 +12,7 @@ use mafs_bench::transcript::{Session, sessions};
 use mafs_bench::world::World;
 
 const MANUAL: &str = include_str!("../../../docs/operations.md");
+const LINK: &str = include_str!("../../../docs/link.md");
 
 /// For all that one shell does.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -27,6 +28,20 @@ fn operations_md_does_what_it_says() {
     assert!(said.contains("work"), "{said}");
     assert!(!is_mounted(&world.mount()).unwrap());
     assert_eq!(fs::read_dir(world.mount()).unwrap().count(), 0);
+}
+
+#[test]
+#[ignore = "needs: fuse, root, tun, iproute2"]
+fn link_md_does_what_it_says() {
+    let world = World::new().unwrap();
+    let script = shell_blocks(LINK);
+    assert!(script.contains("mafs-link"), "{script}");
+    let finished =
+        finish(in_manual(&world, &mut Command::new("bash")).args(["-euo", "pipefail", "-c", &script]), LIMIT);
+    let finished = finished.unwrap();
+    assert!(finished.status.success(), "{finished:?}");
+    assert!(finished.stderr.contains("mafs-link: up: ") && finished.stderr.contains("real"), "{finished:?}");
+    assert!(!is_mounted(&world.mount()).unwrap());
 }
 
 /// `MAFS_SECTION` chooses the section whose heading it is.

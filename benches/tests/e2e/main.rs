@@ -12,6 +12,7 @@ mod fsx;
 mod full_disk;
 mod idle;
 mod kill;
+mod link;
 mod memory;
 mod operations;
 mod ordinary_user;
