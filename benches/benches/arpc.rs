@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mafs_arpc::carrier::grpc::{Address, Listener, connect};
-use mafs_arpc::carrier::{Carrier, memory};
+use mafs_arpc::carrier::{Carrier, bare, memory};
 use mafs_arpc::{BootClock, Call, Config, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::Class;
 use tokio::runtime::Runtime;
@@ -20,6 +20,8 @@ const UPLOAD: u32 = 3;
 
 const PAYLOAD_BYTES: usize = 64 << 20;
 const PIECE_BYTES: usize = 256 << 10;
+/// The largest that the engine makes.
+const CHUNK_BYTES: usize = 64 << 10;
 
 fn arpc(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
@@ -34,6 +36,26 @@ fn arpc(criterion: &mut Criterion) {
         });
         measure(criterion, &runtime, name, &peer);
     }
+    let (near, far) = runtime.block_on(grpc_pair());
+    runtime.spawn(bare::answer(far));
+    measure_bare(criterion, &runtime, near);
+}
+
+/// What the carrier does without an engine.
+fn measure_bare(criterion: &mut Criterion, runtime: &Runtime, mut carrier: Carrier) {
+    let small = Bytes::from_static(&[7; 64]);
+    criterion.bench_function("bare grpc/echo of 64 bytes", |bencher| {
+        bencher.iter(|| runtime.block_on(bare::send(&mut carrier, &small, 1)).expect("an answer"));
+    });
+    let mut group = criterion.benchmark_group("bare grpc/64 MB");
+    group.throughput(Throughput::Bytes(PAYLOAD_BYTES as u64)).sample_size(10);
+    group.measurement_time(Duration::from_secs(5));
+    let chunk = Bytes::from(vec![1; CHUNK_BYTES]);
+    group.bench_function("upload", |bencher| {
+        let count = PAYLOAD_BYTES / CHUNK_BYTES;
+        bencher.iter(|| runtime.block_on(bare::send(&mut carrier, &chunk, count)).expect("an answer"));
+    });
+    group.finish();
 }
 
 fn measure(criterion: &mut Criterion, runtime: &Runtime, name: &str, peer: &Peer) {

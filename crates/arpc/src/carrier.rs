@@ -3,6 +3,8 @@
 //! A carrier holds only a few frames by itself: what waits to be sent waits in the engine, where it can still be
 //! overtaken.
 
+#[doc(hidden)]
+pub mod bare;
 pub mod grpc;
 pub mod memory;
 

@@ -20,6 +20,8 @@ const RTT_MEMORY: Duration = Duration::from_secs(10);
 const RTT_ROUNDS: u32 = 75;
 /// An acknowledgement that takes so many times longer than the estimate says shows that the link has become slower.
 const LATE: u32 = 4;
+/// But so much later it may be for no other reason than that a busy host has other things to do.
+const LATE_MIN: Duration = Duration::from_millis(20);
 /// The link is full when the rate has not grown by a quarter in so many round trips.
 const FULL_ROUNDS: u32 = 3;
 
@@ -112,7 +114,8 @@ impl Estimator {
         let interval = now.since(departure.delivered_at).max(departure.at.since(departure.sent_at));
         let rate = rate_of(delivered - departure.delivered, interval);
         self.observe_rtt(rtt, departure.quiet, now);
-        let late = self.expected(departure.in_flight).is_some_and(|expected| rtt > LATE * expected);
+        let late =
+            self.expected(departure.in_flight).is_some_and(|expected| rtt > (LATE * expected).max(expected + LATE_MIN));
         if late && departure.at >= self.restarted_at {
             self.restart(rate, now);
             return rtt;

@@ -26,8 +26,8 @@ const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(5);
 const CHUNK_TIME: Duration = Duration::from_millis(10);
 /// What may be in flight before anything is known of the link: as for TCP (RFC 6928).
 const FIRST_CHUNKS: u64 = 10;
-/// Nobody notices a queue of this length, and a fast machine does not empty it before it hears of that.
-const QUEUE_TIME: Duration = Duration::from_micros(300);
+/// Nobody notices a queue of this length, and a fast link does not empty it before a busy host hears of that.
+const QUEUE_TIME: Duration = Duration::from_millis(1);
 
 /// Frames go out at the rate of the link and a little more, lest a window that opens at once become a queue; so much
 /// earlier than that they may: timers are not exact.
