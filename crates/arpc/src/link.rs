@@ -36,11 +36,11 @@ use mafs_proto::Instant;
 pub use self::cellular::Cellular;
 use self::channel::Channel;
 pub use self::periods::Periods;
-pub use self::profile::{Profile, UnknownProfile};
+pub use self::profile::{Profile, ProfileName, UnknownProfile};
 use self::queue::Queue;
 use self::rate::Line;
 pub use self::rate::Rate;
-pub use self::stream::{Reset, Stream};
+pub use self::stream::{Reset, SEGMENT_BYTES, Stream};
 pub use self::trace::{Trace, TraceError};
 
 /// The largest packet, and what one opportunity of a trace carries.

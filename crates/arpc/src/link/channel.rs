@@ -23,13 +23,14 @@ pub(super) struct Spoiled {
 }
 
 impl Channel {
-    /// The air of both directions of a link.
-    pub(super) fn both(profile: &Profile) -> [Self; 2] {
+    /// The air of both directions of a link, for one of the connections that have it one after the other: they see the
+    /// same bursts and outages, and lose other packets by chance.
+    pub(super) fn both(profile: &Profile, connection: u64) -> [Self; 2] {
         let mut seeds = Random::new(profile.seed);
         let (bursts, outages) = (seeds.number(), seeds.number());
         [&profile.up, &profile.down].map(|direction| Self {
             loss_ppm: direction.loss_ppm,
-            random: Random::new(seeds.number()),
+            random: Random::new(seeds.number().wrapping_add(connection)),
             bad: [(&profile.bursts, bursts), (&profile.outages, outages)]
                 .into_iter()
                 .filter_map(|(periods, seed)| periods.as_ref().map(|periods| BadPeriods::new(periods, seed)))

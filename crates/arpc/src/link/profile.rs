@@ -4,6 +4,8 @@
 //! source has none ("chosen"). Link layers that repeat by themselves (Wi-Fi, cellular) show their loss as a varying
 //! rate and as gaps, so only what is left of it is here as loss.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,44 +41,73 @@ pub struct UnknownProfile {
     pub name: String,
 }
 
+/// Makes a profile, from a seed if its rate needs one.
+type Named = fn(u64) -> Profile;
+
+/// All that have names.
+const NAMED: [(&str, Named); 12] = [
+    ("lan", |_| Profile::lan()),
+    ("wifi-good", |_| Profile::wifi_good()),
+    ("wifi-cafe", |_| Profile::wifi_cafe()),
+    ("wifi-roam", |_| Profile::wifi_roam()),
+    ("lte", Profile::lte),
+    ("lte-drive", Profile::lte_drive),
+    ("3g", |_| Profile::umts()),
+    ("edge-lossy", |_| Profile::edge_lossy()),
+    ("geo", |_| Profile::geo()),
+    ("leo", |_| Profile::leo()),
+    ("flaky", |_| Profile::flaky()),
+    ("down", |_| Profile::down()),
+];
+
+/// The name of a profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProfileName {
+    /// Where it is in the table.
+    index: usize,
+}
+
+impl ProfileName {
+    /// What it stands for.
+    #[must_use]
+    pub fn profile(self, seed: u64) -> Profile {
+        Profile { seed, ..NAMED[self.index].1(seed) }
+    }
+}
+
+impl fmt::Display for ProfileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAMED[self.index].0)
+    }
+}
+
+impl FromStr for ProfileName {
+    type Err = UnknownProfile;
+
+    fn from_str(name: &str) -> Result<Self, UnknownProfile> {
+        let index = NAMED.iter().position(|(known, _)| *known == name);
+        index.map(|index| Self { index }).ok_or_else(|| UnknownProfile { name: name.to_owned() })
+    }
+}
+
 impl Profile {
-    /// The names [`Self::named`] knows.
-    pub const NAMES: [&str; 12] = [
-        "lan",
-        "wifi-good",
-        "wifi-cafe",
-        "wifi-roam",
-        "lte",
-        "lte-drive",
-        "3g",
-        "edge-lossy",
-        "geo",
-        "leo",
-        "flaky",
-        "down",
-    ];
+    /// The names there are.
+    pub const NAMES: [&str; 12] = {
+        let mut names = [""; 12];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = NAMED[at].0;
+            at += 1;
+        }
+        names
+    };
 
     /// The profile of a name.
     ///
     /// # Errors
     /// There is none; which there are.
     pub fn named(name: &str, seed: u64) -> Result<Self, UnknownProfile> {
-        let profile = match name {
-            "lan" => Self::lan(),
-            "wifi-good" => Self::wifi_good(),
-            "wifi-cafe" => Self::wifi_cafe(),
-            "wifi-roam" => Self::wifi_roam(),
-            "lte" => Self::lte(seed),
-            "lte-drive" => Self::lte_drive(seed),
-            "3g" => Self::umts(),
-            "edge-lossy" => Self::edge_lossy(),
-            "geo" => Self::geo(),
-            "leo" => Self::leo(),
-            "flaky" => Self::flaky(),
-            "down" => Self::down(),
-            _ => return Err(UnknownProfile { name: name.to_owned() }),
-        };
-        Ok(Self { seed, ..profile })
+        Ok(name.parse::<ProfileName>()?.profile(seed))
     }
 
     /// The link of the MAFS paper's experiments (003 sections 4.3 and 5.4): a rate, the same in both directions, and
@@ -99,14 +130,21 @@ impl Profile {
     /// Both directions as packets see them, `up` first. Time begins at `start`.
     #[must_use]
     pub fn links(&self, start: Instant) -> [Link; 2] {
-        let [up, down] = Channel::both(self);
+        let [up, down] = Channel::both(self, 0);
         [Link::new(&self.up, up, start), Link::new(&self.down, down, start)]
     }
 
     /// Both directions as bytes on a reliable transport see them, `up` first. Time begins at `start`.
     #[must_use]
     pub fn streams(&self, start: Instant) -> [Stream; 2] {
-        let [up, down] = Channel::both(self);
+        self.streams_of(0, start)
+    }
+
+    /// The same for one of the connections that are made over the link one after the other, by its number. Whatever is
+    /// a matter of time is the same for all; only by chance each loses other segments.
+    #[must_use]
+    pub fn streams_of(&self, connection: u64, start: Instant) -> [Stream; 2] {
+        let [up, down] = Channel::both(self, connection);
         let rtt = self.up.delay.saturating_add(self.down.delay);
         [Stream::new(&self.up, up, rtt, start), Stream::new(&self.down, down, rtt, start)]
     }

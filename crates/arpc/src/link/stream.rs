@@ -25,7 +25,8 @@ use super::{Direction, Origin, PACKET_BYTES};
 
 /// IP and TCP headers with time stamps (RFC 9293, RFC 7323).
 const HEADER_BYTES: u64 = 52;
-const SEGMENT_BYTES: u64 = PACKET_BYTES - HEADER_BYTES;
+/// The most that one packet carries of a stream.
+pub const SEGMENT_BYTES: u64 = PACKET_BYTES - HEADER_BYTES;
 /// What Linux adds to the round-trip time at least (`tcp_rto_min_us`), and its longest timeout.
 const TIMEOUT_MARGIN: Duration = Duration::from_millis(200);
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
