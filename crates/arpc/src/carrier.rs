@@ -7,6 +7,7 @@
 pub mod bare;
 pub mod grpc;
 pub mod memory;
+pub mod shaped;
 
 use std::fmt;
 use std::pin::Pin;

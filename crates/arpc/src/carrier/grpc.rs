@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use futures_util::{Stream, StreamExt};
 use tonic::{Status, Streaming};
 
-pub use self::client::connect;
+pub use self::client::{connect, connect_over};
 pub use self::server::Listener;
 use crate::engine::CONTENT_BYTES_MAX;
 use crate::wire;

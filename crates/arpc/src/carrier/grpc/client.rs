@@ -1,6 +1,7 @@
 //! The connecting end.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -13,6 +14,7 @@ use tonic::{Code, Status};
 use tower::service_fn;
 
 use super::{Address, CONNECTION_WINDOW_BYTES, ConnectError, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, in_words};
+use crate::carrier::shaped::Shaper;
 use crate::carrier::{Carrier, SINK_FRAMES};
 use crate::engine::Side;
 use crate::wire::arpc_client::ArpcClient;
@@ -29,11 +31,24 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub async fn connect(address: &Address) -> Result<Carrier, ConnectError> {
     match address {
         Address::Tcp(host_port) => attach(connect_tcp(host_port).await?, address).await,
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(|source| unreachable(address, source))?;
-            attach(stream, address).await
-        }
+        Address::Unix(path) => attach(connect_unix(path).await?, address).await,
     }
+}
+
+/// The same over an emulated link.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_over(link: &Shaper, address: &Address) -> Result<Carrier, ConnectError> {
+    let beginning = link.begin().await.map_err(|source| unreachable(address, source))?;
+    match address {
+        Address::Tcp(host_port) => attach(beginning.over(connect_tcp(host_port).await?), address).await,
+        Address::Unix(path) => attach(beginning.over(connect_unix(path).await?), address).await,
+    }
+}
+
+async fn connect_unix(path: &Path) -> Result<UnixStream, ConnectError> {
+    UnixStream::connect(path).await.map_err(|source| unreachable(&Address::Unix(path.to_owned()), source))
 }
 
 async fn connect_tcp(host_port: &str) -> Result<TcpStream, ConnectError> {
