@@ -19,6 +19,7 @@ mod ordinary_user;
 mod passthrough;
 mod pjdfstest;
 mod posix;
+mod profile;
 mod projects;
 mod set_id;
 mod stress;

@@ -18,6 +18,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+#[cfg(feature = "quickstart")]
+use mafs_arpc::link::ProfileName;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
@@ -42,6 +44,9 @@ enum Command {
         /// Where the files appear; made if it is missing.
         #[arg(default_value = "./mafs")]
         dir: PathBuf,
+        /// Put an emulated link between the two, such as geo (a satellite), 3g or flaky: what mafs is like on it.
+        #[arg(long, value_name = "NAME")]
+        link: Option<ProfileName>,
     },
     /// Mount a volume.
     Mount(mount::MountArgs),
@@ -86,7 +91,7 @@ impl Command {
     fn run(self) -> Result<Exit, Failure> {
         match self {
             #[cfg(feature = "quickstart")]
-            Self::Quickstart { dir } => crate::quickstart::run(&dir),
+            Self::Quickstart { dir, link } => crate::quickstart::run(&dir, link),
             Self::Mount(args) => mount::run(&args),
             Self::Umount(args) => umount::run(&args),
             Self::Status(args) => status::run(&args),

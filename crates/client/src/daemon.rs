@@ -236,6 +236,7 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         read_only: mount.options.read_only,
         // `sync` asks for each write to be durable, which the kernel cannot do with a container alone.
         passthrough: mount.options.passthrough && !mount.options.flags.sync,
+        profile: mount.options.profile,
     };
     let give_up = Instant::now() + mount.options.retry;
     let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);

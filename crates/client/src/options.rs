@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mafs_arpc::Scheduling;
+use mafs_arpc::link::{ProfileName, UnknownProfile};
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
@@ -85,6 +86,8 @@ pub struct MountOptions {
     pub classes: Classes,
     /// `classes=one`: all take turns; `classes=none`: that, and no window.
     pub scheduling: Scheduling,
+    /// `profile`: the emulated link that everything to and from the server travels over. Default: none.
+    pub profile: Option<ProfileName>,
     /// Flags of mount(8).
     pub flags: KernelFlags,
 }
@@ -103,6 +106,7 @@ impl Default for MountOptions {
             passthrough: true,
             classes: Classes::default(),
             scheduling: Scheduling::default(),
+            profile: None,
             flags: KernelFlags::default(),
         }
     }
@@ -179,6 +183,7 @@ impl MountOptions {
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
             Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
+            Known::Profile => self.profile = Some(profile(name, given()?)?),
             Known::Flag(flag) if value.is_none() => self.set(flag),
             Known::Flag(_) => return Err(InvalidOption::Value(name.to_owned())),
         }
@@ -235,6 +240,10 @@ fn classes(name: &str, value: &str) -> Result<(Classes, Scheduling), InvalidOpti
     }
 }
 
+fn profile(name: &str, value: &str) -> Result<ProfileName, InvalidOption> {
+    value.parse().map_err(|error: UnknownProfile| bad(name, value, error.to_string()))
+}
+
 fn absolute(name: &str, value: &str) -> Result<PathBuf, InvalidOption> {
     std::path::absolute(value).map_err(|error| bad(name, value, error.to_string()))
 }
@@ -261,9 +270,10 @@ mod tests {
 
     #[test]
     fn every_option_of_ours_is_understood() {
-        let text = "ro,hard,timeo=5,retrans=4,retry=2,cache=/c d,cachesize=20G,minfree=512M,passthrough=off";
+        let text = "ro,hard,timeo=5,retrans=4,retry=2,cache=/c d,cachesize=20G,minfree=512M,passthrough=off,profile=3g";
         let options = parse(text).unwrap();
         assert!(options.read_only && options.hard && !options.passthrough);
+        assert_eq!(options.profile, Some("3g".parse().unwrap()));
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
         assert_eq!(parse("classes=paper").unwrap().classes, Classes::Paper);
         assert_eq!(parse("classes=paper,classes=waiting").unwrap().classes, Classes::ByWaiting);
@@ -313,6 +323,7 @@ mod tests {
             ("passthrough=on", "`auto` or `off`"),
             ("classes=ours", "`waiting`, `paper`"),
             ("cachesize=1Q", "K, M, G or T"),
+            ("profile=4g", "no link profile is called `4g`: use one of lan, "),
             ("retry=99999999999", "from 0 to"),
         ] {
             let error = parse(text).unwrap_err().to_string();

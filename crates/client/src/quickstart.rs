@@ -11,6 +11,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use mafs_arpc::BootClock;
 use mafs_arpc::carrier::grpc::{Address, Listener};
+use mafs_arpc::link::ProfileName;
 use mafs_client::control::Client;
 use mafs_client::daemon::{Daemon, DaemonError, Mount};
 use mafs_client::fuse::check_available;
@@ -35,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOKS_PER_LINE: u32 = 20;
 
 /// Serves and mounts until TERM or INT, or until somebody unmounts.
-pub(crate) fn run(directory: &Path) -> Result<Exit, Failure> {
+pub(crate) fn run(directory: &Path, link: Option<ProfileName>) -> Result<Exit, Failure> {
     begin_daemon("warn");
     daemon_runtime()?.block_on(async {
         let mut stop = Stop::listen()?;
@@ -48,7 +49,7 @@ pub(crate) fn run(directory: &Path) -> Result<Exit, Failure> {
         };
         let place = Place::make(directory)?;
         let server = Server::open(storage, Arc::new(BootClock), ServerConfig::default()).map_err(failed)?;
-        let outcome = serve(&server, &place, &data, &runtime_dir, &mut stop).await;
+        let outcome = serve(&server, &place, &data, link, &runtime_dir, &mut stop).await;
         server.shutdown().await;
         place.leave();
         outcome.map(|()| {
@@ -62,6 +63,7 @@ async fn serve(
     server: &Arc<Server>,
     place: &Place,
     data: &Path,
+    link: Option<ProfileName>,
     runtime_dir: &RuntimeDir,
     stop: &mut Stop,
 ) -> Result<(), Failure> {
@@ -73,9 +75,9 @@ async fn serve(
         server: SERVER.to_owned(),
         volume: VolumeName::new(VOLUME).map_err(failed)?,
         directory: place.path.clone(),
-        options: MountOptions { cache: Some(data.join("cache")), ..MountOptions::default() },
+        options: MountOptions { cache: Some(data.join("cache")), profile: link, ..MountOptions::default() },
     };
-    let started = Daemon::start(&mount, grpc_connector(Address::Unix(socket.clone())), runtime_dir).await;
+    let started = Daemon::start(&mount, grpc_connector(Address::Unix(socket.clone()), link), runtime_dir).await;
     let outcome = match started {
         Ok(daemon) => {
             greet(daemon.mount_point());

@@ -5,6 +5,7 @@
 
 mod attempts;
 mod connection;
+mod connector;
 mod error;
 
 use std::io;
@@ -13,8 +14,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use mafs_arpc::carrier::Carrier;
-use mafs_arpc::carrier::grpc::{self, Address, ConnectError};
 use mafs_arpc::{CallError, CallHandle, CallProgress, Payload, PayloadReader, Peer, Scheduling, watch};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
@@ -31,10 +30,8 @@ use crate::core::promises::SessionNumber;
 use crate::core::rpc_statistics::RpcStatistics;
 use attempts::{Attempts, Failure};
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
+pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
-
-/// Makes connections to the server.
-pub type Connector = Arc<dyn Fn() -> BoxFuture<'static, Result<Carrier, ConnectError>> + Send + Sync>;
 
 /// Who is told what the server says of the session and its promises.
 pub(crate) trait Listener: Send + Sync + 'static {
@@ -48,15 +45,6 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn lapsed(&self);
     /// Promises are broken: returns when the client will ask again, with what ends when the kernel will as well.
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()>;
-}
-
-/// Connects over gRPC.
-#[must_use]
-pub fn grpc_connector(address: Address) -> Connector {
-    Arc::new(move || {
-        let address = address.clone();
-        Box::pin(async move { grpc::connect(&address).await })
-    })
 }
 
 /// Whom to talk to, and how long to wait.

@@ -79,6 +79,7 @@ impl Machine {
             scheduling: self.scheduling,
             read_only: false,
             passthrough: self.passthrough,
+            profile: None,
         };
         let started = Vfs::start(settings, storage, self.link.connector(), Arc::new(self.link.clock())).await;
         self.client = Some(started.map_err(|error: StartError| format!("{} does not start: {error}", self.name))?);

@@ -30,6 +30,7 @@ pub(super) struct MountArgs {
             cache=DIR            directory of the caches [/var/cache/mafs or ~/.cache/mafs]\n  \
             cachesize=SIZE       the most that is kept there [10G]\n  \
             minfree=SIZE         what stays free on its disk [1G]\n  \
+            profile=NAME         everything travels over an emulated link, such as geo (a satellite) or 3g [none]\n  \
             sloppy               options that are not known are ignored\n\
             and those of mount(8): dev suid exec noatime sync dirsync, with and without `no`."
     )]
@@ -59,10 +60,11 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
         directory: std::path::absolute(&args.dir).map_err(|error| Failure::new(Exit::MountFailed, error))?,
         options,
     };
+    let connector = grpc_connector(target.address, mount.options.profile);
     let serving = async {
         let mut stop = Stop::listen()?;
         let daemon = tokio::select! {
-            started = Daemon::start(&mount, grpc_connector(target.address), &runtime_dir) => started.map_err(failed)?,
+            started = Daemon::start(&mount, connector, &runtime_dir) => started.map_err(failed)?,
             () = stop.asked() => return Err(Failure::new(Exit::MountFailed, "stopped before the mount was there")),
         };
         let is_wanted = readiness.ready();

@@ -23,6 +23,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         let _ = writeln!(text, "  {label:<9}{value}");
     };
     line("link", &link(report));
+    if let Some(profile) = &report.profile {
+        line("profile", &format!("{profile}: the link is emulated"));
+    }
     line("lease", &lease(report));
     line("unsent", &unsent(report));
     let queued = queued(report);
@@ -50,8 +53,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
 #[cfg(feature = "quickstart")]
 pub(crate) fn one_line(report: &StatusReport) -> String {
     let link = if report.connected { "connected" } else { "not connected" };
+    let over = report.profile.as_ref().map_or_else(String::new, |profile| format!(" over {profile}"));
     let cached = HumanBytes(report.cache_bytes);
-    format!("{link}, unsent: {}, cached: {} ({cached})", unsent(report), files(report.cache_files))
+    format!("{link}{over}, unsent: {}, cached: {} ({cached})", unsent(report), files(report.cache_files))
 }
 
 /// What the server does not have.
@@ -136,6 +140,7 @@ mod tests {
         let report = StatusReport {
             server: "host:6237".to_owned(),
             volume: "home".to_owned(),
+            profile: None,
             connected: true,
             since_s: 180,
             why: String::new(),
@@ -190,10 +195,12 @@ mod tests {
         (report.unsent_files, report.unsent_bytes) = (2, 4096);
         report.queued_bytes = [0, 0, 0, 24, 1000];
         report.fetching_files = 1;
+        report.profile = Some("flaky".to_owned());
         report.refused = (0..12).map(|number| (format!("file{number}"), "no space".to_owned())).collect();
         let text = describe(&status);
         for expected in [
             "link     not connected for 61 seconds: no answer for 10 s\n",
+            "profile  flaky: the link is emulated\n",
             "lease    ended: the server is asked about everything\n",
             "unsent   2 files, 4.00 KiB\n",
             "queued   24 B metadata, 1000 B store\n",
@@ -205,6 +212,6 @@ mod tests {
         }
         assert!(!text.contains("file10"));
         #[cfg(feature = "quickstart")]
-        assert!(one_line(&status.report).starts_with("not connected, unsent: 2 files"));
+        assert!(one_line(&status.report).starts_with("not connected over flaky, unsent: 2 files"));
     }
 }

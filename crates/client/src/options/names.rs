@@ -21,6 +21,8 @@ pub(super) enum Known {
     Passthrough,
     /// `waiting`, `paper`, `one` or `none`.
     Classes,
+    /// An emulated link by its name.
+    Profile,
     /// For other readers of fstab; with or without value.
     Ignored,
     /// Described in the manual, not there yet.
@@ -75,7 +77,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 28] = [
+const NOT_YET: [&str; 27] = [
     "bg",
     "mnttimeo",
     "rsize",
@@ -99,7 +101,6 @@ const NOT_YET: [&str; 28] = [
     "pull_timeout",
     "lease_s",
     "prefetch",
-    "profile",
     "insecure",
     "reserve",
     "allow_other",
@@ -133,6 +134,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "minfree" => Some(Known::MinFree),
         "passthrough" => Some(Known::Passthrough),
         "classes" => Some(Known::Classes),
+        "profile" => Some(Known::Profile),
         other if other.starts_with("x-") || other.starts_with("X-") || IGNORED.contains(&other) => Some(Known::Ignored),
         other if NOT_YET.contains(&other) => Some(Known::NotYet),
         _ => None,

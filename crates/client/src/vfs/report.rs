@@ -31,6 +31,8 @@ pub struct StatusReport {
     pub server: String,
     /// The volume.
     pub volume: String,
+    /// The emulated link to it, if there is one.
+    pub profile: Option<String>,
     /// Whether the server can be asked now.
     pub connected: bool,
     /// Seconds since that last changed.
@@ -132,6 +134,7 @@ impl Inner {
         let mut report = StatusReport {
             server: self.settings.server.clone(),
             volume: self.settings.volume.to_string(),
+            profile: self.settings.profile.map(|name| name.to_string()),
             connected,
             since_s: now.since(since).as_secs(),
             why,

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use mafs_arpc::link::ProfileName;
 use mafs_arpc::{Scheduling, blocking, watch};
 use mafs_proto::{Classes, Clock, CmlOp, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
@@ -45,6 +46,8 @@ pub struct Settings {
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
     pub passthrough: bool,
+    /// The emulated link that the connector was made with, for people.
+    pub profile: Option<ProfileName>,
 }
 
 /// Why a mount cannot start.
