@@ -7,6 +7,8 @@
 //!
 //! A connection begins with a round trip (a SYN, and its answer), and ends with a segment like any other: over a link
 //! that is down nothing begins, and the other end does not hear of an end either.
+//!
+//! Timers have a granularity of a millisecond, so what arrives does so up to that much later.
 
 use std::collections::VecDeque;
 use std::fmt;
