@@ -23,6 +23,7 @@ mod passthrough;
 mod paths;
 mod promises;
 mod report;
+mod shown;
 mod start;
 mod storing;
 mod xattrs;
@@ -36,7 +37,8 @@ use mafs_arpc::watch;
 use mafs_durable::DiskFile;
 pub use mafs_durable::Fallocate;
 use mafs_proto::{
-    Clock, Instant, Kind, Mode, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName, XattrValue,
+    Clock, Instant, Kind, Mode, Name, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName,
+    XattrValue,
 };
 use tokio::sync::Notify;
 
@@ -67,10 +69,6 @@ pub struct Caller {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileHandle(pub u64);
 
-/// An open directory, as the kernel names it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DirHandle(pub u64);
-
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenMode {
@@ -99,15 +97,13 @@ pub struct Opened {
     pub passthrough: bool,
 }
 
-/// What opening a directory gives back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OpenedDir {
-    /// For reading and closing it.
-    pub dir: DirHandle,
-    /// Whether the kernel is to keep what it reads.
-    pub cache: bool,
-    /// Whether what it has kept by other handles stays: it is current, or another handle is using it.
-    pub keep_cache: bool,
+/// A part of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirPage<E> {
+    /// Its entries; none at the end of the listing.
+    pub entries: Vec<E>,
+    /// How long the kernel may take their names for what they are here.
+    pub keep: Duration,
 }
 
 /// A time to set.
@@ -227,12 +223,6 @@ impl Vfs {
         self.inner.entry_time_to_live(parent, object)
     }
 
-    /// How long the kernel may take the names it reads by this handle for what they are in the listing.
-    #[must_use]
-    pub fn listing_time_to_live(&self, dir: DirHandle) -> Duration {
-        self.inner.listing_time_to_live(dir)
-    }
-
     /// How many breaks of promises the kernel has been told of: for [`Self::tell_again`].
     #[must_use]
     pub fn breaks(&self) -> u64 {
@@ -259,6 +249,12 @@ impl Vfs {
     /// the kernel is told.
     pub async fn lookup_remembered(&self, parent: VnodeId, name: Bytes) -> Result<Option<Object>, Error> {
         self.inner.lookup_remembered(parent, name).await
+    }
+
+    /// Nobody was told that a name has changed its meaning: the kernel may still hold what it meant before. Must be
+    /// called in a tokio runtime.
+    pub fn forget_name(&self, parent: VnodeId, name: Name) {
+        self.inner.kernel.forget_names(vec![(parent, name)]);
     }
 
     /// The kernel has dropped `count` lookups.
@@ -463,34 +459,25 @@ impl Vfs {
         self.inner.release(file);
     }
 
-    /// Opens a directory.
-    pub async fn open_dir(&self, vnode: VnodeId) -> Result<OpenedDir, Error> {
-        self.inner.open_dir(vnode).await
-    }
-
-    /// Entries from `offset` on (0: the first), at most `count_max`.
-    pub async fn read_dir(&self, dir: DirHandle, offset: u64, count_max: usize) -> Result<Vec<DirEntry>, Error> {
-        self.inner.read_dir(dir, offset, count_max).await
+    /// Entries of a directory behind the place `offset` (0: from the first on), at most `count_max`. What stands
+    /// behind a place stays behind it, whatever names come and go.
+    pub async fn read_dir(&self, vnode: VnodeId, offset: u64, count_max: usize) -> Result<DirPage<DirEntry>, Error> {
+        self.inner.read_dir(vnode, offset, count_max).await
     }
 
     /// The same with attributes; every object the caller hands to the kernel must be counted with `count_lookup`.
     pub async fn read_dir_plus(
         &self,
-        dir: DirHandle,
+        vnode: VnodeId,
         offset: u64,
         count_max: usize,
-    ) -> Result<Vec<DirEntryPlus>, Error> {
-        self.inner.read_dir_plus(dir, offset, count_max).await
+    ) -> Result<DirPage<DirEntryPlus>, Error> {
+        self.inner.read_dir_plus(vnode, offset, count_max).await
     }
 
     /// The kernel got this object in a listing.
     pub fn count_lookup(&self, vnode: VnodeId) {
         self.inner.kernel.count_lookup(vnode);
-    }
-
-    /// Closes a directory.
-    pub fn release_dir(&self, dir: DirHandle) {
-        self.inner.release_dir(dir);
     }
 
     /// How full the file system is.

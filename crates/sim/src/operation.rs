@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, Opened, Vfs};
+use mafs_client::vfs::{Attributes, Caller, DirEntry, Error, OpenMode, Opened, Vfs};
 use mafs_proto::{FsError, Kind, Mode, Object, Random, RenameMode, VnodeId, XattrMode};
 
 use crate::model::{Model, Seen, SeenObject, Snapshot, Xattrs, split};
@@ -290,10 +290,7 @@ pub(crate) async fn snapshot(vfs: &Vfs) -> Result<Snapshot, Error> {
     let mut seen = Snapshot::new();
     let mut directories = vec![(String::new(), VnodeId::ROOT)];
     while let Some((path, vnode)) = directories.pop() {
-        let handle = vfs.open_dir(vnode).await?.dir;
-        let entries = vfs.read_dir(handle, 2, usize::MAX).await?;
-        vfs.release_dir(handle);
-        for entry in entries {
+        for entry in names_in(vfs, vnode).await? {
             let child = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
             let object = vfs.lookup(vnode, entry.name).await?;
             let xattrs = xattrs(vfs, object.fid.vnode).await?;
@@ -315,6 +312,12 @@ pub(crate) async fn snapshot(vfs: &Vfs) -> Result<Snapshot, Error> {
         }
     }
     Ok(seen)
+}
+
+/// The entries of a directory, without `.` and `..`.
+pub(crate) async fn names_in(vfs: &Vfs, vnode: VnodeId) -> Result<Vec<DirEntry>, Error> {
+    let dots = 2;
+    Ok(vfs.read_dir(vnode, 0, usize::MAX).await?.entries.split_off(dots))
 }
 
 async fn xattrs(vfs: &Vfs, vnode: VnodeId) -> Result<Xattrs, Error> {

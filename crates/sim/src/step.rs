@@ -8,7 +8,7 @@ use mafs_client::vfs::{Attributes, Error, OpenMode, Opened, Vfs};
 use mafs_proto::{FsError, Mode, Object, RenameMode, VnodeId};
 
 use crate::history::{Attempt, Contests, History, Register};
-use crate::operation::{CALLER, get, put};
+use crate::operation::{CALLER, get, names_in, put};
 
 /// The names that clients contend for.
 pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -143,10 +143,7 @@ impl Actor {
 
     async fn list(&self) -> Result<(), Error> {
         let began = self.record().history.now();
-        let dir = self.vfs.open_dir(VnodeId::ROOT).await?.dir;
-        let entries = self.vfs.read_dir(dir, 2, usize::MAX).await;
-        self.vfs.release_dir(dir);
-        let entries = entries?;
+        let entries = names_in(&self.vfs, VnodeId::ROOT).await?;
         for name in NAMES {
             let entry = entries.iter().find(|entry| entry.name == name.as_bytes());
             let vnode = entry.map_or(0, |entry| entry.vnode.0);

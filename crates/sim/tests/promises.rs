@@ -254,10 +254,8 @@ fn a_grant_that_was_overtaken_by_a_break_is_no_promise() {
 }
 
 async fn count_names(vfs: &Vfs, dir: VnodeId) -> usize {
-    let opened = vfs.open_dir(dir).await.expect("a directory").dir;
-    let entries = vfs.read_dir(opened, 2, usize::MAX).await.expect("its names");
-    vfs.release_dir(opened);
-    entries.len()
+    let dots = 2;
+    vfs.read_dir(dir, 0, usize::MAX).await.expect("its names").entries.len() - dots
 }
 
 #[test]

@@ -9,7 +9,7 @@ use fuser::{FileAttr, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, Ren
 use mafs_proto::{Kind, Object, RenameMode, Timestamp, VnodeId, XattrMode, XattrName};
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
-use crate::vfs::{Caller, Fallocate, FileHandle, OpenMode, Opened, OpenedDir, SeekTarget, SetTime};
+use crate::vfs::{Caller, Fallocate, FileHandle, OpenMode, Opened, SeekTarget, SetTime};
 
 /// What `st_blksize` says: the page size, the least the kernel reads and writes.
 pub(super) const BLOCK_BYTES: u32 = 4096;
@@ -137,14 +137,6 @@ pub(super) fn open_answer(opened: Opened, mode: OpenMode) -> (fuser::FileHandle,
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
     flags.set(FopenFlags::FOPEN_NOFLUSH, !mode.write);
     (fuser::FileHandle(opened.file.0), flags)
-}
-
-/// What the kernel may keep of a directory.
-pub(super) fn open_dir_flags(opened: OpenedDir) -> FopenFlags {
-    let mut flags = FopenFlags::empty();
-    flags.set(FopenFlags::FOPEN_CACHE_DIR, opened.cache);
-    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
-    flags
 }
 
 /// The kind of object that `mknod` with this mode makes; a mode without type makes a file. `None` for directories and

@@ -18,7 +18,7 @@ use super::backings::Backings;
 use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
-use crate::vfs::{DirEntry, DirEntryPlus, DirHandle, Error, FileHandle, OpenMode, Opened, Vfs};
+use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, OpenMode, Opened, Vfs};
 
 /// One mount, as its handlers see it.
 pub(super) struct Edge {
@@ -85,7 +85,7 @@ impl Edge {
     /// Nobody was told that a name has changed its meaning: the kernel may still hold what it meant before.
     pub(super) fn forget_name(&self, parent: VnodeId, name: Bytes) {
         if let Ok(name) = Name::new(name) {
-            Arc::clone(&self.kernel).invalidate_entry_later(parent, name);
+            self.vfs.forget_name(parent, name);
         }
     }
 
@@ -173,9 +173,9 @@ impl Edge {
     }
 
     /// Answers with as many entries as the kernel has room for.
-    pub(super) fn listing(&self, mut reply: ReplyDirectory, result: Result<Vec<DirEntry>, Error>) {
+    pub(super) fn listing(&self, mut reply: ReplyDirectory, result: Result<DirPage<DirEntry>, Error>) {
         match result {
-            Ok(entries) => {
+            Ok(DirPage { entries, .. }) => {
                 for entry in entries {
                     let inode = INodeNo(entry.vnode.0);
                     if reply.add(inode, entry.next_offset, file_type(entry.kind), os_str(&entry.name)) {
@@ -189,15 +189,9 @@ impl Edge {
     }
 
     /// The same with attributes. What the kernel gets is counted before it gets it, so that no forget comes first.
-    pub(super) fn listing_plus(
-        &self,
-        mut reply: ReplyDirectoryPlus,
-        dir: DirHandle,
-        result: Result<Vec<DirEntryPlus>, Error>,
-    ) {
+    pub(super) fn listing_plus(&self, mut reply: ReplyDirectoryPlus, result: Result<DirPage<DirEntryPlus>, Error>) {
         match result {
-            Ok(entries) => {
-                let keep_names = self.vfs.listing_time_to_live(dir);
+            Ok(DirPage { entries, keep: keep_names }) => {
                 for DirEntryPlus { entry, object } in entries {
                     let (attributes, generation, keep) = match &object {
                         Some(object) => {

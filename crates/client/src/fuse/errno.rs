@@ -12,6 +12,9 @@ pub(super) const INVALID: Errno = Errno::EINVAL;
 /// For modes of an operation that exist on other file systems only.
 pub(super) const UNSUPPORTED: Errno = Errno::EOPNOTSUPP;
 
+/// For requests that the kernel need not send again as long as the mount lives.
+pub(super) const NEEDLESS: Errno = Errno::ENOSYS;
+
 /// For answers that are longer than the room the caller has for them.
 pub(super) const TOO_SMALL: Errno = Errno::ERANGE;
 

@@ -10,19 +10,19 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use mafs_proto::{FsError, Mode, Name};
 
 use super::convert::{
-    BLOCK_BYTES, caller, fallocate_mode, file, is_exclusive, name, node_kind, open_answer, open_dir_flags, open_mode,
-    rename_mode, seek_target, set_time, vnode, xattr_list, xattr_mode,
+    BLOCK_BYTES, caller, fallocate_mode, file, is_exclusive, name, node_kind, open_answer, open_mode, rename_mode,
+    seek_target, set_time, vnode, xattr_list, xattr_mode,
 };
 use super::edge::{Edge, done, generation, xattr};
-use super::errno::{INVALID, STALE, UNSUPPORTED, errno};
-use crate::vfs::{Attributes, DirHandle, Error, Vfs};
+use super::errno::{INVALID, NEEDLESS, STALE, UNSUPPORTED, errno};
+use crate::vfs::{Attributes, Error, Vfs};
 
 /// The largest write the kernel sends: its own limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -39,7 +39,15 @@ const ENTRIES_PLUS_MAX: usize = 205;
 
 /// The file system as fuser calls it.
 pub(super) struct Handlers {
-    pub(super) edge: Arc<Edge>,
+    edge: Arc<Edge>,
+    /// Whether the kernel has no other way to read them: before Linux 5.1.
+    opens_directories: bool,
+}
+
+impl Handlers {
+    pub(super) fn new(edge: Edge) -> Self {
+        Self { edge: Arc::new(edge), opens_directories: true }
+    }
 }
 
 impl Filesystem for Handlers {
@@ -58,6 +66,7 @@ impl Filesystem for Handlers {
             config.add_capabilities(wanted & !missing).ok();
             tracing::warn!(?missing, "this kernel lacks FUSE features: it will be slower");
         }
+        self.opens_directories = !config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         offer_containers(&self.edge.vfs, config);
         config.set_max_write(WRITE_BYTES_MAX).map_err(out_of_range)?;
         config.set_max_background(BACKGROUND_MAX).map_err(|nearest| out_of_range(u32::from(nearest)))?;
@@ -449,24 +458,21 @@ impl Filesystem for Handlers {
         reply.ok();
     }
 
-    fn opendir(&self, request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let vnode = vnode(inode);
-        self.edge.run(
-            request,
-            |vfs| async move { vfs.open_dir(vnode).await },
-            |_, result| match result {
-                Ok(opened) => reply.opened(FileHandle(opened.dir.0), open_dir_flags(opened)),
-                Err(error) => reply.error(errno(&error)),
-            },
-            |edge, opened| edge.vfs.release_dir(opened.dir),
-        );
+    /// Directories are read without being opened, and the kernel keeps what it reads of them. Once it has heard so it
+    /// opens and closes them by itself.
+    fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.opens_directories {
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+        } else {
+            reply.error(NEEDLESS);
+        }
     }
 
-    fn readdir(&self, request: &Request, _inode: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
-        let dir = DirHandle(handle.0);
-        self.edge.run(
+    fn readdir(&self, request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+        let vnode = vnode(inode);
+        self.edge.show(
             request,
-            |vfs| async move { vfs.read_dir(dir, offset, ENTRIES_MAX).await },
+            |vfs| async move { vfs.read_dir(vnode, offset, ENTRIES_MAX).await },
             |edge, result| edge.listing(reply, result),
             |_, _| {},
         );
@@ -475,30 +481,18 @@ impl Filesystem for Handlers {
     fn readdirplus(
         &self,
         request: &Request,
-        _inode: INodeNo,
-        handle: FileHandle,
+        inode: INodeNo,
+        _handle: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let dir = DirHandle(handle.0);
+        let vnode = vnode(inode);
         self.edge.show(
             request,
-            |vfs| async move { vfs.read_dir_plus(dir, offset, ENTRIES_PLUS_MAX).await },
-            move |edge, result| edge.listing_plus(reply, dir, result),
+            |vfs| async move { vfs.read_dir_plus(vnode, offset, ENTRIES_PLUS_MAX).await },
+            |edge, result| edge.listing_plus(reply, result),
             |_, _| {},
         );
-    }
-
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _inode: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.edge.vfs.release_dir(DirHandle(handle.0));
-        reply.ok();
     }
 
     /// Changes of names are on the server's stable storage when they return.

@@ -38,14 +38,19 @@ impl Invalidator {
         }
     }
 
+    fn expire(&self, parent: VnodeId, name: &[u8]) {
+        if let Some(Channel { device, .. }) = self.channel.get() {
+            match rustix::io::write(device, &expire_message(parent, name)) {
+                // The kernel does not have it.
+                Err(rustix::io::Errno::NOENT) => {}
+                written => report(written.map(drop).map_err(io::Error::from)),
+            }
+        }
+    }
+
     /// Makes the kernel ask again what an object is, from a task: the kernel may block, so a blocking thread does it.
     pub(super) fn invalidate_inode_later(self: Arc<Self>, vnode: VnodeId) {
         tokio::task::spawn_blocking(move || self.invalidate_inode(vnode));
-    }
-
-    /// The same for what a name means.
-    pub(super) fn invalidate_entry_later(self: Arc<Self>, parent: VnodeId, name: Name) {
-        tokio::task::spawn_blocking(move || self.invalidate_entry(parent, &name));
     }
 }
 
@@ -57,6 +62,13 @@ impl KernelCache for Invalidator {
         }
     }
 
+    fn invalidate_listing(&self, vnode: VnodeId) {
+        // Nothing is called `.` there, but to look for it the kernel locks the directory, and so it waits until those
+        // who read it have put what they have read where the next line finds it.
+        self.expire(vnode, b".");
+        self.invalidate_inode(vnode);
+    }
+
     fn invalidate_entry(&self, parent: VnodeId, name: &Name) {
         if let Some(Channel { notifier, .. }) = self.channel.get() {
             report(notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name.as_bytes())));
@@ -64,23 +76,16 @@ impl KernelCache for Invalidator {
     }
 
     fn expire_entry(&self, parent: VnodeId, name: &Name) {
-        if let Some(Channel { device, .. }) = self.channel.get() {
-            match rustix::io::write(device, &expire_message(parent, name)) {
-                // The kernel does not have it.
-                Err(rustix::io::Errno::NOENT) => {}
-                written => report(written.map(drop).map_err(io::Error::from)),
-            }
-        }
+        self.expire(parent, name.as_bytes());
     }
 }
 
 /// A notification that an entry has expired, as in include/uapi/linux/fuse.h. Kernels before 6.2 do not know the flag
 /// and take it for one that the entry is out of date.
-fn expire_message(parent: VnodeId, name: &Name) -> Vec<u8> {
+fn expire_message(parent: VnodeId, name: &[u8]) -> Vec<u8> {
     const NOTIFY_INVAL_ENTRY: u32 = 3;
     const EXPIRE_ONLY: u32 = 1;
     const HEADER_BYTES: usize = 16 + 16 + 1;
-    let name = name.as_bytes();
     // A name has at most 255 bytes.
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_ne_bytes();
     let mut message = Vec::with_capacity(HEADER_BYTES + name.len());
@@ -108,7 +113,7 @@ mod tests {
 
     #[test]
     fn an_expired_entry_is_told_in_the_words_of_the_kernel() {
-        let message = expire_message(VnodeId(0x42), &Name::new("abc").unwrap());
+        let message = expire_message(VnodeId(0x42), b"abc");
         let words = |numbers: &[u32]| numbers.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<u8>>();
         let parent = 0x42u64.to_ne_bytes();
         let expected = [words(&[36, 3, 0, 0]), parent.to_vec(), words(&[3, 1]), b"abc\0".to_vec()].concat();

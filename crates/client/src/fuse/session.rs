@@ -124,8 +124,7 @@ impl Session {
             answerer: Answerer::new(Handle::current(), Arc::new(is_killed)),
             backings: Backings::default(),
         };
-        let handlers = Handlers { edge: Arc::new(edge) };
-        let session = fuser::Session::new(handlers, mount_point, &config(options)).map_err(failed)?;
+        let session = fuser::Session::new(Handlers::new(edge), mount_point, &config(options)).map_err(failed)?;
         let device = session.as_fd().try_clone_to_owned().map_err(failed)?;
         kernel.connect(session.notifier(), device);
         vfs.set_kernel_cache(kernel);

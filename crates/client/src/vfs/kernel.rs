@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_proto::call::BrokenObject;
-use mafs_proto::{DataVersion, Name, Object, VnodeId};
+use mafs_proto::{DataVersion, Instant, Name, Object, VnodeId};
 
 use super::absent::AbsentNames;
+use super::shown::{Noted, Part, ShownListings};
 use crate::core::promises::{BreakLog, Missed};
 
 /// What the kernel caches, so that it can be told when that is out of date. The seam to the kernel.
@@ -18,6 +19,11 @@ use crate::core::promises::{BreakLog, Missed};
 pub trait KernelCache: Send + Sync + 'static {
     /// Attributes and pages of an inode are out of date.
     fn invalidate_inode(&self, vnode: VnodeId);
+    /// The same of a directory of which the kernel keeps the names: they go when nobody is reading them, so that none
+    /// that are under way stay behind.
+    fn invalidate_listing(&self, vnode: VnodeId) {
+        self.invalidate_inode(vnode);
+    }
     /// What a name means is out of date.
     fn invalidate_entry(&self, parent: VnodeId, name: &Name);
     /// What a name means must be asked for at its next use. Unlike an entry that is out of date it stays where it is:
@@ -35,6 +41,7 @@ pub(super) type NamesOf = Box<dyn Fn(VnodeId) -> Vec<(Name, VnodeId)> + Send>;
 pub(crate) struct Kernel {
     inodes: Mutex<HashMap<VnodeId, KnownInode>>,
     absent: AbsentNames,
+    listings: Mutex<ShownListings>,
     breaks: Mutex<BreakLog>,
     /// How many breaks there have been.
     break_count: AtomicU64,
@@ -112,14 +119,47 @@ impl Kernel {
 
     /// The kernel is about to be told that a name means nothing.
     pub(super) fn note_absent(self: &Arc<Self>, parent: VnodeId, name: Name) {
-        self.forget_names(self.absent.note(parent, name));
+        let forgotten = self.absent.note(parent, name);
+        if !forgotten.is_empty() {
+            drop(self.tell(move |_, edge| invalidate_entries(edge, &forgotten)));
+        }
     }
 
-    /// Makes the kernel ask again what names mean.
+    /// Makes the kernel ask again what names mean, and which ones there are beside them.
     pub(super) fn forget_names(self: &Arc<Self>, names: Vec<(VnodeId, Name)>) {
         if !names.is_empty() {
-            drop(self.tell(move |_, edge| invalidate_entries(edge, &names)));
+            drop(self.tell(move |kernel, edge| {
+                invalidate_entries(edge, &names);
+                names.iter().for_each(|(parent, _)| kernel.invalidate_object(edge, *parent));
+            }));
         }
+    }
+
+    /// The kernel is about to be shown a part of a listing, which it may keep until then.
+    pub(super) fn note_listing(&self, vnode: VnodeId, part: Part, until: Instant) -> Noted {
+        match self.edge.get() {
+            Some(_) => self.shown_listings().note(vnode, part, until),
+            None => Noted::Watched,
+        }
+    }
+
+    /// Makes the kernel read directories from their start when they are read next. Goes on by itself if nobody waits.
+    pub(super) fn forget_listings(self: &Arc<Self>, vnodes: Vec<VnodeId>) -> BoxFuture<'static, ()> {
+        self.tell(move |_, edge| vnodes.iter().for_each(|vnode| edge.invalidate_listing(*vnode)))
+    }
+
+    /// The kernel has changed a directory and will read it anew. If it has read a part of it before, it would put what
+    /// it reads behind that, and others who read on would take both for one listing (fs/fuse/readdir.c,
+    /// fuse_add_dirent_to_cache).
+    pub(super) fn names_changed(self: &Arc<Self>, vnode: VnodeId) -> BoxFuture<'static, ()> {
+        let is_part = self.shown_listings().is_part(vnode);
+        if is_part { self.forget_listings(vec![vnode]) } else { std::future::ready(()).boxed() }
+    }
+
+    /// Takes the listings that the kernel must forget now. Says besides when the next ones are due.
+    pub(super) fn listings_due(&self, now: Instant) -> (Vec<VnodeId>, Option<Instant>) {
+        let mut listings = self.shown_listings();
+        (listings.take_due(now), listings.next_due())
     }
 
     /// These names of a directory are not known here any more: the kernel asks again at their next use.
@@ -204,7 +244,15 @@ impl Kernel {
             edge.invalidate_entry(vnode, name);
         }
         self.expire(edge, vnode, names(vnode));
-        edge.invalidate_inode(vnode);
+        self.invalidate_object(edge, vnode);
+    }
+
+    fn invalidate_object(&self, edge: &dyn KernelCache, vnode: VnodeId) {
+        if self.shown_listings().is_kept(vnode) {
+            edge.invalidate_listing(vnode);
+        } else {
+            edge.invalidate_inode(vnode);
+        }
     }
 
     /// Tells that everything may be out of date. Blocks.
@@ -213,7 +261,7 @@ impl Kernel {
         let known: Vec<_> = self.lock().keys().copied().collect();
         for vnode in known.into_iter().chain([VnodeId::ROOT]) {
             self.expire(edge, vnode, names(vnode));
-            edge.invalidate_inode(vnode);
+            self.invalidate_object(edge, vnode);
         }
     }
 
@@ -228,6 +276,10 @@ impl Kernel {
     /// Whether the kernel may know an inode. The root it knows without a lookup.
     fn knows(&self, vnode: VnodeId) -> bool {
         vnode == VnodeId::ROOT || self.lock().contains_key(&vnode)
+    }
+
+    fn shown_listings(&self) -> MutexGuard<'_, ShownListings> {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<VnodeId, KnownInode>> {
@@ -266,6 +318,10 @@ mod tests {
             self.note(format!("inode {}", vnode.0));
         }
 
+        fn invalidate_listing(&self, vnode: VnodeId) {
+            self.note(format!("listing {}", vnode.0));
+        }
+
         fn invalidate_entry(&self, parent: VnodeId, name: &Name) {
             self.note(format!("entry {} {name}", parent.0));
         }
@@ -300,6 +356,33 @@ mod tests {
         kernel.note_absent(directory, name("absent"));
         kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
         assert_eq!(told.take(), ["entry 7 new", "entry 7 absent", "expired 7 known", "inode 7"]);
+    }
+
+    #[tokio::test]
+    async fn a_listing_that_the_kernel_keeps_is_out_of_date_with_its_directory() {
+        let (kernel, told, directory) = (Arc::new(Kernel::default()), Arc::new(Told::default()), VnodeId(7));
+        kernel.set_edge(told.clone());
+        kernel.count_lookup(directory);
+        kernel.note_listing(directory, Part::First, Instant(10));
+        kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
+        assert_eq!(told.take(), ["entry 7 new", "listing 7"]);
+        kernel.forget_everything(names()).await;
+        assert_eq!(told.take(), ["listing 7", "inode 1"]);
+        assert_eq!(kernel.listings_due(Instant(10)), (vec![directory], None));
+        kernel.forget_objects(vec![broken(directory, &[])], names()).await;
+        assert_eq!(told.take(), ["inode 7"], "it is not kept any more");
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_listing_goes_when_this_client_changes_the_directory() {
+        let (kernel, told, directory) = (Arc::new(Kernel::default()), Arc::new(Told::default()), VnodeId(7));
+        kernel.set_edge(told.clone());
+        kernel.names_changed(directory).await;
+        for (part, expected) in [(Part::First, &["listing 7"][..]), (Part::End, &[])] {
+            kernel.note_listing(directory, part, Instant(10));
+            kernel.names_changed(directory).await;
+            assert_eq!(told.take(), expected, "{part:?}");
+        }
     }
 
     #[tokio::test]

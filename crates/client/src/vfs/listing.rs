@@ -1,20 +1,26 @@
 //! Listings: directories as readdir(3) shows them.
+//!
+//! Directories are not opened here: the kernel is asked to read one from a *place* on, and each name has its own
+//! ([`place`]). So a reader that stops half way goes on at the right name, whatever has changed meanwhile and however
+//! many others read the directory.
 
+mod place;
 mod recent;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadReader, blocking};
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
-use mafs_proto::{DataVersion, Fid, FsError, Instant, Kind, Name, Object, Purpose, VnodeId, Wire};
+use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, VnodeId, Wire};
 use tokio::time::timeout;
 
+use self::place::in_places;
 use self::recent::RecentListings;
-use super::{DirEntry, DirEntryPlus, DirHandle, Error, Inner, OpenedDir};
+use super::shown::Part;
+use super::{DirEntry, DirEntryPlus, DirPage, Error, Inner};
 use crate::cache::{CachedEntries, CachedEntry, CachedObject};
 use crate::core::promises::SessionNumber;
 use crate::remote::RemoteError;
@@ -27,35 +33,28 @@ const RESTARTS_MAX: u32 = 7;
 /// A name and what it means.
 type NamedEntry = (Name, CachedEntry);
 
-/// Open directories, those read last, and those being fetched.
+/// Listings read last, and directories whose names are being fetched.
 #[derive(Default)]
 pub(super) struct Listings {
-    open: HashMap<DirHandle, OpenDir>,
     recent: RecentListings,
-    /// Directories with an open handle by which the kernel keeps what it reads. One handle each: if another made the
-    /// kernel read anew, the first, half way, would go on at its offset among the new entries, and miss those that have
-    /// moved up (fs/fuse/readdir.c, fuse_readdir_cached).
-    kept_by_kernel: HashSet<VnodeId>,
     fetching: HashSet<VnodeId>,
 }
 
-/// A directory that a program has open.
-#[derive(Clone)]
-struct OpenDir {
-    vnode: VnodeId,
-    /// What is being read; none before the first read. Reading from the start takes a new look (rewinddir(3)).
-    listing: Option<Arc<Listing>>,
-    /// Whether the kernel keeps what it reads by this handle.
-    kept_by_kernel: bool,
-}
-
-/// A directory as it was when it was last read from its start.
+/// A directory as it was at some time.
 struct Listing {
     vnode: VnodeId,
     parent: VnodeId,
     /// Which state of which directory; none of one that has been removed.
     of: Option<(Fid, CachedEntries)>,
-    entries: Vec<NamedEntry>,
+    /// In the order of their places.
+    entries: Vec<ListedEntry>,
+}
+
+/// A name with its place.
+struct ListedEntry {
+    place: u64,
+    name: Name,
+    entry: CachedEntry,
 }
 
 /// Removes the mark that a directory is being fetched.
@@ -72,26 +71,6 @@ impl Drop for FetchingListing<'_> {
 }
 
 impl Listings {
-    /// Opens a directory; `None` if it has been removed. The kernel may keep what it reads if this daemon has the whole
-    /// listing at hand: should the kernel drop it half way, it goes on here at the same place of the same listing.
-    fn open(&mut self, vnode: VnodeId, directory: Option<&CachedObject>, now: Instant, lease: Duration) -> OpenedDir {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let dir = DirHandle(NEXT.fetch_add(1, Ordering::Relaxed));
-        let listing = directory.and_then(|directory| self.recent(directory));
-        let kept_by_kernel = listing.is_some() && self.kept_by_kernel.insert(vnode);
-        let keep_cache = !kept_by_kernel || self.recent.hand_to_kernel(vnode, now, lease);
-        self.open.insert(dir, OpenDir { vnode, listing, kept_by_kernel });
-        OpenedDir { dir, cache: kept_by_kernel, keep_cache }
-    }
-
-    fn release(&mut self, dir: DirHandle) {
-        if let Some(open) = self.open.remove(&dir)
-            && open.kept_by_kernel
-        {
-            self.kept_by_kernel.remove(&open.vnode);
-        }
-    }
-
     /// The listing of exactly this state of a directory, if it was read lately.
     fn recent(&mut self, directory: &CachedObject) -> Option<Arc<Listing>> {
         let recent = self.recent.get(directory.object.fid.vnode)?;
@@ -107,37 +86,46 @@ fn identity(directory: &CachedObject) -> (Option<(Fid, CachedEntries)>, VnodeId)
 }
 
 impl Inner {
-    pub(super) async fn open_dir(self: &Arc<Self>, vnode: VnodeId) -> Result<OpenedDir, Error> {
-        let directory = match self.kernel.removed(vnode) {
-            Some(_) => None,
-            None => Some(self.directory(vnode).await?),
-        };
-        let lease = self.cache.index.lease_remaining();
-        Ok(self.listings().open(vnode, directory.as_ref(), self.clock.now(), lease))
-    }
-
     pub(super) async fn read_dir(
         self: &Arc<Self>,
-        handle: DirHandle,
+        vnode: VnodeId,
         offset: u64,
         count_max: usize,
-    ) -> Result<Vec<DirEntry>, Error> {
-        let page = self.page(handle, offset, count_max).await?;
-        Ok(page.into_iter().map(|(entry, _)| entry).collect())
+    ) -> Result<DirPage<DirEntry>, Error> {
+        let listing = self.listing_at(vnode, offset).await?;
+        let page = listing.page(offset, count_max);
+        let entries = page.into_iter().map(|(entry, _)| entry).collect();
+        Ok(self.shown(&listing, offset, entries))
     }
 
     pub(super) async fn read_dir_plus(
         self: &Arc<Self>,
-        handle: DirHandle,
+        vnode: VnodeId,
         offset: u64,
         count_max: usize,
-    ) -> Result<Vec<DirEntryPlus>, Error> {
-        let page = self.page(handle, offset, count_max).await?;
+    ) -> Result<DirPage<DirEntryPlus>, Error> {
+        let listing = self.listing_at(vnode, offset).await?;
+        let mut behind = offset;
+        loop {
+            let page = listing.page(behind, count_max);
+            let Some((last, _)) = page.last() else { return Ok(self.shown(&listing, offset, Vec::new())) };
+            behind = last.next_offset;
+            let entries = self.with_objects(page).await?;
+            // Without entries it would be the end of the listing.
+            if !entries.is_empty() {
+                return Ok(self.shown(&listing, offset, entries));
+            }
+        }
+    }
+
+    /// The entries of a page with their objects, without those that are gone.
+    async fn with_objects(&self, page: Vec<(DirEntry, Option<CachedEntry>)>) -> Result<Vec<DirEntryPlus>, Error> {
+        self.validate_together(page.iter().filter_map(|(_, named)| *named)).await?;
         let mut with_objects = Vec::with_capacity(page.len());
-        for (entry, fid) in page {
-            let object = match fid {
+        for (entry, named) in page {
+            let object = match named {
                 None => None,
-                Some(fid) => match self.listed_object(fid, &entry.name).await? {
+                Some(named) => match self.listed_object(named.fid, &entry.name).await? {
                     None => continue,
                     object => object,
                 },
@@ -147,18 +135,33 @@ impl Inner {
         Ok(with_objects)
     }
 
-    async fn page(
-        self: &Arc<Self>,
-        handle: DirHandle,
-        offset: u64,
-        count_max: usize,
-    ) -> Result<Vec<(DirEntry, Option<Fid>)>, Error> {
-        let open = self.listings().open.get(&handle).cloned().ok_or(Error::BadHandle)?;
-        let listing = match open.listing.filter(|_| offset != 0) {
-            Some(listing) => listing,
-            None => self.look_at_dir(handle, open.vnode).await?,
+    /// The listing that a reader begins with or goes on with. It goes on with what is at hand: that is no older than
+    /// what it has begun with.
+    async fn listing_at(self: &Arc<Self>, vnode: VnodeId, offset: u64) -> Result<Arc<Listing>, Error> {
+        let at_hand = match offset {
+            0 => None,
+            _ => self.listings().recent.get(vnode).cloned(),
         };
-        Ok(listing.page(offset, count_max))
+        match at_hand {
+            Some(listing) => Ok(listing),
+            None => self.listing(vnode).await,
+        }
+    }
+
+    /// What the kernel is given of a listing from `offset` on, with how long it may keep that.
+    fn shown<E>(self: &Arc<Self>, listing: &Listing, offset: u64, entries: Vec<E>) -> DirPage<E> {
+        let vnode = listing.vnode;
+        if entries.is_empty() {
+            self.listings().recent.read_to_its_end(vnode);
+        }
+        let keep = self.listing_time_to_live(listing);
+        let part = match offset {
+            0 => Part::First,
+            _ if entries.is_empty() => Part::End,
+            _ => Part::Middle,
+        };
+        self.kernel_keeps_listing(vnode, part, keep);
+        DirPage { entries, keep }
     }
 
     /// The object of a listed name; `None` if it is gone.
@@ -171,28 +174,18 @@ impl Inner {
         }
     }
 
-    /// Takes a new look at an open directory.
-    async fn look_at_dir(self: &Arc<Self>, handle: DirHandle, vnode: VnodeId) -> Result<Arc<Listing>, Error> {
-        let listing = self.listing(vnode).await?;
-        if let Some(open) = self.listings().open.get_mut(&handle) {
-            open.listing = Some(Arc::clone(&listing));
-        }
-        Ok(listing)
-    }
-
-    /// How long the kernel may take the names it reads of an open directory for what they are in its listing: not at
-    /// all once the directory is another.
-    pub(super) fn listing_time_to_live(&self, handle: DirHandle) -> Duration {
-        let listing = self.listings().open.get(&handle).and_then(|open| open.listing.clone());
-        let Some(listing) = listing else { return Duration::ZERO };
+    /// How long the names of a listing may be taken for those of its directory: not at all once it is another.
+    fn listing_time_to_live(&self, listing: &Listing) -> Duration {
         match self.cache.index.valid_object(listing.vnode) {
             Ok(Some(directory)) if listing.of == identity(&directory).0 => self.cache.index.lease_remaining(),
             Ok(_) | Err(_) => Duration::ZERO,
         }
     }
 
-    pub(super) fn release_dir(&self, handle: DirHandle) {
-        self.listings().release(handle);
+    /// The kernel reads these from their start when it reads them next.
+    pub(super) fn listings_expired(&self, vnodes: &[VnodeId]) {
+        let mut listings = self.listings();
+        vnodes.iter().for_each(|vnode| listings.recent.read_to_its_end(*vnode));
     }
 
     /// The whole listing of a directory as of now.
@@ -211,7 +204,7 @@ impl Inner {
             };
             if let Some(entries) = entries {
                 let (of, parent) = identity(&directory);
-                let listing = Arc::new(Listing { vnode, parent, of, entries });
+                let listing = Arc::new(Listing { vnode, parent, of, entries: in_places(entries) });
                 self.listings().recent.put(Arc::clone(&listing));
                 return Ok(listing);
             }
@@ -317,20 +310,19 @@ impl Inner {
 }
 
 impl Listing {
-    /// Entries from `offset` on, with their fids: `.` is 0, `..` is 1, both without.
-    fn page(&self, offset: u64, count_max: usize) -> Vec<(DirEntry, Option<Fid>)> {
+    /// Entries behind the place `offset`: `.` is at 1, `..` at 2, both without what they mean.
+    fn page(&self, offset: u64, count_max: usize) -> Vec<(DirEntry, Option<CachedEntry>)> {
         let dot = |name: &'static [u8], vnode, next_offset| {
             let name = Bytes::from_static(name);
             (DirEntry { next_offset, name, vnode, kind: Kind::Directory }, None)
         };
         let dots = [dot(b".", self.vnode, 1), dot(b"..", self.parent, 2)];
-        let skip = usize::try_from(offset).unwrap_or(usize::MAX);
-        let first = skip.saturating_sub(dots.len()).min(self.entries.len());
-        let named = (first as u64 + 3..).zip(&self.entries[first..]).map(|(next_offset, (name, entry))| {
+        let first = self.entries.partition_point(|listed| listed.place <= offset);
+        let named = self.entries[first..].iter().map(|ListedEntry { place, name, entry }| {
             let name = Bytes::copy_from_slice(name.as_bytes());
-            (DirEntry { next_offset, name, vnode: entry.fid.vnode, kind: entry.kind }, Some(entry.fid))
+            (DirEntry { next_offset: *place, name, vnode: entry.fid.vnode, kind: entry.kind }, Some(*entry))
         });
-        dots.into_iter().skip(skip).chain(named).take(count_max).collect()
+        dots.into_iter().filter(|(dot, _)| dot.next_offset > offset).chain(named).take(count_max).collect()
     }
 }
 

@@ -151,12 +151,29 @@ impl Inner {
     /// Whoever looks at one object of a directory will look at those behind its name: they are validated in one round
     /// trip.
     fn add_siblings(&self, parent: VnodeId, name: Option<&Name>, fids: &mut Vec<Fid>) -> Result<(), Error> {
+        let siblings = self.cache.index.entries_up_to(GetStatusRequest::FIDS_MAX, parent, name)?;
+        self.add_invalid(siblings.into_iter().map(|(_, entry)| entry), fids)
+    }
+
+    /// Validates objects that are about to be shown together, in one round trip if they are not too many.
+    pub(super) async fn validate_together(&self, entries: impl Iterator<Item = CachedEntry>) -> Result<(), Error> {
+        let mut fids = Vec::new();
+        self.add_invalid(entries, &mut fids)?;
+        match fids.is_empty() {
+            true => Ok(()),
+            false => self.validate(fids).await.map(drop),
+        }
+    }
+
+    /// Adds what must be validated to what will be, as much as one answer holds.
+    fn add_invalid(&self, entries: impl Iterator<Item = CachedEntry>, fids: &mut Vec<Fid>) -> Result<(), Error> {
+        let asked = fids.first().copied();
         let mut target_bytes = 0;
-        for (_, entry) in self.cache.index.entries_up_to(GetStatusRequest::FIDS_MAX, parent, name)? {
+        for entry in entries {
             if fids.len() == GetStatusRequest::FIDS_MAX || target_bytes > SIBLING_TARGET_BYTES_MAX {
                 break;
             }
-            if entry.fid != fids[0] && self.cache.index.valid_object(entry.fid.vnode)?.is_none() {
+            if Some(entry.fid) != asked && self.cache.index.valid_object(entry.fid.vnode)?.is_none() {
                 target_bytes += self.target_bytes(entry)?;
                 fids.push(entry.fid);
             }
@@ -203,6 +220,7 @@ impl Inner {
                     self.object_gone(object);
                 }
                 self.cache.index.applied(&reply, session, edits).inspect_err(|_| forget_names())?;
+                edits.iter().for_each(|edit| drop(self.kernel.names_changed(edit.parent.vnode)));
                 Ok(reply)
             }
             Err(RemoteError::Refused { error, message }) => {
@@ -415,7 +433,12 @@ impl Inner {
         ];
         let replaced = target.map(|target| target.fid);
         let op = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid: moved.fid, replaced, mode };
-        self.mutate(op, caller, &edits).await.map(drop).map_err(Attempt::of_mutation)
+        self.mutate(op, caller, &edits).await.map_err(Attempt::of_mutation)?;
+        if from_parent != to_parent && moved.status.kind == Kind::Directory {
+            // Its listing has a number for `..`.
+            drop(self.kernel.forget_listings(vec![moved.fid.vnode]));
+        }
+        Ok(())
     }
 }
 

@@ -1,10 +1,10 @@
-//! Listings read last, for the next reader, and which of them the kernel keeps.
+//! Listings read last, for the next reader and for those that go on.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lru::LruCache;
-use mafs_proto::{Instant, VnodeId};
+use mafs_proto::VnodeId;
 
 use super::Listing;
 
@@ -13,58 +13,49 @@ use super::Listing;
 const ENTRIES_MAX: usize = 64 << 10;
 const LISTING_ENTRIES_MAX: usize = 4 << 10;
 
-/// The part of the lease that was left when the kernel read a listing, for which it may go on using it. It read the
-/// attributes of the entries with it (readdirplus), and when these expire, with that lease, it asks for each by itself:
-/// 2,000 of them took 40 to 55 ms, all at once 4 ms.
-const IN_KERNEL_PART: (u32, u32) = (3, 4);
+/// So many longer ones are kept while they are read. To read one of 100,000 entries from the index takes a tenth of a
+/// second, and a reader asks 100 times or more.
+const LONG_MAX: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
 pub(super) struct RecentListings {
-    listings: LruCache<VnodeId, Recent>,
+    listings: LruCache<VnodeId, Arc<Listing>>,
     /// How many entries they have, and one more each.
     entries: usize,
-}
-
-struct Recent {
-    listing: Arc<Listing>,
-    /// Until when the kernel may use its pages of this directory, which can only be of this listing or a newer one.
-    in_kernel: Option<Instant>,
+    long: LruCache<VnodeId, Arc<Listing>>,
 }
 
 impl Default for RecentListings {
     fn default() -> Self {
-        Self { listings: LruCache::unbounded(), entries: 0 }
+        Self { listings: LruCache::unbounded(), entries: 0, long: LruCache::new(LONG_MAX) }
     }
 }
 
 impl RecentListings {
     pub(super) fn get(&mut self, vnode: VnodeId) -> Option<&Arc<Listing>> {
-        Some(&self.listings.get(&vnode)?.listing)
+        self.long.get(&vnode).or_else(|| self.listings.get(&vnode))
     }
 
     pub(super) fn put(&mut self, listing: Arc<Listing>) {
+        let vnode = listing.vnode;
+        let before = self.listings.pop(&vnode);
+        self.entries -= before.map_or(0, |before| cost(&before));
+        self.long.pop(&vnode);
         if listing.entries.len() > LISTING_ENTRIES_MAX {
+            self.long.put(vnode, listing);
             return;
         }
         self.entries += cost(&listing);
-        let replaced = self.listings.put(listing.vnode, Recent { listing, in_kernel: None });
-        self.entries -= replaced.map_or(0, |replaced| cost(&replaced.listing));
+        self.listings.put(vnode, listing);
         while self.entries > ENTRIES_MAX
             && let Some((_, oldest)) = self.listings.pop_lru()
         {
-            self.entries -= cost(&oldest.listing);
+            self.entries -= cost(&oldest);
         }
     }
 
-    /// The kernel will keep what it reads of this listing, with attributes that expire after `lease`. Returns whether
-    /// it may keep what it has.
-    pub(super) fn hand_to_kernel(&mut self, vnode: VnodeId, now: Instant, lease: Duration) -> bool {
-        let Some(recent) = self.listings.get_mut(&vnode) else { return false };
-        let keep = recent.in_kernel.is_some_and(|until| now < until);
-        if !keep {
-            let (part, whole) = IN_KERNEL_PART;
-            recent.in_kernel = Some(now + lease * part / whole);
-        }
-        keep
+    /// Somebody has read this directory to its end. A long listing goes: the kernel has it.
+    pub(super) fn read_to_its_end(&mut self, vnode: VnodeId) {
+        self.long.pop(&vnode);
     }
 }
 
@@ -78,10 +69,9 @@ mod tests {
     use bytes::Bytes;
     use mafs_proto::{Fid, Kind, Name, Uniquifier, VolumeId};
 
+    use super::super::in_places;
     use super::*;
     use crate::cache::CachedEntry;
-
-    const LEASE: Duration = Duration::from_secs(60);
 
     fn listing(vnode: u64, entries: usize) -> Arc<Listing> {
         let entry = |number: usize| {
@@ -89,7 +79,7 @@ mod tests {
             let name = Name::new(Bytes::from(format!("{number:06}"))).expect("a name");
             (name, CachedEntry { fid, kind: Kind::File })
         };
-        let entries = (0..entries).map(entry).collect();
+        let entries = in_places((0..entries).map(entry).collect());
         Arc::new(Listing { vnode: VnodeId(vnode), parent: VnodeId::ROOT, of: None, entries })
     }
 
@@ -106,29 +96,18 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_is_too_long_is_not_kept() {
+    fn long_listings_are_few_and_go_when_one_has_read_them() {
         let mut recent = RecentListings::default();
-        recent.put(listing(2, LISTING_ENTRIES_MAX + 1));
+        let last = LONG_MAX.get() as u64 + 2;
+        (2..=last).for_each(|vnode| recent.put(listing(vnode, LISTING_ENTRIES_MAX + 1)));
         assert!(recent.get(VnodeId(2)).is_none());
-    }
-
-    #[test]
-    fn the_kernel_keeps_what_it_has_until_there_is_another_listing() {
-        let (mut recent, directory, now) = (RecentListings::default(), VnodeId(2), Instant(0));
-        recent.put(listing(2, 1));
-        assert!(!recent.hand_to_kernel(directory, now, LEASE), "it has none yet");
-        assert!(recent.hand_to_kernel(directory, now, LEASE));
-        recent.put(listing(2, 2));
-        assert!(!recent.hand_to_kernel(directory, now, LEASE));
-    }
-
-    #[test]
-    fn the_kernel_reads_again_before_the_attributes_expire() {
-        let (mut recent, directory, now) = (RecentListings::default(), VnodeId(2), Instant(0));
-        recent.put(listing(2, 1));
-        assert!(!recent.hand_to_kernel(directory, now, LEASE));
-        assert!(recent.hand_to_kernel(directory, now + LEASE / 2, LEASE));
-        assert!(!recent.hand_to_kernel(directory, now + LEASE, LEASE));
-        assert!(recent.hand_to_kernel(directory, now + LEASE, LEASE), "since it read again");
+        assert!((3..=last).all(|vnode| recent.get(VnodeId(vnode)).is_some()));
+        recent.read_to_its_end(VnodeId(3));
+        assert!(recent.get(VnodeId(3)).is_none());
+        recent.put(listing(4, 1));
+        assert_eq!(recent.get(VnodeId(4)).map(|listing| listing.entries.len()), Some(1));
+        assert_eq!(recent.entries, 2);
+        recent.read_to_its_end(VnodeId(4));
+        assert!(recent.get(VnodeId(4)).is_some(), "it is short");
     }
 }
