@@ -4,11 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::daemon::{DAEMON_LIMIT, Daemon};
+use crate::link::EmulatedLink;
 use crate::mounted::is_mounted;
 use crate::process;
 
@@ -21,6 +23,8 @@ pub struct Client {
     options: String,
     directory: PathBuf,
     runtime: PathBuf,
+    /// The link at whose far end its server is, if it has one.
+    link: Option<Arc<EmulatedLink>>,
     caches: u32,
 }
 
@@ -35,14 +39,20 @@ impl Client {
             fs::create_dir(directory.join(name))?;
         }
         let (directory, runtime) = (directory.to_path_buf(), runtime.to_path_buf());
-        Ok(Self { daemon: None, program, target, options: String::new(), directory, runtime, caches: 0 })
+        Ok(Self { daemon: None, program, target, options: String::new(), directory, runtime, link: None, caches: 0 })
     }
 
     /// A client of the same volume with the same options, and nothing else in common.
     pub(crate) fn another(&self, directory: &Path, runtime: &Path) -> io::Result<Self> {
         let mut another = Self::new(self.program.clone(), self.target.clone(), directory, runtime)?;
         another.set_options(&self.options);
+        another.link.clone_from(&self.link);
         Ok(another)
+    }
+
+    /// From now on it runs at the client's end of a link.
+    pub(crate) fn put_on(&mut self, link: Arc<EmulatedLink>) {
+        self.link = Some(link);
     }
 
     pub(crate) fn set_options(&mut self, options: &str) {
@@ -72,12 +82,15 @@ impl Client {
     /// `mafs-client`, to be given arguments, in the environment of this client.
     #[must_use]
     pub fn command(&self) -> Command {
-        self.in_environment(&self.program)
+        let command = match &self.link {
+            Some(link) => link.client_command(&self.program),
+            None => Command::new(&self.program),
+        };
+        self.in_environment(command)
     }
 
-    pub(crate) fn in_environment(&self, program: &Path) -> Command {
+    pub(crate) fn in_environment(&self, mut command: Command) -> Command {
         let home = &self.directory;
-        let mut command = Command::new(program);
         command.env("HOME", home).env("MAFS_RUNTIME_DIR", &self.runtime);
         for (variable, name) in [("XDG_DATA_HOME", "data"), ("XDG_CACHE_HOME", "cache"), ("XDG_CONFIG_HOME", "config")]
         {

@@ -3,10 +3,10 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::daemon::{DAEMON_LIMIT, Daemon};
+use crate::link::EmulatedLink;
 use crate::measure::cpu_time;
 use crate::process;
 use crate::programs::Programs;
@@ -22,13 +23,17 @@ use crate::programs::Programs;
 /// One world at a time in a process: several tests measure time and memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// Where the server of a world over a link listens: that host has no other.
+const PORT_ON_LINK: u16 = 6237;
+
 /// A server and a client with a mount, as processes of their own; more clients if they are asked for.
 #[derive(Debug)]
 pub struct World {
     first: Client,
     server: Option<Daemon>,
     programs: Programs,
-    port: u16,
+    address: SocketAddr,
+    link: Option<Arc<EmulatedLink>>,
     directory: TempDir,
     runtime: TempDir,
     _alone: MutexGuard<'static, ()>,
@@ -55,11 +60,30 @@ impl World {
         Ok(world)
     }
 
+    /// The same with server and client at the ends of a link.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_over(link: EmulatedLink, options: &str) -> io::Result<Self> {
+        let mut world = Self::at((EmulatedLink::SERVER, PORT_ON_LINK).into())?;
+        let link = Arc::new(link);
+        world.first.put_on(Arc::clone(&link));
+        world.link = Some(link);
+        world.first.set_options(options);
+        world.start_server()?;
+        world.start_client()?;
+        Ok(world)
+    }
+
     /// A world in which nothing runs yet.
     ///
     /// # Errors
     /// If the programs cannot be built.
     pub fn new() -> io::Result<Self> {
+        Self::at(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+    }
+
+    fn at(address: SocketAddr) -> io::Result<Self> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let programs = Programs::build()?;
         // Beside the build: a disk with room, where the temporary directory may be memory.
@@ -67,10 +91,9 @@ impl World {
         // The path of a socket has at most 107 bytes.
         let runtime = tempfile::Builder::new().prefix("mafs-").tempdir_in("/tmp")?;
         fs::create_dir(directory.path().join("local"))?;
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let target = format!("127.0.0.1:{port}:/home");
+        let target = format!("{address}:/home");
         let first = Client::new(programs.client(), target, directory.path(), &runtime.path().join("run"))?;
-        Ok(Self { first, server: None, programs, port, directory, runtime, _alone: alone })
+        Ok(Self { first, server: None, programs, address, link: None, directory, runtime, _alone: alone })
     }
 
     /// Mounts the volume once more, by a client with everything of its own, and with the options of this world. It
@@ -113,7 +136,13 @@ impl World {
     /// Where the server of this world listens.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.address.to_string()
+    }
+
+    /// The link between server and client, if they have one.
+    #[must_use]
+    pub fn link(&self) -> Option<&EmulatedLink> {
+        self.link.as_deref()
     }
 
     /// What the client mounts.
@@ -141,7 +170,7 @@ impl World {
     /// `mafs-server`, to be given arguments, in the environment of this world.
     #[must_use]
     pub fn server_command(&self) -> Command {
-        self.first.in_environment(&self.programs.server())
+        self.first.in_environment(self.at_server(&self.programs.server()))
     }
 
     /// `mafs-client`, to be given arguments, in the environment of this world.
@@ -158,10 +187,31 @@ impl World {
         let mut command = self.server_command();
         command.arg("run").arg("--data").arg(self.store());
         command.args(["--listen", &self.address()]);
+        if self.link.is_some() {
+            // Nobody else is on that network.
+            command.arg("--insecure");
+        }
         let mut server = Daemon::start("mafs-server", &mut command, &self.directory.path().join("server.log"))?;
-        server.wait_ready(DAEMON_LIMIT, || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()))?;
+        server.wait_ready(DAEMON_LIMIT, || self.listens())?;
         self.server = Some(server);
         Ok(())
+    }
+
+    fn at_server(&self, program: &Path) -> Command {
+        match &self.link {
+            Some(link) => link.server_command(program),
+            None => Command::new(program),
+        }
+    }
+
+    /// Whether the server takes connections, asked on its own host.
+    fn listens(&self) -> io::Result<bool> {
+        if self.link.is_none() {
+            return Ok(TcpStream::connect(self.address).is_ok());
+        }
+        let connect = format!(": < /dev/tcp/{}/{}", self.address.ip(), self.address.port());
+        let tried = process::finish(self.at_server(Path::new("bash")).args(["-c", &connect]), DAEMON_LIMIT)?;
+        Ok(tried.status.success())
     }
 
     /// Mounts, with the cache and the options of this world.

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mafs_arpc::link::Profile;
 use mafs_bench::link::EmulatedLink;
 use mafs_bench::measure;
 use mafs_bench::process::{finish, run, wait, wait_until};
 use mafs_bench::programs::Programs;
+use mafs_bench::world::World;
 use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -113,6 +114,28 @@ fn the_program_ends_as_its_client_does_and_leaves_nothing() {
     let [up, down] = finished.stderr.lines().collect::<Vec<_>>().try_into().unwrap();
     assert!(up.starts_with("mafs-link: up: ") && down.starts_with("mafs-link: down: "), "{finished:?}");
     assert_eq!(namespaces_of(parent.parse().unwrap()), 0);
+}
+
+#[test]
+#[ignore = "needs: fuse, root, tun, iproute2"]
+fn a_mount_over_a_link_is_seen_from_outside() {
+    let rtt = Duration::from_millis(100);
+    let link = EmulatedLink::start(&Profile::steady(1 << 20, rtt)).unwrap();
+    let mut world = World::start_over(link, "").unwrap();
+    let file = world.mount().join("f");
+    fs::write(&file, [7; 100_000]).unwrap();
+    world.forget_cache().unwrap();
+    let before = world.link().unwrap().counts();
+    let start = Instant::now();
+    assert_eq!(fs::read(&file).unwrap(), [7; 100_000]);
+    let took = start.elapsed();
+    let [_, down] = world.link().unwrap().counts();
+    println!("{took:?}; down: {down}");
+    // A round trip, and 100 KB at 1 MB/s.
+    assert!(took >= rtt + Duration::from_millis(95), "{took:?}");
+    assert!(down.bytes - before[1].bytes > 100_000, "{down}");
+    world.stop_client().unwrap();
+    world.stop_server().unwrap();
 }
 
 #[test]
