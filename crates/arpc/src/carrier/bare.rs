@@ -11,7 +11,8 @@ fn data(bytes: Bytes, last: bool) -> Frame {
     Frame { acknowledged: 0, acknowledge_delay_us: 0, kind: Some(kind) }
 }
 
-/// Sends `count` pieces. Returns when the other end has [`answer`]ed the last one; `None` if the connection ends before.
+/// Sends `count` pieces. Returns when the other end has [`answer`]ed the last one; `None` if the connection ends
+/// before.
 pub async fn send(carrier: &mut Carrier, piece: &Bytes, count: usize) -> Option<()> {
     for number in 1..=count {
         carrier.sink.send(data(piece.clone(), number == count)).await.ok()?;
