@@ -7,9 +7,10 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
-use mafs_proto::{Kind, Mode, Timestamp, VnodeId};
-use mafs_sim::Crash;
+use mafs_proto::{Class, Kind, Mode, Timestamp, VnodeId};
+use mafs_sim::{Crash, Path, World};
 use support::{CALLER, READ, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
 #[test]
@@ -27,6 +28,22 @@ fn a_file_is_readable_while_the_rest_of_it_arrives() {
         assert_eq!(last, big[11_999_000..]);
         assert_eq!(world.client().status().fetching_files, 1, "a far reader waited for all that is before it");
         assert_eq!(world.client().read(file, 0, 12_000_000).await.expect("all of it"), big);
+    });
+}
+
+#[test]
+fn regression_a_reader_of_all_of_a_slow_file_lets_it_be_sent_once() {
+    simulate(async {
+        let link = Path::Link(Box::new(Profile::steady(64 << 10, Duration::from_millis(20))));
+        let mut world = World::start_over(1, vec![link], false).await.expect("a world");
+        write_and_close(world.client(), "slow", vec![7; 100_000]).await;
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "slow").await, vec![7; 100_000]);
+        let fetches = &world.client().statistics()[Class::Fetch.index()];
+        // One of the content and one of the directory: it had seemed to wait for what had just come, and was sent
+        // again from there.
+        assert!(fetches.calls <= 2, "{fetches:?}");
+        assert!(fetches.received_bytes < 102_000, "{fetches:?}");
     });
 }
 

@@ -286,13 +286,19 @@ fn parts(segments: &mut SegmentReader, pieces: Vec<Bytes>) -> Result<Vec<Content
     Ok(parts)
 }
 
+/// Whether a reader waits at a place that the fetch under way, which has come to `offset`, does not reach soon.
 fn wanted_elsewhere(file: &File, fetch: Fetch, offset: u64) -> bool {
     let mut state = file.state();
     let Some(wanted) = state.wanted else { return false };
     if state.fetch != fetch.number {
         return true;
     }
-    let elsewhere = wanted < offset || wanted > offset + JUMP_BYTES;
+    // It may have come since: the reader has not looked yet.
+    let missing = match &state.arrival {
+        Arrival::Partial { present, .. } => !present.contains(wanted..wanted + 1),
+        Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => false,
+    };
+    let elsewhere = missing && (wanted < offset || wanted > offset + JUMP_BYTES);
     if !elsewhere {
         state.wanted = None;
     }
