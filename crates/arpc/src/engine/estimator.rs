@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use mafs_proto::Instant;
 
+use super::window::ACKNOWLEDGE_DELAY;
+
 /// The rate forgets what is older than one to two times this, or [`RATE_ROUNDS`] round trips, whichever is more.
 const RATE_MEMORY: Duration = Duration::from_secs(1);
 const RATE_ROUNDS: u32 = 10;
@@ -24,6 +26,9 @@ const LATE: u32 = 4;
 const LATE_MIN: Duration = Duration::from_millis(20);
 /// The link is full when the rate has not grown by a quarter in so many round trips.
 const FULL_ROUNDS: u32 = 3;
+
+/// More than this the other end's word for its own delay does not count.
+const DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// A frame and some small ones: so much in flight is no queue.
 const QUIET_BYTES: u64 = 3000;
@@ -55,6 +60,8 @@ pub(crate) struct Estimator {
     starved_until: Option<u64>,
     rate: RateMax,
     rtt: Option<RttMin>,
+    /// Smoothed: how much later than they could acknowledgements come, because the other end has a queue of its own.
+    late: Duration,
     growth: Growth,
     /// Frames that went out before this say nothing about the link as it is now.
     restarted_at: Instant,
@@ -111,6 +118,9 @@ impl Estimator {
         (self.delivered, self.delivered_at, self.sent_at) = (delivered, now, departure.at);
         self.starved_until = self.starved_until.filter(|until| delivered <= *until);
         let rtt = now.since(departure.at).saturating_sub(delay);
+        // A short wait is for a frame to ride on, and for small ones only.
+        let late = delay.saturating_sub(ACKNOWLEDGE_DELAY).min(DELAY_MAX);
+        self.late = (7 * self.late + late) / 8;
         let interval = now.since(departure.delivered_at).max(departure.at.since(departure.sent_at));
         let rate = rate_of(delivered - departure.delivered, interval);
         self.observe_rtt(rtt, departure.quiet, now);
@@ -155,9 +165,9 @@ impl Estimator {
         self.rtt.is_some_and(|min| now.since(min.at) > RTT_MEMORY.max(min.value * RTT_ROUNDS))
     }
 
-    /// What the link holds without a queue.
+    /// What is in flight without a queue while the link is full.
     pub(crate) fn link_bytes(&self) -> Option<u64> {
-        Some(bytes_in(self.rate()?, self.rtt_min()?))
+        Some(bytes_in(self.rate()?, self.rtt_min()? + self.late))
     }
 
     /// The link is not what it was: the rate begins anew, and the round-trip time is measured again, for it may be
@@ -180,9 +190,19 @@ impl Estimator {
 
     /// How long a frame should take with so much in flight.
     fn expected(&self, in_flight: u64) -> Option<Duration> {
-        let rate = u128::from(self.rate()?);
-        let nanos = u128::from(in_flight) * 1_000_000_000 / rate;
-        Some(self.rtt_min()? + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+        Some(self.rtt_min()? + self.line_time(in_flight)?)
+    }
+
+    /// How long a queue is when so much is in flight: what is not on the link, and not waiting for an acknowledgement
+    /// that comes late.
+    pub(crate) fn queue_time(&self, in_flight: u64) -> Option<Duration> {
+        Some(self.line_time(in_flight)?.saturating_sub(self.rtt_min()? + self.late))
+    }
+
+    /// How long the link takes to send this.
+    fn line_time(&self, bytes: u64) -> Option<Duration> {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate()?);
+        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 }
 

@@ -12,7 +12,7 @@ impl Engine {
     pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Outgoing> {
         let next = self.next_signal(now).map(|kind| (kind, None)).or_else(|| self.next_content(now));
         let outgoing = next.map(|(kind, payload)| {
-            let acknowledgement = self.receipts.take(now);
+            let acknowledgement = self.receipts.take(self.window.queue_time(), now);
             Outgoing { frame: Frame { acknowledgement, kind }, payload }
         });
         self.set_timers(now);

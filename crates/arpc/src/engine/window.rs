@@ -19,7 +19,7 @@ use super::frame::{Acknowledgement, CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, C
 /// How many Control frames may be in flight beyond the window.
 pub(crate) const EXEMPT_FRAMES_MAX: usize = 4;
 /// Small content is acknowledged this much later, if no frame carries the acknowledgement before: a reply usually does.
-const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(5);
+pub(crate) const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(5);
 /// A chunk takes so much of the link's time: a higher class waits for the rest of one. With twice that a link of 1 MB/s
 /// and 20 ms was filled to 88 %, with this to 95 %: two chunks beyond what the link holds are the least that bridges
 /// the time until an acknowledgement is acted on.
@@ -192,6 +192,15 @@ impl Window {
         Ok(newest.map(|departure| self.estimator.arrive(departure, self.acknowledged, ack.delay, now)))
     }
 
+    /// How long what is sent now waits for what was sent before, as far as this end knows the link.
+    pub(crate) fn queue_time(&self) -> Duration {
+        if self.estimator.is_full() {
+            self.estimator.queue_time(self.charged).unwrap_or_default()
+        } else {
+            Duration::ZERO
+        }
+    }
+
     /// Bytes sent and not acknowledged.
     pub(crate) fn unacknowledged_bytes(&self) -> u64 {
         self.sent - self.acknowledged
@@ -233,10 +242,11 @@ impl Receipts {
         self.due
     }
 
-    /// The acknowledgement for the frame that goes out now.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<Acknowledgement> {
+    /// The acknowledgement for the frame that goes out now, behind a queue of this end's own of so long: that, too, is
+    /// no part of the round trip of who is waiting for it.
+    pub(crate) fn take(&mut self, queue: Duration, now: Instant) -> Option<Acknowledgement> {
         self.due.take()?;
         self.reported = self.received;
-        Some(Acknowledgement { bytes: self.received, delay: now.since(self.newest) })
+        Some(Acknowledgement { bytes: self.received, delay: now.since(self.newest) + queue })
     }
 }

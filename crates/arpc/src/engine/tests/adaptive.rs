@@ -153,7 +153,15 @@ fn both_directions_loaded_cost_each_other_little() {
         pair.ends[1].application.reply_bytes = 0;
         pair.ends[0].call(Class::Store, LARGE, None, pair.now);
         pair.run(Duration::from_secs(10));
+        let received =
+            |pair: &Pair| [0, 1].map(|end: usize| pair.ends[end].received.values().map(|(b, _)| *b).sum::<u64>());
+        let (before, began) = (received(&pair), pair.now);
         let (took, bound) = pings(&mut pair, Duration::from_secs(60));
+        for (before, after) in before.into_iter().zip(received(&pair)) {
+            let goodput = (after - before) * 1_000_000_000 / u64::try_from(pair.now.since(began).as_nanos()).unwrap();
+            // 64 % while late acknowledgements were not allowed for.
+            assert!(goodput * 100 >= kb_per_s * 1000 * 75, "{kb_per_s} KB/s: {goodput} B/s");
+        }
         let p99 = percentile(&took, 99);
         let round_trip = Duration::from_millis(20);
         // The queue of each direction.

@@ -83,9 +83,9 @@ fn chunks_are_acknowledged_at_once_and_together_and_small_frames_later() {
     receipts.receive(2000, Instant(1000));
     receipts.receive(2000, Instant(2000));
     assert_eq!(receipts.due(), Some(Instant(2000)));
-    let ack = receipts.take(Instant(5000)).unwrap();
+    let ack = receipts.take(Duration::ZERO, Instant(5000)).unwrap();
     assert_eq!((ack.bytes, ack.delay), (4050, Duration::from_micros(3)));
-    assert_eq!(receipts.take(Instant(6000)), None);
+    assert_eq!(receipts.take(Duration::ZERO, Instant(6000)), None);
 }
 
 #[test]
