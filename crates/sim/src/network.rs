@@ -1,6 +1,7 @@
 //! The way between one client and the server: it can break, it can stay broken, and it can fall silent.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub enum Path {
 pub(crate) struct Network {
     pub(crate) clock: VirtualClock,
     server: Arc<Mutex<Option<Arc<Server>>>>,
+    /// Made so far over emulated links.
+    connections: Arc<AtomicU64>,
 }
 
 /// What a silent link does: nothing arrives, and nobody is told. What is sent waits, as in the buffers of TCP.
@@ -87,7 +90,7 @@ struct State {
 
 impl Network {
     pub(crate) fn new(clock: VirtualClock) -> Self {
-        Self { clock, server: Arc::default() }
+        Self { clock, server: Arc::default(), connections: Arc::default() }
     }
 
     /// Puts a server where clients look for it, or nothing.
@@ -100,7 +103,10 @@ impl Network {
         let (client_end, server_end, cable) = match path {
             Path::Delay(delay) => pair_with_fault(*delay),
             // Its time is the world's: an outage outlasts the connections that it breaks.
-            Path::Link(profile) => pair_over(profile.streams(mafs_proto::Instant(0)), self.clock.now()),
+            Path::Link(profile) => {
+                let number = self.connections.fetch_add(1, Ordering::Relaxed);
+                pair_over(profile.streams_of(number, mafs_proto::Instant(0)), self.clock.now())
+            }
         };
         tokio::spawn(server.serve_connection(server_end));
         Some((client_end, cable))
