@@ -22,6 +22,7 @@ pub struct Machine {
     link: Link,
     passthrough: bool,
     scheduling: Scheduling,
+    cache_limit_bytes: u64,
     disk: MemoryDisk,
     kv: MemoryKv,
     boot: u64,
@@ -41,7 +42,13 @@ impl Machine {
         write_file_atomically(&disk, "identity", &(number as u128 + 1).to_be_bytes())?;
         let name = format!("client-{number}");
         let scheduling = Scheduling::default();
-        Ok(Self { name, link, passthrough, scheduling, disk, kv, boot: 0, starts: 0, client: None })
+        let cache_limit_bytes = 1 << 20;
+        Ok(Self { name, link, passthrough, scheduling, cache_limit_bytes, disk, kv, boot: 0, starts: 0, client: None })
+    }
+
+    /// How much the cache holds from the next start on; 1 MB at first.
+    pub fn set_cache_limit_bytes(&mut self, bytes: u64) {
+        self.cache_limit_bytes = bytes;
     }
 
     /// From the next start on, for comparison.
@@ -72,7 +79,7 @@ impl Machine {
             server: "simulated".to_owned(),
             volume: VolumeName::new("home").map_err(|error| error.to_string())?,
             client_name: self.name.clone(),
-            cache_limit_bytes: 1 << 20,
+            cache_limit_bytes: self.cache_limit_bytes,
             min_free_bytes: 0,
             deadline: DEADLINE,
             classes: Classes::default(),

@@ -1,0 +1,103 @@
+//! A tree of files that workloads read and write: of a simulated client, or of a real mount.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use mafs_client::vfs::{Caller, Error, FileHandle, OpenMode, Vfs};
+use mafs_proto::{Class, Mode, VnodeId};
+use tokio::task::spawn_blocking;
+
+use crate::real::stored_bytes;
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+const READ: OpenMode =
+    OpenMode { read: true, write: false, truncate: false, append: false, direct: false, execute: false };
+const WRITE: OpenMode = OpenMode { write: true, ..READ };
+
+/// Directories with files. Clones are the same.
+#[derive(Clone)]
+pub(crate) enum Files {
+    Simulated(Vfs),
+    Mounted(PathBuf),
+}
+
+impl Files {
+    pub(crate) async fn make_dir(&self, dir: &str) -> io::Result<()> {
+        match self {
+            Self::Simulated(vfs) => {
+                let mode = Mode::from_bits(0o755);
+                vfs.make_dir(VnodeId::ROOT, name(dir), mode, CALLER).await.map(drop).map_err(failed)
+            }
+            Self::Mounted(root) => {
+                let path = root.join(dir);
+                blocking(move || fs::create_dir(path)).await
+            }
+        }
+    }
+
+    /// Opens a file, reads it to its end and closes it. Returns its size.
+    pub(crate) async fn read(&self, dir: &str, file: &str) -> io::Result<usize> {
+        match self {
+            Self::Simulated(vfs) => {
+                let dir = vfs.lookup(VnodeId::ROOT, name(dir)).await.map_err(failed)?.fid.vnode;
+                let vnode = vfs.lookup(dir, name(file)).await.map_err(failed)?.fid.vnode;
+                let handle = vfs.open(vnode, READ, CALLER).await.map_err(failed)?.file;
+                let content = vfs.read(handle, 0, u32::MAX / 2).await.map_err(failed);
+                vfs.release(handle);
+                Ok(content?.len())
+            }
+            Self::Mounted(root) => {
+                let path = root.join(dir).join(file);
+                Ok(blocking(move || fs::read(path)).await?.len())
+            }
+        }
+    }
+
+    /// What has been sent in class Store; where classes do not count, everything.
+    pub(crate) async fn stored_bytes(&self) -> io::Result<u64> {
+        match self {
+            Self::Simulated(vfs) => Ok(vfs.statistics()[Class::Store.index()].sent_bytes),
+            Self::Mounted(root) => {
+                let root = root.clone();
+                blocking(move || stored_bytes(&root)).await
+            }
+        }
+    }
+
+    /// Makes a file, writes and closes it.
+    pub(crate) async fn write(&self, dir: &str, file: &str, content: Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Simulated(vfs) => {
+                let dir = vfs.lookup(VnodeId::ROOT, name(dir)).await.map_err(failed)?.fid.vnode;
+                let mode = Mode::from_bits(0o644);
+                let (_, opened) = vfs.create(dir, name(file), mode, WRITE, CALLER).await.map_err(failed)?;
+                let written = write_and_close(vfs, opened.file, content).await;
+                vfs.release(opened.file);
+                written.map_err(failed)
+            }
+            Self::Mounted(root) => {
+                let path = root.join(dir).join(file);
+                blocking(move || fs::write(path, content)).await
+            }
+        }
+    }
+}
+
+async fn write_and_close(vfs: &Vfs, file: FileHandle, content: Vec<u8>) -> Result<(), Error> {
+    vfs.write(file, 0, content.into()).await?;
+    vfs.flush(file).await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn name(name: &str) -> Bytes {
+    Bytes::copy_from_slice(name.as_bytes())
+}
+
+fn failed(error: Error) -> io::Error {
+    io::Error::other(error.to_string())
+}

@@ -1,0 +1,172 @@
+//! Figure M2: what background writes cost whoever waits, with and without priorities (papers/003, figures 3 and 4).
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mafs_arpc::Scheduling;
+use mafs_arpc::link::Profile;
+use mafs_bench::report::median;
+
+use crate::real::Place;
+use crate::simulated;
+use crate::table::{Series, write_csv, write_plot};
+use crate::workload::{Background, Foreground, Outcome};
+
+pub(crate) const BANDWIDTHS: [u64; 5] = [64, 128, 256, 512, 1024];
+/// Where virtual and real time are compared.
+const REAL_BANDWIDTHS: [u64; 2] = [64, 512];
+pub(crate) const RTT: Duration = Duration::from_millis(20);
+
+/// Foreground and background; the paper's three.
+pub(crate) const WORKLOADS: [(Foreground, Background); 3] = [
+    (Foreground::Grep, Background::Write),
+    (Foreground::Grep, Background::Compile),
+    (Foreground::Read, Background::Write),
+];
+
+/// Medians of all seeds of one workload at one bandwidth.
+pub(crate) struct Cell {
+    pub(crate) kbytes_per_s: u64,
+    /// Of the foreground alone.
+    idle_s: f64,
+    /// Without classes and window, with the window, with both.
+    beside_s: [f64; 3],
+    /// What the background wrote meanwhile, in the same three.
+    written: [f64; 3],
+}
+
+/// Measures one cell by whatever runs workloads.
+pub(crate) fn cell(
+    kbytes_per_s: u64,
+    (foreground, background): (Foreground, Background),
+    seeds: u64,
+    mut run: impl FnMut(Scheduling, (Foreground, Background), u64) -> io::Result<Outcome>,
+) -> io::Result<Cell> {
+    let mut outcomes = |scheduling, background| -> io::Result<(f64, f64)> {
+        let all: io::Result<Vec<Outcome>> =
+            (1..=seeds).map(|seed| run(scheduling, (foreground, background), seed)).collect();
+        let all = all?;
+        let of = |value: fn(&Outcome) -> f64| median(&all.iter().map(value).collect::<Vec<_>>());
+        Ok((of(|outcome| outcome.foreground_s), of(|outcome| outcome.written_bytes_per_s / 1024.0)))
+    };
+    let (idle_s, _) = outcomes(Scheduling::Classes, Background::Idle)?;
+    let (mut beside_s, mut written) = ([0.0; 3], [0.0; 3]);
+    for (number, scheduling) in [Scheduling::Off, Scheduling::OneClass, Scheduling::Classes].into_iter().enumerate() {
+        (beside_s[number], written[number]) = outcomes(scheduling, background)?;
+    }
+    Ok(Cell { kbytes_per_s, idle_s, beside_s, written })
+}
+
+/// All of it, in virtual time.
+pub(crate) fn simulated(directory: &Path, seeds: u64) -> io::Result<()> {
+    for workload in WORKLOADS {
+        let cells: io::Result<Vec<Cell>> = BANDWIDTHS
+            .into_iter()
+            .map(|bandwidth| {
+                cell(bandwidth, workload, seeds, |scheduling, workload, seed| {
+                    simulated::m2(bandwidth, RTT, scheduling, workload, seed)
+                })
+            })
+            .collect();
+        report(directory, "sim", workload, &cells?)?;
+    }
+    Ok(())
+}
+
+/// Over real mounts, to see whether virtual time tells the truth.
+pub(crate) fn real(directory: &Path, seeds: u64) -> io::Result<()> {
+    let place = Place::new()?;
+    let lan = Profile::named("lan", 1).map_err(io::Error::other)?;
+    place.run(&lan, "populating", "", &["as-populate".to_owned()])?;
+    place.run(&lan, "warm", "", &["as-warm".to_owned()])?;
+    for workload in WORKLOADS {
+        let cells: io::Result<Vec<Cell>> = REAL_BANDWIDTHS
+            .into_iter()
+            .map(|bandwidth| {
+                cell(bandwidth, workload, seeds, |scheduling, workload, seed| {
+                    run_real(&place, bandwidth, scheduling, workload, seed)
+                })
+            })
+            .collect();
+        report(directory, "real", workload, &cells?)?;
+    }
+    Ok(())
+}
+
+fn run_real(
+    place: &Place,
+    kbytes_per_s: u64,
+    scheduling: Scheduling,
+    (foreground, background): (Foreground, Background),
+    seed: u64,
+) -> io::Result<Outcome> {
+    let options = match scheduling {
+        Scheduling::Classes => "classes=waiting",
+        Scheduling::OneClass => "classes=one",
+        Scheduling::Off => "classes=none",
+    };
+    let cache = match foreground {
+        Foreground::Grep => "warm",
+        Foreground::Read => "cold",
+    };
+    place.forget("cold")?;
+    let arguments = ["as-processes".to_owned(), foreground.to_string(), background.to_string(), unused_seed(seed)];
+    let printed = place.run(&Profile::steady(kbytes_per_s * 1024, RTT), cache, options, &arguments)?;
+    let numbers: Vec<f64> = printed.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    match numbers[..] {
+        [foreground_s, written_bytes_per_s] => Ok(Outcome { foreground_s, written_bytes_per_s }),
+        _ => Err(io::Error::other(format!("not an outcome: {printed:?}"))),
+    }
+}
+
+/// What is written has names that follow from the seed, and stays on the server: so each run has its own.
+fn unused_seed(seed: u64) -> String {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    (seed + 1000 * RUNS.fetch_add(1, Ordering::Relaxed)).to_string()
+}
+
+/// Prints and writes what was measured of one workload.
+pub(crate) fn report(
+    directory: &Path,
+    how: &str,
+    (foreground, background): (Foreground, Background),
+    cells: &[Cell],
+) -> io::Result<()> {
+    println!("\nM2 ({how}): {foreground} beside {background}, round trip {RTT:?}; seconds of the foreground, medians");
+    println!(
+        "{:>6} {:>8} {:>10} {:>10} {:>10}   {:>12} {:>12}   writer KB/s none, one, prio",
+        "KB/s", "idle", "none+sync", "one+sync", "prio+sync", "prio / idle", "none / prio"
+    );
+    let mut rows = Vec::new();
+    for Cell { kbytes_per_s, idle_s, beside_s: [none, one, prio], written } in cells {
+        println!(
+            "{kbytes_per_s:>6} {idle_s:>8.2} {none:>10.2} {one:>10.2} {prio:>10.2}   {:>12.2} {:>12.2}   \
+             {:.1}, {:.1}, {:.1}",
+            prio / idle_s,
+            none / prio,
+            written[0],
+            written[1],
+            written[2]
+        );
+        let written: Vec<String> = written.iter().map(ToString::to_string).collect();
+        rows.push(format!("{kbytes_per_s},{idle_s},{none},{one},{prio},{}", written.join(",")));
+    }
+    let name = format!("m2-{how}-{foreground}-beside-{background}");
+    let header = "kbytes_per_s,idle_s,none_s,one_s,prio_s,none_written_kbytes_per_s,one_written_kbytes_per_s,\
+                  prio_written_kbytes_per_s";
+    write_csv(&directory.join(format!("{name}.csv")), header, &rows)?;
+    let series = |name: &str, value: fn(&Cell) -> f64| Series {
+        name: name.to_owned(),
+        points: cells.iter().map(|cell| (cell.kbytes_per_s, value(cell))).collect(),
+    };
+    let lines = [
+        series("idle link", |cell| cell.idle_s),
+        series("none+sync", |cell| cell.beside_s[0]),
+        series("one class+sync", |cell| cell.beside_s[1]),
+        series("prio+sync", |cell| cell.beside_s[2]),
+    ];
+    let title = format!("M2, {how}: {foreground} beside {background}");
+    write_plot(&directory.join(format!("{name}.svg")), &title, "seconds", &lines)
+}

@@ -1,0 +1,73 @@
+//! The papers' figures, measured again: `cargo bench --bench figures -- m2` in virtual time and, as root, `-- m2-real`
+//! over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an upload, over real mounts.
+//!
+//! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3) of M2,
+//! `MAFS_FIGURE_RATES` which bandwidths of the control figure (all).
+
+mod control;
+mod files;
+mod m2;
+mod plain;
+mod real;
+mod simulated;
+mod table;
+mod workload;
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use files::Files;
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    if !env::args().any(|argument| argument == "--bench") {
+        println!("measures nothing unless run by `cargo bench --bench figures -- m2`");
+        return Ok(());
+    }
+    let seeds = env::var("MAFS_FIGURE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    if let Some((role, of)) = arguments.split_first().filter(|(role, _)| role.starts_with("as-")) {
+        return play(role, of);
+    }
+    for figure in &arguments {
+        match figure.as_str() {
+            "m2" => m2::simulated(&directory(), seeds)?,
+            "m2-real" => m2::real(&directory(), seeds)?,
+            "control" => control::measure(&directory())?,
+            other => return Err(io::Error::other(format!("there is no figure `{other}`: m2, m2-real or control"))),
+        }
+    }
+    table::write_index(&directory())
+}
+
+/// This program as a process at one end of an emulated link.
+fn play(role: &str, arguments: &[String]) -> io::Result<()> {
+    let unknown = || io::Error::other(format!("nothing is played `{role}` with {arguments:?}"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    match (role, arguments) {
+        ("as-populate", [mount]) => runtime.block_on(workload::populate(&Files::Mounted(mount.into()))),
+        ("as-warm", [mount]) => runtime.block_on(workload::warm(&Files::Mounted(mount.into()))),
+        ("as-processes", [foreground, background, seed, mount]) => {
+            let (foreground, background) = (foreground.parse()?, background.parse()?);
+            let seed = seed.parse().map_err(io::Error::other)?;
+            let files = Files::Mounted(mount.into());
+            let outcome = runtime.block_on(workload::run(&files, foreground, background, seed))?;
+            println!("{} {}", outcome.foreground_s, outcome.written_bytes_per_s);
+            Ok(())
+        }
+        ("as-control-populate", [mount]) => control::populate(Path::new(mount)),
+        ("as-control", [both, mount]) => control::play(Path::new(mount), both == "both"),
+        ("as-plain-server", [address]) => runtime.block_on(plain::serve(address)),
+        ("as-plain-upload", [address, bytes]) => {
+            let bytes = bytes.parse().map_err(io::Error::other)?;
+            runtime.block_on(plain::upload(address, bytes))
+        }
+        _ => Err(unknown()),
+    }
+}
+
+/// Where figures are kept: beside the profile's directory that this program lies in.
+fn directory() -> PathBuf {
+    let program = env::current_exe().unwrap_or_default();
+    program.ancestors().nth(3).unwrap_or(Path::new("target")).join("figures")
+}

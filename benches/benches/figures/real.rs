@@ -1,0 +1,151 @@
+//! Real programs over an emulated link: a server at one end, a mount at the other, and this program again, as the
+//! processes that use it.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use mafs_arpc::link::Profile;
+use mafs_bench::daemon::Daemon;
+use mafs_bench::link::EmulatedLink;
+use mafs_bench::mounted::is_mounted;
+use mafs_bench::process;
+use mafs_bench::programs::Programs;
+use mafs_proto::Class;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+const START_LIMIT: Duration = Duration::from_secs(120);
+const END_LIMIT: Duration = Duration::from_secs(60);
+/// The longest run: everything waits for everything at 64 KB/s.
+pub(crate) const RUN_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Where the client has its control socket, and what tells processes at its end where the program is.
+const RUNTIME_DIR: &str = "MAFS_RUNTIME_DIR";
+const CLIENT: &str = "MAFS_FIGURE_CLIENT";
+
+/// Where the store, the cache and the mount of all runs are.
+pub(crate) struct Place {
+    directory: TempDir,
+    programs: Programs,
+}
+
+impl Place {
+    pub(crate) fn new() -> io::Result<Self> {
+        let place = Self { directory: tempfile::tempdir()?, programs: Programs::build()? };
+        for name in ["store", "mount", "run"] {
+            // The client wants its own to itself.
+            DirBuilder::new().mode(0o700).create(place.path(name))?;
+        }
+        Ok(place)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Lets the next mount with this cache begin with nothing.
+    pub(crate) fn forget(&self, cache: &str) -> io::Result<()> {
+        match fs::remove_dir_all(self.path(cache)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Mounts over a link that is made for it, runs this program with `arguments` and the mount's directory at the
+    /// client's end, and returns what it printed.
+    pub(crate) fn run(
+        &self,
+        profile: &Profile,
+        cache: &str,
+        options: &str,
+        arguments: &[String],
+    ) -> io::Result<String> {
+        let link = EmulatedLink::start(profile)?;
+        let mut server = link.server_command(self.programs.server());
+        server.arg("run").arg("--data").arg(self.path("store"));
+        server.args(["--listen", &format!("{}:6237", EmulatedLink::SERVER), "--insecure"]);
+        let server = Daemon::start("mafs-server", &mut server, &self.path("server.log"))?;
+        let mount = Mount { place: self, link: &link };
+        mount.start(cache, options)?;
+        let mut program = link.client_command(env::current_exe()?);
+        program.env(RUNTIME_DIR, self.path("run")).env(CLIENT, self.programs.client());
+        program.arg("--bench").args(arguments).arg(self.path("mount"));
+        let printed = process::run(&mut program, RUN_LIMIT);
+        mount.end()?;
+        server.signal(Signal::TERM)?;
+        server.wait_end(END_LIMIT)?;
+        printed
+    }
+}
+
+impl Place {
+    /// The same without mafs: a plain upload to this program at the other end.
+    pub(crate) fn run_plain(profile: &Profile, address: &str, bytes: u64) -> io::Result<String> {
+        let link = EmulatedLink::start(profile)?;
+        let program = env::current_exe()?;
+        let log = tempfile::NamedTempFile::new()?;
+        let mut server = link.server_command(&program);
+        server.args(["--bench", "as-plain-server", address]);
+        let _server = Daemon::start("plain server", &mut server, log.path())?;
+        let mut upload = link.client_command(&program);
+        upload.args(["--bench", "as-plain-upload", address, &bytes.to_string()]);
+        process::run(&mut upload, RUN_LIMIT)
+    }
+}
+
+/// A mount that does not outlive its use.
+struct Mount<'a> {
+    place: &'a Place,
+    link: &'a EmulatedLink,
+}
+
+impl Mount<'_> {
+    fn client(&self) -> Command {
+        let mut command = self.link.client_command(self.place.programs.client());
+        command.env(RUNTIME_DIR, self.place.path("run"));
+        command
+    }
+
+    fn start(&self, cache: &str, options: &str) -> io::Result<()> {
+        let mut command = self.client();
+        command.arg("mount").arg(format!("{}:/home", EmulatedLink::SERVER)).arg(self.place.path("mount"));
+        command.arg("-o").arg(format!("retry=1,cache={},{options}", self.place.path(cache).display()));
+        process::run(&mut command, START_LIMIT).map(drop)
+    }
+
+    fn end(&self) -> io::Result<()> {
+        process::run(self.client().arg("umount").arg("--flush=5m").arg(self.place.path("mount")), RUN_LIMIT).map(drop)
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let mount = self.place.path("mount");
+        if is_mounted(&mount).unwrap_or(false) {
+            let _ = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// The status of the mount that a directory is, in its own words.
+pub(crate) fn status(mount: &Path) -> io::Result<serde_json::Value> {
+    ask(&["status", "--json"], mount)
+}
+
+/// Bytes that the mount has sent in class Store.
+pub(crate) fn stored_bytes(mount: &Path) -> io::Result<u64> {
+    let classes = ask(&["stats", "--rpc", "--json"], mount)?;
+    let bytes = classes[Class::Store.index()]["sent_bytes"].as_u64();
+    bytes.ok_or_else(|| io::Error::other(format!("no statistics: {classes}")))
+}
+
+fn ask(what: &[&str], mount: &Path) -> io::Result<serde_json::Value> {
+    let client = env::var_os(CLIENT).ok_or_else(|| io::Error::other(format!("{CLIENT} is not set")))?;
+    let text = process::run(Command::new(client).args(what).arg(mount), END_LIMIT)?;
+    serde_json::from_str(&text).map_err(io::Error::other)
+}
