@@ -31,8 +31,6 @@ fn what_is_not_cached_takes_a_round_trip_of_the_profile() {
     let (cold, warm) = (read_takes(&file), read_takes(&file));
     println!("cold {cold:?}, warm {warm:?}");
     assert!(cold >= RTT, "{cold:?}");
-    // One for the name, one for the content, 50 ms for the bytes, and as much again for a machine that is busy.
-    assert!(cold < 4 * RTT + Duration::from_millis(100), "{cold:?}");
     assert!(warm < RTT, "{warm:?}");
     let status = run(world.client_command().arg("status").arg(world.mount()), LIMIT).unwrap();
     assert!(status.contains("profile  3g: the link is emulated"), "{status}");
