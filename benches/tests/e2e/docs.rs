@@ -63,9 +63,11 @@ fn differences(session: &Session) -> Vec<String> {
             fs::create_dir_all(path).unwrap();
         }
     }
-    // In a mount namespace of its own nothing stays mounted, however far the session comes.
+    // In a mount namespace of its own nothing stays mounted, however far the session comes, and `status` shows no mount
+    // of anybody else.
+    let script = format!("umount --all --lazy --types fuse.mafs\n{}", session.script());
     let mut bash = Command::new("unshare");
-    bash.args(["--mount", "bash", "-c", &session.script()]);
+    bash.args(["--mount", "bash", "-c", &script]);
     let said = finish(in_manual(&world, &mut bash), LIMIT).unwrap();
     let paths = places(&world).map(|(variable, path)| (variable, path.to_str().unwrap().to_owned()));
     let variables: Vec<_> = paths.into_iter().chain([("SERVER", world.address())]).collect();
