@@ -21,6 +21,12 @@ fn read_takes(path: &Path) -> Duration {
     start.elapsed()
 }
 
+/// Calls that the server has answered since the mount.
+fn calls(world: &World) -> u64 {
+    let status = run(world.client_command().args(["status", "--json"]).arg(world.mount()), LIMIT).unwrap();
+    serde_json::from_str::<serde_json::Value>(&status).unwrap()["calls"].as_u64().unwrap()
+}
+
 #[test]
 #[ignore = "needs: fuse"]
 fn what_is_not_cached_takes_a_round_trip_of_the_profile() {
@@ -28,7 +34,11 @@ fn what_is_not_cached_takes_a_round_trip_of_the_profile() {
     let file = world.mount().join("f");
     write_file(&file, 1, 10_000).unwrap();
     world.forget_cache().unwrap();
+    let before = calls(&world);
     let (cold, warm) = (read_takes(&file), read_takes(&file));
+    // One for the name, one for the content, and perhaps one that renews the lease: a round trip each.
+    let made = calls(&world) - before;
+    assert!(made <= 3, "{made}");
     println!("cold {cold:?}, warm {warm:?}");
     assert!(cold >= RTT, "{cold:?}");
     assert!(warm < RTT, "{warm:?}");
