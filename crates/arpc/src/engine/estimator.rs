@@ -61,7 +61,7 @@ pub(crate) struct Estimator {
     rate: RateMax,
     rtt: Option<RttMin>,
     /// Smoothed: how much later than they could acknowledgements come, because the other end has a queue of its own.
-    late: Duration,
+    ack_delay: Duration,
     growth: Growth,
     /// Frames that went out before this say nothing about the link as it is now.
     restarted_at: Instant,
@@ -119,8 +119,8 @@ impl Estimator {
         self.starved_until = self.starved_until.filter(|until| delivered <= *until);
         let rtt = now.since(departure.at).saturating_sub(delay);
         // A short wait is for a frame to ride on, and for small ones only.
-        let late = delay.saturating_sub(ACKNOWLEDGE_DELAY).min(DELAY_MAX);
-        self.late = (7 * self.late + late) / 8;
+        let queued = delay.saturating_sub(ACKNOWLEDGE_DELAY).min(DELAY_MAX);
+        self.ack_delay = (7 * self.ack_delay + queued) / 8;
         let interval = now.since(departure.delivered_at).max(departure.at.since(departure.sent_at));
         let rate = rate_of(delivered - departure.delivered, interval);
         self.observe_rtt(rtt, departure.quiet, now);
@@ -167,7 +167,7 @@ impl Estimator {
 
     /// What is in flight without a queue while the link is full.
     pub(crate) fn link_bytes(&self) -> Option<u64> {
-        Some(bytes_in(self.rate()?, self.rtt_min()? + self.late))
+        Some(bytes_in(self.rate()?, self.rtt_min()? + self.ack_delay))
     }
 
     /// The link is not what it was: the rate begins anew, and the round-trip time is measured again, for it may be
@@ -196,11 +196,11 @@ impl Estimator {
     /// How long a queue is when so much is in flight: what is not on the link, and not waiting for an acknowledgement
     /// that comes late.
     pub(crate) fn queue_time(&self, in_flight: u64) -> Option<Duration> {
-        Some(self.line_time(in_flight)?.saturating_sub(self.rtt_min()? + self.late))
+        Some(self.line_time(in_flight)?.saturating_sub(self.rtt_min()? + self.ack_delay))
     }
 
     /// How long the link takes to send this.
-    fn line_time(&self, bytes: u64) -> Option<Duration> {
+    pub(crate) fn line_time(&self, bytes: u64) -> Option<Duration> {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate()?);
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }

@@ -144,12 +144,9 @@ impl Window {
     /// How long this takes at the pace; none while the link is not known.
     fn pace(&self, cost: u64) -> Duration {
         let [least, most] = self.limits.window_bytes;
-        let Some(rate) = self.estimator.rate().filter(|_| self.estimator.is_measured() && least < most) else {
-            return Duration::ZERO;
-        };
-        let nanos = u128::from(cost) * 1_000_000_000 / u128::from(rate);
+        let time = self.estimator.line_time(cost).filter(|_| self.estimator.is_measured() && least < most);
         let (part, of) = if self.estimator.is_full() { (4, 5) } else { (2, 5) };
-        Duration::from_nanos(u64::try_from(nanos * part / of).unwrap_or(u64::MAX))
+        time.unwrap_or_default() / of * part
     }
 
     /// Notes that a frame of call `id` went out.

@@ -52,6 +52,13 @@ fn sent(pair: &Pair) -> u64 {
     pair.ends[1].received.values().map(|(bytes, _)| *bytes).sum()
 }
 
+/// What arrives per second from now on, over so many.
+fn goodput(pair: &mut Pair, seconds: u64) -> u64 {
+    let before = sent(pair);
+    pair.run(Duration::from_secs(seconds));
+    (sent(pair) - before) / seconds
+}
+
 /// What a call and its answer take themselves, with the acknowledgements that pass meanwhile.
 const OWN_BYTES: u64 = 400;
 
@@ -122,9 +129,7 @@ fn a_step_of_the_round_trip_time_is_followed() {
         pair.link = link(500, rtt_ms);
         // So long the smallest time is remembered, and then it takes some round trips.
         pair.run(Duration::from_secs(45));
-        let before = sent(&pair);
-        pair.run(Duration::from_secs(20));
-        let goodput = (sent(&pair) - before) / 20;
+        let goodput = goodput(&mut pair, 20);
         assert!(goodput >= 450_000, "{rtt_ms} ms: {goodput} B/s");
         let (took, bound) = pings(&mut pair, Duration::from_secs(20));
         let p99 = percentile(&took, 99);
@@ -177,9 +182,7 @@ fn beside_a_greedy_flow_this_one_keeps_its_share_and_gives_the_queue_back() {
     pair.set_foreign(64_000);
     // So long the round-trip time without a queue is believed.
     pair.run(Duration::from_secs(20));
-    let before = sent(&pair);
-    pair.run(Duration::from_secs(30));
-    let goodput = (sent(&pair) - before) / 30;
+    let goodput = goodput(&mut pair, 30);
     assert!(goodput >= 125_000, "beside it: {goodput} B/s");
     pair.set_foreign(0);
     pair.run(Duration::from_secs(15));
@@ -204,8 +207,6 @@ fn lost_acknowledgements_stall_nothing() {
 fn a_satellite_link_is_filled_although_it_holds_more_than_the_first_credit() {
     let mut pair = loaded(link(5000, 600));
     pair.run(Duration::from_secs(60));
-    let before = sent(&pair);
-    pair.run(Duration::from_secs(60));
-    let goodput = (sent(&pair) - before) / 60;
+    let goodput = goodput(&mut pair, 60);
     assert!(goodput >= 4_700_000, "{goodput} B/s");
 }
