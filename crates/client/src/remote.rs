@@ -329,6 +329,11 @@ impl Remote {
         self.shared.link.subscribe()
     }
 
+    /// Calls answered so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.shared.statistics().iter().map(|class| class.calls).sum()
+    }
+
     /// What calls have taken so far, by class.
     pub(crate) fn statistics(&self) -> RpcStatistics {
         let mut statistics = self.shared.statistics().clone();

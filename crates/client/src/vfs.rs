@@ -44,7 +44,7 @@ use tokio::sync::Notify;
 
 use crate::cache::{Cache, CacheStorage};
 use crate::core::replacement::Replacement;
-pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics, class_name};
+pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics};
 use crate::core::upload::UploadRate;
 use crate::remote::Remote;
 pub use error::Error;

@@ -1,6 +1,8 @@
 //! The five classes of traffic, after Table 1 of the MAFS paper (papers/003, section 3.3), and the one table that says
 //! which call travels in which.
 
+use std::fmt;
+
 /// How urgently somebody waits for a call. Strictly ordered: a higher class is always sent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
@@ -30,6 +32,18 @@ impl Class {
     #[must_use]
     pub fn from_index(index: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(index).ok()?).copied()
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Control => "control",
+            Self::Fetch => "fetch",
+            Self::Prefetch => "prefetch",
+            Self::Metadata => "metadata",
+            Self::Store => "store",
+        })
     }
 }
 

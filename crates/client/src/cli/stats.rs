@@ -1,4 +1,4 @@
-//! `stats --rpc [DIR] [INTERVAL]`: what calls have taken, by class, as nfsiostat shows it for NFS.
+//! `stats --rpc DIR [INTERVAL]`: what calls have taken, by class, as nfsiostat shows it for NFS.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::HumanBytes;
 use mafs_client::runtime_dir::RuntimeDir;
-use mafs_client::vfs::{ClassStatistics, Durations, RpcStatistics, class_name};
+use mafs_client::vfs::{ClassStatistics, Durations, RpcStatistics};
 use mafs_proto::Class;
 
 use super::reach::daemon_of;
@@ -69,9 +69,8 @@ fn table(statistics: &RpcStatistics) -> String {
     for (class, of) in Class::ALL.into_iter().zip(statistics) {
         let ClassStatistics { calls, retries, sent_bytes, received_bytes, queued, served } = of;
         let (sent, received) = (HumanBytes(*sent_bytes).to_string(), HumanBytes(*received_bytes).to_string());
-        let name = class_name(class);
         // Writing to a string cannot fail.
-        let _ = write!(text, "{name:<9}{calls:>9}{retries:>8}{sent:>12}{received:>12}");
+        let _ = write!(text, "{class:<9}{calls:>9}{retries:>8}{sent:>12}{received:>12}");
         let _ = writeln!(text, "{}{}", times(queued), times(served));
     }
     text

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration};
 use mafs_client::control::MountStatus;
-use mafs_client::vfs::{StatusReport, class_name};
+use mafs_client::vfs::StatusReport;
 use mafs_proto::Class;
 
 /// Files left behind that are named; the rest is counted.
@@ -99,7 +99,7 @@ fn link(report: &StatusReport) -> String {
 /// What waits to be sent, the most urgent first.
 fn queued(report: &StatusReport) -> String {
     let waiting = Class::ALL.into_iter().zip(report.queued_bytes).filter(|(_, bytes)| *bytes > 0);
-    let parts = waiting.map(|(class, bytes)| format!("{} {}", HumanBytes(bytes), class_name(class)));
+    let parts = waiting.map(|(class, bytes)| format!("{} {class}", HumanBytes(bytes)));
     parts.collect::<Vec<_>>().join(", ")
 }
 

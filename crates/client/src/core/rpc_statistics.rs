@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mafs_arpc::{Timing, Traffic};
-use mafs_proto::Class;
 use serde::{Deserialize, Serialize};
 
-/// Calls of all classes, by [`Class::index`].
+/// Calls of all classes, by [`Class::index`](mafs_proto::Class::index).
 pub type RpcStatistics = [ClassStatistics; 5];
 
 /// Calls of one class since the mount.
@@ -52,18 +51,6 @@ impl ClassStatistics {
             queued: self.queued.since(&before.queued),
             served: self.served.since(&before.served),
         }
-    }
-}
-
-/// The name of a class for people.
-#[must_use]
-pub fn class_name(class: Class) -> &'static str {
-    match class {
-        Class::Control => "control",
-        Class::Fetch => "fetch",
-        Class::Prefetch => "prefetch",
-        Class::Metadata => "metadata",
-        Class::Store => "store",
     }
 }
 

@@ -156,7 +156,7 @@ impl Inner {
             cache_limit_bytes: self.settings.cache_limit_bytes,
             cache_files,
             open_files,
-            calls: self.remote.statistics().iter().map(|class| class.calls).sum(),
+            calls: self.remote.calls(),
         };
         let mut named = 0;
         for file in files {
