@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mafs_proto::Instant;
 
-use super::window::ACKNOWLEDGE_DELAY;
+use super::frame::Acknowledgement;
 
 /// The rate forgets what is older than one to two times this, or [`RATE_ROUNDS`] round trips, whichever is more.
 const RATE_MEMORY: Duration = Duration::from_secs(1);
@@ -27,8 +27,8 @@ const LATE_MIN: Duration = Duration::from_millis(20);
 /// The link is full when the rate has not grown by a quarter in so many round trips.
 const FULL_ROUNDS: u32 = 3;
 
-/// More than this the other end's word for its own delay does not count.
-const DELAY_MAX: Duration = Duration::from_secs(1);
+/// More than this the other end's word for its own queue does not count.
+const QUEUE_MAX: Duration = Duration::from_secs(1);
 
 /// A frame and some small ones: so much in flight is no queue.
 const QUIET_BYTES: u64 = 3000;
@@ -60,6 +60,8 @@ pub(crate) struct Estimator {
     starved_until: Option<u64>,
     rate: RateMax,
     rtt: Option<RttMin>,
+    /// No round trip of this connection was shorter.
+    least: Option<Duration>,
     /// Smoothed: how much later than they could acknowledgements come, because the other end has a queue of its own.
     ack_delay: Duration,
     growth: Growth,
@@ -112,15 +114,19 @@ impl Estimator {
         self.starved_until = Some(sent);
     }
 
-    /// Bytes have been acknowledged, `delivered` in all; the last frame of them went out as `departure` says, and its
-    /// acknowledgement was held back for `delay`. Returns what the round trip took.
-    pub(crate) fn arrive(&mut self, departure: Departure, delivered: u64, delay: Duration, now: Instant) -> Duration {
+    /// Bytes have been acknowledged, the last frame of which went out as `departure` says. Returns what the round trip
+    /// took.
+    pub(crate) fn arrive(&mut self, departure: Departure, ack: Acknowledgement, now: Instant) -> Duration {
+        let delivered = ack.bytes;
         (self.delivered, self.delivered_at, self.sent_at) = (delivered, now, departure.at);
         self.starved_until = self.starved_until.filter(|until| delivered <= *until);
-        let rtt = now.since(departure.at).saturating_sub(delay);
-        // A short wait is for a frame to ride on, and for small ones only.
-        let queued = delay.saturating_sub(ACKNOWLEDGE_DELAY).min(DELAY_MAX);
-        self.ack_delay = (7 * self.ack_delay + queued) / 8;
+        let queue = ack.queue.min(QUEUE_MAX);
+        self.ack_delay = (7 * self.ack_delay + queue) / 8;
+        let seen = now.since(departure.at).saturating_sub(ack.delay);
+        let least = *self.least.insert(self.least.map_or(seen, |least| least.min(seen)));
+        // The queue is the other end's guess: if nothing bounded it, one that is too long would shrink the time, and so
+        // the window, and with it the time that the other end sees, and so on: down to nothing.
+        let rtt = seen.saturating_sub(queue).max(least);
         let interval = now.since(departure.delivered_at).max(departure.at.since(departure.sent_at));
         let rate = rate_of(delivered - departure.delivered, interval);
         self.observe_rtt(rtt, departure.quiet, now);

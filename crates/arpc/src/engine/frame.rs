@@ -55,6 +55,8 @@ pub(crate) struct Acknowledgement {
     pub(crate) bytes: u64,
     /// How long ago the last of them came.
     pub(crate) delay: Duration,
+    /// How long this waits now for what its sender sent before, as far as that can tell.
+    pub(crate) queue: Duration,
 }
 
 /// A frame.
@@ -135,6 +137,7 @@ impl Frame {
         let acknowledgement = (frame.acknowledged != 0).then(|| Acknowledgement {
             bytes: frame.acknowledged,
             delay: Duration::from_micros(u64::from(frame.acknowledge_delay_us)),
+            queue: Duration::from_micros(u64::from(frame.acknowledge_queue_us)),
         });
         let kind = match frame.kind.ok_or(Violation::UnknownKind)? {
             Kind::Call(wire::Call { id, class, method, body, data, last }) => {
@@ -163,10 +166,13 @@ impl Frame {
 
     /// The frame as it travels.
     pub(crate) fn into_wire(self) -> wire::Frame {
-        let (acknowledged, delay) = self.acknowledgement.map_or((0, Duration::ZERO), |ack| (ack.bytes, ack.delay));
+        let nothing = Acknowledgement { bytes: 0, delay: Duration::ZERO, queue: Duration::ZERO };
+        let Acknowledgement { bytes, delay, queue } = self.acknowledgement.unwrap_or(nothing);
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         wire::Frame {
-            acknowledged,
-            acknowledge_delay_us: u32::try_from(delay.as_micros()).unwrap_or(u32::MAX),
+            acknowledged: bytes,
+            acknowledge_delay_us: micros(delay),
+            acknowledge_queue_us: micros(queue),
             kind: Some(kind_to_wire(self.kind)),
         }
     }

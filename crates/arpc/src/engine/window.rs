@@ -186,7 +186,7 @@ impl Window {
             }
         }
         self.acknowledged = self.acknowledged.max(ack.bytes);
-        Ok(newest.map(|departure| self.estimator.arrive(departure, self.acknowledged, ack.delay, now)))
+        Ok(newest.map(|departure| self.estimator.arrive(departure, ack, now)))
     }
 
     /// How long what is sent now waits for what was sent before, as far as this end knows the link.
@@ -239,11 +239,10 @@ impl Receipts {
         self.due
     }
 
-    /// The acknowledgement for the frame that goes out now, behind a queue of this end's own of so long: that, too, is
-    /// no part of the round trip of who is waiting for it.
+    /// The acknowledgement for the frame that goes out now, behind a queue of this end's own of so long.
     pub(crate) fn take(&mut self, queue: Duration, now: Instant) -> Option<Acknowledgement> {
         self.due.take()?;
         self.reported = self.received;
-        Some(Acknowledgement { bytes: self.received, delay: now.since(self.newest) + queue })
+        Some(Acknowledgement { bytes: self.received, delay: now.since(self.newest), queue })
     }
 }

@@ -43,8 +43,14 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 fn frame() -> impl Strategy<Value = wire::Frame> {
     let acknowledged = prop_oneof![8 => Just(0u64), 4 => 0..4000u64, 1 => any::<u64>()];
-    (acknowledged, any::<u32>(), proptest::option::weighted(0.99, kind()))
-        .prop_map(|(acknowledged, acknowledge_delay_us, kind)| wire::Frame { acknowledged, acknowledge_delay_us, kind })
+    (acknowledged, any::<[u32; 2]>(), proptest::option::weighted(0.99, kind())).prop_map(
+        |(acknowledged, [acknowledge_delay_us, acknowledge_queue_us], kind)| wire::Frame {
+            acknowledged,
+            acknowledge_delay_us,
+            acknowledge_queue_us,
+            kind,
+        },
+    )
 }
 
 fn event_bytes(event: &Event) -> u64 {

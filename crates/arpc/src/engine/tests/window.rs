@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::pair::{ANSWERS, Application, End, FAST, LinkModel, Pair, SETTINGS, WINDOW, cost};
 use crate::engine::frame::{Acknowledgement, CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, CallId};
 use crate::engine::window::{Admission, EXEMPT_FRAMES_MAX, Receipts, Window};
-use crate::engine::{Charge, FrameKind, Limits};
+use crate::engine::{Charge, FrameKind, Limits, Settings};
 
 /// The most that may be in flight.
 const IN_FLIGHT_MAX: u64 = WINDOW + EXEMPT_FRAMES_MAX as u64 * (CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES);
@@ -59,7 +59,7 @@ fn four_small_control_frames_pass_a_full_window() {
         window.send(100, Admission::Exempt, CallId(3), 0, Instant(0));
     }
     assert_eq!(window.admit(100, true, Instant(0)), None);
-    let all = Acknowledgement { bytes: 1400, delay: Duration::ZERO };
+    let all = Acknowledgement { bytes: 1400, delay: Duration::ZERO, queue: Duration::ZERO };
     window.acknowledge(all, Instant(5), |_, _| ()).unwrap();
     assert_eq!(window.unacknowledged_bytes(), 0);
     assert_eq!(window.admit(1000, false, Instant(0)), Some(Admission::Charged));
@@ -73,6 +73,19 @@ fn round_trip_time_leaves_out_what_the_peer_waited() {
     pair.run(Duration::from_secs(1));
     let rtt = pair.ends[0].engine.rtt_min().unwrap();
     assert!((Duration::from_millis(40)..Duration::from_micros(40_100)).contains(&rtt), "{rtt:?}");
+}
+
+#[test]
+fn what_the_peer_guesses_of_its_queue_makes_no_round_trip_shorter() {
+    let mut window = Window::new(Settings::default().limits);
+    let mut now = Instant(0);
+    for frame in 1..100 {
+        window.send(1000, Admission::Charged, CallId(1), 1000, now);
+        now = now + Duration::from_millis(20);
+        let ack = Acknowledgement { bytes: 1000 * frame, delay: Duration::ZERO, queue: Duration::from_millis(30) };
+        window.acknowledge(ack, now, |_, _| ()).unwrap();
+    }
+    assert_eq!(window.estimator().rtt_min(), Some(Duration::from_millis(20)));
 }
 
 #[test]
