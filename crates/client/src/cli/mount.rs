@@ -30,6 +30,8 @@ pub(super) struct MountArgs {
             cache=DIR            directory of the caches [/var/cache/mafs or ~/.cache/mafs]\n  \
             cachesize=SIZE       the most that is kept there [10G]\n  \
             minfree=SIZE         what stays free on its disk [1G]\n  \
+            passthrough=auto|off the kernel reads and writes cached files itself where it may, or never [auto]\n  \
+            classes=NAME         who goes first on a slow link; to compare: paper, one, none [waiting]\n  \
             profile=NAME         everything travels over an emulated link, such as geo (a satellite) or 3g [none]\n  \
             sloppy               options that are not known are ignored\n\
             and those of mount(8): dev suid exec noatime sync dirsync, with and without `no`."
