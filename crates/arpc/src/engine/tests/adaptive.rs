@@ -150,7 +150,7 @@ fn what_there_was_to_send_is_not_taken_for_what_the_link_carries() {
 
 #[test]
 fn both_directions_loaded_cost_each_other_little() {
-    for kb_per_s in [64, 512] {
+    for kb_per_s in [32, 64, 128, 256, 512, 1024] {
         let downloads = Application { reply_bytes: LARGE, ..ANSWERS };
         let mut pair = Pair::new(Settings::default(), link(kb_per_s, 20), [ANSWERS, downloads]);
         pair.ends[0].call(Class::Fetch, 0, None, Instant(0));
