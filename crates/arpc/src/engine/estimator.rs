@@ -115,7 +115,7 @@ impl Estimator {
     }
 
     /// Bytes have been acknowledged, the last frame of which went out as `departure` says. Returns what the round trip
-    /// took.
+    /// took, queues included.
     pub(crate) fn arrive(&mut self, departure: Departure, ack: Acknowledgement, now: Instant) -> Duration {
         let delivered = ack.bytes;
         (self.delivered, self.delivered_at, self.sent_at) = (delivered, now, departure.at);
@@ -132,9 +132,10 @@ impl Estimator {
         self.observe_rtt(rtt, departure.quiet, now);
         let late =
             self.expected(departure.in_flight).is_some_and(|expected| rtt > (LATE * expected).max(expected + LATE_MIN));
-        if late && departure.at >= self.restarted_at {
+        // One small frame that something held up says nothing about what the link carries.
+        if late && !departure.starved && departure.at >= self.restarted_at {
             self.restart(rate, now);
-            return rtt;
+            return seen;
         }
         if self.rtt.is_some_and(|min| interval >= min.value) && !(departure.starved && rate < self.rate.max()) {
             let memory = RATE_MEMORY.max(self.rtt_min().unwrap_or_default() * RATE_ROUNDS);
@@ -143,7 +144,7 @@ impl Estimator {
         if !departure.starved {
             self.growth.observe(departure.delivered, delivered, self.rate.max());
         }
-        rtt
+        seen
     }
 
     /// Bytes per second; `None` before the first measurement.

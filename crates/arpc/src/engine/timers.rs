@@ -93,9 +93,10 @@ impl Liveness {
         self.probing = None;
     }
 
-    /// What a round trip took, queues included, if one has ended.
+    /// What a round trip took, queues included, if one has ended. After a suspend an acknowledgement that had come
+    /// before it seems to have taken hours.
     pub(crate) fn observe_rtt(&mut self, rtt: Option<Duration>) {
-        rtt.into_iter().for_each(|rtt| self.rtt.observe(rtt));
+        rtt.into_iter().for_each(|rtt| self.rtt.observe(rtt.min(WAIT_MAX)));
     }
 
     /// The smoothed round-trip time, queues included.

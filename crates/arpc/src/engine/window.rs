@@ -154,7 +154,9 @@ impl Window {
         self.sent += cost;
         let in_flight = self.unacknowledged_bytes();
         let departure = self.estimator.depart(in_flight, in_flight - cost, now);
-        self.left_at = self.left_at.max(now) + self.pace(cost);
+        // What has arrived has left, whatever the estimate was: one made in an outage would pace what follows for long.
+        let from = if self.charged == 0 { now } else { self.left_at.max(now) };
+        self.left_at = from + self.pace(cost);
         match admission {
             Admission::Charged => self.charged += cost,
             Admission::Exempt => self.exempt += 1,

@@ -22,6 +22,15 @@ fn loaded(link: LinkModel) -> Pair {
     pair
 }
 
+/// The same, with one that has just ended after about so long.
+fn loaded_for(link: LinkModel, seconds: u64) -> Pair {
+    let mut pair = Pair::new(Settings::default(), link, [ANSWERS; 2]);
+    pair.ends[0].call(Class::Store, link.bytes_per_s * seconds, None, Instant(0));
+    pair.run(Duration::from_secs(seconds + 1));
+    assert_eq!(pair.ends[0].engine.unacknowledged_bytes(), 0);
+    pair
+}
+
 /// Makes a small Control call every [`PING_EVERY`] for so long. Returns how long each took, in order, and how long it
 /// might have.
 fn pings(pair: &mut Pair, time: Duration) -> (Vec<Duration>, Duration) {
@@ -139,10 +148,7 @@ fn a_step_of_the_round_trip_time_is_followed() {
 
 #[test]
 fn what_there_was_to_send_is_not_taken_for_what_the_link_carries() {
-    let mut pair = loaded(link(1000, 20));
-    pair.run(Duration::from_secs(5));
-    let store = *pair.ends[0].outcomes.keys().next().unwrap();
-    pair.ends[0].engine.cancel(store);
+    let mut pair = loaded_for(link(1000, 20), 5);
     let known = pair.ends[0].engine.rate().unwrap();
     pings(&mut pair, Duration::from_secs(60));
     assert_eq!(pair.ends[0].engine.rate(), Some(known));
@@ -209,4 +215,25 @@ fn a_satellite_link_is_filled_although_it_holds_more_than_the_first_credit() {
     pair.run(Duration::from_secs(60));
     let goodput = goodput(&mut pair, 60);
     assert!(goodput >= 4_700_000, "{goodput} B/s");
+}
+
+#[test]
+fn an_outage_while_little_is_sent_does_not_slow_what_follows() {
+    for (kb_per_s, rtt_ms, outage_ms, pings_before) in
+        [(1000, 50, 4000, 0), (1000, 50, 4000, 5), (1000, 50, 2000, 20), (250, 150, 2000, 0), (4000, 20, 300, 0)]
+    {
+        let mut pair = loaded_for(link(kb_per_s, rtt_ms), 5);
+        pings(&mut pair, Duration::from_secs(5));
+        pair.link = link(kb_per_s, rtt_ms + outage_ms);
+        pair.ends[0].call(Class::Control, 100, None, pair.now);
+        pair.run(Duration::from_millis(1));
+        pair.link = link(kb_per_s, rtt_ms);
+        pair.run(Duration::from_millis(outage_ms + rtt_ms));
+        for _ in 0..pings_before {
+            pair.ends[0].call(Class::Control, 100, None, pair.now);
+        }
+        pair.ends[0].call(Class::Store, LARGE, None, pair.now);
+        let goodput = goodput(&mut pair, 10);
+        assert!(goodput * 100 >= kb_per_s * 1000 * 80, "{outage_ms} ms of {kb_per_s} KB/s: {goodput} B/s");
+    }
 }

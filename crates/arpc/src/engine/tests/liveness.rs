@@ -89,6 +89,17 @@ fn suspend_is_not_taken_for_a_dead_peer() {
 }
 
 #[test]
+fn an_acknowledgement_that_is_read_after_a_suspend_makes_no_peer_immortal() {
+    let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS; 2]);
+    pair.ends[0].call(Class::Store, 1_000_000, None, pair.now);
+    pair.run(Duration::from_millis(2));
+    pair.now = seconds(3600);
+    pair.run(Duration::from_millis(2));
+    let rtt = pair.ends[0].engine.rtt().unwrap();
+    assert!(rtt <= Duration::from_secs(7), "{rtt:?}");
+}
+
+#[test]
 fn idle_engines_exchange_nothing_but_probes() {
     let mut pair = Pair::new(SETTINGS, FAST, [ANSWERS; 2]);
     pair.run(Duration::from_secs(3600));
