@@ -460,7 +460,7 @@ impl Vfs {
     }
 
     /// Entries of a directory behind the place `offset` (0: from the first on), at most `count_max`. What stands
-    /// behind a place stays behind it, whatever names come and go.
+    /// behind a place stays behind it, whatever names come and go; a name that is replaced may move to the end.
     pub async fn read_dir(&self, vnode: VnodeId, offset: u64, count_max: usize) -> Result<DirPage<DirEntry>, Error> {
         self.inner.read_dir(vnode, offset, count_max).await
     }

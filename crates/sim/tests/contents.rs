@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
-use mafs_proto::{Class, Kind, Mode, Timestamp, VnodeId};
+use mafs_proto::{Class, Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, Path, World};
 use support::{CALLER, READ, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
@@ -292,38 +292,6 @@ fn what_is_removed_can_be_asked_about_until_the_kernel_forgets_it() {
         vfs.read_dir(vnode, 0, 10).await.expect("a listing");
         vfs.forget(vnode, 1);
         assert!(vfs.get_attributes(vnode).await.is_err());
-    });
-}
-
-#[test]
-fn who_reads_a_directory_half_way_goes_on_at_the_right_name_whatever_has_changed() {
-    simulate(async {
-        let world = world(5).await;
-        let vfs = world.client();
-        let name = |number: u32| Bytes::from(format!("f{number}"));
-        let make = |number| vfs.make_node(VnodeId::ROOT, name(number), Kind::File, Mode::from_bits(0o644), 0, CALLER);
-        for number in 0..100 {
-            make(number).await.expect("a file");
-        }
-        let mut seen = Vec::new();
-        let mut offset = 0;
-        loop {
-            let page = vfs.read_dir(VnodeId::ROOT, offset, 10).await.expect("a page").entries;
-            let Some(last) = page.last() else { break };
-            offset = last.next_offset;
-            seen.extend(page.into_iter().map(|entry| entry.name));
-            if seen.len() == 50 {
-                // Names before and behind the reader go, others come, and others begin to read.
-                for number in (0..100).step_by(3) {
-                    vfs.unlink(VnodeId::ROOT, name(number), CALLER).await.expect("a removal");
-                    make(100 + number).await.expect("a file");
-                }
-                assert_eq!(vfs.read_dir(VnodeId::ROOT, 0, 1000).await.expect("all").entries.len(), 102);
-            }
-        }
-        for number in (0..100).filter(|number| number % 3 != 0) {
-            assert_eq!(seen.iter().filter(|seen| **seen == name(number)).count(), 1, "f{number}");
-        }
     });
 }
 

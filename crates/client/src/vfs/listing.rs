@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use mafs_arpc::{PayloadReader, blocking};
+use mafs_arpc::{PayloadError, PayloadReader, blocking};
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
 use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, VnodeId, Wire};
 use tokio::time::timeout;
@@ -27,6 +27,8 @@ use crate::remote::RemoteError;
 
 /// A page is at most this long: 1,024 entries of the longest names and some symlinks.
 const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Connections in a row that may break in one page.
+const PAGE_TRIES_MAX: u32 = 3;
 /// How often a directory that changes while it is read is read again.
 const RESTARTS_MAX: u32 = 7;
 
@@ -110,7 +112,7 @@ impl Inner {
             let page = listing.page(behind, count_max);
             let Some((last, _)) = page.last() else { return Ok(self.shown(&listing, offset, Vec::new())) };
             behind = last.next_offset;
-            let entries = self.with_objects(page).await?;
+            let entries = self.with_objects(vnode, page).await?;
             // Without entries it would be the end of the listing.
             if !entries.is_empty() {
                 return Ok(self.shown(&listing, offset, entries));
@@ -119,17 +121,24 @@ impl Inner {
     }
 
     /// The entries of a page with their objects, without those that are gone.
-    async fn with_objects(&self, page: Vec<(DirEntry, Option<CachedEntry>)>) -> Result<Vec<DirEntryPlus>, Error> {
+    async fn with_objects(
+        self: &Arc<Self>,
+        directory: VnodeId,
+        page: Vec<(DirEntry, Option<CachedEntry>)>,
+    ) -> Result<Vec<DirEntryPlus>, Error> {
         self.validate_together(page.iter().filter_map(|(_, named)| *named)).await?;
         let mut with_objects = Vec::with_capacity(page.len());
-        for (entry, named) in page {
+        for (mut entry, named) in page {
             let object = match named {
                 None => None,
-                Some(named) => match self.listed_object(named.fid, &entry.name).await? {
+                Some(named) => match self.listed_object(directory, named.fid, &entry.name).await? {
                     None => continue,
                     object => object,
                 },
             };
+            if let Some(object) = &object {
+                (entry.vnode, entry.kind) = (object.fid.vnode, object.status.kind);
+            }
             with_objects.push(DirEntryPlus { entry, object });
         }
         Ok(with_objects)
@@ -164,12 +173,23 @@ impl Inner {
         DirPage { entries, keep }
     }
 
-    /// The object of a listed name; `None` if it is gone.
-    async fn listed_object(&self, fid: Fid, name: &Bytes) -> Result<Option<Object>, Error> {
+    /// The object of a listed name: what the name means now, if that is another one, for a name that was there all the
+    /// time must not be missing. `None` if it is gone.
+    async fn listed_object(
+        self: &Arc<Self>,
+        directory: VnodeId,
+        fid: Fid,
+        name: &Bytes,
+    ) -> Result<Option<Object>, Error> {
         let name = Name::new(name.clone()).ok();
-        match self.status_of_named(fid, name.as_ref()).await {
+        let listed = self.status_of_named(fid, name.as_ref()).await;
+        let now = match (listed, name) {
+            (Err(Error::Refused(FsError::Stale)), Some(name)) => self.child(directory, &name).await,
+            (listed, _) => listed,
+        };
+        match now {
             Ok(cached) => Ok(Some(self.present(cached.object))),
-            Err(Error::Refused(FsError::Stale)) => Ok(None),
+            Err(Error::Refused(FsError::Stale | FsError::NotFound)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -180,12 +200,6 @@ impl Inner {
             Ok(Some(directory)) if listing.of == identity(&directory).0 => self.cache.index.lease_remaining(),
             Ok(_) | Err(_) => Duration::ZERO,
         }
-    }
-
-    /// The kernel reads these from their start when it reads them next.
-    pub(super) fn listings_expired(&self, vnodes: &[VnodeId]) {
-        let mut listings = self.listings();
-        vnodes.iter().for_each(|vnode| listings.recent.read_to_its_end(*vnode));
     }
 
     /// The whole listing of a directory as of now.
@@ -256,9 +270,11 @@ impl Inner {
                     return Ok((fetched, (entries.version == version).then_some(names)));
                 }
             } else {
-                let others = fetched.changed();
-                let waited = timeout(self.settings.deadline, others).await;
-                waited.map_err(|_| RemoteError::TimedOut("a listing did not arrive".to_owned()))?.ok();
+                while self.listings().fetching.contains(&vnode) {
+                    // Each page tells.
+                    let waited = timeout(self.settings.deadline, fetched.changed()).await;
+                    waited.map_err(|_| RemoteError::TimedOut("a listing did not arrive".to_owned()))?.ok();
+                }
             }
         }
         Err(changes_too_fast())
@@ -283,27 +299,36 @@ impl Inner {
             let (next, taken_in) = tokio::join!(next, async { blocking(take_in) });
             taken_in?;
             (page, session) = next?;
+            self.listing_fetched.send_replace(());
         }
         Ok((version, names))
     }
 
     async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<(ReadDirPage, SessionNumber), Error> {
         let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
-        let answer = self.remote.call(&request, Purpose::Fetch).await?;
-        let bytes = self.collect(answer.payload).await?;
-        let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
-        Ok((page, answer.session))
+        for _ in 0..PAGE_TRIES_MAX {
+            let answer = self.remote.call(&request, Purpose::Fetch).await?;
+            let Some(bytes) = self.collect(answer.payload).await? else { continue };
+            let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
+            return Ok((page, answer.session));
+        }
+        Err(RemoteError::TimedOut(format!("{PAGE_TRIES_MAX} connections in a row broke in a listing")).into())
     }
 
-    async fn collect(&self, mut payload: PayloadReader) -> Result<Bytes, Error> {
+    /// All bytes of a page; `None` if the connection broke: the next one may bring them.
+    async fn collect(&self, mut payload: PayloadReader) -> Result<Option<Bytes>, Error> {
         let mut bytes = BytesMut::new();
         loop {
             let piece = timeout(self.settings.deadline, payload.read()).await;
-            let piece = piece.map_err(|_| RemoteError::TimedOut("a listing stopped arriving".to_owned()))?;
-            match piece.map_err(|error| RemoteError::TimedOut(error.to_string()))? {
+            let piece = match piece.map_err(|_| RemoteError::TimedOut("a listing stopped arriving".to_owned()))? {
+                Ok(piece) => piece,
+                Err(PayloadError::CallEnded(_)) => return Ok(None),
+                Err(PayloadError::Aborted(why)) => return Err(RemoteError::TimedOut(why).into()),
+            };
+            match piece {
                 Some(piece) if bytes.len() + piece.len() <= PAGE_BYTES_MAX => bytes.extend_from_slice(&piece),
                 Some(_) => return Err(Error::Refused(FsError::Malformed)),
-                None => return Ok(bytes.freeze()),
+                None => return Ok(Some(bytes.freeze())),
             }
         }
     }

@@ -124,7 +124,9 @@ impl Inner {
     /// The kernel is about to be shown a part of a listing that is good for `keep`.
     pub(super) fn kernel_keeps_listing(self: &Arc<Self>, vnode: VnodeId, part: Part, keep: Duration) {
         let (some, whole) = LISTING_PART;
-        let noted = self.kernel.note_listing(vnode, part, self.clock.now() + keep * some / whole);
+        // Who forgets them in time looks no oftener.
+        let keep = Some(keep * some / whole).filter(|keep| *keep > LOOK_EVERY).unwrap_or_default();
+        let noted = self.kernel.note_listing(vnode, part, self.clock.now() + keep);
         if noted == Noted::NoPlace || keep.is_zero() {
             // It waits until the kernel has taken in the answer.
             drop(self.kernel.forget_listings(vec![vnode]));
@@ -154,7 +156,6 @@ async fn expire_listings(inner: Weak<Inner>) {
         let now = inner.clock.now();
         let (due, next) = inner.kernel.listings_due(now);
         if !due.is_empty() {
-            inner.listings_expired(&due);
             drop(inner.kernel.forget_listings(due));
         }
         let Some(next) = next else { return };
