@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use mafs_arpc::Payload;
 use mafs_durable::Disk;
-use mafs_proto::call::StatFsRequest;
+use mafs_proto::call::{DetachRequest, StatFsRequest};
 use mafs_proto::{Base, Clock, CmlOp, DataVersion, FsError};
 use mafs_server::{MemoryStorage, Server, ServerConfig};
-use support::{ALICE, Client, TestClock, create, name, noise, store, whole};
+use support::{ALICE, BOB, Client, TestClock, create, name, noise, store, whole};
 
 const CONTENT: &str = "volumes/home/content";
 
@@ -80,6 +80,22 @@ async fn a_removal_does_not_wait_for_a_content_that_was_refused_for_want_of_room
         assert!(clock.now().0 < 2_000_000_000, "it waited for {} ns", clock.now().0);
         assert_eq!(alice.lookup(root, "f").await.unwrap(), None);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ends_while_the_disk_is_full_harms_nobody() {
+    let storage = MemoryStorage::new(1);
+    let config = ServerConfig::default().with_space_reserve_bytes(1_000_000);
+    let server = Server::open(Arc::new(storage.clone()), TestClock::start(), config).unwrap();
+    let mut alice = Client::attached(&server, ALICE).await;
+    let root = alice.root();
+    let bob = Client::attached(&server, BOB).await;
+    // Somebody else has taken all of it.
+    storage.memory_disk().set_capacity(1);
+    bob.call(DetachRequest).await.unwrap();
+    settle().await;
+    storage.memory_disk().set_capacity(1 << 30);
+    alice.create(root, "after").await;
 }
 
 /// What a real file system does in the background: only then the room of removed files is free.

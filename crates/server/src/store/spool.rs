@@ -92,6 +92,8 @@ impl Spool {
             }
             self.progress = Progress::Hashed(Box::new(hasher));
         }
+        // What was written and not marked is of another content, perhaps: where this one has a hole there must be one.
+        self.file.set_len(self.written)?;
         self.file.set_len(size)?;
         (self.size, self.reserved) = (size, self.written);
         Ok(())

@@ -161,6 +161,10 @@ impl<'s> Group<'s> {
     /// A client that could not be noted is waited for at the next start.
     fn end_sessions(&mut self, mut clients: Vec<ClientId>) {
         clients.retain(|client| !self.shared.sessions.has_session(*client));
+        // A journal that cannot be written takes no more until the server is started again.
+        if clients.is_empty() || self.full.refusal(false).is_some() {
+            return;
+        }
         match clients::end_sessions(&self.overlay, &clients) {
             Ok(batch) => self.add(batch),
             Err(refusal) => tracing::warn!(volume = %self.shared.name, %refusal, "ended sessions are still listed"),

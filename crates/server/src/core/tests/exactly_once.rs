@@ -108,6 +108,10 @@ fn a_client_that_confirms_nothing_is_refused_at_the_bound() {
     world.kv.apply(&transaction).unwrap();
     let fid = world.next_fid();
     assert_eq!(world.apply(create(ROOT, "f", fid)), Err(FsError::Busy));
+    // All others have waited for this one.
+    let oldest = world.next_record(create(ROOT, "f", fid));
+    let request = ApplyRequest::new(oldest.clone(), Some(oldest.id));
+    assert!(matches!(world.decide(&request, None), Ok(Decision::Apply(_))));
 }
 
 #[test]

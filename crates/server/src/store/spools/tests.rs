@@ -140,6 +140,24 @@ fn send_more_of_a_segment(arrival: &mut Arrival) {
 }
 
 #[test]
+fn invariant_4_what_was_not_marked_does_not_show_through_the_holes_of_what_comes() {
+    let world = World::start(MemoryDisk::new());
+    let mut arrival = world.begin(1, 0).unwrap();
+    send(&mut arrival, 0, 500_000).unwrap();
+    world.clock.0.store(2, Ordering::Relaxed);
+    arrival.mark_now_and_then();
+    send_more_of_a_segment(&mut arrival);
+    let world = World::start(world.disk.kill());
+    let arrival = world.begin(1, 500_000).unwrap();
+    arrival.take(&ContentPart::Segment(Segment { zeros: 300_000, data: 200_000 })).unwrap();
+    arrival.take(&ContentPart::Data(Bytes::copy_from_slice(&content()[800_000..]))).unwrap();
+    let new = arrival.finish().unwrap();
+    let sent = [&content()[..500_000], &[0; 300_000], &content()[800_000..]].concat();
+    assert_eq!(new.hash, ContentHash::of(&sent));
+    assert!(stored(&world, &new) == sent);
+}
+
+#[test]
 fn marks_are_written_now_and_then_only() {
     let world = World::start(MemoryDisk::new());
     let mut arrival = world.begin(1, 0).unwrap();
