@@ -49,7 +49,7 @@ impl Side {
 }
 
 /// An acknowledgement, which rides on any frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Acknowledgement {
     /// Content bytes received since the start of the connection.
     pub(crate) bytes: u64,
@@ -166,8 +166,7 @@ impl Frame {
 
     /// The frame as it travels.
     pub(crate) fn into_wire(self) -> wire::Frame {
-        let nothing = Acknowledgement { bytes: 0, delay: Duration::ZERO, queue: Duration::ZERO };
-        let Acknowledgement { bytes, delay, queue } = self.acknowledgement.unwrap_or(nothing);
+        let Acknowledgement { bytes, delay, queue } = self.acknowledgement.unwrap_or_default();
         let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         wire::Frame {
             acknowledged: bytes,
