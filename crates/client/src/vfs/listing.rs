@@ -129,15 +129,11 @@ impl Inner {
         self.validate_together(page.iter().filter_map(|(_, named)| *named)).await?;
         let mut with_objects = Vec::with_capacity(page.len());
         for (mut entry, named) in page {
-            let object = match named {
-                None => None,
-                Some(named) => match self.listed_object(directory, named.fid, &entry.name).await? {
-                    None => continue,
-                    object => object,
-                },
-            };
-            if let Some(object) = &object {
-                (entry.vnode, entry.kind) = (object.fid.vnode, object.status.kind);
+            let mut object = None;
+            if let Some(named) = named {
+                let Some(listed) = self.listed_object(directory, named.fid, &entry.name).await? else { continue };
+                (entry.vnode, entry.kind) = (listed.fid.vnode, listed.status.kind);
+                object = Some(listed);
             }
             with_objects.push(DirEntryPlus { entry, object });
         }
