@@ -55,10 +55,8 @@ fn who_reads_a_directory_half_way_goes_on_at_the_right_name_whatever_has_changed
     simulate(async {
         let world = world(5).await;
         let vfs = world.client();
-        let name = |number: u32| Bytes::from(format!("f{number}"));
-        let make = |number| vfs.make_node(VnodeId::ROOT, name(number), Kind::File, Mode::from_bits(0o644), 0, CALLER);
         for number in 0..100 {
-            make(number).await.expect("a file");
+            make(vfs, VnodeId::ROOT, name(number)).await;
         }
         let mut seen = Vec::new();
         let mut offset = 0;
@@ -71,7 +69,7 @@ fn who_reads_a_directory_half_way_goes_on_at_the_right_name_whatever_has_changed
                 // Names before and behind the reader go, others come, and others begin to read.
                 for number in (0..100).step_by(3) {
                     vfs.unlink(VnodeId::ROOT, name(number), CALLER).await.expect("a removal");
-                    make(100 + number).await.expect("a file");
+                    make(vfs, VnodeId::ROOT, name(100 + number)).await;
                 }
                 assert_eq!(vfs.read_dir(VnodeId::ROOT, 0, 1000).await.expect("all").entries.len(), 102);
             }
