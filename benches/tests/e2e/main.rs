@@ -8,6 +8,7 @@
 mod cli;
 mod directories;
 mod docs;
+mod fetching;
 mod fsx;
 mod full_disk;
 mod idle;

@@ -206,18 +206,22 @@ impl Inner {
     /// Everything has arrived: the container is the version.
     fn complete_fetch(&self, file: &File, fetch: Fetch, hash: ContentHash) -> Result<(), Error> {
         let _edit = file.edit();
-        {
-            let mut state = file.state();
-            if state.fetch != fetch.number || !matches!(state.arrival, Arrival::Partial { .. }) {
-                return Ok(());
-            }
-            state.arrival = Arrival::Complete;
-            state.hash = Some(hash);
+        let arriving = {
+            let state = file.state();
+            state.fetch == fetch.number && matches!(state.arrival, Arrival::Partial { .. })
+        };
+        if !arriving {
+            return Ok(());
         }
         file.container.set_len(fetch.size)?;
         seal(file.container.as_ref(), fetch.version)?;
         self.set_content(file, fetch.version, hash)?;
         self.count_content(file)?;
+        {
+            // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
+            let mut state = file.state();
+            (state.arrival, state.hash) = (Arrival::Complete, Some(hash));
+        }
         file.notify();
         Ok(())
     }
