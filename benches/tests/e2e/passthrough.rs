@@ -50,6 +50,26 @@ fn programs_find_open_files_as_on_a_local_disk() {
     }
 }
 
+/// The same where the cache lies in memory, which does not say when a mapping was written to.
+#[test]
+#[ignore = "needs: fuse, python3"]
+fn a_cache_in_memory_is_not_given_to_the_kernel() {
+    let memory = tempfile::Builder::new().prefix("mafs-").tempdir_in("/dev/shm").unwrap();
+    let cache = memory.path().join("cache");
+    let mut world = World::start_with(&format!("cache={}", cache.display())).unwrap();
+    let status = run(world.client_command().arg("status").arg(world.mount()), LIMIT).unwrap();
+    assert!(status.contains("through the daemon"), "{status}");
+    for directory in [world.local(), world.mount()] {
+        run(Command::new("python3").args(["-c", OPEN_FILES]).arg(&directory), LIMIT).unwrap();
+    }
+    world.stop_client().unwrap();
+    fs::remove_dir_all(&cache).unwrap();
+    world.start_client().unwrap();
+    let read = |directory: &Path| fs::read(directory.join("stored-after-close")).unwrap();
+    assert!(read(&world.mount()) == read(&world.local()));
+    world.stop_client().unwrap();
+}
+
 const OPEN_FILES: &str = r#"
 import ctypes, mmap, os, subprocess, sys, time
 os.chdir(sys.argv[1])

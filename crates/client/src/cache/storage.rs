@@ -36,6 +36,7 @@ pub struct CacheStorage {
     boot: String,
     run: u64,
     place: String,
+    dates_stores: bool,
     _lock: Option<File>,
 }
 
@@ -60,13 +61,14 @@ impl CacheStorage {
         let mut run = [0; 8];
         getrandom::fill(&mut run).map_err(|error| unusable(io::Error::other(error)))?;
         let run = u64::from_le_bytes(run);
-        Ok(Self { disk: Arc::new(disk), open_kv, boot, run, place, _lock: Some(lock) })
+        let dates_stores = dates_stores(&lock).map_err(unusable)?;
+        Ok(Self { disk: Arc::new(disk), open_kv, boot, run, place, dates_stores, _lock: Some(lock) })
     }
 
     /// Any disk and index, which nobody copies; `boot` differs after a power loss, and `run` in every use.
     #[must_use]
     pub fn custom(disk: Arc<dyn Disk>, open_kv: OpenKv, boot: String, run: u64) -> Self {
-        Self { disk, open_kv, boot, run, place: String::new(), _lock: None }
+        Self { disk, open_kv, boot, run, place: String::new(), dates_stores: true, _lock: None }
     }
 
     /// Names this use of the cache.
@@ -84,6 +86,12 @@ impl CacheStorage {
         &self.place
     }
 
+    /// Whether a store through a mapping of a file here moves its modification time, by which changes are found that
+    /// the kernel made by itself.
+    pub(crate) fn dates_stores(&self) -> bool {
+        self.dates_stores
+    }
+
     pub(crate) fn disk(&self) -> Arc<dyn Disk> {
         Arc::clone(&self.disk)
     }
@@ -98,6 +106,15 @@ fn place_of(path: &Path) -> io::Result<String> {
     use std::os::unix::fs::MetadataExt;
     let machine = std::fs::read_to_string(MACHINE_ID).unwrap_or_default();
     Ok(format!("{} {}", machine.trim(), std::fs::metadata(path)?.ino()))
+}
+
+/// Whether the file system is not memory: that takes stores through mappings without being told (`shmem_vm_ops` and
+/// `ramfs` have no `page_mkwrite`).
+fn dates_stores(file: &File) -> io::Result<bool> {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    let kind = rustix::fs::fstatfs(file)?.f_type;
+    Ok(kind != TMPFS && kind != RAMFS)
 }
 
 /// Contents of other people's files are in there.

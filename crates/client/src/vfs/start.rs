@@ -97,7 +97,7 @@ impl Vfs {
         let listener = Box::new(SessionListener { cache: Arc::clone(&cache), kernel: Arc::clone(&kernel) });
         let unanswered = log.logged.values().map(|store| store.record.clone());
         let remote = Remote::start(config, unanswered, Arc::clone(&clock), listener).await?;
-        let passthrough = AtomicBool::new(settings.passthrough);
+        let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
         let inner = Arc::new(Inner {
             replacement: Mutex::new(Replacement::new(settings.cache_limit_bytes)),
             settings,
