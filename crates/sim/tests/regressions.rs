@@ -218,29 +218,43 @@ fn regression_a_file_is_removed_at_once_while_its_content_is_on_its_way() {
     });
 }
 
+/// A client has changed a file, and is restarted; another removes the file meanwhile. Returns what is shown as refused.
+async fn changed_here_and_removed_elsewhere(asks_in_vain_before: bool) -> Vec<(String, String)> {
+    let mut world = world(5).await;
+    let vfs = world.client().clone();
+    let mode = Mode::from_bits(0o755);
+    let docs = vfs.make_dir(VnodeId::ROOT, Bytes::from("docs"), mode, CALLER).await.expect("a directory").fid.vnode;
+    let (_, opened) = vfs.create(docs, Bytes::from("letter"), mode, WRITE, CALLER).await.expect("a file");
+    vfs.flush(opened.file).await.expect("a close");
+    vfs.write(opened.file, 0, Bytes::from_static(b"unsent")).await.expect("a write");
+    if asks_in_vain_before {
+        vfs.make_dir(docs, Bytes::from("drawer"), mode, CALLER).await.expect("a directory");
+        let (from, to) = (Bytes::from("drawer"), Bytes::from("letter"));
+        let replaced = vfs.rename(docs, from, docs, to, RenameMode::Replace, CALLER).await;
+        replaced.expect_err("a directory does not replace a file");
+    }
+    world.crash_server(Crash::Kill);
+    assert_eq!(vfs.status().unsent, ["docs/letter"]);
+    drop(vfs);
+    world.stop_client().await;
+    world.start_server().expect("the server starts");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let other = world.add_client().await.expect("another client");
+    let docs = other.lookup(VnodeId::ROOT, Bytes::from("docs")).await.expect("the directory").fid.vnode;
+    other.unlink(docs, Bytes::from("letter"), CALLER).await.expect("a removal");
+    other.shut_down().await;
+    world.start_client().await.expect("the client starts");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.client().status().refused
+}
+
 #[test]
 fn an_update_of_a_file_that_somebody_else_removed_is_shown_by_its_path() {
-    simulate(async {
-        let mut world = world(5).await;
-        let vfs = world.client().clone();
-        let mode = Mode::from_bits(0o755);
-        let docs = vfs.make_dir(VnodeId::ROOT, Bytes::from("docs"), mode, CALLER).await.expect("a directory").fid.vnode;
-        let (_, opened) = vfs.create(docs, Bytes::from("letter"), mode, WRITE, CALLER).await.expect("a file");
-        vfs.flush(opened.file).await.expect("a close");
-        world.crash_server(Crash::Kill);
-        vfs.write(opened.file, 0, Bytes::from_static(b"unsent")).await.expect("a write");
-        assert_eq!(vfs.status().unsent, ["docs/letter"]);
-        drop(vfs);
-        world.stop_client().await;
-        world.start_server().expect("the server starts");
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        let other = world.add_client().await.expect("another client");
-        let docs = other.lookup(VnodeId::ROOT, Bytes::from("docs")).await.expect("the directory").fid.vnode;
-        other.unlink(docs, Bytes::from("letter"), CALLER).await.expect("a removal");
-        other.shut_down().await;
-        world.start_client().await.expect("the client starts");
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        let gone = "the object does not exist any more".to_owned();
-        assert_eq!(world.client().status().refused, [("docs/letter".to_owned(), gone)]);
-    });
+    for asks_in_vain_before in [false, true] {
+        simulate(async move {
+            let refused = changed_here_and_removed_elsewhere(asks_in_vain_before).await;
+            let gone = "the object does not exist any more".to_owned();
+            assert_eq!(refused, [("docs/letter".to_owned(), gone)], "asked in vain before: {asks_in_vain_before}");
+        });
+    }
 }

@@ -134,6 +134,7 @@ const MOVED: u8 = 10;
 /// it.
 fn encode(entry: &LogEntry) -> Vec<u8> {
     let mut out = Vec::with_capacity(96);
+const KEPT: u8 = 11;
     match entry {
         LogEntry::Run(boot) => {
             out.push(RUN);
@@ -185,6 +186,10 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
             out.extend(fid.encode());
         }
     }
+        LogEntry::Kept { fid } => {
+            out.push(KEPT);
+            out.extend(fid.encode());
+        }
     out
 }
 
@@ -224,6 +229,7 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
     })
 }
 
+        KEPT => LogEntry::Kept { fid: Fid::decode(bytes)? },
 fn take(bytes: &mut Bytes, count: usize) -> Result<Bytes, BadEntry> {
     if bytes.len() < count { Err(BadEntry::Short) } else { Ok(bytes.split_to(count)) }
 }
@@ -269,6 +275,7 @@ mod tests {
         ]
     }
 
+            LogEntry::Kept { fid: fid(6) },
     #[test]
     fn every_entry_round_trips() {
         for entry in entries() {

@@ -74,6 +74,11 @@ pub(crate) enum LogEntry {
         /// The file.
         fid: Fid,
     },
+    /// The server has refused to remove it.
+    Kept {
+        /// The file.
+        fid: Fid,
+    },
     /// Nothing of the file is left to be sent: it is gone, or as the server has it.
     Dropped {
         /// The file.
@@ -144,6 +149,11 @@ impl LogState {
                 self.logged.insert(record.id, LoggedStore { record, stamp });
             }
             LogEntry::Done { id, fid, version, clean } => {
+            LogEntry::Kept { fid } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.removing = false;
+                }
+            }
                 self.logged.remove(&id);
                 self.versions.insert(fid, version);
                 if clean {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mafs_arpc::blocking;
 use mafs_proto::call::{ApplyReply, GetStatusRequest, LookupRequest};
 use mafs_proto::{
     CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, Purpose, RenameMode, Status, SymlinkTarget, VnodeId,
@@ -362,7 +363,22 @@ impl Inner {
             true => CmlOp::RemoveDir { parent, name, fid: child.fid },
             false => CmlOp::Remove { parent, name, fid: child.fid },
         };
-        self.mutate(op, caller, &[edit]).await.map(drop).map_err(Attempt::of_mutation)
+        self.mutate_removing(child.fid, op, caller, &[edit]).await
+    }
+
+    /// Has the server apply a mutation that removes a name of an object.
+    async fn mutate_removing(
+        &self,
+        removed: Fid,
+        op: CmlOp,
+        caller: Caller,
+        edits: &[NameEdit],
+    ) -> Result<(), Attempt> {
+        let mutated = self.mutate(op, caller, edits).await.map(drop);
+        if matches!(mutated, Err(Error::Refused(_))) {
+            blocking(|| self.note_kept(removed))?;
+        }
+        mutated.map_err(Attempt::of_mutation)
     }
 
     /// The last name of a file is about to go, and its content and attributes with it: who has it open needs all of
@@ -433,7 +449,10 @@ impl Inner {
         ];
         let replaced = target.map(|target| target.fid);
         let op = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid: moved.fid, replaced, mode };
-        self.mutate(op, caller, &edits).await.map_err(Attempt::of_mutation)?;
+        match (mode, replaced) {
+            (RenameMode::Replace, Some(replaced)) => self.mutate_removing(replaced, op, caller, &edits).await?,
+            _ => self.mutate(op, caller, &edits).await.map(drop).map_err(Attempt::of_mutation)?,
+        }
         if from_parent != to_parent && moved.status.kind == Kind::Directory {
             // Its listing has a number for `..`.
             drop(self.kernel.forget_listings(vec![moved.fid.vnode]));

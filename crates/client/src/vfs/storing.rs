@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, StoreId};
 
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
@@ -319,14 +319,25 @@ impl Inner {
     /// The server is about to be asked to remove the last name of a file. If the answer is lost, it is this that tells
     /// the removal from somebody else's.
     pub(super) fn note_removing(&self, file: &File) -> Result<(), Error> {
+        self.set_removing(file, true, LogEntry::Removing { fid: file.fid })
+    }
+
+    /// The server has refused that: the next removal of the file is somebody else's.
+    pub(super) fn note_kept(&self, fid: Fid) -> Result<(), Error> {
+        let in_use = self.files().get(fid.vnode);
+        let Some(file) = in_use.filter(|file| file.state().removing) else { return Ok(()) };
+        self.set_removing(&file, false, LogEntry::Kept { fid })
+    }
+
+    fn set_removing(&self, file: &File, removing: bool, entry: LogEntry) -> Result<(), Error> {
         let _edit = file.edit();
         let logged = {
             let mut state = file.state();
-            state.removing = true;
+            state.removing = removing;
             state.writing_logged
         };
         if logged {
-            self.cache.cml.append(LogEntry::Removing { fid: file.fid })?;
+            self.cache.cml.append(entry)?;
             self.log_changed.notify_one();
         }
         Ok(())
