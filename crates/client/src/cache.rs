@@ -100,7 +100,7 @@ impl Cache {
             other => other?,
         };
         let index = Index::open(kv, clock)?;
-        let power_lost = cml.begin_run(storage.boot())?;
+        let power_lost = cml.is_of_another_run(storage.boot());
         if power_lost {
             index.forget_unsynced_contents()?;
         }

@@ -11,7 +11,9 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
 use mafs_proto::{Class, Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, Path, World};
-use support::{CALLER, READ, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
+use support::{
+    CALLER, READ, WRITE, content, create, open_as, open_by_name, simulate, with_empty_cache, world, write_and_close,
+};
 
 #[test]
 fn a_file_is_readable_while_the_rest_of_it_arrives() {
@@ -244,6 +246,75 @@ fn a_close_that_cannot_reach_the_server_fails_in_time_and_is_sent_later() {
         with_empty_cache(&mut world).await;
         assert_eq!(content(world.client(), "file").await, b"late");
     });
+}
+
+async fn all_sent(vfs: &Vfs) {
+    let mut waited = 0;
+    while vfs.status().unsent_files > 0 {
+        waited += 1;
+        assert!(waited < 1000, "{:?}", vfs.status());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[test]
+fn invariant_1_what_could_not_be_sent_survives_a_restart_of_the_machine() {
+    for unmounts in [true, false] {
+        simulate(async move {
+            let mut world = world(5).await;
+            let vfs = world.client().clone();
+            write_and_close(&vfs, "file", b"before".to_vec()).await;
+            let file = open_as(&vfs, "file", WRITE).await;
+            vfs.write(file, 0, Bytes::from_static(b"late")).await.expect("a write");
+            world.crash_server(Crash::Kill);
+            vfs.flush(file).await.expect_err("nobody answers");
+            if unmounts {
+                vfs.release(file);
+                drop(vfs);
+                world.stop_client().await;
+            }
+            world.crash_client(Crash::Power);
+            world.start_server().expect("the server starts");
+            world.start_client().await.expect("the client starts");
+            all_sent(world.client()).await;
+            with_empty_cache(&mut world).await;
+            assert_eq!(content(world.client(), "file").await, b"latere");
+        });
+    }
+}
+
+#[test]
+fn a_start_that_fails_after_a_loss_of_power_leaves_it_known() {
+    const PIECE: usize = 4096;
+    const PIECES: usize = 16;
+    let (stored, torn) = (vec![1; PIECE * PIECES], vec![2; PIECE]);
+    for lives in 0..8 {
+        let (stored, torn) = (stored.clone(), Bytes::from(torn.clone()));
+        simulate(async move {
+            let mut world = world(5).await;
+            // What of unsynced writes survives is another part in each life.
+            for _ in 0..lives {
+                world.stop_client().await;
+                world.start_client().await.expect("the client starts");
+            }
+            let vfs = world.client().clone();
+            write_and_close(&vfs, "file", stored.clone()).await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let file = open_as(&vfs, "file", WRITE).await;
+            for piece in 0..PIECES {
+                vfs.write(file, (piece * PIECE) as u64, torn.clone()).await.expect("a write");
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            world.crash_server(Crash::Kill);
+            world.crash_client(Crash::Power);
+            world.start_client().await.expect_err("there is no server");
+            world.start_server().expect("the server starts");
+            world.start_client().await.expect("the client starts");
+            all_sent(world.client()).await;
+            with_empty_cache(&mut world).await;
+            assert!(content(world.client(), "file").await == stored, "what is half written replaced it");
+        });
+    }
 }
 
 #[test]

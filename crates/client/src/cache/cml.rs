@@ -38,15 +38,20 @@ impl Cml {
         self.lock().state.clone()
     }
 
-    /// The machine's run `boot` goes on, or begins, which is durable then. Returns whether the one before ended since
-    /// the log was written.
-    pub(crate) fn begin_run(&self, boot: &str) -> Result<bool, CacheError> {
+    /// Whether the machine has been started again since a run was begun.
+    pub(crate) fn is_of_another_run(&self, boot: &str) -> bool {
+        self.lock().state.boot.as_ref().is_some_and(|last| last != boot)
+    }
+
+    /// The machine's run `boot` goes on, or begins, which is durable then. Only once all that the one before has left is
+    /// taken up: a start that fails before must not make the next one believe that nothing was lost.
+    pub(crate) fn begin_run(&self, boot: &str) -> Result<(), CacheError> {
         let last = self.lock().state.boot.clone();
         if last.as_deref() != Some(boot) {
             self.append(LogEntry::Run(boot.to_owned()))?;
             self.sync()?;
         }
-        Ok(last.is_some_and(|last| last != boot))
+        Ok(())
     }
 
     /// Appends an entry.
@@ -129,12 +134,12 @@ const SYNCED: u8 = 7;
 const RUN: u8 = 8;
 const REMOVING: u8 = 9;
 const MOVED: u8 = 10;
+const KEPT: u8 = 11;
 
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
 fn encode(entry: &LogEntry) -> Vec<u8> {
     let mut out = Vec::with_capacity(96);
-const KEPT: u8 = 11;
     match entry {
         LogEntry::Run(boot) => {
             out.push(RUN);
@@ -181,15 +186,15 @@ const KEPT: u8 = 11;
             out.push(REMOVING);
             out.extend(fid.encode());
         }
+        LogEntry::Kept { fid } => {
+            out.push(KEPT);
+            out.extend(fid.encode());
+        }
         LogEntry::Dropped { fid } => {
             out.push(DROPPED);
             out.extend(fid.encode());
         }
     }
-        LogEntry::Kept { fid } => {
-            out.push(KEPT);
-            out.extend(fid.encode());
-        }
     out
 }
 
@@ -224,12 +229,12 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         SYNCED => LogEntry::Synced { fid: Fid::decode(bytes)? },
         MOVED => LogEntry::Moved { container: ContainerId(take_u64(&mut bytes)?), fid: Fid::decode(bytes)? },
         REMOVING => LogEntry::Removing { fid: Fid::decode(bytes)? },
+        KEPT => LogEntry::Kept { fid: Fid::decode(bytes)? },
         DROPPED => LogEntry::Dropped { fid: Fid::decode(bytes)? },
         kind => return Err(BadEntry::Kind(kind)),
     })
 }
 
-        KEPT => LogEntry::Kept { fid: Fid::decode(bytes)? },
 fn take(bytes: &mut Bytes, count: usize) -> Result<Bytes, BadEntry> {
     if bytes.len() < count { Err(BadEntry::Short) } else { Ok(bytes.split_to(count)) }
 }
@@ -270,12 +275,12 @@ mod tests {
             LogEntry::Abandoned { id },
             LogEntry::Synced { fid: fid(6) },
             LogEntry::Removing { fid: fid(6) },
+            LogEntry::Kept { fid: fid(6) },
             LogEntry::Moved { fid: fid(6), container: ContainerId(10) },
             LogEntry::Dropped { fid: fid(6) },
         ]
     }
 
-            LogEntry::Kept { fid: fid(6) },
     #[test]
     fn every_entry_round_trips() {
         for entry in entries() {

@@ -128,7 +128,11 @@ impl LogState {
             LogEntry::Run(boot) => self.boot = Some(boot),
             LogEntry::Incarnation(incarnation) => self.incarnation = Some(incarnation),
             LogEntry::Writing { fid, base, container } => {
-                self.writing.insert(fid, Writing { base, container, synced: false, removing: false });
+                // A compaction that was interrupted says it again, and not what else is known.
+                let again = |writing: &Writing| (writing.base, writing.container) == (base, container);
+                if !self.writing.get(&fid).is_some_and(again) {
+                    self.writing.insert(fid, Writing { base, container, synced: false, removing: false });
+                }
             }
             LogEntry::Synced { fid } => {
                 if let Some(writing) = self.writing.get_mut(&fid) {
@@ -145,15 +149,15 @@ impl LogState {
                     writing.removing = true;
                 }
             }
-            LogEntry::Logged { record, stamp } => {
-                self.logged.insert(record.id, LoggedStore { record, stamp });
-            }
-            LogEntry::Done { id, fid, version, clean } => {
             LogEntry::Kept { fid } => {
                 if let Some(writing) = self.writing.get_mut(&fid) {
                     writing.removing = false;
                 }
             }
+            LogEntry::Logged { record, stamp } => {
+                self.logged.insert(record.id, LoggedStore { record, stamp });
+            }
+            LogEntry::Done { id, fid, version, clean } => {
                 self.logged.remove(&id);
                 self.versions.insert(fid, version);
                 if clean {
@@ -242,6 +246,12 @@ mod tests {
             LogEntry::Logged { record: store(1, 5), stamp: Stamp(9) },
             LogEntry::Dropped { fid: fid(6) },
         ]);
-        assert_eq!(state(full.compacted()), LogState { versions: BTreeMap::new(), ..full });
+        assert_eq!(state(full.compacted()), LogState { versions: BTreeMap::new(), ..full.clone() });
+        // One that was interrupted leaves what was there, and its beginning.
+        for count in 0..full.compacted().len() {
+            let mut interrupted = full.clone();
+            full.compacted().into_iter().take(count).for_each(|entry| interrupted.apply(entry));
+            assert_eq!(interrupted, full, "after {count} entries");
+        }
     }
 }

@@ -53,8 +53,13 @@ impl Inner {
         if !file.state().is_complete() {
             return Ok(false);
         }
-        self.edit_with(file, || file.container.write_all_at(data, range.start))?;
+        let written = self.edit_with(file, || file.container.write_all_at(data, range.start));
         let mut state = file.state();
+        if written.is_err() {
+            // What a write that failed has left behind the end must not appear when the file grows.
+            file.container.set_len(state.size)?;
+        }
+        written?;
         state.size = state.size.max(range.end);
         Ok(true)
     }
@@ -186,12 +191,24 @@ impl Inner {
         Ok(file.state().is_dirty())
     }
 
+    /// Makes sure that a restart of the machine does not cost what the server does not have of a file.
+    pub(super) fn keep_unsent(&self, file: &File) -> Result<(), Error> {
+        let needed = {
+            let state = file.state();
+            state.is_dirty() && state.synced_edits != state.edits
+        };
+        if needed { self.fsync_here(file) } else { Ok(()) }
+    }
+
     fn fsync_here(&self, file: &File) -> Result<(), Error> {
+        let edits = file.state().edits;
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
         if file.state().is_dirty() {
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
         }
-        Ok(self.cache.cml.sync()?)
+        self.cache.cml.sync()?;
+        file.state().synced_edits = edits;
+        Ok(())
     }
 }

@@ -81,6 +81,8 @@ pub(super) struct FileState {
     pub(super) edits: u64,
     /// The edit that the server has.
     pub(super) stored_edits: u64,
+    /// The edit that a restart of the machine does not cost.
+    pub(super) synced_edits: u64,
     /// Who opened it for writing last: in whose name it is stored.
     pub(super) writer: Caller,
     /// Whether the log says that this file is being changed.

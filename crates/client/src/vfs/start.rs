@@ -116,7 +116,7 @@ impl Vfs {
             upload_rate: Mutex::new(UploadRate::default()),
             storage,
         });
-        blocking(|| inner.take_up(&log))?;
+        blocking(|| inner.take_up(&log).and_then(|()| inner.cache.cml.begin_run(inner.storage.boot())))?;
         tokio::spawn(Arc::clone(&inner).keep_storing());
         inner.sweep_containers(&log);
         tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
@@ -129,6 +129,11 @@ impl Vfs {
             tracing::warn!("not everything is on the server yet; it is sent at the next mount");
         }
         self.inner.remote.close().await;
+        let unsent = self.inner.files().dirty();
+        let kept = blocking(|| unsent.iter().try_for_each(|file| self.inner.keep_unsent(file)));
+        if let Err(error) = kept {
+            tracing::error!(%error, "what is not on the server yet is not durable here");
+        }
         let ended = blocking(|| {
             let by_use: Vec<_> = self.inner.replacement().by_use().collect();
             self.inner.cache.index.save_usage(by_use.into_iter())?;

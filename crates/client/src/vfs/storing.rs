@@ -64,6 +64,11 @@ impl Inner {
     /// Sends the content of a file until the server has what it is at some moment after the call.
     pub(super) async fn store(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
         let stored = self.store_in_turn(file, patience).await;
+        if stored.is_err()
+            && let Err(error) = blocking(|| self.keep_unsent(file))
+        {
+            tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
+        }
         // Whoever closed the file may be gone by now, so this is where it is dropped, or left to be tried again.
         self.drop_if_unused(file);
         if stored.as_ref().is_err_and(Error::may_pass) {

@@ -44,8 +44,12 @@ pub(crate) async fn write_and_close(vfs: &Vfs, name: &'static str, content: Vec<
 }
 
 pub(crate) async fn open_by_name(vfs: &Vfs, name: &'static str) -> FileHandle {
+    open_as(vfs, name, READ).await
+}
+
+pub(crate) async fn open_as(vfs: &Vfs, name: &'static str, mode: OpenMode) -> FileHandle {
     let object = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name");
-    vfs.open(object.fid.vnode, READ, CALLER).await.expect("an open").file
+    vfs.open(object.fid.vnode, mode, CALLER).await.expect("an open").file
 }
 
 pub(crate) async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
