@@ -256,6 +256,85 @@ fn what_was_fsynced_survives_a_power_loss() {
     });
 }
 
+const PIECE: usize = 4096;
+const PIECES: usize = 16;
+
+/// A new file that has no mapping which writes.
+async fn create_to_write_only(vfs: &Vfs, name: &'static str) -> (Opened, Arc<dyn DiskFile>) {
+    let (vnode, opened, _) = create(vfs, name).await;
+    vfs.flush(opened.file).await.expect("a close");
+    vfs.release(opened.file);
+    open(vfs, vnode, OpenMode { write: true, ..OpenMode::default() }).await
+}
+
+/// Fills a container with as many writes as a loss of power can leave out, or leave by themselves.
+fn fill(container: &dyn DiskFile, byte: u8) -> Vec<u8> {
+    for piece in 0..PIECES {
+        container.write_all_at(&[byte; PIECE], (piece * PIECE) as u64).expect("a write");
+    }
+    vec![byte; PIECE * PIECES]
+}
+
+/// A world in which what of unsynced writes survives a loss of power is another part for each number of `lives`.
+async fn world_after(lives: usize) -> World {
+    let mut world = world().await;
+    for _ in 0..lives {
+        world.stop_client().await;
+        world.start_client().await.expect("the client starts");
+    }
+    world
+}
+
+async fn content_after_power_loss(mut world: World) -> Vec<u8> {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.crash_client(Crash::Power);
+    world.start_client().await.expect("the client starts");
+    until_all_is_sent(world.client()).await;
+    with_empty_cache(&mut world).await;
+    content(world.client(), "file").await
+}
+
+#[test]
+fn invariant_1_a_loss_of_power_does_not_replace_what_the_server_has_acknowledged() {
+    for lives in 0..8 {
+        simulate(async move {
+            let mut world = world_after(lives).await;
+            let vfs = world.client().clone();
+            let (opened, container) = create_to_write_only(&vfs, "file").await;
+            fill(container.as_ref(), 1);
+            world.crash_server(Crash::Kill);
+            vfs.flush(opened.file).await.expect_err("nobody answers, so it is made durable here");
+            world.start_server().expect("the server starts");
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let stored = fill(container.as_ref(), 2);
+            vfs.flush(opened.file).await.expect("a close of a descriptor that has a twin");
+            drop((vfs, container));
+            assert!(content_after_power_loss(world).await == stored, "after {lives} lives");
+        });
+    }
+}
+
+#[test]
+fn invariant_1_what_the_kernel_writes_after_an_fsync_is_kept_by_a_close_that_fails() {
+    for lives in 0..8 {
+        simulate(async move {
+            let mut world = world_after(lives).await;
+            let vfs = world.client().clone();
+            let (opened, container) = create_to_write_only(&vfs, "file").await;
+            fill(container.as_ref(), 1);
+            world.crash_server(Crash::Kill);
+            // The client has noticed.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            vfs.fsync(opened.file).await.expect("an fsync here");
+            let written = fill(container.as_ref(), 2);
+            vfs.flush(opened.file).await.expect_err("nobody answers");
+            world.start_server().expect("the server starts");
+            drop((vfs, container));
+            assert!(content_after_power_loss(world).await == written, "after {lives} lives");
+        });
+    }
+}
+
 #[test]
 fn an_inode_has_one_way_for_its_data_while_it_is_open() {
     simulate(async {

@@ -160,11 +160,11 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
             out.extend(stamp.0.to_le_bytes());
             out.extend(record.encode());
         }
-        LogEntry::Done { id, fid, version, clean } => {
+        LogEntry::Done { id, fid, version, clean, synced } => {
             let fid = fid.encode();
             out.push(DONE);
             out.extend(version.0.to_le_bytes());
-            out.push(u8::from(*clean));
+            out.push(u8::from(*clean) | u8::from(*synced) << 1);
             out.push(u8::try_from(fid.len()).unwrap_or(u8::MAX));
             out.extend(fid);
             out.extend(id.encode());
@@ -220,10 +220,11 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         LOGGED => LogEntry::Logged { stamp: Stamp(take_u64(&mut bytes)?), record: CmlRecord::decode(bytes)? },
         DONE => {
             let version = DataVersion(take_u64(&mut bytes)?);
-            let clean = take_u8(&mut bytes)? != 0;
+            let left = take_u8(&mut bytes)?;
+            let (clean, synced) = (left & 1 != 0, left & 2 != 0);
             let fid_bytes = usize::from(take_u8(&mut bytes)?);
             let fid = Fid::decode(take(&mut bytes, fid_bytes)?)?;
-            LogEntry::Done { id: StoreId::decode(bytes)?, fid, version, clean }
+            LogEntry::Done { id: StoreId::decode(bytes)?, fid, version, clean, synced }
         }
         ABANDONED => LogEntry::Abandoned { id: StoreId::decode(bytes)? },
         SYNCED => LogEntry::Synced { fid: Fid::decode(bytes)? },
@@ -271,7 +272,7 @@ mod tests {
             LogEntry::Incarnation(Incarnation(4)),
             LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9) },
             LogEntry::Logged { record, stamp: Stamp(11) },
-            LogEntry::Done { id, fid: fid(6), version: DataVersion(8), clean: false },
+            LogEntry::Done { id, fid: fid(6), version: DataVersion(8), clean: false, synced: true },
             LogEntry::Abandoned { id },
             LogEntry::Synced { fid: fid(6) },
             LogEntry::Removing { fid: fid(6) },

@@ -56,6 +56,8 @@ pub(crate) enum LogEntry {
         version: DataVersion,
         /// Whether that is still the container's content.
         clean: bool,
+        /// Whether some of what is newer was fsynced.
+        synced: bool,
     },
     /// The server does not have the record and will never get it under this id.
     Abandoned {
@@ -157,13 +159,13 @@ impl LogState {
             LogEntry::Logged { record, stamp } => {
                 self.logged.insert(record.id, LoggedStore { record, stamp });
             }
-            LogEntry::Done { id, fid, version, clean } => {
+            LogEntry::Done { id, fid, version, clean, synced } => {
                 self.logged.remove(&id);
                 self.versions.insert(fid, version);
                 if clean {
                     self.writing.remove(&fid);
                 } else if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.base = version;
+                    (writing.base, writing.synced) = (version, synced);
                 }
             }
             LogEntry::Abandoned { id } => {
@@ -219,19 +221,23 @@ mod tests {
     fn a_file_changed_while_it_was_sent_stays_dirty_on_the_new_base() {
         let record = store(1, 5);
         let id = record.id;
-        let done = |clean| LogEntry::Done { id, fid: fid(5), version: DataVersion(2), clean };
+        let done = |clean, synced| LogEntry::Done { id, fid: fid(5), version: DataVersion(2), clean, synced };
         let start = [
             LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7) },
+            LogEntry::Synced { fid: fid(5) },
             LogEntry::Logged { record: record.clone(), stamp: Stamp(9) },
         ];
-        let clean = state(start.clone().into_iter().chain([done(true)]));
+        let clean = state(start.clone().into_iter().chain([done(true, false)]));
         assert!(clean.writing.is_empty() && clean.logged.is_empty());
-        let dirty = state(start.into_iter().chain([done(false)]));
-        assert_eq!(
-            dirty.writing.get(&fid(5)),
-            Some(&Writing { base: DataVersion(2), container: ContainerId(7), synced: false, removing: false })
-        );
-        assert!(dirty.logged.is_empty());
+        // What was fsynced before is on the server; what is newer was, or was not.
+        for synced in [true, false] {
+            let dirty = state(start.clone().into_iter().chain([done(false, synced)]));
+            assert_eq!(
+                dirty.writing.get(&fid(5)),
+                Some(&Writing { base: DataVersion(2), container: ContainerId(7), synced, removing: false })
+            );
+            assert!(dirty.logged.is_empty());
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 use super::file::{Arrival, File, FileState};
 use super::passthrough::KernelUse;
 use super::{Caller, Error, Inner};
-use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed, last_change};
+use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed, last_change, watch};
 use crate::core::log::{ContainerId, LogEntry, Writing};
 
 /// Files that are larger may have holes that matter.
@@ -177,6 +177,10 @@ impl Inner {
         }
         let (id, container) = self.move_out(fid, writing, container)?;
         let changed = last_change(container.modified()?, base).map(Timestamp::from);
+        if self.cache.power_lost {
+            // The seal may have outlived what was fsynced: a later start must not believe it.
+            watch(container.as_ref())?;
+        }
         let mtime = changed.max(stored_mtime).unwrap_or_else(|| self.clock.wall());
         let state = FileState {
             handles: 0,
@@ -191,7 +195,7 @@ impl Inner {
             ctime: mtime,
             edits: 1,
             stored_edits: 0,
-            synced_edits: 0,
+            synced_edits: u64::from(synced),
             writer: Caller::default(),
             writing_logged: true,
             storing: false,

@@ -53,13 +53,8 @@ impl Inner {
         if !file.state().is_complete() {
             return Ok(false);
         }
-        let written = self.edit_with(file, || file.container.write_all_at(data, range.start));
+        self.edit_with(file, || write_or_cut(file, data, range.start))?;
         let mut state = file.state();
-        if written.is_err() {
-            // What a write that failed has left behind the end must not appear when the file grows.
-            file.container.set_len(state.size)?;
-        }
-        written?;
         state.size = state.size.max(range.end);
         Ok(true)
     }
@@ -192,23 +187,57 @@ impl Inner {
     }
 
     /// Makes sure that a restart of the machine does not cost what the server does not have of a file.
-    pub(super) fn keep_unsent(&self, file: &File) -> Result<(), Error> {
+    pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
             state.is_dirty() && state.synced_edits != state.edits
         };
-        if needed { self.fsync_here(file) } else { Ok(()) }
+        if needed && let Err(error) = self.fsync_here(file) {
+            tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
+        }
     }
 
     fn fsync_here(&self, file: &File) -> Result<(), Error> {
-        let edits = file.state().edits;
+        let (edits, settled) = {
+            let state = file.state();
+            // What the kernel writes from now on may belong to the same edit.
+            (state.edits, state.kernel.writers == 0 && !state.kernel.unprotected)
+        };
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
-        if file.state().is_dirty() {
+        self.note_synced(file, edits, settled)?;
+        Ok(self.cache.cml.sync()?)
+    }
+
+    /// The content of edit `edits` is durable here, which matters unless the server has it by now.
+    fn note_synced(&self, file: &File, edits: u64, settled: bool) -> Result<(), Error> {
+        let _edit = file.edit();
+        let unsent = {
+            let state = file.state();
+            state.is_dirty() && state.stored_edits < edits
+        };
+        if unsent {
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
         }
-        self.cache.cml.sync()?;
-        file.state().synced_edits = edits;
+        if settled {
+            file.state().synced_edits = edits;
+        }
         Ok(())
     }
+}
+
+/// Writes; what a write that failed has left behind the end must not appear when the file grows.
+fn write_or_cut(file: &File, data: &[u8], offset: u64) -> std::io::Result<()> {
+    let written = file.container.write_all_at(data, offset);
+    if written.is_err() {
+        let size = file.state().size;
+        let cut = match file.container.len() {
+            Ok(bytes) if bytes > size => file.container.set_len(size),
+            other => other.map(drop),
+        };
+        if let Err(error) = cut {
+            tracing::error!(fid = %file.fid, %error, "what a failed write has left cannot be cut off");
+        }
+    }
+    written
 }

@@ -9,6 +9,7 @@ use mafs_proto::{
     CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, Purpose, RenameMode, Status, SymlinkTarget, VnodeId,
 };
 
+use super::file::File;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, CachedObject, NameEdit};
 use crate::core::promises::Grant;
@@ -356,36 +357,39 @@ impl Inner {
             (true, true) | (false, false) => {}
         }
         let parent = self.fid_of(parent)?;
-        self.prepare_removal(&child).await?;
+        let removing = self.prepare_removal(&child).await?;
         let edit = NameEdit { parent, name: name.clone(), entry: None };
         let name = name.clone();
         let op = match directory {
             true => CmlOp::RemoveDir { parent, name, fid: child.fid },
             false => CmlOp::Remove { parent, name, fid: child.fid },
         };
-        self.mutate_removing(child.fid, op, caller, &[edit]).await
+        self.mutate_removing(removing.as_deref(), op, caller, &[edit]).await
     }
 
-    /// Has the server apply a mutation that removes a name of an object.
+    /// Has the server apply a mutation that removes the last name of a file, if of any.
     async fn mutate_removing(
         &self,
-        removed: Fid,
+        removing: Option<&File>,
         op: CmlOp,
         caller: Caller,
         edits: &[NameEdit],
     ) -> Result<(), Attempt> {
         let mutated = self.mutate(op, caller, edits).await.map(drop);
-        if matches!(mutated, Err(Error::Refused(_))) {
-            blocking(|| self.note_kept(removed))?;
+        if let (Some(file), Err(Error::Refused(reason))) = (removing, &mutated)
+            && !matches!(reason, FsError::ShuttingDown | FsError::NotAttached)
+        {
+            blocking(|| self.note_kept(file));
         }
         mutated.map_err(Attempt::of_mutation)
     }
 
     /// The last name of a file is about to go, and its content and attributes with it: who has it open needs all of
-    /// them first. If they do not come, they get an error, and the name goes all the same.
-    async fn prepare_removal(&self, object: &Object) -> Result<(), Error> {
+    /// them first. If they do not come, they get an error, and the name goes all the same. Returns the file if it was
+    /// not about to be removed before.
+    async fn prepare_removal(&self, object: &Object) -> Result<Option<Arc<File>>, Error> {
         let in_use = self.files().get(object.fid.vnode);
-        let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return Ok(()) };
+        let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return Ok(None) };
         let open = file.state().handles > 0;
         if open && let Err(error) = file.complete().await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
@@ -393,7 +397,8 @@ impl Inner {
         if open && let Err(error) = self.xattrs_of(object).await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
         }
-        self.note_removing(&file)
+        let begun = self.note_removing(&file)?;
+        Ok(begun.then_some(file))
     }
 
     pub(super) async fn rename(
@@ -435,9 +440,10 @@ impl Inner {
             (RenameMode::Replace, Some(target)) if target.fid == moved.fid => return Ok(()),
             (_, target) => target,
         };
-        if let (RenameMode::Replace, Some(target)) = (mode, &target) {
-            self.prepare_removal(target).await?;
-        }
+        let removing = match (mode, &target) {
+            (RenameMode::Replace, Some(target)) => self.prepare_removal(target).await?,
+            _ => None,
+        };
         let (from_parent, to_parent) = (self.fid_of(from_parent)?, self.fid_of(to_parent)?);
         let left = match mode {
             RenameMode::Exchange => target.as_ref().map(CachedEntry::of),
@@ -449,10 +455,7 @@ impl Inner {
         ];
         let replaced = target.map(|target| target.fid);
         let op = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid: moved.fid, replaced, mode };
-        match (mode, replaced) {
-            (RenameMode::Replace, Some(replaced)) => self.mutate_removing(replaced, op, caller, &edits).await?,
-            _ => self.mutate(op, caller, &edits).await.map(drop).map_err(Attempt::of_mutation)?,
-        }
+        self.mutate_removing(removing.as_deref(), op, caller, &edits).await?;
         if from_parent != to_parent && moved.status.kind == Kind::Directory {
             // Its listing has a number for `..`.
             drop(self.kernel.forget_listings(vec![moved.fid.vnode]));

@@ -128,12 +128,9 @@ impl Vfs {
         if tokio::time::timeout(LAST_STORE_WAIT, self.inner.sync()).await.is_err() {
             tracing::warn!("not everything is on the server yet; it is sent at the next mount");
         }
-        self.inner.remote.close().await;
         let unsent = self.inner.files().dirty();
-        let kept = blocking(|| unsent.iter().try_for_each(|file| self.inner.keep_unsent(file)));
-        if let Err(error) = kept {
-            tracing::error!(%error, "what is not on the server yet is not durable here");
-        }
+        blocking(|| unsent.iter().for_each(|file| self.inner.keep_unsent(file)));
+        self.inner.remote.close().await;
         let ended = blocking(|| {
             let by_use: Vec<_> = self.inner.replacement().by_use().collect();
             self.inner.cache.index.save_usage(by_use.into_iter())?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
 
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
@@ -63,16 +63,22 @@ struct Sending {
 impl Inner {
     /// Sends the content of a file until the server has what it is at some moment after the call.
     pub(super) async fn store(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
-        let stored = self.store_in_turn(file, patience).await;
-        if stored.is_err()
-            && let Err(error) = blocking(|| self.keep_unsent(file))
-        {
-            tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
-        }
+        let stored = self.store_or_keep(file, patience).await;
         // Whoever closed the file may be gone by now, so this is where it is dropped, or left to be tried again.
         self.drop_if_unused(file);
         if stored.as_ref().is_err_and(Error::may_pass) {
             self.left_dirty.notify_one();
+        }
+        stored
+    }
+
+    /// Sends it, or makes it durable here.
+    async fn store_or_keep(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
+        let stored = self.store_in_turn(file, patience).await;
+        if stored.is_err() {
+            // The disk is not waited for on a session thread, which others need.
+            tokio::task::yield_now().await;
+            blocking(|| self.keep_unsent(file));
         }
         stored
     }
@@ -262,7 +268,7 @@ impl Inner {
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
         self.look(file)?;
-        let (base, clean, unlinked) = {
+        let (base, clean, synced, unlinked) = {
             let mut state = file.state();
             if state.kernel.unprotected {
                 state.count_edit();
@@ -270,6 +276,8 @@ impl Inner {
             let known = edits == Some(state.edits);
             // Whoever may write to it is watched, so it is not sealed.
             let clean = known && state.kernel.writers == 0;
+            let sent = edits.or(state.unresolved.as_ref().map(|unresolved| unresolved.edits));
+            let synced = !clean && sent.is_some_and(|sent| state.synced_edits > sent);
             if let Some(edits) = edits {
                 state.stored_edits = edits;
             }
@@ -278,10 +286,10 @@ impl Inner {
             state.writing_logged = !clean && state.unlinked.is_none();
             (state.unresolved, state.interrupted) = (None, false);
             state.refused = None;
-            (base, clean, state.unlinked.is_some())
+            (base, clean, synced, state.unlinked.is_some())
         };
         self.remote.end(id);
-        self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean })?;
+        self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean, synced })?;
         if clean && !unlinked {
             seal(file.container.as_ref(), version)?;
             self.set_content(file, version, hash)?;
@@ -323,29 +331,29 @@ impl Inner {
 
     /// The server is about to be asked to remove the last name of a file. If the answer is lost, it is this that tells
     /// the removal from somebody else's.
-    pub(super) fn note_removing(&self, file: &File) -> Result<(), Error> {
+    /// Returns whether it was not about to before.
+    pub(super) fn note_removing(&self, file: &File) -> Result<bool, Error> {
         self.set_removing(file, true, LogEntry::Removing { fid: file.fid })
     }
 
     /// The server has refused that: the next removal of the file is somebody else's.
-    pub(super) fn note_kept(&self, fid: Fid) -> Result<(), Error> {
-        let in_use = self.files().get(fid.vnode);
-        let Some(file) = in_use.filter(|file| file.state().removing) else { return Ok(()) };
-        self.set_removing(&file, false, LogEntry::Kept { fid })
+    pub(super) fn note_kept(&self, file: &File) {
+        if let Err(error) = self.set_removing(file, false, LogEntry::Kept { fid: file.fid }) {
+            tracing::error!(fid = %file.fid, %error, "the modify log does not say that a file was not removed");
+        }
     }
 
-    fn set_removing(&self, file: &File, removing: bool, entry: LogEntry) -> Result<(), Error> {
+    fn set_removing(&self, file: &File, removing: bool, entry: LogEntry) -> Result<bool, Error> {
         let _edit = file.edit();
-        let logged = {
+        let (before, logged) = {
             let mut state = file.state();
-            state.removing = removing;
-            state.writing_logged
+            (std::mem::replace(&mut state.removing, removing), state.writing_logged)
         };
         if logged {
             self.cache.cml.append(entry)?;
             self.log_changed.notify_one();
         }
-        Ok(())
+        Ok(before != removing)
     }
 
     /// The server does not know a file any more that this client has asked it to remove: nothing of it is news.
@@ -407,7 +415,7 @@ impl Inner {
                 (state.handles == 0 || state.unresolved.is_some()) && passing
             };
             if left {
-                let stored = self.store_in_turn(&file, Patience::Full).await;
+                let stored = self.store_or_keep(&file, Patience::Full).await;
                 let stored_or_gone = stored.is_ok() || !file.state().is_dirty();
                 failed |= !stored_or_gone && stored.is_err_and(|error| error.may_pass());
                 if stored_or_gone {
