@@ -21,7 +21,9 @@ use mafs_proto::{ClientId, Clock, Incarnation};
 
 use crate::core::log::LogEntry;
 pub(crate) use cml::Cml;
-pub(crate) use containers::{ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, stamp, watch};
+pub(crate) use containers::{
+    ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, shows_seal, stamp, watch,
+};
 use identity::Identity;
 pub(crate) use index::{AttachedVolume, Index, NameEdit};
 #[cfg(test)]

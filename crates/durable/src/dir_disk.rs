@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use rustix::fs::{FallocateFlags, SeekFrom};
 
 use crate::disk::components;
-use crate::{Disk, DiskFile, DiskPath, Fallocate, SpaceInfo};
+use crate::{Disk, DiskFile, DiskPath, Fallocate, FileStat, SpaceInfo};
 
 /// A [`Disk`] in a directory of the real file system.
 #[derive(Clone, Debug)]
@@ -155,8 +155,11 @@ impl DiskFile for DirFile {
         self.0.write_all_at(bytes, offset)
     }
 
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+    fn stat(&self) -> io::Result<FileStat> {
+        const BLOCK_BYTES: u64 = 512;
+        let stat = self.0.metadata()?;
+        let allocated = stat.blocks().saturating_mul(BLOCK_BYTES);
+        Ok(FileStat { bytes: stat.len(), allocated, modified: stat.modified()? })
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
@@ -184,21 +187,12 @@ impl DiskFile for DirFile {
         seek(&self.0, SeekFrom::Hole(offset))
     }
 
-    fn allocated(&self) -> io::Result<u64> {
-        const BLOCK_BYTES: u64 = 512;
-        Ok(self.0.metadata()?.blocks().saturating_mul(BLOCK_BYTES))
-    }
-
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.0.as_fd())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
-    }
-
-    fn modified(&self) -> io::Result<SystemTime> {
-        self.0.metadata()?.modified()
     }
 
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {

@@ -83,6 +83,17 @@ pub trait Disk: Send + Sync + 'static {
     fn space(&self) -> io::Result<SpaceInfo>;
 }
 
+/// What is known of a file besides its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileStat {
+    /// Its size.
+    pub bytes: u64,
+    /// How many bytes it takes on the disk.
+    pub allocated: u64,
+    /// When its bytes last changed.
+    pub modified: SystemTime,
+}
+
 /// An open file. All methods may be called from any thread at any time.
 #[allow(clippy::len_without_is_empty, reason = "a file is not a collection")]
 pub trait DiskFile: Send + Sync + 'static {
@@ -92,8 +103,13 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Writes all of `bytes` at `offset`, growing the file (with zeros in between) if need be.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
+    /// Size, room and time, as of one moment.
+    fn stat(&self) -> io::Result<FileStat>;
+
     /// The size in bytes.
-    fn len(&self) -> io::Result<u64>;
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.stat()?.bytes)
+    }
 
     /// Cuts the file, or grows it with zeros.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
@@ -110,7 +126,9 @@ pub trait DiskFile: Send + Sync + 'static {
     fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>>;
 
     /// How many bytes the file takes on the disk.
-    fn allocated(&self) -> io::Result<u64>;
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.stat()?.allocated)
+    }
 
     /// The kernel's file behind this one, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
@@ -119,7 +137,9 @@ pub trait DiskFile: Send + Sync + 'static {
     fn sync_data(&self) -> io::Result<()>;
 
     /// When the bytes last changed. Every write sets it to the present.
-    fn modified(&self) -> io::Result<SystemTime>;
+    fn modified(&self) -> io::Result<SystemTime> {
+        Ok(self.stat()?.modified)
+    }
 
     /// Sets that time.
     fn set_modified(&self, time: SystemTime) -> io::Result<()>;

@@ -27,7 +27,7 @@ mod sled_kv;
 pub use arenas::{LargeBlocks, limit_arenas};
 pub use atomic::write_file_atomically;
 pub use dir_disk::DirDisk;
-pub use disk::{Disk, DiskFile, DiskPath, SpaceInfo};
+pub use disk::{Disk, DiskFile, DiskPath, FileStat, SpaceInfo};
 pub use extents::{Fallocate, copy_range, copy_sparse, next_extent, write_sparse};
 pub use hash::{begin_hash, hash_content};
 pub use index::{KvOpen, LoggedIndex, LoggedIndexConfig, LoggedIndexError, OpenKv, sled_opener};

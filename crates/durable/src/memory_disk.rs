@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use mafs_proto::Random;
 
-use crate::{Disk, DiskFile, DiskPath, Fallocate, SpaceInfo};
+use crate::{Disk, DiskFile, DiskPath, Fallocate, FileStat, SpaceInfo};
 use tree::{Ino, Tree};
 
 /// A [`Disk`] in memory. Clones are the same disk.
@@ -226,8 +226,10 @@ impl DiskFile for MemoryFile {
         world.tree.write(self.ino, bytes, offset)
     }
 
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.world().tree.file(self.ino)?.len())
+    fn stat(&self) -> io::Result<FileStat> {
+        let mut world = self.disk.world();
+        let file = world.tree.file(self.ino)?;
+        Ok(FileStat { bytes: file.len(), allocated: file.room.bytes(), modified: file.modified })
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
@@ -261,10 +263,6 @@ impl DiskFile for MemoryFile {
         Ok((offset < file.len()).then(|| file.seek(offset, true).unwrap_or(file.len())))
     }
 
-    fn allocated(&self) -> io::Result<u64> {
-        Ok(self.disk.world().tree.file(self.ino)?.room.bytes())
-    }
-
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -275,10 +273,6 @@ impl DiskFile for MemoryFile {
             world.tree.file(self.ino)?.sync();
         }
         Ok(())
-    }
-
-    fn modified(&self) -> io::Result<SystemTime> {
-        Ok(self.disk.world().tree.file(self.ino)?.modified)
     }
 
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lru::LruCache;
-use mafs_durable::{Disk, DiskFile, copy_sparse};
+use mafs_durable::{Disk, DiskFile, FileStat, copy_sparse};
 use mafs_proto::{DataVersion, VnodeId};
 use rustix::process::{Resource, getrlimit};
 
@@ -191,7 +191,12 @@ pub(crate) fn seal(container: &dyn DiskFile, version: DataVersion) -> io::Result
 
 /// Whether the content is the whole, unchanged `version` of `size` bytes.
 pub(crate) fn is_sealed(container: &dyn DiskFile, version: DataVersion, size: u64) -> io::Result<bool> {
-    Ok(container.len()? == size && container.modified()? == seal_time(version))
+    Ok(shows_seal(&container.stat()?, version, size))
+}
+
+/// The same of a container that was looked at.
+pub(crate) fn shows_seal(stat: &FileStat, version: DataVersion, size: u64) -> bool {
+    stat.bytes == size && stat.modified == seal_time(version)
 }
 
 /// From now on any write to the container shows.

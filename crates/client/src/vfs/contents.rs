@@ -9,7 +9,7 @@ use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 use super::file::{Arrival, File, FileState};
 use super::passthrough::KernelUse;
 use super::{Caller, Error, Inner};
-use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed, last_change, watch};
+use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed, last_change, shows_seal, watch};
 use crate::core::log::{ContainerId, LogEntry, Writing};
 
 /// Files that are larger may have holes that matter.
@@ -29,13 +29,15 @@ impl Inner {
         let here = cached.content.filter(|content| content.version == status.data_version);
         let container = match here {
             Some(content) => {
-                self.cache.containers.get(fid.vnode, content.container)?.map(|file| (content.container, file))
+                let file = self.cache.containers.get(fid.vnode, content.container)?;
+                let stat = file.as_ref().map(|file| file.stat()).transpose()?;
+                file.zip(stat).map(|(file, stat)| (content.container, file, stat))
             }
             None => None,
         };
         let (container, arrival) = match container {
-            Some((id, file)) if is_sealed(file.as_ref(), status.data_version, status.size)? => {
-                self.replacement().touch(fid.vnode, file.allocated()?);
+            Some((id, file, stat)) if shows_seal(&stat, status.data_version, status.size) => {
+                self.replacement().touch(fid.vnode, stat.allocated);
                 ((id, file), Arrival::Complete)
             }
             Some(_) | None => (self.cache.containers.create(fid.vnode)?, Arrival::Missing),
