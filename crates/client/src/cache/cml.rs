@@ -43,8 +43,8 @@ impl Cml {
         self.lock().state.boot.as_ref().is_some_and(|last| last != boot)
     }
 
-    /// The machine's run `boot` goes on, or begins, which is durable then. Only once all that the one before has left is
-    /// taken up: a start that fails before must not make the next one believe that nothing was lost.
+    /// The machine's run `boot` goes on, or begins, which is durable then. Only once all that the one before has left
+    /// is taken up: a start that fails before must not make the next one believe that nothing was lost.
     pub(crate) fn begin_run(&self, boot: &str) -> Result<(), CacheError> {
         let last = self.lock().state.boot.clone();
         if last.as_deref() != Some(boot) {
