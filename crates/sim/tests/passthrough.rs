@@ -335,6 +335,36 @@ fn invariant_1_what_the_kernel_writes_after_an_fsync_is_kept_by_a_close_that_fai
     }
 }
 
+/// A store is on its way, slowly; what is written and fsynced meanwhile survives a loss of power `after` the fsync.
+async fn fsync_beside_a_store(after: Duration) {
+    let mut world = World::start_with(1, Duration::from_millis(600), true).await.expect("a world");
+    let vfs = world.client().clone();
+    let (opened, container) = create_to_write_only(&vfs, "file").await;
+    fill(container.as_ref(), 1);
+    let closing = tokio::spawn({
+        let vfs = vfs.clone();
+        async move { vfs.flush(opened.file).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let fsynced = fill(container.as_ref(), 2);
+    vfs.fsync(opened.file).await.expect("an fsync");
+    tokio::time::sleep(after).await;
+    drop((vfs, container));
+    world.crash_client(Crash::Power);
+    closing.abort();
+    world.start_client().await.expect("the client starts");
+    until_all_is_sent(world.client()).await;
+    with_empty_cache(&mut world).await;
+    assert!(content(world.client(), "file").await == fsynced, "power lost {after:?} later");
+}
+
+#[test]
+fn invariant_1_an_fsync_beside_a_store_survives_a_loss_of_power() {
+    for after in (0..4000).step_by(100) {
+        simulate(fsync_beside_a_store(Duration::from_millis(after)));
+    }
+}
+
 #[test]
 fn an_inode_has_one_way_for_its_data_while_it_is_open() {
     simulate(async {

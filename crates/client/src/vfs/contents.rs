@@ -179,8 +179,8 @@ impl Inner {
         }
         let (id, container) = self.move_out(fid, writing, container)?;
         let changed = last_change(container.modified()?, base).map(Timestamp::from);
-        if self.cache.power_lost {
-            // The seal may have outlived what was fsynced: a later start must not believe it.
+        if changed.is_none() {
+            // A seal may have outlived what was fsynced: a later start must not believe it.
             watch(container.as_ref())?;
         }
         let mtime = changed.max(stored_mtime).unwrap_or_else(|| self.clock.wall());
@@ -197,7 +197,8 @@ impl Inner {
             ctime: mtime,
             edits: 1,
             stored_edits: 0,
-            synced_edits: u64::from(synced),
+            fsynced_edits: u64::from(synced),
+            kept_edits: u64::from(synced),
             writer: Caller::default(),
             writing_logged: true,
             storing: false,
@@ -226,6 +227,9 @@ impl Inner {
         let (id, copy) = match self.cache.containers.duplicate(fid.vnode, container.as_ref()) {
             Err(error) if error.kind() == ErrorKind::StorageFull => {
                 tracing::warn!(%fid, %error, "a changed file is taken up where it is; programs may still write to it");
+                if writing.synced {
+                    container.sync_data()?;
+                }
                 return Ok((writing.container, container));
             }
             other => other?,
@@ -266,7 +270,8 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         ctime: status.ctime,
         edits: 0,
         stored_edits: 0,
-        synced_edits: 0,
+        fsynced_edits: 0,
+        kept_edits: 0,
         writer: Caller::default(),
         writing_logged: false,
         storing: false,

@@ -177,6 +177,8 @@ impl Inner {
                 Ok(Ok(Err(_)) | Err(_)) | Err(_) => {}
             }
         }
+        // Not on a session thread: a disk takes its time.
+        tokio::task::yield_now().await;
         blocking(|| self.fsync_here(&file))
     }
 
@@ -190,7 +192,7 @@ impl Inner {
     pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
-            state.is_dirty() && state.synced_edits != state.edits
+            state.is_dirty() && state.kept_edits != state.edits
         };
         if needed && let Err(error) = self.fsync_here(file) {
             tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
@@ -205,12 +207,17 @@ impl Inner {
         };
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
-        self.note_synced(file, edits, settled)?;
-        Ok(self.cache.cml.sync()?)
+        self.note_synced(file, edits)?;
+        self.cache.cml.sync()?;
+        if settled {
+            let mut state = file.state();
+            state.kept_edits = state.kept_edits.max(edits);
+        }
+        Ok(())
     }
 
-    /// The content of edit `edits` is durable here, which matters unless the server has it by now.
-    fn note_synced(&self, file: &File, edits: u64, settled: bool) -> Result<(), Error> {
+    /// Something of edit `edits` is durable here, which matters unless the server has it by now.
+    fn note_synced(&self, file: &File, edits: u64) -> Result<(), Error> {
         let _edit = file.edit();
         let unsent = {
             let state = file.state();
@@ -218,9 +225,8 @@ impl Inner {
         };
         if unsent {
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
-        }
-        if settled {
-            file.state().synced_edits = edits;
+            let mut state = file.state();
+            state.fsynced_edits = state.fsynced_edits.max(edits);
         }
         Ok(())
     }

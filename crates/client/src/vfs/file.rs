@@ -81,8 +81,10 @@ pub(super) struct FileState {
     pub(super) edits: u64,
     /// The edit that the server has.
     pub(super) stored_edits: u64,
-    /// The edit that a restart of the machine does not cost.
-    pub(super) synced_edits: u64,
+    /// The newest edit of which an fsync has made something durable here.
+    pub(super) fsynced_edits: u64,
+    /// The edit of which a restart of the machine costs nothing.
+    pub(super) kept_edits: u64,
     /// Who opened it for writing last: in whose name it is stored.
     pub(super) writer: Caller,
     /// Whether the log says that this file is being changed.
@@ -109,6 +111,11 @@ impl FileState {
     /// Whether the server lacks content that it should get.
     pub(super) fn is_dirty(&self) -> bool {
         self.edits != self.stored_edits && self.unlinked.is_none()
+    }
+
+    /// Whether the log says that something was fsynced that the server may lack.
+    pub(super) fn says_synced(&self) -> bool {
+        self.fsynced_edits > self.stored_edits
     }
 
     /// Whether all of the content is here.

@@ -390,6 +390,7 @@ impl Inner {
     async fn prepare_removal(&self, object: &Object) -> Result<Option<Arc<File>>, Error> {
         let in_use = self.files().get(object.fid.vnode);
         let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return Ok(None) };
+        self.cache.index.check_writable()?;
         let open = file.state().handles > 0;
         if open && let Err(error) = file.complete().await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
@@ -440,11 +441,11 @@ impl Inner {
             (RenameMode::Replace, Some(target)) if target.fid == moved.fid => return Ok(()),
             (_, target) => target,
         };
+        let (from_parent, to_parent) = (self.fid_of(from_parent)?, self.fid_of(to_parent)?);
         let removing = match (mode, &target) {
             (RenameMode::Replace, Some(target)) => self.prepare_removal(target).await?,
             _ => None,
         };
-        let (from_parent, to_parent) = (self.fid_of(from_parent)?, self.fid_of(to_parent)?);
         let left = match mode {
             RenameMode::Exchange => target.as_ref().map(CachedEntry::of),
             RenameMode::Replace | RenameMode::NoReplace => None,

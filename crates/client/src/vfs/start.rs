@@ -128,6 +128,7 @@ impl Vfs {
         if tokio::time::timeout(LAST_STORE_WAIT, self.inner.sync()).await.is_err() {
             tracing::warn!("not everything is on the server yet; it is sent at the next mount");
         }
+        self.inner.look_at_all();
         let unsent = self.inner.files().dirty();
         blocking(|| unsent.iter().for_each(|file| self.inner.keep_unsent(file)));
         self.inner.remote.close().await;

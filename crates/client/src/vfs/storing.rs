@@ -133,14 +133,23 @@ impl Inner {
             return Ok(None);
         }
         let known = self.cache.index.object(file.fid.vnode)?;
-        let (size, mtime, edits, base, writer, again, changed) = {
+        let (size, mtime, edits, base, writer, again, changed, synced) = {
             let state = file.state();
             if !state.is_dirty() {
                 return Ok(None);
             }
             // The time that stat(2) has shown since: it must not move when the content arrives.
             let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
-            (state.size, state.mtime, state.edits, state.base, state.writer, state.unresolved.clone(), changed)
+            (
+                state.size,
+                state.mtime,
+                state.edits,
+                state.base,
+                state.writer,
+                state.unresolved.clone(),
+                changed,
+                state.says_synced(),
+            )
         };
         let content = self.freeze(file, size, attempt)?;
         let record = match again {
@@ -150,7 +159,10 @@ impl Inner {
                 let op = CmlOp::Store { fid: file.fid, base: Base::Version(base), size, mtime };
                 let record = self.remote.record(op, writer.uid, writer.gid, changed);
                 let stamp = stamp(file.container.as_ref())?;
-                if let Err(error) = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp }) {
+                let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp });
+                // What was fsynced is taken up after a loss of power: then it must be known that it may have been sent.
+                let known = logged.and_then(|()| if synced { self.cache.cml.sync() } else { Ok(()) });
+                if let Err(error) = known {
                     self.remote.end(record.id);
                     return Err(error.into());
                 }
@@ -268,7 +280,7 @@ impl Inner {
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
         self.look(file)?;
-        let (base, clean, synced, unlinked) = {
+        let (base, clean, (was_synced, synced), unlinked) = {
             let mut state = file.state();
             if state.kernel.unprotected {
                 state.count_edit();
@@ -276,20 +288,24 @@ impl Inner {
             let known = edits == Some(state.edits);
             // Whoever may write to it is watched, so it is not sealed.
             let clean = known && state.kernel.writers == 0;
-            let sent = edits.or(state.unresolved.as_ref().map(|unresolved| unresolved.edits));
-            let synced = !clean && sent.is_some_and(|sent| state.synced_edits > sent);
-            if let Some(edits) = edits {
-                state.stored_edits = edits;
+            let was_synced = state.says_synced();
+            if let Some(sent) = edits.or(state.unresolved.as_ref().map(|unresolved| unresolved.edits)) {
+                state.stored_edits = sent;
             }
+            let synced = !clean && state.says_synced();
             let base = std::mem::replace(&mut state.base, version);
             state.hash = Some(hash);
             state.writing_logged = !clean && state.unlinked.is_none();
             (state.unresolved, state.interrupted) = (None, false);
             state.refused = None;
-            (base, clean, synced, state.unlinked.is_some())
+            (base, clean, (was_synced, synced), state.unlinked.is_some())
         };
         self.remote.end(id);
         self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean, synced })?;
+        if was_synced && !synced {
+            // Or a loss of power puts what was fsynced before in the place of what the server has acknowledged.
+            self.cache.cml.sync()?;
+        }
         if clean && !unlinked {
             seal(file.container.as_ref(), version)?;
             self.set_content(file, version, hash)?;
@@ -345,15 +361,12 @@ impl Inner {
 
     fn set_removing(&self, file: &File, removing: bool, entry: LogEntry) -> Result<bool, Error> {
         let _edit = file.edit();
-        let (before, logged) = {
-            let mut state = file.state();
-            (std::mem::replace(&mut state.removing, removing), state.writing_logged)
-        };
+        let logged = file.state().writing_logged;
         if logged {
             self.cache.cml.append(entry)?;
             self.log_changed.notify_one();
         }
-        Ok(before != removing)
+        Ok(std::mem::replace(&mut file.state().removing, removing) != removing)
     }
 
     /// The server does not know a file any more that this client has asked it to remove: nothing of it is news.
