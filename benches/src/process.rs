@@ -10,7 +10,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// How much of a command line goes into an error.
 const DESCRIPTION_CHARS_MAX: usize = 200;
@@ -93,17 +95,28 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Waits until a child has ended.
+/// Waits until a child has ended, and no longer: who measures a command must not measure pauses between looks at it.
 ///
 /// # Errors
 /// `TimedOut` after `limit`; the child runs on.
 pub fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
-    let mut status = None;
-    wait_until(limit, "the process has ended", || {
-        status = child.try_wait()?;
-        Ok(status.is_some())
-    })?;
-    status.ok_or_else(|| io::Error::other("no status"))
+    if let Some(status) = child.try_wait()? {
+        return Ok(status);
+    }
+    let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let limit_at = Instant::now() + limit;
+    loop {
+        let left = Timespec::try_from(limit_at.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&left)) {
+            Ok(0) => {
+                let text = format!("waited {limit:?} in vain until the process has ended");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Ok(_) => return child.wait(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Waits until `condition` is true, looking every few milliseconds.
@@ -144,6 +157,19 @@ mod tests {
         let error = run(Command::new("sh").args(["-c", "echo no >&2; exit 3"]), LONG).unwrap_err().to_string();
         assert!(error.contains("no\n") && error.contains('3'), "{error}");
         assert_eq!(finish(Command::new("sh").args(["-c", "exit 3"]), LONG).unwrap().code(), 3);
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_noticed_at_once_and_again() {
+        let mut child = Command::new("sleep").arg("0.3").spawn().unwrap();
+        let start = Instant::now();
+        assert!(wait(&mut child, LONG).unwrap().success());
+        assert!(start.elapsed() > Duration::from_millis(290));
+        assert!(wait(&mut child, LONG).unwrap().success(), "asked once more");
+        let mut killed = Command::new("sleep").arg("60").spawn().unwrap();
+        assert_eq!(wait(&mut killed, SOON).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        killed.kill().unwrap();
+        assert_eq!(wait(&mut killed, LONG).unwrap().signal(), Some(9));
     }
 
     #[test]
