@@ -28,6 +28,7 @@ struct Survey {
 
 struct Last {
     file: Arc<dyn DiskFile>,
+    bytes: u64,
     salt: u32,
 }
 
@@ -57,6 +58,7 @@ pub(super) fn open(
         config,
         segments,
         file: last.file,
+        file_bytes: last.bytes,
         salt: last.salt,
         next,
         durable: next,
@@ -78,7 +80,8 @@ fn begin_segment(disk: &dyn Disk, dir: &DiskPath, first: Lsn) -> io::Result<(Las
     file.write_all_at(&FileHeader { kind: FileKind::Segment, salt, first }.encode(), 0)?;
     file.sync_data()?;
     disk.sync_dir(dir)?;
-    Ok((Last { file, salt }, Segment { first, bytes: FileHeader::BYTES as u64 }))
+    let bytes = FileHeader::BYTES as u64;
+    Ok((Last { file, bytes, salt }, Segment { first, bytes }))
 }
 
 pub(super) fn segment_path(dir: &DiskPath, first: Lsn) -> String {
@@ -107,7 +110,7 @@ impl Survey {
         let len = file.len()?;
         let mut scan = match Scan::open(Arc::clone(&file), len, FileKind::Segment)? {
             Ok((header, scan)) if header.first == first => {
-                self.last = Some(Last { file, salt: header.salt });
+                self.last = Some(Last { file, bytes: len, salt: header.salt });
                 scan
             }
             Ok((header, _)) => return Err(damaged(0, format!("its header says that it begins at {}", header.first))),

@@ -21,7 +21,7 @@ pub(crate) struct Scan {
 pub(crate) enum Step<'a> {
     /// A good record.
     Record(Lsn, &'a [u8]),
-    /// The end of the file, after the last good record or the seal behind it.
+    /// The end of the records, after the last good one or the seal behind it: nothing follows, or zeros.
     End,
     /// Bytes that are no record. The scan cannot go on.
     Bad(&'static str),
@@ -57,20 +57,16 @@ impl Scan {
 
     /// Checks and passes one record.
     pub(crate) fn step(&mut self) -> io::Result<Step<'_>> {
-        if self.offset == self.window.len {
-            return Ok(Step::End);
-        }
         let Some(head) = self.window.get(self.offset, RecordHeader::BYTES)? else {
-            return Ok(Step::Bad("the head of a record is cut short"));
+            return self.end_or("the head of a record is cut short", self.offset);
         };
         let Some(head) = RecordHeader::decode(self.salt, head) else {
-            return Ok(Step::Bad("the check sum of a record's head is wrong"));
+            return self.end_or("the check sum of a record's head is wrong", self.offset);
         };
         let body_at = self.offset + RecordHeader::BYTES as u64;
         let (bytes, sum) = match head.body {
             _ if head.number != self.next => return Ok(Step::Bad("a record has the wrong number")),
-            Body::Seal if body_at == self.window.len => return Ok(Step::End),
-            Body::Seal => return Ok(Step::Bad("bytes follow a seal")),
+            Body::Seal => return self.end_or("bytes follow a seal", body_at),
             Body::Payload { bytes, checksum } => (bytes as usize, checksum),
         };
         if bytes > AppendLog::RECORD_BYTES_MAX {
@@ -87,6 +83,18 @@ impl Scan {
                 Ok(Step::Record(number, payload))
             }
         }
+    }
+
+    /// The end, if from `offset` on there is only room.
+    fn end_or(&mut self, bad: &'static str, mut offset: u64) -> io::Result<Step<'static>> {
+        while offset < self.window.len {
+            let bytes = self.window.rest(offset, 1)?.unwrap_or_default();
+            if bytes.iter().any(|byte| *byte != 0) {
+                return Ok(Step::Bad(bad));
+            }
+            offset += bytes.len() as u64;
+        }
+        Ok(Step::End)
     }
 
     /// Looks beyond bad bytes for proof that the record missing here was durable: a head whose record was written after
