@@ -218,13 +218,15 @@ impl LoggedIndex {
         Ok(position)
     }
 
-    /// Makes the index durable, so that the next open replays nothing.
+    /// Makes the index durable, so that the next open replays nothing, and gives the journal's room ahead back.
     ///
     /// # Errors
-    /// [`LoggedIndexError::Index`]; [`Poisoned`](LoggedIndexError::Poisoned) after a failed commit.
+    /// [`LoggedIndexError::Index`], those of the journal, and [`Poisoned`](LoggedIndexError::Poisoned) after a failed
+    /// commit.
     pub fn close(&self) -> Result<(), LoggedIndexError> {
-        let _writer = self.writer()?;
-        Ok(self.kv.sync()?)
+        let mut writer = self.writer()?;
+        self.kv.sync()?;
+        Ok(writer.journal.close()?)
     }
 
     fn log_and_apply(

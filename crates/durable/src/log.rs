@@ -200,6 +200,19 @@ impl AppendLog {
         })
     }
 
+    /// Makes everything durable and gives the room ahead back: for an owner that ends.
+    ///
+    /// # Errors
+    /// Those of [`Self::sync`].
+    pub fn close(&mut self) -> Result<(), LogError> {
+        self.guarded(|log| {
+            log.cut()?;
+            log.sync_segment()?;
+            log.seal();
+            Ok(())
+        })
+    }
+
     /// The records from `from` on, up to the last one at the time of the call. Its items are [`LogError::Gone`] if
     /// records were truncated, [`LogError::Damaged`] or [`LogError::Io`].
     pub fn read(&self, from: Lsn) -> LogReader {
@@ -266,11 +279,17 @@ impl AppendLog {
     /// Cuts a torn tail off and makes what a killed owner may have left unsynced durable.
     fn settle(&mut self, torn: bool) -> Result<(), LogError> {
         if torn {
-            self.file.set_len(self.end())?;
-            self.file_bytes = self.end();
+            self.cut()?;
         }
         self.sync_segment()?;
         self.seal();
+        Ok(())
+    }
+
+    /// Ends the file where its records end.
+    fn cut(&mut self) -> io::Result<()> {
+        self.file.set_len(self.end())?;
+        self.file_bytes = self.end();
         Ok(())
     }
 

@@ -49,6 +49,20 @@ fn room_is_neither_torn_nor_damage_and_is_used_by_the_next_owner() {
 }
 
 #[test]
+fn a_log_that_is_closed_ends_with_its_records() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open_large(&disk);
+    append(&mut log, 1, 20);
+    log.close().unwrap();
+    assert_eq!(size(&disk), log.bytes() + RecordHeader::BYTES as u64);
+    append(&mut log, 21, 22);
+    log.close().unwrap();
+    let (log, found) = open_large(&disk.crash());
+    assert_eq!((found.next, found.torn), (Lsn(23), None));
+    assert_eq!(numbers(&log), upto(22));
+}
+
+#[test]
 fn zeros_in_place_of_a_durable_record_are_damage() {
     let disk = MemoryDisk::new();
     let (mut log, _) = open_large(&disk);
