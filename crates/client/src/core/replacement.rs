@@ -1,47 +1,32 @@
 //! Replacement: which cached files go when the cache is full. Least recently used first; what is busy (open, dirty)
 //! never.
 
-use std::collections::{BTreeMap, HashMap};
-
+use lru::LruCache;
 use mafs_proto::VnodeId;
 
-/// The files in the cache, by their last use.
+/// The files in the cache, by their last use, with what each takes.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     limit_bytes: u64,
     used_bytes: u64,
-    last_use: u64,
-    files: HashMap<VnodeId, CachedFile>,
-    by_use: BTreeMap<u64, VnodeId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct CachedFile {
-    bytes: u64,
-    used: u64,
+    files: LruCache<VnodeId, u64>,
 }
 
 impl Replacement {
     /// An empty cache that may hold `limit_bytes`.
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self { limit_bytes, used_bytes: 0, last_use: 0, files: HashMap::new(), by_use: BTreeMap::new() }
+        Self { limit_bytes, used_bytes: 0, files: LruCache::unbounded() }
     }
 
     /// A file of this size is in the cache and was used just now.
     pub(crate) fn touch(&mut self, vnode: VnodeId, bytes: u64) {
-        self.remove(vnode);
-        self.last_use += 1;
-        self.used_bytes += bytes;
-        self.files.insert(vnode, CachedFile { bytes, used: self.last_use });
-        self.by_use.insert(self.last_use, vnode);
+        let before = self.files.put(vnode, bytes).unwrap_or(0);
+        self.used_bytes = self.used_bytes - before + bytes;
     }
 
     /// A file is no longer in the cache.
     pub(crate) fn remove(&mut self, vnode: VnodeId) {
-        if let Some(file) = self.files.remove(&vnode) {
-            self.by_use.remove(&file.used);
-            self.used_bytes -= file.bytes;
-        }
+        self.used_bytes -= self.files.pop(&vnode).unwrap_or(0);
     }
 
     /// How many bytes too many the cache would hold with `wanted_bytes` more.
@@ -53,11 +38,11 @@ impl Replacement {
     pub(crate) fn plan(&self, bytes: u64, busy: impl Fn(VnodeId) -> bool) -> Vec<VnodeId> {
         let mut missing = bytes;
         let mut evicted = Vec::new();
-        for vnode in self.by_use.values().filter(|vnode| !busy(**vnode)) {
+        for (vnode, bytes) in self.files.iter().rev().filter(|(vnode, _)| !busy(**vnode)) {
             if missing == 0 {
                 break;
             }
-            missing = missing.saturating_sub(self.files.get(vnode).map_or(0, |file| file.bytes));
+            missing = missing.saturating_sub(*bytes);
             evicted.push(*vnode);
         }
         evicted
@@ -65,12 +50,12 @@ impl Replacement {
 
     /// What a file takes, if it is in the cache.
     pub(crate) fn bytes_of(&self, vnode: VnodeId) -> Option<u64> {
-        self.files.get(&vnode).map(|file| file.bytes)
+        self.files.peek(&vnode).copied()
     }
 
     /// All files, least recently used first.
     pub(crate) fn by_use(&self) -> impl Iterator<Item = VnodeId> {
-        self.by_use.values().copied()
+        self.files.iter().rev().map(|(vnode, _)| *vnode)
     }
 
     /// Bytes in the cache.
