@@ -180,6 +180,32 @@ fn invariant_4_a_file_the_kernel_writes_while_it_is_sent_is_never_stored_as_a_mi
 }
 
 #[test]
+fn invariant_4_a_time_that_is_set_while_a_file_is_sent_hides_no_write_of_the_kernel() {
+    simulate(async {
+        let mut world = world().await;
+        let vfs = world.client().clone();
+        let (vnode, opened, container) = create(&vfs, "file").await;
+        container.write_all_at(&vec![1; 5_000_000], 0).expect("the first version");
+        let closing = tokio::spawn({
+            let vfs = vfs.clone();
+            async move { vfs.flush(opened.file).await }
+        });
+        tokio::time::sleep(Duration::from_millis(180)).await;
+        assert!(!closing.is_finished(), "the store should still be under way");
+        container.write_all_at(&vec![2; 5_000_000], 0).expect("the second version");
+        let mtime = Timestamp::new(1_000_000_000, 5).expect("a time");
+        let set = Attributes { mtime: Some(SetTime::To(mtime)), ..Attributes::default() };
+        vfs.set_attributes(vnode, set, Some(opened.file), CALLER).await.expect("futimens");
+        closing.await.expect("the task").expect("the close");
+        world.crash_client(Crash::Power);
+        world.empty_cache();
+        world.start_client().await.expect("the client starts");
+        let seen = content(world.client(), "file").await;
+        assert!([1, 2].iter().any(|version| seen == vec![*version; 5_000_000]), "a mixture");
+    });
+}
+
+#[test]
 fn a_file_that_the_kernel_never_stops_writing_is_stored_all_the_same() {
     simulate(async {
         let mut world = world().await;

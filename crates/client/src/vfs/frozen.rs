@@ -48,10 +48,15 @@ impl FrozenContent {
         let mut source = self.source.write().unwrap_or_else(PoisonError::into_inner);
         if let Source::Container(container) = &*source {
             let copy = containers.copy(container.as_ref(), self.size)?;
-            self.check(container.as_ref())?;
+            self.check(&source)?;
             *source = Source::Copy(copy);
         }
         Ok(())
+    }
+
+    /// Looks whether the kernel has written, before the container's time becomes the mark again, which would hide that.
+    pub(super) fn look(&self) -> io::Result<()> {
+        self.check(&self.source.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes the copy as it is, although the kernel wrote while it was made.
@@ -103,14 +108,12 @@ impl FrozenContent {
         if piece.is_some() {
             return Ok(piece);
         }
-        if let Source::Container(container) = &*source {
-            self.check(container.as_ref())?;
-        }
+        self.check(&source)?;
         if self.is_torn() { Err(io::Error::other("the content changed while it was sent")) } else { Ok(None) }
     }
 
-    fn check(&self, container: &dyn DiskFile) -> io::Result<()> {
-        if let Some(mark) = self.mark
+    fn check(&self, source: &Source) -> io::Result<()> {
+        if let (Some(mark), Source::Container(container)) = (self.mark, source)
             && container.modified()? != mark
         {
             self.torn.store(true, Ordering::Release);

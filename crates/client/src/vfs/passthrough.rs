@@ -197,13 +197,16 @@ impl Inner {
     /// sees to [`Self::protect`] before it reads the content.
     pub(super) fn end_edit(&self, file: &File) -> Result<(), CacheError> {
         self.look(file)?;
-        let goes_on = {
+        let (goes_on, sending) = {
             let mut state = file.state();
             let goes_on = std::mem::take(&mut state.kernel.goes_on) && state.kernel.writers > 0;
             state.kernel.unprotected |= goes_on && state.kernel.mappers > 0;
-            goes_on
+            (goes_on, state.sending.clone())
         };
         if goes_on {
+            if let Some(content) = sending {
+                content.look()?;
+            }
             watch(file.container.as_ref())?;
             let size = file.container.len()?;
             file.state().size = size;
