@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
 use mafs_durable::{DiskFile, RangeSet};
-use mafs_proto::{CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Timestamp, Xattrs};
+use mafs_proto::{Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, StoreId, Timestamp, Xattrs};
 
 use super::frozen::FrozenContent;
 use super::passthrough::KernelUse;
@@ -63,6 +63,8 @@ pub(super) struct FileState {
     pub(super) kernel: KernelUse,
     /// The version the content was made from.
     pub(super) base: DataVersion,
+    /// The record whose version that may be instead, if it was applied, which the modify log has forgotten.
+    pub(super) base_record: Option<StoreId>,
     /// What that version hashes to, if this client knows.
     pub(super) hash: Option<ContentHash>,
     /// How much of it is here.
@@ -116,6 +118,11 @@ impl FileState {
     /// Whether the log says that something was fsynced that the server may lack.
     pub(super) fn says_synced(&self) -> bool {
         self.fsynced_edits > self.stored_edits
+    }
+
+    /// What the server must have for the content to take its place.
+    pub(super) fn store_base(&self) -> Base {
+        self.base_record.map_or(Base::Version(self.base), Base::Record)
     }
 
     /// Whether all of the content is here.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Base, CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
 
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
@@ -144,7 +144,7 @@ impl Inner {
                 state.size,
                 state.mtime,
                 state.edits,
-                state.base,
+                state.store_base(),
                 state.writer,
                 state.unresolved.clone(),
                 changed,
@@ -156,7 +156,7 @@ impl Inner {
             Some(unresolved) if unresolved.edits == edits => unresolved.record,
             Some(_) => return Ok(None),
             None => {
-                let op = CmlOp::Store { fid: file.fid, base: Base::Version(base), size, mtime };
+                let op = CmlOp::Store { fid: file.fid, base, size, mtime };
                 let record = self.remote.record(op, writer.uid, writer.gid, changed);
                 let stamp = stamp(file.container.as_ref())?;
                 let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp });
@@ -224,19 +224,21 @@ impl Inner {
                 self.abandon(file, record.id);
                 Ok(())
             }
-            // It was applied, and this client has said that it knows: a log that could not be written forgot that.
-            Err(RemoteError::Refused { error: FsError::StoreIdReused, .. }) => self.adopt_base(file, record.id).await,
+            Err(RemoteError::Refused { error: FsError::StoreIdReused, .. }) => {
+                self.base_on_record(file, record.id).await
+            }
             Err(error) => Err(self.not_stored(file, record.id, error)),
         }
     }
 
-    /// Takes the server's present version as the one that the content here was made from.
-    async fn adopt_base(&self, file: &File, id: StoreId) -> Result<(), Error> {
+    /// This client has told the server that it knows what became of a store, and a log that could not be written has
+    /// forgotten it. Whoever has made the present version: only that record's may be replaced.
+    async fn base_on_record(&self, file: &File, id: StoreId) -> Result<(), Error> {
         self.cache.index.distrust(std::iter::once(file.fid))?;
         let status = self.status_of(file.fid.vnode).await?.object.status;
         {
             let mut state = file.state();
-            (state.base, state.hash) = (status.data_version, None);
+            state.base_record = (status.data_version != state.base).then_some(id);
         }
         self.abandon(file, id);
         Ok(())
@@ -296,7 +298,7 @@ impl Inner {
             let base = std::mem::replace(&mut state.base, version);
             state.hash = Some(hash);
             state.writing_logged = !clean && state.unlinked.is_none();
-            (state.unresolved, state.interrupted) = (None, false);
+            (state.base_record, state.unresolved, state.interrupted) = (None, None, false);
             state.refused = None;
             (base, clean, (was_synced, synced), state.unlinked.is_some())
         };

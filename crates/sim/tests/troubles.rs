@@ -1,0 +1,78 @@
+//! Troubles of the cache's disk: what of the modify log is lost must cost nobody's content.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_client::vfs::{OpenMode, Vfs};
+use mafs_proto::{Mode, VnodeId};
+use mafs_sim::{Crash, World};
+use support::{CALLER, WRITE, content, open_as, simulate, world, write_and_close};
+
+const EMPTIED: OpenMode = OpenMode { truncate: true, ..WRITE };
+
+/// Long enough for a client to send what it can.
+const A_WHILE: Duration = Duration::from_secs(30);
+
+/// Makes the server forget the replies to the records that have been answered.
+async fn confirm_replies(vfs: &Vfs) {
+    for number in 0..200 {
+        let (name, mode) = (Bytes::from(format!("dir{number}")), Mode::from_bits(0o755));
+        vfs.make_dir(VnodeId::ROOT, name, mode, CALLER).await.expect("a directory");
+    }
+}
+
+/// The server stores a file that has been emptied, and the log of the client, whose disk is full when it hears of that,
+/// does not say so.
+async fn store_that_the_log_forgets(world: &World) {
+    let vfs = world.client().clone();
+    write_and_close(&vfs, "file", b"old".to_vec()).await;
+    let file = open_as(&vfs, "file", EMPTIED).await;
+    let closing = tokio::spawn({
+        let vfs = vfs.clone();
+        async move { vfs.flush(file).await }
+    });
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    world.limit_client_disk(10).expect("a disk");
+    closing.await.expect("the task").expect_err("the disk is full");
+    world.limit_client_disk(1 << 30).expect("a disk");
+    vfs.release(file);
+    confirm_replies(&vfs).await;
+}
+
+#[test]
+fn a_version_of_another_client_is_not_taken_for_the_base_of_what_the_log_has_forgotten() {
+    simulate(async {
+        let mut world = world(100).await;
+        store_that_the_log_forgets(&world).await;
+        let other = world.add_client().await.expect("another client");
+        let file = open_as(&other, "file", EMPTIED).await;
+        other.write(file, 0, Bytes::from_static(b"theirs")).await.expect("a write");
+        other.flush(file).await.expect("a close");
+        other.release(file);
+        world.crash_client(Crash::Kill);
+        world.start_client().await.expect("the client starts");
+        tokio::time::sleep(A_WHILE).await;
+        assert_eq!(content(&other, "file").await, b"theirs", "an update that nobody has seen is gone");
+        let refused = world.client().status().refused;
+        assert!(matches!(&refused[..], [(_, why)] if why.contains("changed by another client")), "{refused:?}");
+    });
+}
+
+#[test]
+fn what_the_log_has_forgotten_is_stored_on_top_of_itself() {
+    simulate(async {
+        let mut world = world(100).await;
+        store_that_the_log_forgets(&world).await;
+        world.crash_client(Crash::Kill);
+        world.start_client().await.expect("the client starts");
+        let file = open_as(world.client(), "file", WRITE).await;
+        world.client().write(file, 0, Bytes::from_static(b"new")).await.expect("a write");
+        world.client().flush(file).await.expect("a close");
+        let other = world.add_client().await.expect("another client");
+        assert_eq!(content(&other, "file").await, b"new");
+    });
+}
