@@ -25,12 +25,15 @@ async fn confirm_replies(vfs: &Vfs) {
     }
 }
 
-/// The server stores a file that has been emptied, and the log of the client, whose disk is full when it hears of that,
-/// does not say so.
-async fn store_that_the_log_forgets(world: &World) {
+/// The server stores a file that has been emptied or changed, and the log of the client, whose disk is full when it
+/// hears of that, does not say so.
+async fn store_that_the_log_forgets(world: &World, emptied: bool) {
     let vfs = world.client().clone();
     write_and_close(&vfs, "file", b"old".to_vec()).await;
-    let file = open_as(&vfs, "file", EMPTIED).await;
+    let file = open_as(&vfs, "file", if emptied { EMPTIED } else { WRITE }).await;
+    if !emptied {
+        vfs.write(file, 0, Bytes::from_static(b"changed")).await.expect("a write");
+    }
     let closing = tokio::spawn({
         let vfs = vfs.clone();
         async move { vfs.flush(file).await }
@@ -45,34 +48,38 @@ async fn store_that_the_log_forgets(world: &World) {
 
 #[test]
 fn a_version_of_another_client_is_not_taken_for_the_base_of_what_the_log_has_forgotten() {
-    simulate(async {
-        let mut world = world(100).await;
-        store_that_the_log_forgets(&world).await;
-        let other = world.add_client().await.expect("another client");
-        let file = open_as(&other, "file", EMPTIED).await;
-        other.write(file, 0, Bytes::from_static(b"theirs")).await.expect("a write");
-        other.flush(file).await.expect("a close");
-        other.release(file);
-        world.crash_client(Crash::Kill);
-        world.start_client().await.expect("the client starts");
-        tokio::time::sleep(A_WHILE).await;
-        assert_eq!(content(&other, "file").await, b"theirs", "an update that nobody has seen is gone");
-        let refused = world.client().status().refused;
-        assert!(matches!(&refused[..], [(_, why)] if why.contains("changed by another client")), "{refused:?}");
-    });
+    for emptied in [true, false] {
+        simulate(async {
+            let mut world = world(100).await;
+            store_that_the_log_forgets(&world, emptied).await;
+            let other = world.add_client().await.expect("another client");
+            let file = open_as(&other, "file", EMPTIED).await;
+            other.write(file, 0, Bytes::from_static(b"theirs")).await.expect("a write");
+            other.flush(file).await.expect("a close");
+            other.release(file);
+            world.crash_client(Crash::Kill);
+            world.start_client().await.expect("the client starts");
+            tokio::time::sleep(A_WHILE).await;
+            assert_eq!(content(&other, "file").await, b"theirs", "an update that nobody has seen is gone");
+            let refused = world.client().status().refused;
+            assert!(matches!(&refused[..], [(_, why)] if why.contains("changed by another client")), "{refused:?}");
+        });
+    }
 }
 
 #[test]
 fn what_the_log_has_forgotten_is_stored_on_top_of_itself() {
-    simulate(async {
-        let mut world = world(100).await;
-        store_that_the_log_forgets(&world).await;
-        world.crash_client(Crash::Kill);
-        world.start_client().await.expect("the client starts");
-        let file = open_as(world.client(), "file", WRITE).await;
-        world.client().write(file, 0, Bytes::from_static(b"new")).await.expect("a write");
-        world.client().flush(file).await.expect("a close");
-        let other = world.add_client().await.expect("another client");
-        assert_eq!(content(&other, "file").await, b"new");
-    });
+    for emptied in [true, false] {
+        simulate(async {
+            let mut world = world(100).await;
+            store_that_the_log_forgets(&world, emptied).await;
+            world.crash_client(Crash::Kill);
+            world.start_client().await.expect("the client starts");
+            let file = open_as(world.client(), "file", EMPTIED).await;
+            world.client().write(file, 0, Bytes::from_static(b"new")).await.expect("a write");
+            world.client().flush(file).await.unwrap_or_else(|error| panic!("emptied: {emptied}: {error}"));
+            let other = world.add_client().await.expect("another client");
+            assert_eq!(content(&other, "file").await, b"new");
+        });
+    }
 }

@@ -128,7 +128,7 @@ pub(crate) fn awaited(
 /// The kept reply to a record, if it has been applied before.
 ///
 /// # Errors
-/// [`FsError::StoreIdReused`] if another record has been.
+/// [`FsError::StoreIdReused`] if another record has been, or its reply was confirmed.
 pub(crate) fn known(
     transaction: &Transaction<'_>,
     client: ClientId,
@@ -137,7 +137,9 @@ pub(crate) fn known(
     if record.id.client != client {
         return Err(Refusal::new(FsError::Malformed, format!("the record {} was made by another client", record.id)));
     }
-    let Some(kept) = transaction.get(&tables::reply(&record.id))? else { return Ok(None) };
+    let Some(kept) = transaction.get(&tables::reply(&record.id))? else {
+        return check_unconfirmed(transaction, client, &record.id).map(|()| None);
+    };
     let (kept_digest, reply) = kept.split_at_checked(32).ok_or_else(|| Refusal::damaged("a kept reply"))?;
     if *kept_digest != digest(record) {
         return Err(FsError::StoreIdReused.into());
@@ -183,7 +185,7 @@ pub(crate) fn confirm(
     Ok(())
 }
 
-/// Checks that `id` belongs to a life granted to `client` and has not been confirmed.
+/// Checks that `id` belongs to a life granted to `client`.
 fn check_new(transaction: &Transaction<'_>, client: ClientId, id: &StoreId) -> Result<ClientState, Refusal> {
     let refuse = |why: &str| Refusal::new(FsError::Malformed, format!("the record {id} {why}"));
     let state = transaction.client(client)?.ok_or_else(|| refuse("is from a client that never attached"))?;
@@ -193,11 +195,18 @@ fn check_new(transaction: &Transaction<'_>, client: ClientId, id: &StoreId) -> R
     if id.seq == 0 {
         return Err(refuse("has no place in its log"));
     }
-    if state.confirmed_below.is_some_and(|below| *id < below) {
+    Ok(state)
+}
+
+/// Checks that the reply to `id`, which is not kept, may still come: so a store is known before its content is looked
+/// at.
+fn check_unconfirmed(transaction: &Transaction<'_>, client: ClientId, id: &StoreId) -> Result<(), Refusal> {
+    let confirmed_below = transaction.client(client)?.and_then(|state| state.confirmed_below);
+    if confirmed_below.is_some_and(|below| *id < below) {
         let detail = format!("the record {id} comes again after its reply was confirmed");
         return Err(Refusal::new(FsError::StoreIdReused, detail));
     }
-    Ok(state)
+    Ok(())
 }
 
 fn digest(record: &CmlRecord) -> [u8; 32] {
