@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mafs_client::vfs::{OpenMode, Vfs};
 use mafs_proto::{Mode, VnodeId};
 use mafs_sim::{Crash, World};
-use support::{CALLER, WRITE, content, open_as, simulate, world, write_and_close};
+use support::{CALLER, WRITE, content, create, open_as, simulate, world, write_and_close};
 
 const EMPTIED: OpenMode = OpenMode { truncate: true, ..WRITE };
 
@@ -82,4 +82,31 @@ fn what_the_log_has_forgotten_is_stored_on_top_of_itself() {
             assert_eq!(content(&other, "file").await, b"new");
         });
     }
+}
+
+#[test]
+fn a_store_that_was_logged_in_vain_holds_up_none_after_a_restart() {
+    simulate(async {
+        let mut world = world(100).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "file").await;
+        vfs.write(file, 0, Bytes::from_static(b"fsynced")).await.expect("a write");
+        world.crash_server(Crash::Kill);
+        // The client has noticed.
+        tokio::time::sleep(A_WHILE).await;
+        vfs.fsync(file).await.expect("an fsync here");
+        world.start_server().expect("the server starts");
+        tokio::time::sleep(A_WHILE).await;
+        let disk = world.client_disk().clone();
+        disk.fail_syncs_from(disk.syncs());
+        vfs.flush(file).await.expect_err("the disk fails");
+        disk.fail_syncs_from(u64::MAX);
+        let closing = tokio::spawn(async move { vfs.flush(file).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        world.crash_client(Crash::Kill);
+        closing.abort();
+        world.start_client().await.expect("the client starts");
+        let sent = tokio::time::timeout(Duration::from_secs(2), world.client().sync()).await;
+        sent.expect("it waits for a record that was never sent").expect("a sync");
+    });
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mafs_arpc::link::ProfileName;
 use mafs_arpc::{Scheduling, blocking, watch};
-use mafs_proto::{Classes, Clock, CmlOp, Fid, Incarnation, VnodeId, VolumeName};
+use mafs_proto::{Classes, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
 use super::file::{File, Unresolved};
@@ -162,12 +162,11 @@ impl Inner {
                 None => self.give_up_dirty(fid, writing.container)?,
             }
         }
-        for store in log.logged.values().filter(|store| !log.writing.contains_key(&store.record.op.fid())) {
-            self.remote.end(store.record.id);
-            self.cache.cml.append(LogEntry::Abandoned { id: store.record.id })?;
-        }
-        for store in logged.into_values().filter(|store| self.files().get(store.record.op.fid().vnode).is_none()) {
-            self.remote.end(store.record.id);
+        // Also one of two stores of a file, if the log could not be told of the end of the first.
+        for store in log.logged.values().filter(|store| !self.is_unresolved(&store.record)) {
+            let id = store.record.id;
+            self.remote.end(id);
+            self.cache.cml.append(LogEntry::Abandoned { id })?;
         }
         Ok(())
     }
@@ -184,6 +183,12 @@ impl Inner {
             state.interrupted = true;
         }
         self.files().insert(file);
+    }
+
+    /// Whether a file was taken up that will find out what became of this store.
+    fn is_unresolved(&self, record: &CmlRecord) -> bool {
+        let file = self.files().get(record.op.fid().vnode);
+        file.is_some_and(|file| file.state().unresolved.as_ref().is_some_and(|store| store.record.id == record.id))
     }
 
     /// Nothing of a file's change is left that could be sent: the version the server has stays. The container goes:
