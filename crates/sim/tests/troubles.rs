@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{OpenMode, Vfs};
-use mafs_proto::{Mode, VnodeId};
+use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, World};
 use support::{CALLER, WRITE, content, create, open_as, simulate, world, write_and_close};
 
@@ -108,5 +108,30 @@ fn a_store_that_was_logged_in_vain_holds_up_none_after_a_restart() {
         world.start_client().await.expect("the client starts");
         let sent = tokio::time::timeout(Duration::from_secs(2), world.client().sync()).await;
         sent.expect("it waits for a record that was never sent").expect("a sync");
+    });
+}
+
+#[test]
+fn a_refused_removal_that_the_log_does_not_take_back_hides_nobody_elses() {
+    simulate(async {
+        let mut world = world(100).await;
+        let vfs = world.client().clone();
+        let (_, file) = create(&vfs, "letter").await;
+        let mode = Mode::from_bits(0o755);
+        vfs.make_dir(VnodeId::ROOT, Bytes::from_static(b"drawer"), mode, CALLER).await.expect("a directory");
+        vfs.write(file, 0, Bytes::from_static(b"unsent")).await.expect("a write");
+        let renaming = tokio::spawn({
+            let vfs = vfs.clone();
+            let (from, to) = (Bytes::from_static(b"drawer"), Bytes::from_static(b"letter"));
+            async move { vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        world.limit_client_disk(10).expect("a disk");
+        renaming.await.expect("the task").expect_err("a directory does not replace a file");
+        world.limit_client_disk(1 << 30).expect("a disk");
+        let other = world.add_client().await.expect("another client");
+        other.unlink(VnodeId::ROOT, Bytes::from_static(b"letter"), CALLER).await.expect("a removal");
+        vfs.flush(file).await.expect_err("it is gone");
+        assert_eq!(vfs.status().refused.len(), 1);
     });
 }

@@ -15,7 +15,7 @@ use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
 use super::{Error, Inner};
-use crate::cache::{seal, stamp};
+use crate::cache::{CacheError, seal, stamp};
 use crate::core::log::LogEntry;
 use crate::remote::{Answer, Link, RemoteError};
 
@@ -348,27 +348,29 @@ impl Inner {
     }
 
     /// The server is about to be asked to remove the last name of a file. If the answer is lost, it is this that tells
-    /// the removal from somebody else's.
-    /// Returns whether it was not about to before.
+    /// the removal from somebody else's. Returns whether it was not about to before.
     pub(super) fn note_removing(&self, file: &File) -> Result<bool, Error> {
-        self.set_removing(file, true, LogEntry::Removing { fid: file.fid })
+        let _edit = file.edit();
+        self.log_if_writing(file, LogEntry::Removing { fid: file.fid })?;
+        Ok(!std::mem::replace(&mut file.state().removing, true))
     }
 
-    /// The server has refused that: the next removal of the file is somebody else's.
+    /// The server has refused that: the next removal of the file is somebody else's, whatever the log takes.
     pub(super) fn note_kept(&self, file: &File) {
-        if let Err(error) = self.set_removing(file, false, LogEntry::Kept { fid: file.fid }) {
+        let _edit = file.edit();
+        file.state().removing = false;
+        if let Err(error) = self.log_if_writing(file, LogEntry::Kept { fid: file.fid }) {
             tracing::error!(fid = %file.fid, %error, "the modify log does not say that a file was not removed");
         }
     }
 
-    fn set_removing(&self, file: &File, removing: bool, entry: LogEntry) -> Result<bool, Error> {
-        let _edit = file.edit();
+    fn log_if_writing(&self, file: &File, entry: LogEntry) -> Result<(), CacheError> {
         let logged = file.state().writing_logged;
         if logged {
             self.cache.cml.append(entry)?;
             self.log_changed.notify_one();
         }
-        Ok(std::mem::replace(&mut file.state().removing, removing) != removing)
+        Ok(())
     }
 
     /// The server does not know a file any more that this client has asked it to remove: nothing of it is news.
