@@ -9,20 +9,25 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{KernelCache, Vfs};
-use mafs_proto::{Mode, Name, VnodeId};
+use mafs_client::vfs::{Attributes, Caller, Error, KernelCache, OpenMode, Vfs};
+use mafs_proto::{Mode, Name, RenameMode, VnodeId};
 use mafs_sim::Crash;
 use support::{CALLER, WRITE, simulate, world, write_and_close};
 
-/// The names that the kernel was told to forget.
+/// The names and inodes that the kernel was told to forget.
 #[derive(Default)]
-struct Forgotten(Mutex<HashSet<(VnodeId, Name)>>);
+struct Forgotten {
+    names: Mutex<HashSet<(VnodeId, Name)>>,
+    inodes: Mutex<HashSet<VnodeId>>,
+}
 
 impl KernelCache for Forgotten {
-    fn invalidate_inode(&self, _vnode: VnodeId) {}
+    fn invalidate_inode(&self, vnode: VnodeId) {
+        self.inodes.lock().expect("the inodes").insert(vnode);
+    }
 
     fn invalidate_entry(&self, parent: VnodeId, name: &Name) {
-        self.0.lock().expect("the names").insert((parent, name.clone()));
+        self.names.lock().expect("the names").insert((parent, name.clone()));
     }
 }
 
@@ -34,7 +39,11 @@ impl Forgotten {
     }
 
     fn contains(&self, name: &'static str) -> bool {
-        self.0.lock().expect("the names").contains(&(VnodeId::ROOT, Name::new(name).expect("a name")))
+        self.names.lock().expect("the names").contains(&(VnodeId::ROOT, Name::new(name).expect("a name")))
+    }
+
+    fn contains_inode(&self, vnode: VnodeId) -> bool {
+        self.inodes.lock().expect("the inodes").contains(&vnode)
     }
 }
 
@@ -77,5 +86,71 @@ fn a_name_whose_making_is_uncertain_is_forgotten() {
         creating.await.expect("the task").expect_err("nobody answers");
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(forgotten.contains("letter"));
+    });
+}
+
+#[test]
+fn what_an_uncertain_mutation_may_have_changed_is_forgotten() {
+    for what in ["chmod", "link", "rename"] {
+        simulate(async move {
+            let mut world = world(100).await;
+            let vfs = world.client().clone();
+            let moved = write_and_close(&vfs, "moved", b"old".to_vec()).await;
+            let replaced = write_and_close(&vfs, "replaced", b"older".to_vec()).await;
+            let forgotten = Forgotten::of(&vfs);
+            let changing = tokio::spawn(async move {
+                let (root, from, to) = (VnodeId::ROOT, Bytes::from("moved"), Bytes::from("replaced"));
+                match what {
+                    "chmod" => {
+                        let set = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+                        vfs.set_attributes(moved, set, None, CALLER).await.map(drop)
+                    }
+                    "link" => vfs.link(moved, root, Bytes::from("linked"), CALLER).await.map(drop),
+                    _ => vfs.rename(root, from, root, to, RenameMode::Replace, CALLER).await,
+                }
+            });
+            // On its way, or its answer is.
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            world.crash_server(Crash::Kill);
+            changing.await.expect("the task").expect_err("nobody answers");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(forgotten.contains_inode(moved), "{what}");
+            assert!(forgotten.contains_inode(replaced) == (what == "rename"), "{what}");
+        });
+    }
+}
+
+/// Somebody else than root empties a file, which fails because the server is not there. Returns whether the kernel is
+/// told that what it knows of the file is out of date.
+async fn is_forgotten_after_failing<T>(emptied: impl AsyncFnOnce(&Vfs, VnodeId) -> Result<T, Error>) -> bool {
+    let mut world = world(5).await;
+    let vfs = world.client().clone();
+    let vnode = write_and_close(&vfs, "file", b"content".to_vec()).await;
+    let set = Attributes { mode: Some(Mode::from_bits(0o6777)), ..Attributes::default() };
+    vfs.set_attributes(vnode, set, None, CALLER).await.expect("a new mode");
+    let forgotten = Forgotten::of(&vfs);
+    world.crash_server(Crash::Kill);
+    assert!(emptied(&vfs, vnode).await.is_err(), "the server is not there");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(vfs.status().unsent_files, 1, "it is empty on this machine");
+    forgotten.contains_inode(vnode)
+}
+
+#[test]
+fn a_size_that_was_set_in_vain_is_forgotten() {
+    simulate(async {
+        let set = Attributes { size: Some(0), ..Attributes::default() };
+        assert!(
+            is_forgotten_after_failing(async |vfs: &Vfs, vnode| vfs.set_attributes(vnode, set, None, CALLER).await)
+                .await
+        );
+    });
+}
+
+#[test]
+fn the_size_of_a_file_that_was_opened_in_vain_to_be_cut_is_forgotten() {
+    simulate(async {
+        let (mode, caller) = (OpenMode { truncate: true, ..WRITE }, Caller { uid: 1000, gid: 1000 });
+        assert!(is_forgotten_after_failing(async |vfs: &Vfs, vnode| vfs.open(vnode, mode, caller).await).await);
     });
 }

@@ -59,8 +59,12 @@ impl Inner {
     ) -> Result<Object, Error> {
         self.check_writable()?;
         if let Some(size) = set.size {
-            self.set_size(vnode, size, handle, caller).await?;
-            self.drop_set_id(vnode, caller).await?;
+            let resized = async {
+                self.set_size(vnode, size, handle, caller).await?;
+                self.drop_set_id(vnode, caller).await
+            };
+            // The content here may have that size all the same, and the kernel keeps to the size before.
+            resized.await.inspect_err(|_| self.kernel.forget_inodes(vec![vnode]))?;
         }
         if set == Attributes::default() {
             // This is how the kernel says that it is about to write to a container: another's bits must go first.

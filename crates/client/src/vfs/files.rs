@@ -86,17 +86,34 @@ impl Inner {
         if mode.truncate && !mode.write && self.files().is_executed(vnode) {
             return Err(Error::Executing);
         }
-        let mut handle = self.open_file(vnode, mode, caller).await?;
-        match self.hand_over(&handle.file, mode).await {
-            Ok(passthrough) => handle.passthrough = passthrough,
-            Err(error) => {
-                self.release_file(&handle.file);
-                return Err(error);
-            }
+        let handle = self.open_for_kernel(vnode, mode, caller).await;
+        if mode.truncate && handle.is_err() {
+            // It may have been cut all the same, and the kernel keeps to the size before.
+            self.kernel.forget_inodes(vec![vnode]);
         }
+        let handle = handle?;
         let (passthrough, version) = (handle.passthrough, handle.file.state().base);
         let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
         Ok(Opened { file: self.add_handle(handle), keep_cache, passthrough })
+    }
+
+    async fn open_for_kernel(
+        self: &Arc<Self>,
+        vnode: VnodeId,
+        mode: OpenMode,
+        caller: Caller,
+    ) -> Result<Handle, Error> {
+        let mut handle = self.open_file(vnode, mode, caller).await?;
+        match self.hand_over(&handle.file, mode).await {
+            Ok(passthrough) => {
+                handle.passthrough = passthrough;
+                Ok(handle)
+            }
+            Err(error) => {
+                self.release_file(&handle.file);
+                Err(error)
+            }
+        }
     }
 
     /// Opens a file for this daemon's own use, or as the first part of an open by the kernel.

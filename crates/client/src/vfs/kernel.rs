@@ -135,6 +135,14 @@ impl Kernel {
         }
     }
 
+    /// Makes the kernel ask again what objects are, and what is in them.
+    pub(super) fn forget_inodes(self: &Arc<Self>, vnodes: Vec<VnodeId>) {
+        drop(self.tell(move |kernel, edge| {
+            let known = vnodes.into_iter().filter(|vnode| kernel.knows(*vnode));
+            known.for_each(|vnode| kernel.invalidate_object(edge, vnode));
+        }));
+    }
+
     /// The kernel is about to be shown a part of a listing, which it may keep until then.
     pub(super) fn note_listing(&self, vnode: VnodeId, part: Part, until: Instant) -> Noted {
         match self.edge.get() {

@@ -212,32 +212,42 @@ impl Inner {
     /// Has the server apply a mutation, and takes over what it did.
     pub(super) async fn mutate(&self, op: CmlOp, caller: Caller, edits: &[NameEdit]) -> Result<ApplyReply, Error> {
         self.cache.index.check_writable()?;
-        let names = || edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone()));
-        let forget_names = || self.kernel.forget_names(names().collect());
         let record = self.remote.record(op, caller.uid, caller.gid, self.clock.wall());
-        let touched = edits.iter().map(|edit| edit.parent).chain([record.op.fid()]);
+        let objects = objects_of(&record.op);
+        let touched = || edits.iter().map(|edit| edit.parent).chain(objects.iter().copied());
+        let forget = || {
+            self.kernel.forget_names(edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone())).collect());
+            self.kernel.forget_inodes(objects.iter().map(|fid| fid.vnode).collect());
+        };
         match self.remote.apply(&record).await {
             Ok(Answer { reply, session, .. }) => {
                 for object in reply.objects.iter().filter(|object| object.status.nlink == 0) {
                     self.object_gone(object);
                 }
-                self.cache.index.applied(&reply, session, edits).inspect_err(|_| forget_names())?;
+                self.cache.index.applied(&reply, session, edits).inspect_err(|_| forget())?;
                 edits.iter().for_each(|edit| drop(self.kernel.names_changed(edit.parent.vnode)));
                 Ok(reply)
             }
             Err(RemoteError::Refused { error, message }) => {
                 if is_overtaken(error) {
                     // What was known here said that it could be done.
-                    self.cache.index.distrust(touched)?;
+                    self.distrust(touched());
                 }
                 Err(RemoteError::Refused { error, message }.into())
             }
             Err(error) => {
-                // Whether it was applied is not known: what it touches must be asked for again.
-                forget_names();
-                self.cache.index.distrust(touched)?;
+                // Whether it was applied is not known: what it touches must be asked for again, by the kernel too.
+                self.distrust(touched());
+                forget();
                 Err(error.into())
             }
+        }
+    }
+
+    /// What is known of objects may be out of date. If that cannot be noted nothing that is known is valid.
+    fn distrust(&self, fids: impl Iterator<Item = Fid>) {
+        if let Err(error) = self.cache.index.distrust(fids) {
+            tracing::warn!(%error, "everything must be asked for again, because the index cannot be written");
         }
     }
 
@@ -491,6 +501,15 @@ impl From<Error> for Attempt {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
+}
+
+/// The objects that a mutation changes, besides the directories of its names.
+fn objects_of(op: &CmlOp) -> Vec<Fid> {
+    let replaced = match op {
+        CmlOp::Rename { replaced, .. } => *replaced,
+        _ => None,
+    };
+    std::iter::once(op.fid()).chain(replaced).collect()
 }
 
 /// Whether the server refuses what would have been right if the names had meant what was known here.
