@@ -237,15 +237,15 @@ impl Inner {
         if writers == 0 {
             return;
         }
-        match (file.container.len(), file.container.modified()) {
-            (Ok(size), Ok(modified)) => {
-                object.status.size = size;
-                if let Some(changed) = last_change(modified, base) {
+        match file.container.stat() {
+            Ok(stat) => {
+                object.status.size = stat.bytes;
+                if let Some(changed) = last_change(stat.modified, base) {
                     object.status.mtime = changed.into();
                     object.status.ctime = object.status.ctime.max(changed.into());
                 }
             }
-            (Err(error), _) | (_, Err(error)) => {
+            Err(error) => {
                 tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
             }
         }

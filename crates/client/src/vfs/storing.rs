@@ -133,23 +133,14 @@ impl Inner {
             return Ok(None);
         }
         let known = self.cache.index.object(file.fid.vnode)?;
-        let (size, mtime, edits, base, writer, again, changed, synced) = {
+        let (size, mtime, edits, base, writer, again, changed) = {
             let state = file.state();
             if !state.is_dirty() {
                 return Ok(None);
             }
             // The time that stat(2) has shown since: it must not move when the content arrives.
             let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
-            (
-                state.size,
-                state.mtime,
-                state.edits,
-                state.store_base(),
-                state.writer,
-                state.unresolved.clone(),
-                changed,
-                state.says_synced(),
-            )
+            (state.size, state.mtime, state.edits, state.store_base(), state.writer, state.unresolved.clone(), changed)
         };
         let content = self.freeze(file, size, attempt)?;
         let record = match again {
@@ -157,10 +148,11 @@ impl Inner {
             Some(_) => return Ok(None),
             None => {
                 let op = CmlOp::Store { fid: file.fid, base, size, mtime };
-                let record = self.remote.record(op, writer.uid, writer.gid, changed);
                 let stamp = stamp(file.container.as_ref())?;
+                let record = self.remote.record(op, writer.uid, writer.gid, changed);
                 let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp });
                 // What was fsynced is taken up after a loss of power: then it must be known that it may have been sent.
+                let synced = file.state().says_synced();
                 let known = logged.and_then(|()| if synced { self.cache.cml.sync() } else { Ok(()) });
                 if let Err(error) = known {
                     self.remote.end(record.id);
