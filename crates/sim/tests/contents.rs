@@ -12,7 +12,8 @@ use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
 use mafs_proto::{Class, Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, Path, World};
 use support::{
-    CALLER, READ, WRITE, content, create, open_as, open_by_name, simulate, with_empty_cache, world, write_and_close,
+    CALLER, READ, WRITE, content, create, open_as, open_by_name, restart_client, simulate, until_all_is_sent,
+    with_empty_cache, world, write_and_close,
 };
 
 #[test]
@@ -237,24 +238,10 @@ fn a_close_that_cannot_reach_the_server_fails_in_time_and_is_sent_later() {
         assert_eq!(vfs.status().unsent_files, 1);
         assert_eq!(content(&vfs, "file").await, b"late", "what is not sent yet stays readable");
         world.start_server().expect("the server starts");
-        let mut waited = 0;
-        while vfs.status().unsent_files > 0 {
-            waited += 1;
-            assert!(waited < 1000, "{:?}", vfs.status());
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        until_all_is_sent(&vfs).await;
         with_empty_cache(&mut world).await;
         assert_eq!(content(world.client(), "file").await, b"late");
     });
-}
-
-async fn all_sent(vfs: &Vfs) {
-    let mut waited = 0;
-    while vfs.status().unsent_files > 0 {
-        waited += 1;
-        assert!(waited < 1000, "{:?}", vfs.status());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 #[test]
@@ -277,7 +264,7 @@ fn invariant_1_what_could_not_be_sent_survives_a_restart_of_the_machine() {
             world.crash_client(Crash::Power);
             world.start_server().expect("the server starts");
             world.start_client().await.expect("the client starts");
-            all_sent(world.client()).await;
+            until_all_is_sent(world.client()).await;
             with_empty_cache(&mut world).await;
             assert_eq!(content(world.client(), "file").await, b"latere");
         });
@@ -293,11 +280,7 @@ fn a_start_that_fails_after_a_loss_of_power_leaves_it_known() {
         let (stored, torn) = (stored.clone(), Bytes::from(torn.clone()));
         simulate(async move {
             let mut world = world(5).await;
-            // What of unsynced writes survives is another part in each life.
-            for _ in 0..lives {
-                world.stop_client().await;
-                world.start_client().await.expect("the client starts");
-            }
+            restart_client(&mut world, lives).await;
             let vfs = world.client().clone();
             write_and_close(&vfs, "file", stored.clone()).await;
             tokio::time::sleep(Duration::from_secs(60)).await;
@@ -311,7 +294,7 @@ fn a_start_that_fails_after_a_loss_of_power_leaves_it_known() {
             world.start_client().await.expect_err("there is no server");
             world.start_server().expect("the server starts");
             world.start_client().await.expect("the client starts");
-            all_sent(world.client()).await;
+            until_all_is_sent(world.client()).await;
             with_empty_cache(&mut world).await;
             assert!(content(world.client(), "file").await == stored, "what is half written replaced it");
         });

@@ -13,7 +13,10 @@ use mafs_client::vfs::{Attributes, OpenMode, Opened, SetTime, Vfs};
 use mafs_durable::{Disk, DiskFile};
 use mafs_proto::{Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, World};
-use support::{CALLER, READ, WRITE, content, simulate, with_empty_cache, write_and_close};
+use support::{
+    CALLER, READ, WRITE, container_path, content, restart_client, simulate, until_all_is_sent, with_empty_cache,
+    write_and_close,
+};
 
 async fn world() -> World {
     World::start_with(1, Duration::from_millis(50), true).await.expect("a world")
@@ -38,24 +41,6 @@ fn bytes_of(container: &dyn DiskFile) -> Vec<u8> {
     let read = container.read_at(&mut bytes, 0).expect("a read");
     bytes.truncate(read);
     bytes
-}
-
-/// Where the one container of a file is on the client's disk.
-fn container_path(world: &World, vnode: VnodeId) -> String {
-    let directory = format!("containers/{:02x}", vnode.0 & 0xff);
-    let names = world.client_disk().list(&directory).expect("containers");
-    let name = names.iter().find(|name| name.starts_with(&format!("{:x}.", vnode.0))).expect("its container");
-    format!("{directory}/{name}")
-}
-
-async fn until_all_is_sent(vfs: &Vfs) {
-    for _ in 0..1000 {
-        if vfs.status().unsent_files == 0 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{:?}", vfs.status());
 }
 
 #[test]
@@ -301,16 +286,6 @@ fn fill(container: &dyn DiskFile, byte: u8) -> Vec<u8> {
     vec![byte; PIECE * PIECES]
 }
 
-/// A world in which what of unsynced writes survives a loss of power is another part for each number of `lives`.
-async fn world_after(lives: usize) -> World {
-    let mut world = world().await;
-    for _ in 0..lives {
-        world.stop_client().await;
-        world.start_client().await.expect("the client starts");
-    }
-    world
-}
-
 async fn content_after_power_loss(mut world: World) -> Vec<u8> {
     tokio::time::sleep(Duration::from_secs(2)).await;
     world.crash_client(Crash::Power);
@@ -324,7 +299,8 @@ async fn content_after_power_loss(mut world: World) -> Vec<u8> {
 fn invariant_1_a_loss_of_power_does_not_replace_what_the_server_has_acknowledged() {
     for lives in 0..8 {
         simulate(async move {
-            let mut world = world_after(lives).await;
+            let mut world = world().await;
+            restart_client(&mut world, lives).await;
             let vfs = world.client().clone();
             let (opened, container) = create_to_write_only(&vfs, "file").await;
             fill(container.as_ref(), 1);
@@ -344,7 +320,8 @@ fn invariant_1_a_loss_of_power_does_not_replace_what_the_server_has_acknowledged
 fn invariant_1_what_the_kernel_writes_after_an_fsync_is_kept_by_a_close_that_fails() {
     for lives in 0..8 {
         simulate(async move {
-            let mut world = world_after(lives).await;
+            let mut world = world().await;
+            restart_client(&mut world, lives).await;
             let vfs = world.client().clone();
             let (opened, container) = create_to_write_only(&vfs, "file").await;
             fill(container.as_ref(), 1);

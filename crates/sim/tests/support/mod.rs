@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{Caller, FileHandle, OpenMode, Vfs};
+use mafs_durable::Disk;
 use mafs_proto::{Mode, VnodeId};
 use mafs_sim::World;
 
@@ -57,6 +58,33 @@ pub(crate) async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
     let content = vfs.read(file, 0, u32::MAX / 2).await.expect("a read");
     vfs.release(file);
     content.to_vec()
+}
+
+/// Restarts the client so many times: what of unsynced writes survives a loss of power is another part in each life.
+pub(crate) async fn restart_client(world: &mut World, times: usize) {
+    for _ in 0..times {
+        world.stop_client().await;
+        world.start_client().await.expect("the client starts");
+    }
+}
+
+/// Waits until the server has everything that was closed.
+pub(crate) async fn until_all_is_sent(vfs: &Vfs) {
+    for _ in 0..1000 {
+        if vfs.status().unsent_files == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{:?}", vfs.status());
+}
+
+/// Where the one container of a file is on the client's disk.
+pub(crate) fn container_path(world: &World, vnode: VnodeId) -> String {
+    let directory = format!("containers/{:02x}", vnode.0 & 0xff);
+    let names = world.client_disk().list(&directory).expect("containers");
+    let name = names.iter().find(|name| name.starts_with(&format!("{:x}.", vnode.0))).expect("its container");
+    format!("{directory}/{name}")
 }
 
 pub(crate) async fn with_empty_cache(world: &mut World) {
