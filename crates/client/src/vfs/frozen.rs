@@ -8,13 +8,12 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::SystemTime;
 
 use mafs_arpc::{CallProgress, Payload, PayloadWriter, blocking};
 use mafs_durable::{DiskFile, FileSegments, hash_content};
-use mafs_proto::ContentHash;
+use mafs_proto::{ContentHash, DataVersion};
 
-use crate::cache::{ContainerCopy, Containers};
+use crate::cache::{ContainerCopy, Containers, is_unwritten};
 use crate::remote::StoreContent;
 
 /// Content up to this size goes out in one piece.
@@ -23,8 +22,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// A content that is being sent.
 pub(super) struct FrozenContent {
     pub(super) size: u64,
-    /// The container's time, if the kernel may write to it: another one shows that it has.
-    mark: Option<SystemTime>,
+    /// What the content was made from, if the kernel may write to the container: its time shows whether it has.
+    watched: Option<DataVersion>,
     torn: AtomicBool,
     source: RwLock<Source>,
     /// From where on it is being sent, and how far that has come.
@@ -37,9 +36,9 @@ enum Source {
 }
 
 impl FrozenContent {
-    pub(super) fn new(container: Arc<dyn DiskFile>, size: u64, mark: Option<SystemTime>) -> Arc<Self> {
+    pub(super) fn new(container: Arc<dyn DiskFile>, size: u64, watched: Option<DataVersion>) -> Arc<Self> {
         let source = RwLock::new(Source::Container(container));
-        Arc::new(Self { size, mark, torn: AtomicBool::new(false), source, sending: Mutex::new(None) })
+        Arc::new(Self { size, watched, torn: AtomicBool::new(false), source, sending: Mutex::new(None) })
     }
 
     /// Moves the version out of the container, whose bytes are about to change. The caller holds the file's `edit`
@@ -113,8 +112,8 @@ impl FrozenContent {
     }
 
     fn check(&self, source: &Source) -> io::Result<()> {
-        if let (Some(mark), Source::Container(container)) = (self.mark, source)
-            && container.modified()? != mark
+        if let (Some(base), Source::Container(container)) = (self.watched, source)
+            && !is_unwritten(container.modified()?, base)
         {
             self.torn.store(true, Ordering::Release);
         }
@@ -157,5 +156,30 @@ impl StoreContent for Arc<FrozenContent> {
 
     fn sending(&self, offset: u64, progress: CallProgress) {
         *self.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some((offset, progress));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mafs_durable::{Disk, MemoryDisk};
+
+    use super::*;
+    use crate::cache::watch;
+
+    #[test]
+    fn what_the_kernel_has_written_since_the_container_was_watched_tears_it() {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        let container = disk.create("container").unwrap();
+        container.write_all_at(b"one version", 0).unwrap();
+        watch(container.as_ref()).unwrap();
+        let freeze = || FrozenContent::new(Arc::clone(&container), 11, Some(DataVersion(7)));
+        let whole = freeze();
+        assert_eq!(whole.read_whole(FileSegments::new(0..11)).unwrap()[16..], *b"one version");
+        container.write_all_at(b"two", 0).unwrap();
+        // Before it is frozen, but behind the moment of which its size is.
+        let early = freeze();
+        for torn in [whole, early] {
+            assert!(torn.read_whole(FileSegments::new(0..11)).is_err() && torn.is_torn());
+        }
     }
 }

@@ -172,9 +172,11 @@ impl Inner {
 
     /// The content as it is, wherever it is read from. Under `edit`.
     fn freeze(&self, file: &File, size: u64, attempt: u32) -> Result<Arc<FrozenContent>, Error> {
-        let written_meanwhile = file.state().kernel.writers > 0;
-        let mark = if written_meanwhile { Some(file.container.modified()?) } else { None };
-        let content = FrozenContent::new(Arc::clone(&file.container), size, mark);
+        let watched = {
+            let state = file.state();
+            (state.kernel.writers > 0).then_some(state.base)
+        };
+        let content = FrozenContent::new(Arc::clone(&file.container), size, watched);
         if attempt > 1 {
             content.preserve(&self.cache.containers)?;
         }
