@@ -172,13 +172,12 @@ impl Index {
         }
         if let Some(mut directory) = self.object(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
             let known = directory.object.status.data_version;
-            if reply.parent_version > known {
-                // Another client has changed it, and the break is on its way.
+            if reply.parent_version != known {
+                // Another client has changed it, and the break is on its way; or the answer is late, and the name is
+                // not one of those which the kernel is told of when the directory is broken.
                 directory.trust = NO_TRUST;
                 batch.put(object_key(parent.vnode), directory.encode());
-            } else if reply.parent_version == known
-                && let Some(object) = &reply.object
-            {
+            } else if let Some(object) = &reply.object {
                 if directory.entries.is_none() {
                     self.forget_names(parent.vnode)?;
                     directory.entries = Some(CachedEntries { version: reply.parent_version, complete: false });

@@ -201,6 +201,21 @@ fn a_name_of_a_newer_version_makes_its_directory_invalid() {
 }
 
 #[test]
+fn a_name_that_is_not_noted_is_not_good_for_any_time() {
+    let (reply, NameEdit { name, .. }) = creation();
+    let shown = reply.objects.into_iter().find(|object| object.status.kind == Kind::File);
+    for version in 1..=3 {
+        let attached = attached();
+        attached.show(2, 1);
+        let parent_version = DataVersion(version);
+        let reply = LookupReply { object: shown.clone(), parent_version, change: ChangeNumber(1) };
+        attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
+        let noted = attached.index.entry(VnodeId::ROOT, &name).unwrap().is_some();
+        assert_eq!(noted, attached.valid().is_some(), "version {version}: nobody would tell the kernel of its end");
+    }
+}
+
+#[test]
 fn an_overtaken_listing_is_known_but_not_valid() {
     let attached = attached();
     attached.break_root(5);
