@@ -23,7 +23,7 @@ use self::outbound::{Outbound, Read, Reading};
 use crate::carrier::Carrier;
 use crate::engine::{CALLS_MAX, CallId, Engine, Frame, NewCall, Settings};
 use crate::error::PayloadError;
-use crate::peer::{BodyCredit, Call, Estimate, IncomingCall, Over, Scheduling};
+use crate::peer::{BodyCredit, Call, Config, Estimate, IncomingCall, Over};
 use crate::pipe::Pipe;
 use crate::shared::{Command, Link, OwnCall};
 use crate::wire;
@@ -76,7 +76,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(
         carrier: Carrier,
-        scheduling: Scheduling,
+        config: Config,
         clock: Arc<dyn Clock>,
         link: Arc<Link>,
         commands: mpsc::UnboundedReceiver<Command>,
@@ -84,7 +84,7 @@ impl Driver {
     ) -> Self {
         let now = clock.now();
         Self {
-            engine: Engine::new(carrier.side, Settings::of(scheduling), now),
+            engine: Engine::new(carrier.side, Settings::of(config.scheduling, config.reserve), now),
             carrier,
             clock,
             now,

@@ -19,6 +19,7 @@ mod credit;
 mod estimator;
 mod frame;
 mod receive;
+mod reserve;
 mod scheduler;
 mod send;
 mod table;
@@ -38,6 +39,8 @@ use self::call::{End, Entry, Header, Receiving, Sending, Unsent};
 pub(crate) use self::credit::Charge;
 use self::credit::{Allowance, Grants};
 pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
+use self::reserve::LogShare;
+pub use self::reserve::Reserve;
 use self::scheduler::Scheduler;
 use self::timers::{Liveness, Timer, Timers};
 pub(crate) use self::violation::Violation;
@@ -70,11 +73,13 @@ pub(crate) struct Settings {
     pub(crate) calls_max: usize,
     /// Whether classes count; otherwise all calls take turns.
     pub(crate) classes: bool,
+    /// What the log gets when classes starve it.
+    pub(crate) reserve: Reserve,
 }
 
 impl Settings {
-    pub(crate) fn of(scheduling: Scheduling) -> Self {
-        let all = Self::default();
+    pub(crate) fn of(scheduling: Scheduling, reserve: Reserve) -> Self {
+        let all = Self { reserve, ..Self::default() };
         // So much that the transport always has enough.
         let limits = Limits { chunk_bytes: [all.limits.chunk_bytes[1]; 2], window_bytes: [u64::MAX / 2; 2] };
         match scheduling {
@@ -95,6 +100,7 @@ impl Default for Settings {
             credit_bytes_max: CREDIT_BYTES_MAX,
             calls_max: CALLS_MAX,
             classes: true,
+            reserve: Reserve::default(),
         }
     }
 }
@@ -167,6 +173,9 @@ pub(crate) struct Engine {
     deadlines: BTreeSet<(Instant, CallId)>,
     scheduler: Scheduler,
     queued_bytes: [u64; 5],
+    /// Messages of the log that have not gone whole.
+    log_messages: usize,
+    log_share: LogShare,
     traffic: [Traffic; 5],
     window: Window,
     receipts: Receipts,
@@ -191,6 +200,8 @@ impl Engine {
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
             queued_bytes: [0; 5],
+            log_messages: 0,
+            log_share: LogShare::new(settings.reserve),
             traffic: Default::default(),
             window: Window::new(settings.limits),
             receipts: Receipts::default(),

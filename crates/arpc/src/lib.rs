@@ -22,6 +22,7 @@ mod wire;
 
 pub use backoff::Backoff;
 pub use clock::{BootClock, blocking, spawn_blocking};
+pub use engine::Reserve;
 pub use error::{CallError, PayloadError};
 pub use payload::{Payload, PayloadReader, PayloadWriter};
 pub use peer::{

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::carrier::Carrier;
 use crate::driver::Driver;
-use crate::engine::{CALLS_MAX, CallId, Charge, STATUS_BUSY, STATUS_UNANSWERED};
+use crate::engine::{CALLS_MAX, CallId, Charge, Reserve, STATUS_BUSY, STATUS_UNANSWERED};
 use crate::error::CallError;
 use crate::payload::{Payload, PayloadReader};
 use crate::shared::{Command, Link, OwnCall, Progress};
@@ -20,6 +20,8 @@ use crate::shared::{Command, Link, OwnCall, Progress};
 pub struct Config {
     /// Who goes first.
     pub scheduling: Scheduling,
+    /// What the log gets of this end's direction when more urgent classes starve it.
+    pub reserve: Reserve,
 }
 
 /// Who goes first. All but the default are for comparison.
@@ -129,7 +131,7 @@ impl Peer {
         // As many as the engine lets the peer have under way; more can only be calls that were cancelled meanwhile.
         let (incoming, calls) = mpsc::channel(CALLS_MAX);
         let next_id = AtomicU64::new(carrier.side.first_id());
-        let driver = Driver::new(carrier, config.scheduling, clock, link.clone(), commands, incoming);
+        let driver = Driver::new(carrier, config, clock, link.clone(), commands, incoming);
         tokio::spawn(driver.run());
         (Self { shared: Arc::new(Shared { link, next_id }) }, Incoming { calls })
     }

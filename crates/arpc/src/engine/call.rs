@@ -11,7 +11,8 @@ use bytes::Bytes;
 use mafs_proto::{Class, Instant};
 
 use super::Charge;
-use super::frame::{CONTROL_BYTES_MAX, CallId, FrameKind};
+use super::frame::{CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, CallId, FrameKind};
+use super::reserve::LOG;
 use super::scheduler::Turn;
 use crate::peer::Timing;
 
@@ -117,6 +118,11 @@ pub(super) struct Next {
 }
 
 impl Next {
+    /// What it takes of the window.
+    pub(super) fn cost(&self) -> u64 {
+        self.body_bytes + self.payload_bytes + CONTENT_OVERHEAD_BYTES
+    }
+
     /// What it takes of the credit of its class.
     pub(super) fn charge(&self, class: Class) -> Charge {
         let body = Charge::of(class, if self.charged_body { self.body_bytes } else { 0 });
@@ -131,6 +137,15 @@ impl Entry {
             Sending::First(header, unsent) => header.body_len() + unsent.ready,
             Sending::Rest(unsent) => unsent.ready,
             Sending::Unanswered | Sending::Done => 0,
+        }
+    }
+
+    /// Whether this end's message is of the log and has not gone whole. One whose payload is not at hand stays so.
+    pub(super) fn is_waiting_log(&self) -> bool {
+        match &self.sending {
+            Sending::First(..) => self.lane.is_some_and(|lane| LOG.contains(&lane)),
+            Sending::Rest(_) => LOG.contains(&self.class),
+            Sending::Unanswered | Sending::Done => false,
         }
     }
 

@@ -2,8 +2,26 @@
 
 use mafs_proto::{Class, Instant};
 
-use super::frame::CONTENT_OVERHEAD_BYTES;
+use super::call::Next;
+use super::reserve::{LOG, Order};
+use super::window::Admission;
 use super::{CallId, Engine, Frame, FrameKind, Outgoing};
+
+/// A frame with content, or an Abort, that could go.
+#[derive(Clone, Copy)]
+struct Candidate {
+    class: Class,
+    id: CallId,
+    next: Next,
+}
+
+/// One that goes.
+struct Choice {
+    candidate: Candidate,
+    /// None for Abort, which needs none.
+    admission: Option<Admission>,
+    order: Order,
+}
 
 impl Engine {
     /// The next frame to send. Call it only when the carrier can take one, and again until it returns `None`; worth
@@ -32,36 +50,65 @@ impl Engine {
         self.receipts.due().is_some_and(|at| at <= now).then_some(FrameKind::Acknowledge)
     }
 
-    /// The highest class that has something to send and credit for it; if the window has no room for that, nothing
-    /// lower passes.
+    /// The next frame with content, and what goes into it.
     fn next_content(&mut self, now: Instant) -> Option<(FrameKind, Option<(CallId, usize)>)> {
-        for class in Class::ALL {
-            let Some(id) = self.scheduler.peek(class) else { continue };
-            let Some(next) = self.calls.get(&id).and_then(|entry| entry.next(self.window.chunk_bytes(now))) else {
-                continue;
-            };
-            let charge = next.charge(class);
-            if !self.allowance.allows(charge) {
-                continue;
-            }
-            if next.content {
-                let cost = next.body_bytes + next.payload_bytes + CONTENT_OVERHEAD_BYTES;
-                let admission = self.window.admit(cost, class == Class::Control, now)?;
-                self.window.send(cost, admission, id, next.payload_bytes, now);
-                self.allowance.spend(charge);
-                self.traffic[class.index()].sent_bytes += next.body_bytes + next.payload_bytes;
-            }
-            self.scheduler.pop(class);
-            let mut frame = None;
-            self.update(id, |entry| {
-                entry.lane = None;
-                entry.queued.get_or_insert(now.since(entry.since));
-                frame = entry.take_frame(id, class, next);
-            });
-            let payload_bytes = usize::try_from(next.payload_bytes).unwrap_or(usize::MAX);
-            return Some((frame?, (payload_bytes > 0).then_some((id, payload_bytes))));
+        let Choice { candidate: Candidate { class, id, next }, admission, order } = self.choose(now)?;
+        if let Some(admission) = admission {
+            let cost = next.cost();
+            self.window.send(cost, admission, id, next.payload_bytes, now);
+            self.allowance.spend(next.charge(class));
+            self.log_share.sent(class, cost, order, now);
+            self.traffic[class.index()].sent_bytes += next.body_bytes + next.payload_bytes;
         }
-        self.window.starved();
-        None
+        self.scheduler.pop(class);
+        let mut frame = None;
+        self.update(id, |entry| {
+            entry.lane = None;
+            entry.queued.get_or_insert(now.since(entry.since));
+            frame = entry.take_frame(id, class, next);
+        });
+        let payload_bytes = usize::try_from(next.payload_bytes).unwrap_or(usize::MAX);
+        Some((frame?, (payload_bytes > 0).then_some((id, payload_bytes))))
+    }
+
+    /// The most urgent frame, or the log's if it is its turn. If the window has no room for that nothing less urgent
+    /// passes: it would take the room for ever.
+    fn choose(&mut self, now: Instant) -> Option<Choice> {
+        if self.log_share.is_its_turn(self.log_messages > 0, now)
+            && let Some(log) = self.first_of(&LOG, now)
+        {
+            let admission = log.next.content.then(|| self.window.admit(log.next.cost(), false, now));
+            return match admission {
+                Some(None) => self.beyond_the_window(now),
+                admission => Some(Choice { candidate: log, admission: admission.flatten(), order: Order::Reserved }),
+            };
+        }
+        let Some(candidate) = self.first_of(&Class::ALL, now) else {
+            self.window.starved();
+            return None;
+        };
+        let Candidate { class, next, .. } = candidate;
+        let admission = match next.content {
+            true => Some(self.window.admit(next.cost(), class == Class::Control, now)?),
+            false => None,
+        };
+        Some(Choice { candidate, admission, order: Order::Strict })
+    }
+
+    /// What goes while the log waits for room in the window: Control, which needs none.
+    fn beyond_the_window(&self, now: Instant) -> Option<Choice> {
+        let candidate = self.first_of(&[Class::Control], now)?;
+        let admission = Some(self.window.exempt(candidate.next.cost())?);
+        Some(Choice { candidate, admission, order: Order::Strict })
+    }
+
+    /// The frame of the first of these classes that has something to send, and credit for it.
+    fn first_of(&self, classes: &[Class], now: Instant) -> Option<Candidate> {
+        let chunk_bytes = self.window.chunk_bytes(now);
+        classes.iter().find_map(|&class| {
+            let id = self.scheduler.peek(class)?;
+            let next = self.calls.get(&id)?.next(chunk_bytes)?;
+            self.allowance.allows(next.charge(class)).then_some(Candidate { class, id, next })
+        })
     }
 }

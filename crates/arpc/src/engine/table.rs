@@ -22,6 +22,7 @@ impl Engine {
     pub(super) fn update(&mut self, id: CallId, change: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.calls.get_mut(&id) else { return };
         self.queued_bytes[entry.class.index()] -= entry.queued_bytes();
+        self.log_messages -= usize::from(entry.is_waiting_log());
         change(entry);
         self.queued_bytes[entry.class.index()] += entry.queued_bytes();
         let wanted = entry.wanted_lane(self.settings.classes);
@@ -34,6 +35,7 @@ impl Engine {
             }
             entry.lane = wanted.map(|(lane, _)| lane);
         }
+        self.log_messages += usize::from(entry.is_waiting_log());
         if entry.receiving != Receiving::Reply
             && let Some((_, at)) = entry.deadline.take()
         {
@@ -89,6 +91,7 @@ impl Engine {
         self.deadlines.clear();
         self.scheduler.clear();
         self.queued_bytes = [0; 5];
+        self.log_messages = 0;
         self.signals.clear();
         self.events.push_back(Event::Closed { why: why.to_owned() });
     }

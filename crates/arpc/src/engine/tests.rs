@@ -6,5 +6,6 @@ mod hostile;
 mod liveness;
 mod pair;
 mod priority;
+mod reserve;
 mod robustness;
 mod window;

@@ -128,12 +128,17 @@ impl Window {
         if room && (self.charged == 0 || early.is_zero()) {
             return Some(Admission::Charged);
         }
-        let small = cost <= CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES;
-        if control && small && self.exempt < EXEMPT_FRAMES_MAX {
-            return Some(Admission::Exempt);
+        if control && let Some(exempt) = self.exempt(cost) {
+            return Some(exempt);
         }
         self.paced_until = room.then(|| now + early);
         None
+    }
+
+    /// Whether a Control frame of this cost may go beyond the window.
+    pub(crate) fn exempt(&self, cost: u64) -> Option<Admission> {
+        let small = cost <= CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES;
+        (small && self.exempt < EXEMPT_FRAMES_MAX).then_some(Admission::Exempt)
     }
 
     /// When a frame may go that was early.

@@ -212,7 +212,7 @@ pub(super) async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
         Ok(connected) => connected.map_err(|error| RemoteError::Unreachable(error.to_string()))?,
         Err(_) => return Err(RemoteError::Unreachable(format!("no connection within {} s", CONNECT_WAIT.as_secs()))),
     };
-    let config = Config { scheduling: shared.config.scheduling };
+    let config = Config { scheduling: shared.config.scheduling, ..Config::default() };
     let (peer, incoming) = Peer::start(carrier, config, Arc::clone(&shared.clock));
     let sent = shared.clock.now();
     let request = AttachRequest {

@@ -10,8 +10,8 @@ use mafs_proto::{Class, Instant};
 use crate::Timing;
 use crate::engine::frame::CONTENT_OVERHEAD_BYTES;
 use crate::engine::{
-    CONTENT_BYTES_MAX, CallId, Charge, Engine, Event, Frame, FrameKind, Limits, NewCall, Outgoing, Ready, Settings,
-    Side,
+    CONTENT_BYTES_MAX, CallId, Charge, Engine, Event, Frame, FrameKind, Limits, NewCall, Outgoing, Ready, Reserve,
+    Settings, Side,
 };
 
 /// Small numbers, so that every limit is met often.
@@ -21,6 +21,7 @@ pub(super) const SETTINGS: Settings = Settings {
     credit_bytes_max: 20_000,
     calls_max: 8,
     classes: true,
+    reserve: Reserve::NONE,
 };
 
 /// What these do not adapt.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::pair::{ANSWERS, Application, CHUNK, LinkModel, Pair, SETTINGS, WINDOW};
 use crate::Scheduling;
 use crate::engine::frame::CONTROL_BYTES_MAX;
-use crate::engine::{CallId, FrameKind, Limits, Settings};
+use crate::engine::{CallId, FrameKind, Limits, Reserve, Settings};
 
 const BODY: u64 = 7;
 
@@ -87,7 +87,7 @@ proptest! {
     fn strict_classes_new_calls_first_then_turns_and_nothing_lost_or_repeated(ops in ops()) {
         let limits = Limits { window_bytes: [u64::MAX / 2; 2], ..SETTINGS.limits };
         let credit_bytes = u64::MAX / 2;
-        let settings = Settings { limits, credit_bytes, credit_bytes_max: credit_bytes, calls_max: 100, classes: true };
+        let settings = Settings { limits, credit_bytes, credit_bytes_max: credit_bytes, calls_max: 100, ..SETTINGS };
         let link = LinkModel { delay: Duration::ZERO, bytes_per_s: 1 };
         let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
         let mut calls: Vec<ModelCall> = Vec::new();
@@ -200,7 +200,8 @@ fn without_classes_all_calls_take_turns_and_wait_for_each_other() {
         }
         pair.now.since(start)
     };
-    let [classes, one, off] = [Scheduling::Classes, Scheduling::OneClass, Scheduling::Off].map(Settings::of).map(wait);
+    let of = |scheduling| Settings::of(scheduling, Reserve::default());
+    let [classes, one, off] = [Scheduling::Classes, Scheduling::OneClass, Scheduling::Off].map(of).map(wait);
     // One class has the window and so waits about as short; without it all that the credit allows is ahead: 1 MB.
     assert!(classes <= one && one < 2 * classes, "{classes:?}, {one:?}");
     assert!(off > Duration::from_secs(5), "{off:?}");
