@@ -232,7 +232,7 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         min_free_bytes: mount.options.min_free_bytes,
         deadline: mount.options.deadline(),
         classes: mount.options.classes,
-        scheduling: mount.options.scheduling,
+        arpc: mount.options.connection(),
         read_only: mount.options.read_only,
         // `sync` asks for each write to be durable, which the kernel cannot do with a container alone.
         passthrough: mount.options.passthrough && !mount.options.flags.sync,

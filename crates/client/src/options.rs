@@ -10,8 +10,8 @@ mod target;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mafs_arpc::Scheduling;
 use mafs_arpc::link::{ProfileName, UnknownProfile};
+use mafs_arpc::{Config, Reserve, Scheduling};
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
@@ -86,6 +86,9 @@ pub struct MountOptions {
     pub classes: Classes,
     /// `classes=one`: all take turns; `classes=none`: that, and no window.
     pub scheduling: Scheduling,
+    /// `reserve`: what of what this machine sends is for the log (Metadata and Store) once it has waited for 60 s.
+    /// Default: 5 percent, but none with `classes=paper`.
+    pub reserve: Option<Reserve>,
     /// `profile`: the emulated link that everything to and from the server travels over. Default: none.
     pub profile: Option<ProfileName>,
     /// Flags of mount(8).
@@ -106,6 +109,7 @@ impl Default for MountOptions {
             passthrough: true,
             classes: Classes::default(),
             scheduling: Scheduling::default(),
+            reserve: None,
             profile: None,
             flags: KernelFlags::default(),
         }
@@ -165,6 +169,17 @@ impl MountOptions {
         if self.hard { FOR_EVER } else { Duration::from_millis(100) * self.timeo * self.retrans }
     }
 
+    /// How the connection decides what goes first.
+    #[must_use]
+    pub fn connection(&self) -> Config {
+        let default = match self.classes {
+            Classes::ByWaiting => Reserve::default(),
+            // The paper lets timeouts tell whom strict order starves.
+            Classes::Paper => Reserve::NONE,
+        };
+        Config { scheduling: self.scheduling, reserve: self.reserve.unwrap_or(default) }
+    }
+
     fn apply(&mut self, text: &str) -> Result<(), InvalidOption> {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -183,6 +198,7 @@ impl MountOptions {
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
             Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
+            Known::Reserve => self.reserve = Some(reserve(name, given()?)?),
             Known::Profile => self.profile = Some(profile(name, given()?)?),
             Known::Flag(flag) if value.is_none() => self.set(flag),
             Known::Flag(_) => return Err(InvalidOption::Value(name.to_owned())),
@@ -240,6 +256,11 @@ fn classes(name: &str, value: &str) -> Result<(Classes, Scheduling), InvalidOpti
     }
 }
 
+fn reserve(name: &str, value: &str) -> Result<Reserve, InvalidOption> {
+    let wanted = || bad(name, value, format!("a whole number from 0 to {} is wanted", Reserve::PERCENT_MAX));
+    value.parse().ok().and_then(Reserve::percent).ok_or_else(wanted)
+}
+
 fn profile(name: &str, value: &str) -> Result<ProfileName, InvalidOption> {
     value.parse().map_err(|error: UnknownProfile| bad(name, value, error.to_string()))
 }
@@ -287,6 +308,15 @@ mod tests {
     }
 
     #[test]
+    fn the_log_has_a_reserve_unless_the_classes_are_the_papers() {
+        let reserve = |text| parse(text).unwrap().connection().reserve;
+        assert_eq!(reserve(""), Reserve::percent(5).unwrap());
+        assert_eq!(reserve("classes=paper"), Reserve::NONE);
+        assert_eq!(reserve("reserve=0"), Reserve::NONE);
+        assert_eq!(reserve("reserve=20,classes=paper"), Reserve::percent(20).unwrap());
+    }
+
+    #[test]
     fn the_last_word_counts_over_all_lists() {
         let options = MountOptions::parse(["ro,hard, timeo=5", "rw,timeo=6,soft"]).unwrap();
         assert!(!options.read_only && !options.hard);
@@ -322,6 +352,8 @@ mod tests {
             ("cachesize=0", "at least 1"),
             ("passthrough=on", "`auto` or `off`"),
             ("classes=ours", "`waiting`, `paper`"),
+            ("reserve=51", "from 0 to 50"),
+            ("reserve=5%", "from 0 to 50"),
             ("cachesize=1Q", "K, M, G or T"),
             ("profile=4g", "no link profile is called `4g`: use one of lan, "),
             ("retry=99999999999", "from 0 to"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use mafs_arpc::{CallError, CallHandle, CallProgress, Payload, PayloadReader, Peer, Scheduling, watch};
+use mafs_arpc::{CallError, CallHandle, CallProgress, Config, Payload, PayloadReader, Peer, watch};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
     ResumeStoreReply, ResumeStoreRequest,
@@ -58,7 +58,7 @@ pub(crate) struct RemoteConfig {
     /// Which class each call travels in.
     pub(crate) classes: Classes,
     /// Who goes first.
-    pub(crate) scheduling: Scheduling,
+    pub(crate) arpc: Config,
     /// The newest incarnation this client knows of.
     pub(crate) incarnation: Incarnation,
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::Scheduling;
+use mafs_arpc::{Config, Scheduling};
 use mafs_client::cache::CacheStorage;
 use mafs_client::vfs::{Settings, StartError, Vfs};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
@@ -83,7 +83,7 @@ impl Machine {
             min_free_bytes: 0,
             deadline: DEADLINE,
             classes: Classes::default(),
-            scheduling: self.scheduling,
+            arpc: Config { scheduling: self.scheduling, ..Config::default() },
             read_only: false,
             passthrough: self.passthrough,
             profile: None,

@@ -32,6 +32,7 @@ pub(super) struct MountArgs {
             minfree=SIZE         what stays free on its disk [1G]\n  \
             passthrough=auto|off the kernel reads and writes cached files itself where it may, or never [auto]\n  \
             classes=NAME         who goes first on a slow link; to compare: paper, one, none [waiting]\n  \
+            reserve=N            percent of what is sent that writing back gets after a minute of waiting [5]\n  \
             profile=NAME         everything travels over an emulated link, such as geo (a satellite) or 3g [none]\n  \
             sloppy               options that are not known are ignored\n\
             and those of mount(8): dev suid exec noatime sync dirsync, with and without `no`."

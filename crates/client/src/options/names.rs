@@ -21,6 +21,8 @@ pub(super) enum Known {
     Passthrough,
     /// `waiting`, `paper`, `one` or `none`.
     Classes,
+    /// Percent.
+    Reserve,
     /// An emulated link by its name.
     Profile,
     /// For other readers of fstab; with or without value.
@@ -77,7 +79,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 27] = [
+const NOT_YET: [&str; 26] = [
     "bg",
     "mnttimeo",
     "rsize",
@@ -102,7 +104,6 @@ const NOT_YET: [&str; 27] = [
     "lease_s",
     "prefetch",
     "insecure",
-    "reserve",
     "allow_other",
     "allow_root",
 ];
@@ -134,6 +135,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "minfree" => Some(Known::MinFree),
         "passthrough" => Some(Known::Passthrough),
         "classes" => Some(Known::Classes),
+        "reserve" => Some(Known::Reserve),
         "profile" => Some(Known::Profile),
         other if other.starts_with("x-") || other.starts_with("X-") || IGNORED.contains(&other) => Some(Known::Ignored),
         other if NOT_YET.contains(&other) => Some(Known::NotYet),

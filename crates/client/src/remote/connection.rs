@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mafs_arpc::{Backoff, CallError, CallHandle, Config, Incoming, IncomingCall, Payload, Peer};
+use mafs_arpc::{Backoff, CallError, CallHandle, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{AttachReply, AttachRequest, BreakReply, BreakRequest, RenewLeaseReply, RenewLeaseRequest};
 use mafs_proto::{Call, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
@@ -212,8 +212,7 @@ pub(super) async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
         Ok(connected) => connected.map_err(|error| RemoteError::Unreachable(error.to_string()))?,
         Err(_) => return Err(RemoteError::Unreachable(format!("no connection within {} s", CONNECT_WAIT.as_secs()))),
     };
-    let config = Config { scheduling: shared.config.scheduling, ..Config::default() };
-    let (peer, incoming) = Peer::start(carrier, config, Arc::clone(&shared.clock));
+    let (peer, incoming) = Peer::start(carrier, shared.config.arpc, Arc::clone(&shared.clock));
     let sent = shared.clock.now();
     let request = AttachRequest {
         protocol_min: PROTOCOL_MIN,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mafs_arpc::link::ProfileName;
-use mafs_arpc::{Scheduling, blocking, watch};
+use mafs_arpc::{Config, blocking, watch};
 use mafs_proto::{Classes, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
@@ -41,7 +41,7 @@ pub struct Settings {
     /// Which class each call travels in.
     pub classes: Classes,
     /// Which calls go first.
-    pub scheduling: Scheduling,
+    pub arpc: Config,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
@@ -91,7 +91,7 @@ impl Vfs {
             volume: settings.volume.clone(),
             deadline: settings.deadline,
             classes: settings.classes,
-            scheduling: settings.scheduling,
+            arpc: settings.arpc,
             incarnation: log.incarnation.unwrap_or(Incarnation(0)),
         };
         let listener = Box::new(SessionListener { cache: Arc::clone(&cache), kernel: Arc::clone(&kernel) });
