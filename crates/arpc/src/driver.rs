@@ -166,6 +166,9 @@ impl Driver {
         for charge in self.link.take_consumed() {
             self.engine.consumed(charge);
         }
+        if let Some(limits) = self.link.take_limits() {
+            self.engine.set_limits(limits, self.now);
+        }
         if self.engine.poll_timeout().is_some_and(|at| at <= self.now) {
             self.engine.handle_timeout(self.now);
         }

@@ -5,7 +5,8 @@
 //! ready ([`Engine::payload_ready`]) and fills them into the frame that [`Engine::poll_frame`] returns.
 //!
 //! The verbs: a driver feeds `call`, `reply`, `payload_*`, `handle_frame`, `handle_timeout`, `reprioritise`, `cancel`,
-//! `unwanted`, `consumed`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are worth asking again.
+//! `unwanted`, `consumed`, `set_limits`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are worth
+//! asking again.
 //!
 //! Invariants:
 //! - every own call ends with exactly one of [`Event::Reply`] and [`Event::Ended`];
@@ -18,6 +19,7 @@ mod call;
 mod credit;
 mod estimator;
 mod frame;
+mod limit;
 mod receive;
 mod reserve;
 mod scheduler;
@@ -39,6 +41,8 @@ use self::call::{End, Entry, Header, Receiving, Sending, Unsent};
 pub(crate) use self::credit::Charge;
 use self::credit::{Allowance, Grants};
 pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
+use self::limit::Buckets;
+pub use self::limit::Rate;
 use self::reserve::LogShare;
 pub use self::reserve::Reserve;
 use self::scheduler::Scheduler;
@@ -176,6 +180,7 @@ pub(crate) struct Engine {
     /// Messages of the log that have not gone whole.
     log_messages: usize,
     log_share: LogShare,
+    buckets: Buckets,
     traffic: [Traffic; 5],
     window: Window,
     receipts: Receipts,
@@ -202,6 +207,7 @@ impl Engine {
             queued_bytes: [0; 5],
             log_messages: 0,
             log_share: LogShare::new(settings.reserve),
+            buckets: Buckets::default(),
             traffic: Default::default(),
             window: Window::new(settings.limits),
             receipts: Receipts::default(),
@@ -296,6 +302,12 @@ impl Engine {
         self.update(id, |entry| entry.class = class);
     }
 
+    /// Limits what this end sends of classes, by [`Class::index`], from now on.
+    pub(crate) fn set_limits(&mut self, rates: [Option<Rate>; 5], now: Instant) {
+        self.buckets.set(rates, now);
+        self.set_timers(now);
+    }
+
     /// Ends the connection and tells the peer why.
     pub(crate) fn close(&mut self, why: &str) {
         if self.closed.is_none() {
@@ -324,7 +336,7 @@ impl Engine {
         while let Some(timer) = self.timers.expired(now) {
             match timer {
                 // Their frames are made by `poll_frame`.
-                Timer::Acknowledge | Timer::Pace => {}
+                Timer::Acknowledge | Timer::Pace | Timer::Limit => {}
                 Timer::Deadline => self.expire_calls(now),
                 Timer::Probe => self.probe(now),
                 // The peer had no chance to answer if this end itself slept.

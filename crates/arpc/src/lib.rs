@@ -22,7 +22,7 @@ mod wire;
 
 pub use backoff::Backoff;
 pub use clock::{BootClock, blocking, spawn_blocking};
-pub use engine::Reserve;
+pub use engine::{Rate, Reserve};
 pub use error::{CallError, PayloadError};
 pub use payload::{Payload, PayloadReader, PayloadWriter};
 pub use peer::{

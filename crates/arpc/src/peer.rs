@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::carrier::Carrier;
 use crate::driver::Driver;
-use crate::engine::{CALLS_MAX, CallId, Charge, Reserve, STATUS_BUSY, STATUS_UNANSWERED};
+use crate::engine::{CALLS_MAX, CallId, Charge, Rate, Reserve, STATUS_BUSY, STATUS_UNANSWERED};
 use crate::error::CallError;
 use crate::payload::{Payload, PayloadReader};
 use crate::shared::{Command, Link, OwnCall, Progress};
@@ -161,6 +161,13 @@ impl Peer {
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         self.shared.link.estimate()
+    }
+
+    /// Limits what this end sends of each class, by [`Class::index`]: bodies and payloads, from now on, until the next
+    /// call of this. `None`: no limit, as at first. What a limit keeps waiting is overtaken by less urgent classes, and
+    /// its timeouts run. Acknowledgements and other frames without content never wait.
+    pub fn set_limits(&self, limits: [Option<Rate>; 5]) {
+        self.shared.link.set_limits(limits);
     }
 
     /// Waits until the connection has ended, and says why.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mafs_proto::Class;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::engine::{CALLS_MAX, CREDIT_BYTES, CallId, Charge};
+use crate::engine::{CALLS_MAX, CREDIT_BYTES, CallId, Charge, Rate};
 use crate::error::CallError;
 use crate::payload::Payload;
 use crate::peer::{Call, Estimate, Reply};
@@ -60,6 +60,7 @@ pub(crate) struct Link {
     pub(crate) wake: Notify,
     consumed: [AtomicU64; 5],
     close: Mutex<Option<String>>,
+    limits: Mutex<Option<[Option<Rate>; 5]>>,
     closed: watch::Sender<Option<String>>,
     estimate: Mutex<Estimate>,
     /// One for each own call that has not ended.
@@ -74,6 +75,7 @@ impl Link {
             wake: Notify::new(),
             consumed: Default::default(),
             close: Mutex::default(),
+            limits: Mutex::default(),
             closed: watch::Sender::new(None),
             estimate: Mutex::default(),
             permits: Arc::new(Semaphore::new(CALLS_MAX)),
@@ -119,6 +121,17 @@ impl Link {
             closed.get_or_insert_with(|| why.to_owned());
             first
         });
+    }
+
+    /// Asks for limits, by [`Class::index`].
+    pub(crate) fn set_limits(&self, limits: [Option<Rate>; 5]) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = Some(limits);
+        self.wake.notify_one();
+    }
+
+    /// What has been asked for since the last time.
+    pub(crate) fn take_limits(&self) -> Option<[Option<Rate>; 5]> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Why the connection has ended, once it has.

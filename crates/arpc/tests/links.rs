@@ -12,7 +12,7 @@ use bytes::Bytes;
 use common::{TokioClock, call, echo};
 use mafs_arpc::carrier::memory::{Cable, pair_over};
 use mafs_arpc::link::{Periods, Profile};
-use mafs_arpc::{CallError, Config, Incoming, Payload, Peer};
+use mafs_arpc::{CallError, Config, Incoming, Payload, Peer, Rate};
 use mafs_proto::{Class, Clock};
 use tokio::time::Instant;
 
@@ -106,6 +106,24 @@ async fn an_upload_gets_what_the_link_carries() {
         let goodput = (pair.near.estimate().traffic[Class::Store.index()].sent_bytes - before) / 60;
         // TCP's headers take 3.5 % of it.
         assert!(goodput * 100 >= bytes_per_s * 92, "{bytes_per_s} B/s, {rtt_ms} ms: {goodput}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limited_upload_gets_its_limit_and_the_link_again_without() {
+    let pair = pair(&Profile::steady(1_000_000, Duration::from_millis(20)));
+    upload_for_ever(&pair.near);
+    let sent = || pair.near.estimate().traffic[Class::Store.index()].sent_bytes;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    for limit in [Some(100_000), Some(2048), None] {
+        let mut limits = [None; 5];
+        limits[Class::Store.index()] = limit.and_then(Rate::bytes_per_s);
+        pair.near.set_limits(limits);
+        let before = sent();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let rate = (sent() - before) / 10;
+        let wanted = limit.map_or(900_000..1_000_000, |limit| limit * 98 / 100..limit * 102 / 100);
+        assert!(wanted.contains(&rate), "{limit:?}: {rate}");
     }
 }
 

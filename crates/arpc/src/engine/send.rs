@@ -58,7 +58,9 @@ impl Engine {
             self.window.send(cost, admission, id, next.payload_bytes, now);
             self.allowance.spend(next.charge(class));
             self.log_share.sent(class, cost, order, now);
-            self.traffic[class.index()].sent_bytes += next.body_bytes + next.payload_bytes;
+            let bytes = next.body_bytes + next.payload_bytes;
+            self.buckets.sent(class, bytes, now);
+            self.traffic[class.index()].sent_bytes += bytes;
         }
         self.scheduler.pop(class);
         let mut frame = None;
@@ -102,13 +104,14 @@ impl Engine {
         Some(Choice { candidate, admission, order: Order::Strict })
     }
 
-    /// The frame of the first of these classes that has something to send, and credit for it.
+    /// The frame of the first of these classes that has something to send, and credit and no limit for it.
     fn first_of(&self, classes: &[Class], now: Instant) -> Option<Candidate> {
         let chunk_bytes = self.window.chunk_bytes(now);
         classes.iter().find_map(|&class| {
             let id = self.scheduler.peek(class)?;
-            let next = self.calls.get(&id)?.next(chunk_bytes)?;
-            self.allowance.allows(next.charge(class)).then_some(Candidate { class, id, next })
+            let next = self.calls.get(&id)?.next(chunk_bytes.min(self.buckets.chunk_bytes(class)))?;
+            let limited = next.content && self.buckets.waits_until(class, now).is_some();
+            (!limited && self.allowance.allows(next.charge(class))).then_some(Candidate { class, id, next })
         })
     }
 }

@@ -3,6 +3,7 @@
 mod adaptive;
 mod calls;
 mod hostile;
+mod limit;
 mod liveness;
 mod pair;
 mod priority;

@@ -1,7 +1,7 @@
 //! Timers of one connection: a table, and the watch over a silent peer.
 //!
-//! Only four things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
-//! silent, a frame that was early.
+//! Only five things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
+//! silent, a frame that was early, a limit that lets the next one pass.
 
 use std::time::Duration;
 
@@ -32,10 +32,12 @@ pub(crate) enum Timer {
     Dead,
     /// When the next frame may go that was early.
     Pace,
+    /// When a limit lets the next frame of a class pass.
+    Limit,
 }
 
 impl Timer {
-    const ALL: [Self; 5] = [Self::Acknowledge, Self::Deadline, Self::Probe, Self::Dead, Self::Pace];
+    const ALL: [Self; 6] = [Self::Acknowledge, Self::Deadline, Self::Probe, Self::Dead, Self::Pace, Self::Limit];
 }
 
 /// When each timer fires.

@@ -1,0 +1,80 @@
+//! Limits: how much of a class may go in a second because the user says so.
+//!
+//! Only content counts, as bodies and payloads have it. What says that something has arrived, or that an end is there,
+//! is no content and never waits.
+
+use std::time::Duration;
+
+use mafs_proto::{Class, Instant};
+
+use super::estimator::bytes_in;
+
+/// A frame takes at most so much of a limit's time, and what is late by so much is made up for: timers are not exact,
+/// and the window has pauses. So in 10 s at most 1.5 % more goes than the limit says.
+const CHUNK_TIME: Duration = Duration::from_millis(50);
+const LATE_MAX: Duration = Duration::from_millis(100);
+
+/// A limit: bytes of bodies and payloads per second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// The least, in bytes per second: with less a frame would be little more than its header.
+    pub const BYTES_PER_S_MIN: u64 = 1024;
+
+    /// So many bytes per second; `None` below [`Self::BYTES_PER_S_MIN`].
+    #[must_use]
+    pub const fn bytes_per_s(bytes: u64) -> Option<Self> {
+        if bytes < Self::BYTES_PER_S_MIN { None } else { Some(Self(bytes)) }
+    }
+
+    /// In bytes per second.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    fn time_of(self, bytes: u64) -> Duration {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.0);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// A token bucket for each class that has a limit, told as time: what has gone takes until `free_at`.
+#[derive(Debug, Default)]
+pub(super) struct Buckets([Option<Bucket>; 5]);
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    rate: Rate,
+    free_at: Instant,
+}
+
+impl Buckets {
+    /// Adopts limits, by [`Class::index`]. One that is new counts from now on.
+    pub(super) fn set(&mut self, rates: [Option<Rate>; 5], now: Instant) {
+        for (bucket, rate) in self.0.iter_mut().zip(rates) {
+            if bucket.map(|bucket| bucket.rate) != rate {
+                *bucket = rate.map(|rate| Bucket { rate, free_at: now });
+            }
+        }
+    }
+
+    /// The most body and payload in one frame of a class.
+    pub(super) fn chunk_bytes(&self, class: Class) -> u64 {
+        self.0[class.index()].map_or(u64::MAX, |bucket| bytes_in(bucket.rate.get(), CHUNK_TIME))
+    }
+
+    /// Until when content of a class has to wait; `None` if it need not.
+    pub(super) fn waits_until(&self, class: Class, now: Instant) -> Option<Instant> {
+        self.0[class.index()].map(|bucket| bucket.free_at).filter(|at| *at > now)
+    }
+
+    /// Notes what went.
+    pub(super) fn sent(&mut self, class: Class, bytes: u64, now: Instant) {
+        if let Some(bucket) = &mut self.0[class.index()] {
+            let late = now.since(bucket.free_at).saturating_sub(LATE_MAX);
+            bucket.free_at = bucket.free_at + late + bucket.rate.time_of(bytes);
+        }
+    }
+}
