@@ -3,6 +3,7 @@
 
 mod background;
 mod exit;
+mod limit;
 mod mount;
 mod reach;
 mod signals;
@@ -56,6 +57,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Show what calls to the server have taken.
     Stats(stats::StatsArgs),
+    /// Limit what is sent of a class, such as stores to 64 KiB per second; at once, and until the mount ends.
+    Limit(limit::LimitArgs),
     /// Wait until the server has everything that was written before.
     Sync(sync::SyncArgs),
 }
@@ -96,6 +99,7 @@ impl Command {
             Self::Umount(args) => umount::run(&args),
             Self::Status(args) => status::run(&args),
             Self::Stats(args) => stats::run(&args),
+            Self::Limit(args) => limit::run(&args),
             Self::Sync(args) => sync::run(&args),
         }
     }

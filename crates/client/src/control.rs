@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 pub use client::{Client, ControlError};
 pub use server::Server;
 
+use crate::limit::ClassLimit;
 use crate::vfs::{RpcStatistics, StatusReport};
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What a command asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -26,6 +27,8 @@ pub enum Request {
     Status,
     /// What have calls taken?
     Statistics,
+    /// Limit what is sent of a class.
+    Limit(ClassLimit),
     /// Answer when the server has everything that was written before now.
     Sync,
     /// Answer with the last status when the mount has ended and what could be sent has been.
@@ -40,6 +43,8 @@ pub enum Response {
     Status(Box<MountStatus>),
     /// To [`Request::Statistics`].
     Statistics(Box<RpcStatistics>),
+    /// To [`Request::Limit`].
+    Limited,
     /// To [`Request::Sync`].
     Synced,
     /// The daemon cannot; why, in one line.

@@ -7,6 +7,7 @@ mod attempts;
 mod connection;
 mod connector;
 mod error;
+mod limits;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,7 @@ use attempts::{Attempts, Failure};
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
+use limits::Limits;
 
 /// Who is told what the server says of the session and its promises.
 pub(crate) trait Listener: Send + Sync + 'static {
@@ -114,6 +116,7 @@ pub(crate) struct Shared {
     ids: Mutex<Ids>,
     held: Mutex<Option<Held>>,
     statistics: Mutex<RpcStatistics>,
+    limits: Mutex<Limits>,
     /// Calls that wait for the server and may hold up the kernel.
     waiting: watch::Sender<usize>,
 }
@@ -191,6 +194,7 @@ impl Remote {
             ids: Mutex::new(Ids { outstanding, fids: None, granting: false }),
             held: Mutex::new(None),
             statistics: Mutex::default(),
+            limits: Mutex::default(),
             waiting: watch::Sender::new(0),
         });
         let first = connection::attach(&shared).await?;

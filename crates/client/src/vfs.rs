@@ -46,6 +46,7 @@ use crate::cache::{Cache, CacheStorage};
 use crate::core::replacement::Replacement;
 pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics};
 use crate::core::upload::UploadRate;
+use crate::limit::ClassLimit;
 use crate::remote::Remote;
 pub use error::Error;
 pub use extents::SeekTarget;
@@ -494,6 +495,11 @@ impl Vfs {
     #[must_use]
     pub fn status(&self) -> StatusReport {
         self.inner.status()
+    }
+
+    /// Limits what is sent of a class, from now on.
+    pub fn limit(&self, limit: ClassLimit) {
+        self.inner.remote.limit(limit);
     }
 
     /// What calls have taken.

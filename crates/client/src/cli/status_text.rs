@@ -32,6 +32,10 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     if !queued.is_empty() {
         line("queued", &queued);
     }
+    let limited = limited(report);
+    if !limited.is_empty() {
+        line("limited", &limited);
+    }
     if report.fetching_files > 0 {
         line("fetching", &files(report.fetching_files));
     }
@@ -103,6 +107,13 @@ fn queued(report: &StatusReport) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
+/// What the user has limited.
+fn limited(report: &StatusReport) -> String {
+    let limits = Class::ALL.into_iter().zip(report.limits_bytes_per_s);
+    let parts = limits.filter_map(|(class, rate)| Some(format!("{class} to {}/s", HumanBytes(rate?))));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 fn lease(report: &StatusReport) -> String {
     match (report.lease_s, report.session) {
         (0, _) => "ended: the server is asked about everything".to_owned(),
@@ -152,6 +163,7 @@ mod tests {
             window_bytes: 8192,
             chunk_bytes: 1400,
             queued_bytes: [0; 5],
+            limits_bytes_per_s: [None; 5],
             unsent_files: 0,
             unsent_bytes: 0,
             unsent: Vec::new(),
@@ -194,6 +206,7 @@ mod tests {
         (report.session, report.lease_s) = (None, 0);
         (report.unsent_files, report.unsent_bytes) = (2, 4096);
         report.queued_bytes = [0, 0, 0, 24, 1000];
+        report.limits_bytes_per_s = [None, Some(2 << 20), None, None, Some(64 << 10)];
         report.fetching_files = 1;
         report.profile = Some("flaky".to_owned());
         report.refused = (0..12).map(|number| (format!("file{number}"), "no space".to_owned())).collect();
@@ -204,6 +217,7 @@ mod tests {
             "lease    ended: the server is asked about everything\n",
             "unsent   2 files, 4.00 KiB\n",
             "queued   24 B metadata, 1000 B store\n",
+            "limited  fetch to 2.00 MiB/s, store to 64.00 KiB/s\n",
             "fetching 1 file\n",
             "refused  12 updates by the server:\n           file0: no space\n",
             "           and 2 more\n",

@@ -13,6 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::line::{self, RESPONSE_BYTES_MAX};
 use super::{MountStatus, Request, Response};
+use crate::limit::ClassLimit;
 use crate::vfs::RpcStatistics;
 
 /// How long a daemon may take to say how it is. It never waits for the network to do so.
@@ -94,6 +95,17 @@ impl Client {
         }
     }
 
+    /// Limits what is sent of a class.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn limit(&mut self, limit: ClassLimit) -> Result<(), ControlError> {
+        match self.ask_at_once(Request::Limit(limit)).await? {
+            Response::Limited => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Asks something that never waits for the network.
     async fn ask_at_once(&mut self, request: Request) -> Result<Response, ControlError> {
         let answer = tokio::time::timeout(STATUS_LIMIT, self.ask(request)).await;
@@ -159,7 +171,7 @@ fn process_behind(stream: &UnixStream) -> Option<OwnedFd> {
 fn unexpected(response: Response) -> ControlError {
     match response {
         Response::Failed(why) => ControlError::Failed(why),
-        Response::Status(_) | Response::Statistics(_) | Response::Synced => {
+        Response::Status(_) | Response::Statistics(_) | Response::Limited | Response::Synced => {
             ControlError::Broken(io::Error::other("its answer is for another question"))
         }
     }

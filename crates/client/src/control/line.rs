@@ -79,20 +79,26 @@ mod tests {
     async fn a_message_survives_the_wire() {
         let mut wire = Vec::new();
         write(&mut wire, Request::Sync).await.unwrap();
-        assert_eq!(wire, b"{\"version\":2,\"message\":\"sync\"}\n");
+        assert_eq!(wire, b"{\"version\":3,\"message\":\"sync\"}\n");
         assert_eq!(parse(&wire).await.unwrap(), Some(Request::Sync));
+        let limit = Request::Limit("store=64k".parse().unwrap());
+        let mut wire = Vec::new();
+        write(&mut wire, limit).await.unwrap();
+        assert_eq!(wire, b"{\"version\":3,\"message\":{\"limit\":\"store=65536\"}}\n");
+        assert_eq!(parse(&wire).await.unwrap(), Some(limit));
         assert_eq!(parse(b"").await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn bad_lines_give_clear_errors() {
-        let long = [b"{\"version\":2,\"message\":\"".as_slice(), &vec![b'x'; 5000], b"\"}\n"].concat();
+        let long = [b"{\"version\":3,\"message\":\"".as_slice(), &vec![b'x'; 5000], b"\"}\n"].concat();
         for (line, expected) in [
-            (b"{\"version\":2,\"message\":\"status\"}".as_slice(), "cut short"),
+            (b"{\"version\":3,\"message\":\"status\"}".as_slice(), "cut short"),
             (long.as_slice(), "longer than 4096 bytes"),
             (b"\xff\n", "not a message"),
-            (b"{\"version\":3,\"message\":{\"new\":1}}\n", "version 3, this program speaks 2"),
-            (b"{\"version\":2,\"message\":\"fly\"}\n", "not a known message"),
+            (b"{\"version\":9,\"message\":{\"new\":1}}\n", "version 9, this program speaks 3"),
+            (b"{\"version\":3,\"message\":\"fly\"}\n", "not a known message"),
+            (b"{\"version\":3,\"message\":{\"limit\":\"control=64k\"}}\n", "`control` cannot be limited"),
         ] {
             let error = parse(line).await.unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

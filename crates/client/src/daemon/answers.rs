@@ -30,6 +30,10 @@ impl Answers {
         match request {
             Request::Status => self.status(),
             Request::Statistics => Response::Statistics(Box::new(self.vfs.statistics())),
+            Request::Limit(limit) => {
+                self.vfs.limit(limit);
+                Response::Limited
+            }
             Request::Sync => match self.vfs.sync().await {
                 Ok(()) => Response::Synced,
                 Err(error) => Response::Failed(error.to_string()),

@@ -54,6 +54,7 @@ pub(super) async fn keep(shared: Arc<Shared>, first: Attached) {
             backoff.reset();
             number += 1;
             shared.set_link(Link::Up(attached.connection(number)));
+            shared.apply_limits();
             let peer = attached.peer.clone();
             let why = hold(&shared, attached).await;
             tracing::info!(why, "disconnected");

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use mafs_arpc::Rate;
 use mafs_proto::call::StatFsRequest;
 use mafs_proto::{Instant, Purpose};
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ pub struct StatusReport {
     pub chunk_bytes: u64,
     /// Bytes waiting to be sent: Control, Fetch, Prefetch, Metadata, Store.
     pub queued_bytes: [u64; 5],
+    /// What is sent of each class at most, in bytes per second, if the user has limited that.
+    pub limits_bytes_per_s: [Option<u64>; 5],
     /// Files whose last content the server does not have yet.
     pub unsent_files: u64,
     /// What of them has not arrived there.
@@ -146,6 +149,7 @@ impl Inner {
             window_bytes: estimate.window_bytes,
             chunk_bytes: estimate.chunk_bytes,
             queued_bytes: estimate.queued_bytes,
+            limits_bytes_per_s: self.remote.limits().map(|limit| limit.map(Rate::get)),
             unsent_files: 0,
             unsent_bytes: 0,
             unsent: Vec::new(),

@@ -1,0 +1,74 @@
+//! What a user limits stays limited, whatever becomes of the connection, and nothing else is.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_arpc::link::Profile;
+use mafs_client::vfs::Vfs;
+use mafs_sim::{Path, World};
+use support::{create, simulate, write_and_close};
+use tokio::time::Instant;
+
+const CONTENT_BYTES: usize = 1 << 20;
+const LIMIT: &str = "store=64k";
+/// By itself.
+const LIMITED_TIME: Duration = Duration::from_secs(16);
+
+async fn world() -> World {
+    let link = Profile::steady(2_000_000, Duration::from_millis(20));
+    World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world")
+}
+
+/// How long a close takes; after `middle` of it `what` happens.
+async fn store(world: &World, name: &'static str, middle: Duration, what: impl FnOnce(&Vfs)) -> Duration {
+    let vfs = world.client().clone();
+    let began = Instant::now();
+    let closing = tokio::spawn(async move { write_and_close(&vfs, name, vec![1; CONTENT_BYTES]).await });
+    tokio::time::sleep(middle).await;
+    what(world.client());
+    closing.await.expect("the close");
+    began.elapsed()
+}
+
+fn limit(vfs: &Vfs, text: &str) {
+    vfs.limit(text.parse().expect("a limit"));
+}
+
+#[test]
+fn a_limit_counts_for_stores_at_once_and_on_the_next_connection() {
+    simulate(async {
+        let world = world().await;
+        let tenth = LIMITED_TIME / 10;
+        assert!(store(&world, "unlimited", Duration::ZERO, |_| ()).await < tenth);
+
+        limit(world.client(), LIMIT);
+        assert_eq!(world.client().status().limits_bytes_per_s, [None, None, None, None, Some(64 << 10)]);
+        let took = store(&world, "limited", Duration::ZERO, |_| ()).await;
+        assert!((LIMITED_TIME * 98 / 100..LIMITED_TIME * 105 / 100).contains(&took), "{took:?}");
+
+        let took = store(&world, "cut", LIMITED_TIME / 2, |_| world.cut_link()).await;
+        assert!((LIMITED_TIME * 98 / 100..LIMITED_TIME * 5 / 4).contains(&took), "{took:?}");
+
+        let took = store(&world, "freed", LIMITED_TIME / 2, |vfs| limit(vfs, "store=off")).await;
+        assert!((LIMITED_TIME / 2..LIMITED_TIME / 2 + tenth).contains(&took), "{took:?}");
+    });
+}
+
+#[test]
+fn names_do_not_wait_for_a_limited_store() {
+    simulate(async {
+        let world = world().await;
+        limit(world.client(), LIMIT);
+        let vfs = world.client().clone();
+        let storing = tokio::spawn(async move { write_and_close(&vfs, "large", vec![1; CONTENT_BYTES]).await });
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let began = Instant::now();
+        let (_, file) = create(world.client(), "small").await;
+        world.client().release(file);
+        assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+        assert!(!storing.is_finished());
+    });
+}
