@@ -35,6 +35,7 @@ struct World {
     freeze_after: Option<u64>,
     fail_from: Option<u64>,
     capacity: Option<u64>,
+    full: bool,
 }
 
 impl MemoryDisk {
@@ -92,6 +93,12 @@ impl MemoryDisk {
         self.world().capacity = Some(bytes);
     }
 
+    /// Lets every write fail with `StorageFull`, or none again, whatever room files have: on a file system that writes
+    /// nothing in place that is no promise.
+    pub fn set_full(&self, full: bool) {
+        self.world().full = full;
+    }
+
     fn of(tree: Tree) -> Self {
         Self { world: Arc::new(Mutex::new(World { tree, ..World::default() })) }
     }
@@ -127,11 +134,10 @@ impl World {
 
     /// Gives room to a range of a file, unless the disk is full.
     fn take_room(&mut self, ino: Ino, range: Range<u64>) -> io::Result<()> {
-        if let Some(capacity) = self.capacity {
-            let missing = self.tree.file(ino)?.room.missing_bytes(range.clone());
-            if missing > 0 && self.tree.bytes_used() + missing > capacity {
-                return Err(io::Error::new(io::ErrorKind::StorageFull, "injected: the disk is full"));
-            }
+        let missing = self.tree.file(ino)?.room.missing_bytes(range.clone());
+        let over = self.capacity.is_some_and(|capacity| missing > 0 && self.tree.bytes_used() + missing > capacity);
+        if self.full || over {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "injected: the disk is full"));
         }
         self.tree.file(ino)?.room.insert(range);
         Ok(())

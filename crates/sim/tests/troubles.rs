@@ -39,9 +39,9 @@ async fn store_that_the_log_forgets(world: &World, emptied: bool) {
         async move { vfs.flush(file).await }
     });
     tokio::time::sleep(Duration::from_millis(150)).await;
-    world.limit_client_disk(10).expect("a disk");
+    world.client_disk().set_full(true);
     closing.await.expect("the task").expect_err("the disk is full");
-    world.limit_client_disk(1 << 30).expect("a disk");
+    world.client_disk().set_full(false);
     vfs.release(file);
     confirm_replies(&vfs).await;
 }
@@ -126,9 +126,9 @@ fn a_refused_removal_that_the_log_does_not_take_back_hides_nobody_elses() {
             async move { vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await }
         });
         tokio::time::sleep(Duration::from_millis(100)).await;
-        world.limit_client_disk(10).expect("a disk");
+        world.client_disk().set_full(true);
         renaming.await.expect("the task").expect_err("a directory does not replace a file");
-        world.limit_client_disk(1 << 30).expect("a disk");
+        world.client_disk().set_full(false);
         let other = world.add_client().await.expect("another client");
         other.unlink(VnodeId::ROOT, Bytes::from_static(b"letter"), CALLER).await.expect("a removal");
         vfs.flush(file).await.expect_err("it is gone");

@@ -303,9 +303,9 @@ mod tests {
         let cml = Cml::open(&disk).unwrap();
         let [first, second, ..] = &entries()[..] else { panic!("two entries") };
         cml.append(first.clone()).unwrap();
-        memory.set_capacity(1);
+        memory.set_full(true);
         assert!(cml.append(second.clone()).is_err());
-        memory.set_capacity(1 << 20);
+        memory.set_full(false);
         cml.append(second.clone()).unwrap();
         cml.sync().unwrap();
         assert_eq!(Cml::open(&disk).unwrap().state(), cml.state());
