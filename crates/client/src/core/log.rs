@@ -160,7 +160,8 @@ impl LogState {
                 self.logged.insert(record.id, LoggedStore { record, stamp });
             }
             LogEntry::Done { id, fid, version, clean, synced } => {
-                self.logged.remove(&id);
+                // Earlier ones as well, whose end may not have been written when the disk was full.
+                self.logged.retain(|other, store| *other > id || store.record.op.fid() != fid);
                 self.versions.insert(fid, version);
                 if clean {
                     self.writing.remove(&fid);
@@ -238,6 +239,16 @@ mod tests {
             );
             assert!(dirty.logged.is_empty());
         }
+    }
+
+    #[test]
+    fn the_end_of_a_store_is_that_of_the_earlier_ones_of_its_file() {
+        let logged = |seq, vnode| LogEntry::Logged { record: store(seq, vnode), stamp: Stamp(9) };
+        let done =
+            LogEntry::Done { id: store(3, 5).id, fid: fid(5), version: DataVersion(2), clean: true, synced: false };
+        let left = state([logged(1, 5), logged(2, 6), logged(3, 5), done, logged(4, 5)]).logged;
+        let left: Vec<u64> = left.keys().map(|id| id.seq).collect();
+        assert_eq!(left, [2, 4]);
     }
 
     #[test]
