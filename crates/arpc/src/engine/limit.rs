@@ -10,7 +10,7 @@ use mafs_proto::{Class, Instant};
 use super::estimator::bytes_in;
 
 /// A frame takes at most so much of a limit's time, and what is late by so much is made up for: timers are not exact,
-/// and the window has pauses. So in 10 s at most 1.5 % more goes than the limit says.
+/// and the window has pauses. So in 10 s at most 1.5 % more payload goes than the limit says; a body is not cut.
 const CHUNK_TIME: Duration = Duration::from_millis(50);
 const LATE_MAX: Duration = Duration::from_millis(100);
 

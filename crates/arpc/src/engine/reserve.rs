@@ -1,8 +1,8 @@
 //! The reserve: what the log gets when strict order would starve it.
 //!
 //! The log is what waits to be written back: Metadata and Store. It waits for whatever is more urgent, and that may be
-//! for ever. Once strict order has let nothing of it pass for [`PATIENCE`] it gets a share of what is sent, until
-//! strict order lets it pass again, or all of it has gone (arpc.md, "What it offers").
+//! for ever. Once strict order has let less of it pass than its share for [`PATIENCE`] it gets that share of what is
+//! sent, until strict order lets as much pass again, or all of it has gone (arpc.md, "What it offers").
 //!
 //! Each end looks at what it sends itself, so the share is that of its direction.
 
@@ -14,7 +14,8 @@ use mafs_proto::{Class, Instant};
 pub(super) const LOG: [Class; 2] = [Class::Metadata, Class::Store];
 /// How long the log waits for its share.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// The most that is kept for a log which cannot go when it is its turn, for want of credit: a large chunk.
+/// The most that is kept for a log which cannot go when it is its turn, for want of credit, and that is held against
+/// one which had the link to itself: a large chunk.
 const OWED_BYTES_MAX: i64 = 64 * 1024;
 
 /// Which share of what an end sends its log (Metadata and Store) gets once more urgent classes have kept it waiting for
@@ -53,41 +54,54 @@ pub(super) enum Order {
 /// When it is the log's turn.
 #[derive(Debug)]
 pub(super) struct LogShare {
-    percent: i64,
-    /// Since when strict order has let nothing of the log pass; `None`: nothing of it waits.
-    starved_since: Option<Instant>,
-    /// What it may send at once, in hundredths of bytes; less than nothing: what others may before.
-    owed: i64,
+    percent: u64,
+    /// What strict order has let pass since the log began to wait, or since that was last looked at; `None`: nothing of
+    /// the log waits.
+    period: Option<Period>,
+    /// What a starved log may send at once, in hundredths of bytes; less than nothing: what others may before.
+    owed: Option<i64>,
+}
+
+#[derive(Debug)]
+struct Period {
+    start: Instant,
+    log_bytes: u64,
+    all_bytes: u64,
 }
 
 impl LogShare {
     pub(super) fn new(Reserve(percent): Reserve) -> Self {
-        Self { percent: i64::from(percent), starved_since: None, owed: 0 }
+        Self { percent: u64::from(percent), period: None, owed: None }
     }
 
     /// Whether the log goes before all others. `waits`: there is something of it.
     pub(super) fn is_its_turn(&mut self, waits: bool, now: Instant) -> bool {
         if !waits {
-            (self.starved_since, self.owed) = (None, 0);
-        } else if self.starved_since.is_none() {
-            self.starved_since = Some(now);
+            (self.period, self.owed) = (None, None);
+            return false;
         }
-        self.is_starved(now) && self.owed >= 0
+        let period = self.period.get_or_insert(Period { start: now, log_bytes: 0, all_bytes: 0 });
+        if now.since(period.start) >= PATIENCE {
+            // Not by whether anything passed: a frame in each gap would keep the log from its share for ever.
+            let starved = 100 * period.log_bytes < self.percent * period.all_bytes;
+            self.owed = starved.then(|| self.owed.unwrap_or(0));
+            *period = Period { start: now, log_bytes: 0, all_bytes: 0 };
+        }
+        self.owed.is_some_and(|owed| owed >= 0)
     }
 
     /// Notes what went.
-    pub(super) fn sent(&mut self, class: Class, bytes: u64, order: Order, now: Instant) {
+    pub(super) fn sent(&mut self, class: Class, bytes: u64, order: Order) {
         let of_log = LOG.contains(&class);
-        if of_log && order == Order::Strict {
-            (self.starved_since, self.owed) = (Some(now), 0);
-        } else if self.is_starved(now) {
-            let bytes = i64::try_from(bytes).unwrap_or(OWED_BYTES_MAX);
-            let change = bytes * self.percent - if of_log { 100 * bytes } else { 0 };
-            self.owed = (self.owed + change).min(100 * OWED_BYTES_MAX);
+        if let Some(period) = &mut self.period {
+            period.all_bytes += bytes;
+            period.log_bytes += if of_log && order == Order::Strict { bytes } else { 0 };
         }
-    }
-
-    fn is_starved(&self, now: Instant) -> bool {
-        self.percent > 0 && self.starved_since.is_some_and(|since| now.since(since) >= PATIENCE)
+        if let Some(owed) = &mut self.owed {
+            let share = if of_log { i128::from(self.percent) - 100 } else { i128::from(self.percent) };
+            let bounds = (-100 * OWED_BYTES_MAX, 100 * OWED_BYTES_MAX);
+            let after = i128::from(*owed) + i128::from(bytes) * share;
+            *owed = i64::try_from(after).unwrap_or(bounds.1).clamp(bounds.0, bounds.1);
+        }
     }
 }

@@ -57,7 +57,7 @@ impl Engine {
             let cost = next.cost();
             self.window.send(cost, admission, id, next.payload_bytes, now);
             self.allowance.spend(next.charge(class));
-            self.log_share.sent(class, cost, order, now);
+            self.log_share.sent(class, cost, order);
             let bytes = next.body_bytes + next.payload_bytes;
             self.buckets.sent(class, bytes, now);
             self.traffic[class.index()].sent_bytes += bytes;

@@ -84,9 +84,9 @@ fn the_share_ends_when_the_log_that_waited_is_sent() {
 }
 
 #[test]
-fn a_log_that_strict_order_lets_pass_waits_a_minute_again() {
+fn a_log_that_strict_order_gives_its_share_waits_a_minute_again() {
     let mut pair = pair(Reserve::default(), LINK);
-    pair.ends[0].call(Class::Fetch, 55 * LINK.bytes_per_s, None, pair.now);
+    pair.ends[0].call(Class::Fetch, 50 * LINK.bytes_per_s, None, pair.now);
     pair.ends[0].call(Class::Store, LARGE, None, pair.now);
     pair.run(seconds(58));
     pair.ends[0].call(Class::Fetch, LARGE, None, pair.now);
@@ -95,6 +95,19 @@ fn a_log_that_strict_order_lets_pass_waits_a_minute_again() {
     pair.run(seconds(1));
     let share = share(&mut pair, 0, seconds(100));
     assert!((4.5..5.5).contains(&share), "{share} %");
+}
+
+#[test]
+fn a_frame_of_the_log_in_each_gap_does_not_cost_it_its_share() {
+    let mut share = LogShare::new(Reserve::default());
+    let mut of_log = 0;
+    for second in 0..600 {
+        let its_turn = share.is_its_turn(true, Instant(0) + seconds(second));
+        let class = if its_turn || second % 59 == 0 { Class::Store } else { Class::Fetch };
+        of_log += u32::from(class == Class::Store);
+        share.sent(class, 1400, if its_turn { Order::Reserved } else { Order::Strict });
+    }
+    assert!((27..33).contains(&of_log), "{of_log} of 600");
 }
 
 #[test]
@@ -207,12 +220,13 @@ proptest! {
     ) {
         let mut share = LogShare::new(Reserve::percent(percent).unwrap());
         prop_assert!(!share.is_its_turn(true, Instant(0)));
+        share.sent(Class::Fetch, 1, Order::Strict);
         let now = Instant(0) + PATIENCE;
         let (mut log, mut all) = (0, 0);
         for bytes in sizes {
             let its_turn = share.is_its_turn(true, now);
             let (class, order) = if its_turn { (Class::Store, Order::Reserved) } else { (Class::Fetch, Order::Strict) };
-            share.sent(class, bytes, order, now);
+            share.sent(class, bytes, order);
             all += bytes;
             log += if its_turn { bytes } else { 0 };
             let fair = all * u64::from(percent) / 100;
