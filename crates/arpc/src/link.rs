@@ -28,6 +28,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod uplink;
 
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ use self::rate::Line;
 pub use self::rate::Rate;
 pub use self::stream::{Reset, SEGMENT_BYTES, Stream};
 pub use self::trace::{Trace, TraceError};
+pub use self::uplink::Uplink;
 
 /// The largest packet, and what one opportunity of a trace carries.
 pub const PACKET_BYTES: u64 = 1500;

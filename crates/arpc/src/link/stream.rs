@@ -21,7 +21,7 @@ use mafs_proto::Instant;
 use super::channel::Channel;
 use super::queue::Queue;
 use super::rate::Line;
-use super::{Direction, Origin, PACKET_BYTES};
+use super::{Direction, Origin, PACKET_BYTES, Uplink};
 
 /// IP and TCP headers with time stamps (RFC 9293, RFC 7323).
 const HEADER_BYTES: u64 = 52;
@@ -44,6 +44,8 @@ pub struct Reset {
 #[derive(Debug)]
 pub struct Stream {
     origin: Origin,
+    /// What is before the line.
+    uplink: Option<Uplink>,
     line: Line,
     channel: Channel,
     delay: Duration,
@@ -58,6 +60,7 @@ impl Stream {
     pub(super) fn new(direction: &Direction, channel: Channel, rtt: Duration, start: Instant) -> Self {
         Self {
             origin: Origin(start),
+            uplink: None,
             line: Line::new(&direction.rate),
             channel,
             delay: direction.delay,
@@ -66,6 +69,12 @@ impl Stream {
             delivered_at: Instant(0),
             reset_at: None,
         }
+    }
+
+    /// The same behind an uplink, which others share.
+    #[must_use]
+    pub fn behind(self, uplink: Uplink) -> Self {
+        Self { uplink: Some(uplink), ..self }
     }
 
     /// Takes `bytes` at `now` and says when the last of them is delivered. Takes any number; a sender keeps its
@@ -90,15 +99,18 @@ impl Stream {
     /// When the backlog is no larger than the direction's queue, so that a sender should go on; `now` if it is so.
     pub fn writable_at(&mut self, now: Instant) -> Instant {
         let local = self.origin.local(now);
-        self.origin.global(self.backlog.within_limit_at(local)).max(now)
+        let shared = self.uplink.as_ref().map(|uplink| uplink.writable_at(now));
+        self.origin.global(self.backlog.within_limit_at(local)).max(now).max(shared.unwrap_or(now))
     }
 
     fn send_segment(&mut self, bytes: u64, now: Instant) {
-        let mut ready = now;
+        let sent = bytes + HEADER_BYTES;
+        let carry = |uplink: &Uplink| self.origin.local(uplink.carry(sent, self.origin.global(now)));
+        let mut ready = self.uplink.as_ref().map_or(now, carry);
         let mut recovery = Duration::ZERO;
         let mut timeouts = 0;
         for sent_before in 0..=REPETITIONS_MAX {
-            let air = self.line.carry(bytes + HEADER_BYTES, ready);
+            let air = self.line.carry(sent, ready);
             let Err(spoiled) = self.channel.cross(air) else {
                 self.backlog.push(bytes, air.to);
                 self.delivered_at = self.delivered_at.max(air.to + self.delay + recovery);

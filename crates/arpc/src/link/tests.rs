@@ -11,6 +11,7 @@ mod rate;
 mod robustness;
 mod stream;
 mod trace;
+mod uplink;
 
 use std::time::Duration;
 

@@ -1,0 +1,60 @@
+//! The uplink of a server: one line and one queue before it, which all its clients share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mafs_proto::Instant;
+
+use super::queue::Queue;
+use super::rate::Line;
+use super::{Origin, Rate};
+
+/// What is before the way to each client of a server: first come, first served. Clones are the same uplink.
+///
+/// It carries each byte once: what is lost behind it is repeated by whoever lost it. Nothing is dropped by its queue:
+/// senders wait until there is room.
+#[derive(Clone, Debug)]
+pub struct Uplink {
+    origin: Origin,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    line: Line,
+    backlog: Queue,
+}
+
+impl Uplink {
+    /// An uplink of this rate, with a queue of so many bytes. Its time begins at `start`.
+    #[must_use]
+    pub fn new(rate: &Rate, queue_bytes: u64, start: Instant) -> Self {
+        let shared = Shared { line: Line::new(rate), backlog: Queue::new(queue_bytes) };
+        Self { origin: Origin(start), shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// What waits at `now`, with what is being sent, in bytes. Asked in order of time, as the others are.
+    #[must_use]
+    pub fn queued_bytes(&self, now: Instant) -> u64 {
+        let now = self.origin.local(now);
+        self.shared().backlog.held_bytes(now)
+    }
+
+    /// When `bytes`, offered at `now`, have left it.
+    pub(super) fn carry(&self, bytes: u64, now: Instant) -> Instant {
+        let now = self.origin.local(now);
+        let Shared { line, backlog } = &mut *self.shared();
+        let left = line.carry(bytes, now).to;
+        backlog.push(bytes, left);
+        self.origin.global(left)
+    }
+
+    /// When a sender should go on.
+    pub(super) fn writable_at(&self, now: Instant) -> Instant {
+        let local = self.origin.local(now);
+        self.origin.global(self.shared().backlog.within_limit_at(local))
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
