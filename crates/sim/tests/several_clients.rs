@@ -10,7 +10,7 @@ mod support;
 use std::time::Duration;
 
 use mafs_sim::{Faults, run_in_turns, run_together};
-use support::simulated;
+use support::{assert_same, seeds, simulated};
 
 /// The longest of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);
@@ -26,11 +26,6 @@ const CRASHES: Faults = Faults {
     silent: 0,
 };
 const ALL: Faults = Faults { isolate: 25, silent: 15, ..CRASHES };
-
-/// How many seeds each test runs.
-fn seeds(by_default: u64) -> u64 {
-    std::env::var("MAFS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(by_default)
-}
 
 /// Two clients, or three.
 fn clients(seed: u64) -> usize {
@@ -103,14 +98,6 @@ fn the_same_seed_gives_the_same_trace() {
         assert_same(&in_turns(seed, ALL), &in_turns(seed, ALL));
         assert_same(&together(seed, ALL), &together(seed, ALL));
     }
-}
-
-fn assert_same(one: &[String], other: &[String]) {
-    let differs = one.iter().zip(other).position(|(one, other)| one != other);
-    if let Some(at) = differs {
-        panic!("line {at} of the trace is\n{}\nand\n{}", one[at], other[at]);
-    }
-    assert_eq!(one.len(), other.len());
 }
 
 #[test]

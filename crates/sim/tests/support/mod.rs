@@ -1,4 +1,4 @@
-//! What tests of contents do again and again.
+//! What tests do again and again.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -24,6 +24,20 @@ pub(crate) fn simulate(test: impl Future<Output = ()>) {
 pub(crate) fn simulated<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(test)
+}
+
+/// How many seeds each test runs.
+pub(crate) fn seeds(by_default: u64) -> u64 {
+    std::env::var("MAFS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(by_default)
+}
+
+/// That two runs of a seed have left the same trace.
+pub(crate) fn assert_same(one: &[String], other: &[String]) {
+    let differs = one.iter().zip(other).position(|(one, other)| one != other);
+    if let Some(at) = differs {
+        panic!("line {at} of the trace is\n{}\nand\n{}", one[at], other[at]);
+    }
+    assert_eq!(one.len(), other.len());
 }
 
 pub(crate) async fn world(delay_ms: u64) -> World {
