@@ -217,12 +217,15 @@ const LARGE_BYTES: u64 = 40_000;
 
 /// What the update with this token writes: no other has its size, nor its bytes. 0 is what a new file has.
 fn content(token: u64) -> Vec<u8> {
-    let size = token * 5 + if token % 4 == 1 { LARGE_BYTES } else { 0 };
-    (0..size).map(|at| (token * 31 + at / 97).to_le_bytes()[0]).collect()
+    (0..size_of(token)).map(|at| (token * 31 + at / 97).to_le_bytes()[0]).collect()
+}
+
+fn size_of(token: u64) -> u64 {
+    token * 5 + if token % 4 == 1 { LARGE_BYTES } else { 0 }
 }
 
 /// `None`: no content has this size.
 fn token_of_size(size: u64) -> Option<u64> {
-    let token = size.checked_sub(LARGE_BYTES).unwrap_or(size) / 5;
-    (content(token).len() as u64 == size).then_some(token)
+    let [small, large] = [Some(size), size.checked_sub(LARGE_BYTES)].map(|part| part.map(|part| part / 5));
+    [large, small].into_iter().flatten().find(|token| size_of(*token) == size)
 }
