@@ -4,7 +4,8 @@
 //! A [`World`] holds all of them and can kill or power off each, and cut off each client, loudly or silently. There are
 //! two references. A [`Model`] is a plain tree that says what every operation must answer: [`run`] and [`run_in_turns`]
 //! drive it and the clients with the same random operations, one at a time, and compare. A [`History`] is of versions:
-//! it says what may be seen when operations of several clients overlap, as those of [`run_together`] do.
+//! it says what may be seen when operations of several clients overlap, as those of [`run_together`] do,
+//! and of [`run_for`], where the links change instead.
 //!
 //! A run follows from its seed alone: tasks of one thread are woken in a fixed order, and nothing else is random.
 //! `plants/run` shows what the runs find: it plants known bugs and names the test and the seed that find each.
@@ -13,6 +14,7 @@ mod clock;
 mod contention;
 mod faults;
 mod history;
+mod hour;
 mod machine;
 mod model;
 mod network;
@@ -25,6 +27,7 @@ pub use clock::VirtualClock;
 pub use contention::run_together;
 pub use faults::Faults;
 pub use history::{Attempt, Contests, History, Register, UpdateId};
+pub use hour::{Hour, run_for};
 pub use machine::Machine;
 pub use model::{Model, Snapshot};
 pub use network::{Connecting, Path, Silence, Way};

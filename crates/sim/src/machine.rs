@@ -10,7 +10,7 @@ use mafs_client::vfs::{Settings, StartError, Vfs};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
-use crate::network::{Connecting, Link, Silence};
+use crate::network::{Connecting, Link, Path, Silence, Way};
 use crate::world::{Crash, damage_files};
 
 /// How long an operation of a client waits for the server.
@@ -147,6 +147,19 @@ impl Machine {
     /// Cuts the connection; the client makes a new one by itself.
     pub fn cut_link(&self) {
         self.link.cut();
+    }
+
+    /// The machine comes to another network: new connections go this way. The one it has breaks, or is never heard of
+    /// again, as when an address has changed; if so, that ends after `silence`.
+    pub(crate) fn move_to(&self, path: Path, silence: Option<Duration>) {
+        self.link.set_path(path);
+        match silence {
+            None => self.link.cut(),
+            Some(time) => {
+                let silence = Silence { way: Way::Both, connecting: Connecting::Works };
+                self.link.fall_silent_for(silence, time, true);
+            }
+        }
     }
 
     /// Cuts the connection, and none can be made until [`Self::restore_link`].

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::ConnectError;
 use mafs_arpc::carrier::memory::{Cable, Direction, pair_over, pair_with_fault};
-use mafs_arpc::link::Profile;
+use mafs_arpc::link::{Profile, Stream};
 use mafs_arpc::watch;
 use mafs_client::remote::Connector;
 use mafs_proto::Clock;
@@ -69,13 +69,14 @@ pub enum Connecting {
 #[derive(Clone)]
 pub(crate) struct Link {
     network: Network,
-    path: Path,
     state: Arc<Mutex<State>>,
     /// Notifies of whatever may let a connection be made.
     changed: Arc<watch::Sender<()>>,
 }
 
 struct State {
+    /// Of connections to come.
+    path: Path,
     /// Whether connections can be made.
     open: bool,
     /// Void connectors belong to programs that have died.
@@ -102,26 +103,33 @@ impl Network {
         let server = lock(&self.server).clone()?;
         let (client_end, server_end, cable) = match path {
             Path::Delay(delay) => pair_with_fault(*delay),
-            // Its time is the world's: an outage outlasts the connections that it breaks.
-            Path::Link(profile) => {
-                let number = self.connections.fetch_add(1, Ordering::Relaxed);
-                pair_over(profile.streams_of(number, mafs_proto::Instant(0)), self.clock.now())
-            }
+            Path::Link(profile) => pair_over(self.streams(profile), self.clock.now()),
         };
         tokio::spawn(server.serve_connection(server_end));
         Some((client_end, cable))
+    }
+
+    /// For one more connection. The time of a link is the world's: an outage outlasts the connections that it breaks.
+    fn streams(&self, profile: &Profile) -> [Stream; 2] {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        profile.streams_of(number, mafs_proto::Instant(0))
     }
 }
 
 impl Link {
     pub(crate) fn new(network: Network, path: Path) -> Self {
         let (cables, silent_cables) = (Vec::new(), Vec::new());
-        let state = State { open: true, life: 0, cables, silence: None, silent_cables, round: 0 };
-        Self { network, path, state: Arc::new(Mutex::new(state)), changed: Arc::new(watch::Sender::new(())) }
+        let state = State { path, open: true, life: 0, cables, silence: None, silent_cables, round: 0 };
+        Self { network, state: Arc::new(Mutex::new(state)), changed: Arc::new(watch::Sender::new(())) }
     }
 
     pub(crate) fn clock(&self) -> VirtualClock {
         self.network.clock
+    }
+
+    /// New connections go another way from now on.
+    pub(crate) fn set_path(&self, path: Path) {
+        lock(&self.state).path = path;
     }
 
     /// Cuts every connection; others can be made.
@@ -232,7 +240,7 @@ impl Link {
     fn try_connect(&self, life: u64) -> Result<Carrier, ConnectError> {
         let mut state = lock(&self.state);
         let usable = state.open && state.life == life;
-        let Some((carrier, cable)) = usable.then(|| self.network.connect(&self.path)).flatten() else {
+        let Some((carrier, cable)) = usable.then(|| self.network.connect(&state.path)).flatten() else {
             return Err(ConnectError::Unreachable {
                 address: "simulated".to_owned(),
                 source: io::ErrorKind::ConnectionRefused.into(),
