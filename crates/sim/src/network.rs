@@ -8,7 +8,7 @@ use std::time::Duration;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::ConnectError;
 use mafs_arpc::carrier::memory::{Cable, Direction, pair_over, pair_with_fault};
-use mafs_arpc::link::{Profile, Stream};
+use mafs_arpc::link::{Profile, Stream, Uplink};
 use mafs_arpc::watch;
 use mafs_client::remote::Connector;
 use mafs_proto::Clock;
@@ -23,6 +23,8 @@ pub enum Path {
     Delay(Duration),
     /// An emulated link.
     Link(Box<Profile>),
+    /// The same behind the server's uplink, which is that of other clients too.
+    Behind(Uplink, Box<Profile>),
 }
 
 /// What all links lead to: the server, if it is up.
@@ -104,6 +106,10 @@ impl Network {
         let (client_end, server_end, cable) = match path {
             Path::Delay(delay) => pair_with_fault(*delay),
             Path::Link(profile) => pair_over(self.streams(profile), self.clock.now()),
+            Path::Behind(uplink, profile) => {
+                let [up, down] = self.streams(profile);
+                pair_over([up, down.behind(uplink.clone())], self.clock.now())
+            }
         };
         tokio::spawn(server.serve_connection(server_end));
         Some((client_end, cable))
