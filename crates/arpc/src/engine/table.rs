@@ -111,9 +111,8 @@ impl Engine {
         self.timers.set(Timer::Deadline, open(self.deadlines.first().map(|(at, _)| *at)));
         self.timers.set(Timer::Probe, open(Some(self.liveness.probe_at())));
         self.timers.set(Timer::Dead, open(self.liveness.dead_at()));
-        let limited = Class::ALL.into_iter().filter(|class| self.scheduler.peek(*class).is_some());
-        let freed = limited.filter_map(|class| self.buckets.waits_until(class, now)).min();
-        self.timers.set(Timer::Limit, open(freed));
+        let freed = |class| self.buckets.waits_until(class, now).filter(|_| self.scheduler.peek(class).is_some());
+        self.timers.set(Timer::Limit, open(Class::ALL.into_iter().filter_map(freed).min()));
         self.timers.set(Timer::Pace, open(self.window.paced_until().filter(|at| *at > now)));
     }
 }
