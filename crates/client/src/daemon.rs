@@ -195,7 +195,10 @@ impl Daemon {
         let mount_point = self.session.mount_point().to_path_buf();
         let unmounting = tokio::task::spawn_blocking(move || match unmount(&mount_point) {
             Err(UnmountError::Busy) => {
-                tracing::warn!("the mount is in use: files that are open will be lost to their users");
+                tracing::warn!(
+                    "the mount is in use: programs lose the files that they have open there; what they have written is \
+                     kept"
+                );
                 unmount_lazily(&mount_point)
             }
             other => other,
