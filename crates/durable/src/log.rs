@@ -205,12 +205,7 @@ impl AppendLog {
     /// # Errors
     /// Those of [`Self::sync`].
     pub fn close(&mut self) -> Result<(), LogError> {
-        self.guarded(|log| {
-            log.cut()?;
-            log.sync_segment()?;
-            log.seal();
-            Ok(())
-        })
+        self.guarded(|log| log.settle(true))
     }
 
     /// The records from `from` on, up to the last one at the time of the call. Its items are [`LogError::Gone`] if
@@ -276,20 +271,15 @@ impl AppendLog {
         first
     }
 
-    /// Cuts a torn tail off and makes what a killed owner may have left unsynced durable.
-    fn settle(&mut self, torn: bool) -> Result<(), LogError> {
-        if torn {
-            self.cut()?;
+    /// Makes durable what the last owner may have left unsynced, or this one leaves; `cut`: the file ends with its
+    /// records then, without a torn tail or room.
+    fn settle(&mut self, cut: bool) -> Result<(), LogError> {
+        if cut {
+            self.file.set_len(self.end())?;
+            self.file_bytes = self.end();
         }
         self.sync_segment()?;
         self.seal();
-        Ok(())
-    }
-
-    /// Ends the file where its records end.
-    fn cut(&mut self) -> io::Result<()> {
-        self.file.set_len(self.end())?;
-        self.file_bytes = self.end();
         Ok(())
     }
 
