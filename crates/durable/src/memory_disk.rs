@@ -134,8 +134,13 @@ impl World {
 
     /// Gives room to a range of a file, unless the disk is full.
     fn take_room(&mut self, ino: Ino, range: Range<u64>) -> io::Result<()> {
-        let missing = self.tree.file(ino)?.room.missing_bytes(range.clone());
-        let over = self.capacity.is_some_and(|capacity| missing > 0 && self.tree.bytes_used() + missing > capacity);
+        let over = match self.capacity {
+            Some(capacity) => {
+                let missing = self.tree.file(ino)?.room.missing_bytes(range.clone());
+                missing > 0 && self.tree.bytes_used() + missing > capacity
+            }
+            None => false,
+        };
         if self.full || over {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "injected: the disk is full"));
         }
