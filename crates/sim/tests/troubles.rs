@@ -85,6 +85,34 @@ fn what_the_log_has_forgotten_is_stored_on_top_of_itself() {
 }
 
 #[test]
+fn what_was_changed_during_a_store_that_the_log_has_forgotten_is_stored_on_top_of_it() {
+    simulate(async {
+        let mut world = world(100).await;
+        let vfs = world.client().clone();
+        write_and_close(&vfs, "file", b"old".to_vec()).await;
+        let file = open_as(&vfs, "file", WRITE).await;
+        vfs.write(file, 0, Bytes::from_static(b"one")).await.expect("a write");
+        let closing = |vfs: Vfs| tokio::spawn(async move { vfs.flush(file).await });
+        let first = closing(vfs.clone());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        vfs.write(file, 0, Bytes::from_static(b"two")).await.expect("a write meanwhile");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        world.client_disk().set_full(true);
+        first.await.expect("the task").expect_err("the disk is full");
+        world.client_disk().set_full(false);
+        let second = closing(vfs.clone());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!second.is_finished(), "nothing is on its way");
+        world.crash_client(Crash::Kill);
+        second.abort();
+        world.start_client().await.expect("the client starts");
+        world.client().sync().await.expect("what was changed is refused");
+        let other = world.add_client().await.expect("another client");
+        assert_eq!(content(&other, "file").await, b"two");
+    });
+}
+
+#[test]
 fn a_store_that_was_logged_in_vain_holds_up_none_after_a_restart() {
     simulate(async {
         let mut world = world(100).await;

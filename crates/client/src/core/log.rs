@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use mafs_proto::{CmlRecord, DataVersion, Fid, Incarnation, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, StoreId};
 
 /// Names a container file of one object. Never used twice, so that an index that has lost its last changes names the
 /// old file, and never new bytes.
@@ -157,6 +157,13 @@ impl LogState {
                 }
             }
             LogEntry::Logged { record, stamp } => {
+                if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
+                    && let Some(writing) = self.writing.get_mut(fid)
+                    && *base > writing.base
+                {
+                    // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
+                    (writing.base, writing.synced) = (*base, false);
+                }
                 self.logged.insert(record.id, LoggedStore { record, stamp });
             }
             LogEntry::Done { id, fid, version, clean, synced } => {
@@ -197,7 +204,7 @@ impl LogState {
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{Base, ClientId, CmlOp, Timestamp, VnodeId, VolumeId};
+    use mafs_proto::{ClientId, Timestamp, VnodeId, VolumeId};
 
     use super::*;
 
@@ -249,6 +256,27 @@ mod tests {
         let left = state([logged(1, 5), logged(2, 6), logged(3, 5), done, logged(4, 5)]).logged;
         let left: Vec<u64> = left.keys().map(|id| id.seq).collect();
         assert_eq!(left, [2, 4]);
+    }
+
+    #[test]
+    fn a_logged_store_tells_what_its_content_is_based_on() {
+        let logged = |version| {
+            let mut record = store(version, 5);
+            record.op = CmlOp::Store {
+                fid: fid(5),
+                base: Base::Version(DataVersion(version)),
+                size: 0,
+                mtime: Timestamp::default(),
+            };
+            LogEntry::Logged { record, stamp: Stamp(9) }
+        };
+        let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(2), container: ContainerId(7) };
+        for (versions, base, synced) in [([1, 2], 2, true), ([2, 3], 3, false), ([3, 1], 3, false)] {
+            let before = [writing.clone(), LogEntry::Synced { fid: fid(5) }];
+            let state = state(before.into_iter().chain(versions.map(logged)));
+            let writing = state.writing.get(&fid(5)).unwrap();
+            assert_eq!((writing.base, writing.synced), (DataVersion(base), synced));
+        }
     }
 
     #[test]

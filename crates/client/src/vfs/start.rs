@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mafs_arpc::link::ProfileName;
 use mafs_arpc::{Config, blocking, watch};
-use mafs_proto::{Classes, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
+use mafs_proto::{Base, Classes, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
 use super::file::{File, Unresolved};
@@ -179,6 +179,10 @@ impl Inner {
         if let Some(store) = store {
             let mut state = file.state();
             state.writer = Caller { uid: store.record.uid, gid: store.record.gid };
+            state.base_record = match store.record.op {
+                CmlOp::Store { base: Base::Record(id), .. } => Some(id),
+                _ => None,
+            };
             state.unresolved = Some(Unresolved { record: store.record.clone(), edits: state.edits - 1 });
             state.interrupted = true;
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, FsError, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, StoreId};
 
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
@@ -153,7 +153,7 @@ impl Inner {
                 let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp });
                 // What was fsynced is taken up after a loss of power: then it must be known that it may have been sent.
                 let synced = file.state().says_synced();
-                let known = logged.and_then(|()| if synced { self.cache.cml.sync() } else { Ok(()) });
+                let known = logged.and_then(|()| if synced { self.log_synced(file.fid) } else { Ok(()) });
                 if let Err(error) = known {
                     self.remote.end(record.id);
                     return Err(error.into());
@@ -168,6 +168,12 @@ impl Inner {
         drop(state);
         self.log_changed.notify_one();
         Ok(Some(Sending { content, record, edits, interrupted }))
+    }
+
+    /// Said again behind each store: that of an earlier one may have been fsynced before, and be on the server.
+    fn log_synced(&self, fid: Fid) -> Result<(), CacheError> {
+        self.cache.cml.append(LogEntry::Synced { fid })?;
+        self.cache.cml.sync()
     }
 
     /// The content as it is, wherever it is read from. Under `edit`.
