@@ -18,6 +18,9 @@ use mafs_proto::Random;
 use crate::{Disk, DiskFile, DiskPath, Fallocate, FileStat, SpaceInfo};
 use tree::{Ino, Tree};
 
+/// What ext4 takes in a file, with blocks of 4 KiB.
+const FILE_BYTES_MAX: u64 = ((1 << 32) - 1) * 4096;
+
 /// A [`Disk`] in memory. Clones are the same disk.
 #[derive(Clone, Default)]
 pub struct MemoryDisk {
@@ -244,6 +247,9 @@ impl DiskFile for MemoryFile {
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
+        if bytes > FILE_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let mut world = self.disk.world();
         world.tree.resize(self.ino, bytes)
     }

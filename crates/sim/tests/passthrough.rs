@@ -101,6 +101,27 @@ fn a_file_opened_for_writing_and_not_written_is_as_before() {
 }
 
 #[test]
+fn a_change_that_the_disk_refuses_is_none() {
+    simulate(async {
+        let world = world().await;
+        let vfs = world.client().clone();
+        let vnode = write_and_close(&vfs, "file", vec![7; 100_000]).await;
+        let before = vfs.get_attributes(vnode).await.expect("attributes");
+        let (opened, container) = open(&vfs, vnode, WRITE).await;
+        let grow = Attributes { size: Some(1 << 45), ..Attributes::default() };
+        vfs.set_attributes(vnode, grow, Some(opened.file), CALLER).await.expect_err("more than ext4 has in a file");
+        vfs.flush(opened.file).await.expect("a close");
+        assert_eq!(vfs.get_attributes(vnode).await.expect("attributes"), before);
+        container.write_all_at(b"written", 0).expect("a write");
+        vfs.flush(opened.file).await.expect("a close");
+        vfs.release(opened.file);
+        let after = vfs.get_attributes(vnode).await.expect("attributes");
+        assert_eq!(after.status.size, 100_000);
+        assert!(after.status.mtime > before.status.mtime, "{after:?}");
+    });
+}
+
+#[test]
 fn stat_shows_what_the_kernel_writes_at_once() {
     simulate(async {
         let world = world().await;

@@ -12,7 +12,7 @@ use super::file::{Arrival, File, FileState};
 use super::files::Handle;
 use super::storing::Patience;
 use super::{Error, FileHandle, Inner};
-use crate::cache::is_sealed;
+use crate::cache::is_unwritten;
 use crate::core::log::LogEntry;
 
 /// An fsync waits this long for the server before it makes do with this disk.
@@ -95,22 +95,15 @@ impl Inner {
         let was_clean = !file.state().writing_logged;
         self.begin_edit(file)?;
         let changed = change();
-        if changed.is_err() && was_clean && self.is_unchanged(file)? {
-            return self.undo_begin(file).and(Ok(changed?));
+        if changed.is_err() && is_unchanged(file).unwrap_or(false) {
+            if was_clean {
+                self.undo_begin(file)?;
+            }
+            return Ok(changed?);
         }
         // A change that fails half-way has changed bytes too.
         self.note_edit(&mut file.state());
         Ok(changed?)
-    }
-
-    /// Whether the container of a file that was clean still shows its version.
-    fn is_unchanged(&self, file: &File) -> Result<bool, Error> {
-        let (base, size) = {
-            let state = file.state();
-            (state.base, state.size)
-        };
-        let new_and_empty = size == 0 && file.container.len()? == 0;
-        Ok(new_and_empty || is_sealed(file.container.as_ref(), base, size)?)
     }
 
     /// The log must not say that a file is being changed that is as it was: a power loss would be taken for a loss.
@@ -230,6 +223,16 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// Whether the container still shows the mark and the size that it had before a change.
+fn is_unchanged(file: &File) -> Result<bool, Error> {
+    let (base, size) = {
+        let state = file.state();
+        (state.base, state.size)
+    };
+    let bytes = file.container.len()?;
+    Ok(bytes == size && (size == 0 || is_unwritten(file.container.modified()?, base)))
 }
 
 /// Writes; what a write that failed has left behind the end must not appear when the file grows.
