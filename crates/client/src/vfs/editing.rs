@@ -32,11 +32,7 @@ impl Inner {
         let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
         loop {
             file.complete().await?;
-            let large_copy = file.state().sending.as_ref().is_some_and(|content| content.size > COPY_BYTES_MAX);
-            if large_copy {
-                // What is being sent is copied first: not on a session thread, which others need.
-                tokio::task::yield_now().await;
-            }
+            before_copy(&file).await;
             match blocking(|| self.write_now(&file, offset..end, &data)) {
                 Ok(true) => return Ok(()),
                 // Another version began to come in; this write goes on top of it.
@@ -68,6 +64,7 @@ impl Inner {
             if size > 0 {
                 file.complete().await?;
             }
+            before_copy(file).await;
             if blocking(|| self.resize_to(file, size))? {
                 return Ok(());
             }
@@ -222,6 +219,14 @@ impl Inner {
             state.fsynced_edits = state.fsynced_edits.max(edits);
         }
         Ok(())
+    }
+}
+
+/// What is being sent is copied before it changes: if that takes long, not on a session thread, which others need.
+pub(super) async fn before_copy(file: &File) {
+    let large = file.state().sending.as_ref().is_some_and(|content| content.size > COPY_BYTES_MAX);
+    if large {
+        tokio::task::yield_now().await;
     }
 }
 

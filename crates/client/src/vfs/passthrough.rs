@@ -20,6 +20,7 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::Object;
 
+use super::editing::before_copy;
 use super::file::{File, FileState};
 use super::{Error, FileHandle, Inner, OpenMode};
 use crate::cache::{CacheError, is_unwritten, last_change, seal, watch};
@@ -67,6 +68,9 @@ impl Inner {
             }
             // Another version may be coming in, into the container that the kernel has.
             file.complete().await?;
+            if mode.write {
+                before_copy(file).await;
+            }
             if !mode.write || blocking(|| self.begin_passthrough_writing(file, mode))? {
                 return Ok(true);
             }
