@@ -149,6 +149,7 @@ impl Daemon {
             read_only: mount.options.read_only,
             access: if is_root { Access::Everybody } else { Access::Owner },
             flags: mount.options.flags,
+            keep_awake: mount.options.awake,
         };
         let session = blocking(|| Session::mount(vfs.clone(), mount_point, &options))?;
         Ok((session, control, answers))
@@ -196,8 +197,8 @@ impl Daemon {
         let unmounting = tokio::task::spawn_blocking(move || match unmount(&mount_point) {
             Err(UnmountError::Busy) => {
                 tracing::warn!(
-                    "the mount is in use: programs lose the files that they have open there; what they have written is \
-                     kept"
+                    "the mount is in use: programs lose the files that they have open there; what they have written \
+                     stays in the cache and is sent at the next mount"
                 );
                 unmount_lazily(&mount_point)
             }

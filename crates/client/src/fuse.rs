@@ -1,9 +1,10 @@
 //! The kernel's edge: what the kernel asks becomes operations of `vfs`, and their results become its answers.
 //!
-//! Handlers decide nothing. A session thread never waits: it polls an operation once and leaves the rest to a task
-//! (`answer`). The only table of errnos is `errno`. Must not know how the cache or the server work.
+//! Handlers decide nothing. A session thread never waits for the network: it polls an operation once and leaves the
+//! rest to a task (`answer`). The only table of errnos is `errno`. Must not know how the cache or the server work.
 
 mod answer;
+mod awake;
 mod backings;
 mod caller;
 mod convert;

@@ -82,6 +82,9 @@ pub struct MountOptions {
     pub min_free_bytes: u64,
     /// `passthrough`: whether the kernel may read and write cached files itself, if it can. Default: `auto`.
     pub passthrough: bool,
+    /// `awake`: whether a virtual machine's processors are kept awake during bursts of requests, if this process may.
+    /// Default: `auto`.
+    pub awake: bool,
     /// `classes`: which call travels in which class. Default: `waiting`; `paper` is Table 1 of the MAFS paper.
     pub classes: Classes,
     /// `classes=one`: all take turns; `classes=none`: that, and no window.
@@ -107,6 +110,7 @@ impl Default for MountOptions {
             cache_limit_bytes: CACHE_SIZE_DEFAULT,
             min_free_bytes: MIN_FREE_DEFAULT,
             passthrough: true,
+            awake: true,
             classes: Classes::default(),
             scheduling: Scheduling::default(),
             reserve: None,
@@ -197,6 +201,7 @@ impl MountOptions {
             Known::MinFree => self.min_free_bytes = size_value(name, given()?, 0)?,
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
+            Known::Awake => self.awake = auto_or_off(name, given()?)?,
             Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
             Known::Reserve => self.reserve = Some(reserve(name, given()?)?),
             Known::Profile => self.profile = Some(profile(name, given()?)?),
@@ -296,6 +301,7 @@ mod tests {
         assert!(options.read_only && options.hard && !options.passthrough);
         assert_eq!(options.profile, Some("3g".parse().unwrap()));
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
+        assert!(!parse("awake=off").unwrap().awake && parse("awake=off,awake=auto").unwrap().awake);
         assert_eq!(parse("classes=paper").unwrap().classes, Classes::Paper);
         assert_eq!(parse("classes=paper,classes=waiting").unwrap().classes, Classes::ByWaiting);
         assert_eq!(parse("classes=one").unwrap().scheduling, Scheduling::OneClass);
@@ -351,6 +357,7 @@ mod tests {
             ("ro=1", "takes no value"),
             ("cachesize=0", "at least 1"),
             ("passthrough=on", "`auto` or `off`"),
+            ("awake=on", "`auto` or `off`"),
             ("classes=ours", "`waiting`, `paper`"),
             ("reserve=51", "from 0 to 50"),
             ("reserve=5%", "from 0 to 50"),

@@ -14,6 +14,7 @@ use fuser::{
 use mafs_proto::{Name, Object, VnodeId};
 
 use super::answer::Answerer;
+use super::awake::Awake;
 use super::backings::Backings;
 use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
@@ -26,6 +27,8 @@ pub(super) struct Edge {
     pub(super) kernel: Arc<Invalidator>,
     pub(super) answerer: Answerer,
     pub(super) backings: Backings,
+    /// Where waking a processor is dear.
+    pub(super) awake: Option<Arc<Awake>>,
 }
 
 impl Edge {
@@ -41,6 +44,9 @@ impl Edge {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
+        if let Some(awake) = &self.awake {
+            awake.note_request();
+        }
         let (answering, forgotten) = (Arc::clone(self), Arc::clone(self));
         self.answerer.run(
             request.pid(),

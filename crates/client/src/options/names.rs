@@ -19,6 +19,8 @@ pub(super) enum Known {
     MinFree,
     /// `auto` or `off`.
     Passthrough,
+    /// `auto` or `off`.
+    Awake,
     /// `waiting`, `paper`, `one` or `none`.
     Classes,
     /// Percent.
@@ -134,6 +136,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "cachesize" => Some(Known::CacheSize),
         "minfree" => Some(Known::MinFree),
         "passthrough" => Some(Known::Passthrough),
+        "awake" => Some(Known::Awake),
         "classes" => Some(Known::Classes),
         "reserve" => Some(Known::Reserve),
         "profile" => Some(Known::Profile),
