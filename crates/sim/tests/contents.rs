@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
-use mafs_proto::{Class, Mode, Timestamp, VnodeId};
+use mafs_durable::Disk;
+use mafs_proto::{Class, FsError, Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, Path, World};
 use support::{
     CALLER, READ, WRITE, content, create, open_as, open_by_name, restart_client, simulate, until_all_is_sent,
@@ -529,5 +530,25 @@ fn every_close_of_a_content_after_the_first_fails_at_once_while_the_server_is_aw
         vfs.release(file);
         with_empty_cache(&mut world).await;
         assert_eq!(content(world.client(), "file").await, b"one");
+    });
+}
+
+#[test]
+fn a_file_that_is_not_made_leaves_no_container() {
+    simulate(async {
+        let world = world(5).await;
+        let vfs = world.client();
+        write_and_close(vfs, "file", b"content".to_vec()).await;
+        let containers = || {
+            let disk = world.client_disk();
+            let directories = disk.list("containers").expect("a directory");
+            let count = |name: &String| disk.list(&format!("containers/{name}")).expect("a directory").len();
+            directories.iter().map(count).sum::<usize>()
+        };
+        assert_eq!(containers(), 1);
+        let name = Bytes::from_static(b"file");
+        let refused = vfs.create(VnodeId::ROOT, name, Mode::from_bits(0o644), WRITE, CALLER).await;
+        assert!(matches!(refused, Err(Error::Refused(FsError::Exists))), "{refused:?}");
+        assert_eq!(containers(), 1);
     });
 }

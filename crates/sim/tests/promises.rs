@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs};
-use mafs_proto::{Mode, VnodeId};
+use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{BREAK_TIMEOUT, Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use support::{CALLER, READ, WRITE, content, simulate, write_and_close};
 use tokio::time::{Instant, sleep};
@@ -287,4 +287,36 @@ fn a_session_that_is_resumed_keeps_the_cache_and_a_new_one_validates_it() {
         assert_eq!(content(&vfs, "file").await, vec![7; 100_000]);
         assert_eq!(vfs.status().calls, calls + 1, "one question, and nothing fetched");
     });
+}
+
+/// As when the caller of a slow creation is killed, and the next one finds the name.
+#[test]
+fn what_is_written_to_a_file_before_its_creation_is_answered_stays_unsent_and_is_sent() {
+    for passthrough in [false, true] {
+        simulate(async {
+            let world = World::start_several(1, 2, Duration::from_millis(5), passthrough).await.expect("a world");
+            let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            write_and_close(&writer, "shown", b"".to_vec()).await;
+            assert_eq!(content(&holder, "shown").await, b"");
+            world.machines()[0].isolate();
+            let make = || {
+                let writer = writer.clone();
+                let mode = Mode::from_bits(0o644);
+                async move { writer.create(VnodeId::ROOT, Bytes::from("file"), mode, WRITE, CALLER).await }
+            };
+            let creating = tokio::spawn(make());
+            sleep(SOON).await;
+            assert!(matches!(make().await, Err(Error::Refused(FsError::Exists))));
+            let vnode = writer.lookup(VnodeId::ROOT, Bytes::from("file")).await.expect("a name").fid.vnode;
+            let file = writer.open(vnode, WRITE, CALLER).await.expect("an open").file;
+            writer.write(file, 0, Bytes::from("written")).await.expect("a write");
+            assert!(!creating.is_finished());
+            let (_, late) = creating.await.expect("the task").expect("a file");
+            writer.release(late.file);
+            assert_eq!(writer.status().unsent_files, 1);
+            writer.flush(file).await.expect("a close");
+            writer.release(file);
+            assert_eq!(content(&writer, "file").await, b"written");
+        });
+    }
 }

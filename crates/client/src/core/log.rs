@@ -213,9 +213,13 @@ mod tests {
     }
 
     fn store(seq: u64, vnode: u64) -> CmlRecord {
+        store_on(1, seq, vnode)
+    }
+
+    fn store_on(version: u64, seq: u64, vnode: u64) -> CmlRecord {
         let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(1), seq };
-        let op =
-            CmlOp::Store { fid: fid(vnode), base: Base::Version(DataVersion(1)), size: 0, mtime: Timestamp::default() };
+        let base = Base::Version(DataVersion(version));
+        let op = CmlOp::Store { fid: fid(vnode), base, size: 0, mtime: Timestamp::default() };
         CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, op }
     }
 
@@ -260,16 +264,7 @@ mod tests {
 
     #[test]
     fn a_logged_store_tells_what_its_content_is_based_on() {
-        let logged = |version| {
-            let mut record = store(version, 5);
-            record.op = CmlOp::Store {
-                fid: fid(5),
-                base: Base::Version(DataVersion(version)),
-                size: 0,
-                mtime: Timestamp::default(),
-            };
-            LogEntry::Logged { record, stamp: Stamp(9) }
-        };
+        let logged = |version| LogEntry::Logged { record: store_on(version, version, 5), stamp: Stamp(9) };
         let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(2), container: ContainerId(7) };
         for (versions, base, synced) in [([1, 2], 2, true), ([2, 3], 3, false), ([3, 1], 3, false)] {
             let before = [writing.clone(), LogEntry::Synced { fid: fid(5) }];

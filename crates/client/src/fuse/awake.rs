@@ -1,7 +1,7 @@
 //! Processors that stay awake while programs make one request after another.
 //!
 //! A request wakes a session thread and its answer wakes the program. In a virtual machine a processor with nothing to
-//! do is given back to the host, and waking it costs 50 µs and more: an open of a cached file took 50 to 180 µs, and
+//! do is given back to the host, and waking it costs 50 µs and more: an open of a cached file took 50 to 150 µs, and
 //! takes 19 when they stay awake (2 processors, `guest_halt_poll_ns` 0). So a burst of requests asks the kernel not to
 //! let them sleep, by way of its PM QoS interface, until the burst is over. Real machines are left alone: their idle
 //! states are chosen by how long the sleep will be, and the lightest is left in a microsecond.

@@ -249,7 +249,14 @@ impl Inner {
 
     pub(super) fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {
         self.replacement().remove(vnode);
-        if let Some(Err(error)) = container.map(|id| self.cache.containers.remove(vnode, id)) {
+        if let Some(id) = container {
+            self.remove_container(vnode, id);
+        }
+    }
+
+    /// Removes a container that nothing names.
+    pub(super) fn remove_container(&self, vnode: VnodeId, id: ContainerId) {
+        if let Err(error) = self.cache.containers.remove(vnode, id) {
             tracing::warn!(vnode = vnode.0, %error, "a container cannot be removed");
         }
     }

@@ -5,17 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use futures_util::future::join;
 use mafs_arpc::blocking;
-use mafs_proto::{ContentHash, DataVersion, Fid, FsError, Kind, Mode, Object, VnodeId};
+use mafs_durable::DiskFile;
+use mafs_proto::{CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Object, VnodeId};
 
 use super::contents::loaded;
 use super::file::{Arrival, File, Unlinked};
+use super::names::parse;
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened};
 use crate::cache::CachedObject;
-use crate::core::log::LogEntry;
+use crate::core::log::{ContainerId, LogEntry};
 
 /// How many versions an open tries to fetch of a file that other clients store at the same time.
 const VERSIONS_MAX: u32 = 8;
+
+/// A container, and what it is called.
+type Container = (ContainerId, Arc<dyn DiskFile>);
 
 /// The files in use, and the handles on them.
 #[derive(Default)]
@@ -103,8 +109,13 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<Handle, Error> {
-        let mut handle = self.open_file(vnode, mode, caller).await?;
-        match self.hand_over(&handle.file, mode).await {
+        let handle = self.open_file(vnode, mode, caller).await?;
+        self.hand_over_opened(handle).await
+    }
+
+    /// Gives the kernel the container of a file that has just been opened, if it is to have it.
+    async fn hand_over_opened(self: &Arc<Self>, mut handle: Handle) -> Result<Handle, Error> {
+        match self.hand_over(&handle.file, handle.mode).await {
             Ok(passthrough) => {
                 handle.passthrough = passthrough;
                 Ok(handle)
@@ -186,31 +197,60 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<(Object, Opened), Error> {
-        let object = self.make_node((parent, name), Kind::File, permissions, 0, caller).await?;
-        let file = blocking(|| {
-            let container = self.cache.containers.create(object.fid.vnode)?;
-            let cached = CachedObject::shown(object.clone());
-            let file = File::new(object.fid, container, loaded(&cached, Arrival::Complete));
-            {
-                let mut state = file.state();
-                (state.handles, state.writer) = (1, caller);
-                state.hash = Some(ContentHash::of(&[]));
-            }
-            self.files().insert(Arc::clone(&file));
-            Ok::<_, Error>(file)
-        })?;
-        let passthrough = match self.hand_over(&file, mode).await {
-            Ok(passthrough) => passthrough,
-            Err(error) => {
-                self.release_file(&file);
-                return Err(error);
-            }
+        let (object, container) = self.make_file((parent, name), permissions, caller).await?;
+        let handle = match self.insert_new(&object, container, caller) {
+            Some(file) => self.hand_over_opened(Handle { file, mode, passthrough: false }).await?,
+            // The answer took so long that its caller was let go, and somebody has opened the file by its name.
+            None => self.open_for_kernel(object.fid.vnode, OpenMode { truncate: false, ..mode }, caller).await?,
         };
+        let (passthrough, version) = (handle.passthrough, handle.file.state().base);
         if !passthrough {
-            self.kernel.open(object.fid.vnode, object.status.data_version);
+            self.kernel.open(object.fid.vnode, version);
         }
-        let file = self.add_handle(Handle { file, mode, passthrough });
-        Ok((object, Opened { file, keep_cache: false, passthrough }))
+        Ok((object, Opened { file: self.add_handle(handle), keep_cache: false, passthrough }))
+    }
+
+    /// Makes a file. Its container is made while the server is asked.
+    async fn make_file(
+        &self,
+        (parent, name): (VnodeId, Bytes),
+        mode: Mode,
+        caller: Caller,
+    ) -> Result<(Object, Container), Error> {
+        self.check_writable()?;
+        let name = parse(name)?;
+        let fid = self.remote.take_fid().await?;
+        let op = |parent, name, fid| CmlOp::Create { parent, name, fid, kind: Kind::File, mode, rdev: 0 };
+        let making = self.make_object_as(fid, (parent, name), Kind::File, caller, op);
+        let container = async { blocking(|| self.cache.containers.create(fid.vnode)) };
+        match join(making, container).await {
+            (Ok(object), container) => Ok((object, container?)),
+            (Err(error), container) => {
+                if let Ok((id, _)) = container {
+                    blocking(|| self.remove_container(fid.vnode, id));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a new file into use, opened once, unless it is in use by now.
+    fn insert_new(&self, object: &Object, container: Container, caller: Caller) -> Option<Arc<File>> {
+        let (vnode, id) = (object.fid.vnode, container.0);
+        let mut files = self.files();
+        if files.contains(vnode) {
+            drop(files);
+            blocking(|| self.remove_container(vnode, id));
+            return None;
+        }
+        let file = File::new(object.fid, container, loaded(&CachedObject::shown(object.clone()), Arrival::Complete));
+        {
+            let mut state = file.state();
+            (state.handles, state.writer) = (1, caller);
+            state.hash = Some(ContentHash::of(&[]));
+        }
+        files.insert(Arc::clone(&file));
+        Some(file)
     }
 
     pub(super) async fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {

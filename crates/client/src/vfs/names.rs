@@ -277,13 +277,25 @@ impl Inner {
         name: Bytes,
         kind: Kind,
         caller: Caller,
-        op: impl FnOnce(Fid, mafs_proto::Name, Fid) -> CmlOp,
+        op: impl FnOnce(Fid, Name, Fid) -> CmlOp,
     ) -> Result<Object, Error> {
         self.check_writable()?;
         let name = parse(name)?;
+        let fid = self.remote.take_fid().await?;
+        self.make_object_as(fid, (parent, name), kind, caller, op).await
+    }
+
+    /// The same with a fid that nothing has.
+    pub(super) async fn make_object_as(
+        &self,
+        fid: Fid,
+        (parent, name): (VnodeId, Name),
+        kind: Kind,
+        caller: Caller,
+        op: impl FnOnce(Fid, Name, Fid) -> CmlOp,
+    ) -> Result<Object, Error> {
         let directory = self.directory(parent).await?.object;
         let parent = directory.fid;
-        let fid = self.remote.take_fid().await?;
         let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry { fid, kind }) };
         let (op, caller) = inherit_group(op(parent, name, fid), caller, &directory.status);
         let reply = self.mutate(op, caller, &[edit]).await?;

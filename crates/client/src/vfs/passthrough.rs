@@ -68,10 +68,11 @@ impl Inner {
             }
             // Another version may be coming in, into the container that the kernel has.
             file.complete().await?;
-            if mode.write {
-                before_copy(file).await;
+            if !mode.write {
+                return Ok(true);
             }
-            if !mode.write || blocking(|| self.begin_passthrough_writing(file, mode))? {
+            before_copy(file).await;
+            if blocking(|| self.begin_passthrough_writing(file, mode))? {
                 return Ok(true);
             }
         }
