@@ -3,6 +3,7 @@
 //! HTTP/2's own flow control is set out of the way (the engine's window and credit rule), and so are its pings.
 
 mod client;
+mod greeting;
 mod server;
 mod strangers;
 

@@ -13,6 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use tower::service_fn;
 
+use super::greeting::{Greeting, Heard};
 use super::{Address, CONNECTION_WINDOW_BYTES, ConnectError, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, in_words};
 use crate::carrier::shaped::Shaper;
 use crate::carrier::{Carrier, SINK_FRAMES};
@@ -72,6 +73,8 @@ where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let not_mafs = |why: String| ConnectError::NotMafs { address: address.to_string(), why };
+    let greeting = Greeting::default();
+    let connection = Heard { connection, greeting: greeting.clone() };
     let opened = async {
         let channel = channel(connection).await.map_err(|error| Status::from_error(error.into()))?;
         let (sink, sent) = mpsc::channel(SINK_FRAMES);
@@ -81,6 +84,7 @@ where
     };
     match tokio::time::timeout(ANSWER_WITHIN, opened).await {
         Ok(Ok(carrier)) => Ok(carrier),
+        Ok(Err(_)) if greeting.is_strange() => Err(not_mafs("it does not speak HTTP/2".to_owned())),
         Ok(Err(status)) => Err(match lost(&status) {
             Some(source) => unreachable(address, source),
             None => not_mafs(in_words(&status)),
@@ -101,7 +105,7 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .connect_with_connector(service_fn(move |_| {
             let connection = connection.take().map(TokioIo::new);
-            std::future::ready(connection.ok_or_else(|| io::Error::other("the connection was lost")))
+            std::future::ready(connection.ok_or_else(|| io::Error::from(io::ErrorKind::ConnectionReset)))
         }))
         .await
 }
@@ -124,4 +128,52 @@ fn lost(status: &Status) -> Option<io::Error> {
 
 fn unreachable(address: &Address, source: io::Error) -> ConnectError {
     ConnectError::Unreachable { address: address.to_string(), source }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::ReadBuf;
+
+    use super::*;
+
+    /// Who has said something and closed before anything was written to it.
+    struct Closed(&'static [u8]);
+
+    impl AsyncRead for Closed {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buffer)
+        }
+    }
+
+    impl AsyncWrite for Closed {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stranger_that_answers_and_closes_at_once_is_told_from_a_lost_connection() {
+        let address = Address::Tcp("host:6237".into());
+        let refused = |said: &'static [u8]| attach(Closed(said), &address);
+        for said in [&b"<!DOCTYPE HTML><html><head><title>Error response"[..], b"hello"] {
+            let stranger = refused(said).await.unwrap_err();
+            assert!(matches!(stranger, ConnectError::NotMafs { .. }), "{stranger}");
+        }
+        for said in [&b""[..], b"\0\0\0\x04\0\0\0\0\0"] {
+            let lost = refused(said).await.unwrap_err();
+            assert!(matches!(lost, ConnectError::Unreachable { .. }), "{lost}");
+        }
+    }
 }
