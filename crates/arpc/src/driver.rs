@@ -23,6 +23,7 @@ use self::outbound::{Outbound, Read, Reading};
 use crate::carrier::Carrier;
 use crate::engine::{CALLS_MAX, CallId, Engine, Frame, NewCall, Settings};
 use crate::error::PayloadError;
+use crate::gate::Place;
 use crate::peer::{BodyCredit, Call, Config, Estimate, IncomingCall, Over};
 use crate::pipe::Pipe;
 use crate::shared::{Command, Link, OwnCall};
@@ -51,6 +52,8 @@ enum Wake {
 /// One connection's task.
 pub(crate) struct Driver {
     engine: Engine,
+    /// At the gate, if there is one.
+    place: Option<Place>,
     carrier: Carrier,
     clock: Arc<dyn Clock>,
     now: Instant,
@@ -77,14 +80,18 @@ impl Driver {
     pub(crate) fn new(
         carrier: Carrier,
         config: Config,
+        place: Option<Place>,
         clock: Arc<dyn Clock>,
         link: Arc<Link>,
         commands: mpsc::UnboundedReceiver<Command>,
         incoming: mpsc::Sender<(IncomingCall, BodyCredit)>,
     ) -> Self {
         let now = clock.now();
+        let settings = Settings::of(config.scheduling, config.reserve);
+        let settings = place.as_ref().map_or(settings, |place| settings.gated(place.chunk_bytes_max()));
         Self {
-            engine: Engine::new(carrier.side, Settings::of(config.scheduling, config.reserve), now),
+            engine: Engine::new(carrier.side, settings, now),
+            place,
             carrier,
             clock,
             now,
@@ -186,11 +193,14 @@ impl Driver {
         while !self.over && !self.blocked && !self.carrier.sink.is_closed() {
             if self.carrier.sink.capacity() == 0 {
                 self.blocked = true;
-            } else if let Some(outgoing) = self.engine.poll_frame(self.now) {
+            } else if let Some(outgoing) = self.next_frame() {
                 self.send(outgoing);
             } else {
                 break;
             }
+        }
+        if let Some(place) = self.place.as_mut().filter(|_| self.blocked || self.carrier.sink.is_closed()) {
+            place.withdraw();
         }
         if let Some((why, _)) = self.closing.take_if(|(_, latest)| !self.blocked || *latest <= self.now) {
             self.engine.close(&why);
@@ -245,7 +255,8 @@ impl Driver {
     }
 
     fn arm_timer(&mut self) {
-        let Some(mut due) = self.engine.poll_timeout() else { return };
+        let turn_at = self.place.as_ref().and_then(Place::turn_at);
+        let Some(mut due) = self.engine.poll_timeout().into_iter().chain(turn_at).min() else { return };
         if self.engine.is_owed() || self.closing.is_some() {
             due = due.min(self.now + WAIT_MAX);
         }
@@ -260,6 +271,7 @@ impl Driver {
     fn end(&mut self, why: &str) {
         self.over = true;
         self.link.set_closed(why);
+        self.place = None;
         self.outbound.clear();
         self.reads.clear();
         for pipe in std::mem::take(&mut self.inbound).into_values() {

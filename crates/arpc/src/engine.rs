@@ -19,6 +19,7 @@ mod call;
 mod credit;
 mod estimator;
 mod frame;
+mod gate;
 mod limit;
 mod receive;
 mod reserve;
@@ -41,8 +42,9 @@ use self::call::{End, Entry, Header, Receiving, Sending, Unsent};
 pub(crate) use self::credit::Charge;
 use self::credit::{Allowance, Grants};
 pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
+pub(crate) use self::gate::{Demand, Gate, SessionId, Verdict};
 use self::limit::Buckets;
-pub use self::limit::Rate;
+pub use self::limit::{InvalidRate, Rate};
 use self::reserve::LogShare;
 pub use self::reserve::Reserve;
 use self::scheduler::Scheduler;
@@ -79,6 +81,8 @@ pub(crate) struct Settings {
     pub(crate) classes: bool,
     /// What the log gets when classes starve it.
     pub(crate) reserve: Reserve,
+    /// Whether content other than Control needs leave besides: see [`Engine::demand`].
+    pub(crate) gated: bool,
 }
 
 impl Settings {
@@ -91,6 +95,12 @@ impl Settings {
             Scheduling::OneClass => Self { classes: false, ..all },
             Scheduling::Off => Self { classes: false, limits, ..all },
         }
+    }
+
+    /// The same behind a gate that wants frames of at most this size.
+    pub(crate) fn gated(self, chunk_bytes_max: u64) -> Self {
+        let chunk_bytes = self.limits.chunk_bytes.map(|bytes| bytes.min(chunk_bytes_max));
+        Self { gated: true, limits: Limits { chunk_bytes, ..self.limits }, ..self }
     }
 }
 
@@ -105,6 +115,7 @@ impl Default for Settings {
             calls_max: CALLS_MAX,
             classes: true,
             reserve: Reserve::default(),
+            gated: false,
         }
     }
 }
@@ -183,6 +194,9 @@ pub(crate) struct Engine {
     buckets: Buckets,
     traffic: [Traffic; 5],
     window: Window,
+    demand: Option<Demand>,
+    /// The gate has let one frame pass, which has not gone.
+    admitted: bool,
     receipts: Receipts,
     allowance: Allowance,
     grants: Grants,
@@ -210,6 +224,8 @@ impl Engine {
             buckets: Buckets::default(),
             traffic: Default::default(),
             window: Window::new(settings.limits),
+            demand: None,
+            admitted: false,
             receipts: Receipts::default(),
             allowance: Allowance::new(settings.credit_bytes),
             grants: Grants::new(settings.credit_bytes, settings.credit_bytes_max, now),

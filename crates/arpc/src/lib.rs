@@ -12,6 +12,7 @@ mod clock;
 mod driver;
 mod engine;
 mod error;
+mod gate;
 pub mod link;
 mod payload;
 mod peer;
@@ -22,8 +23,9 @@ mod wire;
 
 pub use backoff::Backoff;
 pub use clock::{BootClock, blocking, spawn_blocking};
-pub use engine::{Rate, Reserve};
+pub use engine::{InvalidRate, Rate, Reserve};
 pub use error::{CallError, PayloadError};
+pub use gate::SharedGate;
 pub use payload::{Payload, PayloadReader, PayloadWriter};
 pub use peer::{
     Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply, Scheduling, Timing, Traffic,

@@ -12,6 +12,7 @@ use crate::carrier::Carrier;
 use crate::driver::Driver;
 use crate::engine::{CALLS_MAX, CallId, Charge, Rate, Reserve, STATUS_BUSY, STATUS_UNANSWERED};
 use crate::error::CallError;
+use crate::gate::SharedGate;
 use crate::payload::{Payload, PayloadReader};
 use crate::shared::{Command, Link, OwnCall, Progress};
 
@@ -127,11 +128,23 @@ impl Peer {
     /// [`Incoming`]; if that is dropped they are refused.
     #[must_use]
     pub fn start(carrier: Carrier, config: Config, clock: Arc<dyn Clock>) -> (Self, Incoming) {
+        Self::start_behind(None, carrier, config, clock)
+    }
+
+    /// The same; what this end sends passes a gate, if there is one.
+    #[must_use]
+    pub fn start_behind(
+        gate: Option<&SharedGate>,
+        carrier: Carrier,
+        config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> (Self, Incoming) {
         let (link, commands) = Link::new();
+        let place = gate.map(|gate| gate.join(&link));
         // As many as the engine lets the peer have under way; more can only be calls that were cancelled meanwhile.
         let (incoming, calls) = mpsc::channel(CALLS_MAX);
         let next_id = AtomicU64::new(carrier.side.first_id());
-        let driver = Driver::new(carrier, config, clock, link.clone(), commands, incoming);
+        let driver = Driver::new(carrier, config, place, clock, link.clone(), commands, incoming);
         tokio::spawn(driver.run());
         (Self { shared: Arc::new(Shared { link, next_id }) }, Incoming { calls })
     }

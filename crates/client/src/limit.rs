@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use mafs_arpc::Rate;
-use mafs_proto::{Class, parse_size};
+use mafs_arpc::{InvalidRate, Rate};
+use mafs_proto::Class;
 use serde::{Deserialize, Serialize};
 
 /// The most that a mount sends of one class in a second, or that there is no such limit. Never for Control, which keeps
@@ -26,8 +26,8 @@ pub enum InvalidLimit {
     #[error("`{0}` cannot be limited: fetch, prefetch, metadata and store can")]
     Class(String),
     /// What is allowed makes no sense.
-    #[error("`{0}` is no rate: bytes per second are wanted, from 1k on, such as 64k or 2M, or `off`")]
-    Rate(String),
+    #[error("{0}, or `off`")]
+    Rate(#[from] InvalidRate),
 }
 
 impl ClassLimit {
@@ -54,10 +54,7 @@ impl FromStr for ClassLimit {
         let class = class.ok_or_else(|| InvalidLimit::Class(name.to_owned()))?;
         let rate = match rate {
             "off" => None,
-            rate => {
-                let parsed = parse_size(rate).ok().and_then(Rate::bytes_per_s);
-                Some(parsed.ok_or_else(|| InvalidLimit::Rate(rate.to_owned()))?)
-            }
+            rate => Some(rate.parse()?),
         };
         Ok(Self { class, rate })
     }

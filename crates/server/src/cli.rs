@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use mafs_arpc::Rate;
 use mafs_proto::{VolumeName, parse_size};
 use tracing_subscriber::EnvFilter;
 
 use crate::admin::{self, Quota, VolumeChange, VolumeSummary};
-use crate::{ListenAddress, ServerError, default_data_dir};
+use crate::{ListenAddress, ServerConfig, ServerError, default_data_dir};
 
 /// The mafs file server.
 #[derive(Parser, Debug)]
@@ -52,6 +53,10 @@ struct RunArgs {
     /// Also listen where other machines can connect, although the connection is not encrypted yet.
     #[arg(long)]
     insecure: bool,
+    /// What the uplink carries in bytes per second, such as 2M: clients share it fairly, and none delays another
+    /// [default: not known; each client gets what its way carries].
+    #[arg(long, value_name = "RATE")]
+    uplink: Option<Rate>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -133,7 +138,7 @@ impl Cli {
                     tracing::warn!(%error, "takes more memory than it needs");
                 }
                 let storage = args.data.dir()?;
-                run::run(&storage, &args.listen, args.insecure)?;
+                run::run(&storage, &args.listen, args.insecure, args.config())?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Volume { data, command } => command.execute(&data.dir()?),
@@ -174,6 +179,13 @@ impl Cli {
 fn volume_name(text: &str) -> Result<VolumeName, String> {
     let allowed = |_| "the name of a volume has 1 to 64 of A-Z a-z 0-9 . _ - and no dot first".to_owned();
     VolumeName::new(text).map_err(allowed)
+}
+
+impl RunArgs {
+    fn config(&self) -> ServerConfig {
+        let config = ServerConfig::default();
+        self.uplink.map_or(config, |rate| config.with_uplink(rate))
+    }
 }
 
 impl DataArg {
@@ -292,6 +304,21 @@ mod tests {
     fn data_may_be_given_before_or_after_the_volume_command() {
         assert!(Cli::try_parse_from(["mafs-server", "volume", "--data", "/d", "list"]).is_ok());
         assert!(Cli::try_parse_from(["mafs-server", "volume", "list", "--data", "/d", "--json"]).is_ok());
+    }
+
+    #[test]
+    fn an_uplink_is_a_rate() {
+        let parse = |rate: &str| match Cli::try_parse_from(["mafs-server", "run", "--uplink", rate]) {
+            Ok(Cli { command: Command::Run(args), .. }) => Ok(args.config().uplink().map(Rate::get)),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(parse("2M"), Ok(Some(2 << 20)));
+        for text in ["0", "1023", "fast", "2M/s", ""] {
+            assert!(parse(text).unwrap_err().contains("from 1k on"), "{text}");
+        }
+        let Ok(Cli { command: Command::Run(args), .. }) = Cli::try_parse_from(["mafs-server", "run"]) else { panic!() };
+        assert_eq!(args.config(), ServerConfig::default(), "without it nothing changes");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mafs_arpc::Rate;
 use mafs_durable::LoggedIndexConfig;
 
 use crate::core::promises::Timing;
@@ -11,6 +12,7 @@ use crate::core::promises::Timing;
 pub struct ServerConfig {
     space_reserve_bytes: u64,
     sessions_max: usize,
+    uplink: Option<Rate>,
     timing: Timing,
     index: LoggedIndexConfig,
 }
@@ -20,6 +22,7 @@ impl Default for ServerConfig {
         Self {
             space_reserve_bytes: 64 * 1024 * 1024,
             sessions_max: 1024,
+            uplink: None,
             timing: Timing {
                 lease: Duration::from_secs(60),
                 bias: Duration::from_secs(2),
@@ -46,6 +49,14 @@ impl ServerConfig {
         self
     }
 
+    /// What the uplink of all sessions carries, in bytes of IP packets per second: they share it fairly, and none
+    /// delays another. Default none: each session sends what its own way seems to carry.
+    #[must_use]
+    pub fn with_uplink(mut self, rate: Rate) -> Self {
+        self.uplink = Some(rate);
+        self
+    }
+
     /// Sizes of journals and checkpoints.
     #[must_use]
     pub fn with_index(mut self, index: LoggedIndexConfig) -> Self {
@@ -63,6 +74,10 @@ impl ServerConfig {
 
     pub(crate) fn sessions_max(&self) -> usize {
         self.sessions_max
+    }
+
+    pub(crate) fn uplink(&self) -> Option<Rate> {
+        self.uplink
     }
 
     pub(crate) fn index(&self) -> LoggedIndexConfig {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::carrier::grpc::Listener;
-use mafs_arpc::{Config, IncomingCall, Peer, watch};
+use mafs_arpc::{Config, IncomingCall, Peer, SharedGate, watch};
 use mafs_proto::{Clock, FsError, Generation, ServerEpoch, ServerId, VolumeName};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -34,6 +34,8 @@ pub struct Server {
     attaches: AtomicU64,
     sessions: Arc<Semaphore>,
     sessions_max: usize,
+    /// To the uplink, if its rate is known.
+    gate: Option<SharedGate>,
     lease: Duration,
     stopping: watch::Sender<bool>,
     /// Last, so that a lock on the data directory outlives everything that uses it.
@@ -78,6 +80,7 @@ impl Server {
             attaches: AtomicU64::new(0),
             sessions: Arc::new(Semaphore::new(config.sessions_max())),
             sessions_max: config.sessions_max(),
+            gate: config.uplink().map(SharedGate::new),
             lease: config.timing().lease,
             stopping: watch::Sender::new(false),
             _storage: storage,
@@ -101,7 +104,8 @@ impl Server {
 
     /// Serves one connection until it ends or the server shuts down.
     pub async fn serve_connection(self: Arc<Self>, carrier: Carrier) {
-        let (peer, mut incoming) = Peer::start(carrier, Config::default(), Arc::clone(&self.clock));
+        let (peer, mut incoming) =
+            Peer::start_behind(self.gate.as_ref(), carrier, Config::default(), Arc::clone(&self.clock));
         let Ok(_place) = Arc::clone(&self.sessions).try_acquire_owned() else {
             tracing::warn!(sessions = self.sessions_max, "a connection was turned away: there are too many");
             peer.close(if *self.stopping.borrow() { "the server is shutting down" } else { "too many connections" });

@@ -33,6 +33,7 @@ pub const BREAK_TIMEOUT: Duration = Duration::from_secs(15);
 /// One server, any number of clients. What is said of *the* client is about the first.
 pub struct World {
     lives: u64,
+    server_config: ServerConfig,
     server_storage: MemoryStorage,
     network: Network,
     /// To clients to come.
@@ -81,8 +82,22 @@ impl World {
     /// # Errors
     /// If one does not start.
     pub async fn start_over(seed: u64, paths: Vec<Path>, passthrough: bool) -> Result<Self, String> {
+        Self::start_configured(seed, ServerConfig::default(), paths, passthrough).await
+    }
+
+    /// The same with a server that is configured so, in all its lives.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub async fn start_configured(
+        seed: u64,
+        server_config: ServerConfig,
+        paths: Vec<Path>,
+        passthrough: bool,
+    ) -> Result<Self, String> {
         let mut world = Self {
             lives: seed,
+            server_config,
             server_storage: MemoryStorage::new(seed),
             network: Network::new(VirtualClock::start()),
             path: Path::Delay(Duration::ZERO),
@@ -153,7 +168,7 @@ impl World {
     /// If it does not start.
     pub fn start_server(&mut self) -> Result<(), String> {
         let storage = Arc::new(self.server_storage.clone());
-        let server = Server::open(storage, Arc::new(self.network.clock), ServerConfig::default());
+        let server = Server::open(storage, Arc::new(self.network.clock), self.server_config);
         self.network.set_server(Some(server.map_err(|error| format!("the server does not start: {error}"))?));
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Payloads on their way out: what the engine may be told is ready, and the bytes of a frame that goes.
 
 use bytes::Bytes;
+use mafs_proto::Class;
 
 use super::Driver;
 use super::outbound::{Outbound, Progress, Read};
@@ -8,11 +9,28 @@ use crate::engine::{CallId, Engine, Outgoing, Ready};
 use crate::payload::Payload;
 
 impl Driver {
+    /// The next frame that may go.
+    pub(super) fn next_frame(&mut self) -> Option<Outgoing> {
+        let frame = self.engine.poll_frame(self.now);
+        let Some(place) = self.place.as_mut().filter(|_| frame.is_none()) else { return frame };
+        if !place.admit(self.engine.demand(), self.now) {
+            return None;
+        }
+        self.engine.admit();
+        self.engine.poll_frame(self.now)
+    }
+
     /// Puts the payload into a frame and hands it to the carrier, which has room.
     pub(super) fn send(&mut self, outgoing: Outgoing) {
         let Outgoing { mut frame, payload } = outgoing;
         if let Some((id, count)) = payload {
             frame.kind.set_data(self.take_payload(id, count));
+        }
+        if let Some(place) = &self.place {
+            let (class, bytes) = frame.kind.content().unwrap_or((Class::Control, 0));
+            if class == Class::Control {
+                place.pass(bytes, self.now);
+            }
         }
         // Full cannot be: only this task fills it. Closed shows in the next turn.
         let _ = self.carrier.sink.try_send(frame.into_wire());

@@ -3,9 +3,10 @@
 //! Only content counts, as bodies and payloads have it. What says that something has arrived, or that an end is there,
 //! is no content and never waits.
 
+use std::str::FromStr;
 use std::time::Duration;
 
-use mafs_proto::{Class, Instant};
+use mafs_proto::{Class, Instant, parse_size};
 
 use super::estimator::bytes_in;
 
@@ -14,7 +15,7 @@ use super::estimator::bytes_in;
 const CHUNK_TIME: Duration = Duration::from_millis(50);
 const LATE_MAX: Duration = Duration::from_millis(100);
 
-/// A limit: bytes of bodies and payloads per second.
+/// Bytes per second: as a limit, of bodies and payloads. Read from texts such as `64k` or `2M`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate(u64);
 
@@ -34,9 +35,24 @@ impl Rate {
         self.0
     }
 
-    fn time_of(self, bytes: u64) -> Duration {
+    /// How long so many bytes take.
+    pub(super) fn time_of(self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// Why a text is no [`Rate`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` is no rate: bytes per second are wanted, from 1k on, such as 64k or 2M")]
+pub struct InvalidRate(String);
+
+impl FromStr for Rate {
+    type Err = InvalidRate;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRate> {
+        let rate = parse_size(text).ok().and_then(Self::bytes_per_s);
+        rate.ok_or_else(|| InvalidRate(text.to_owned()))
     }
 }
 

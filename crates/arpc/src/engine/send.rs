@@ -5,7 +5,7 @@ use mafs_proto::{Class, Instant};
 use super::call::Next;
 use super::reserve::{LOG, Order};
 use super::window::Admission;
-use super::{CallId, Engine, Frame, FrameKind, Outgoing};
+use super::{CallId, Demand, Engine, Frame, FrameKind, Outgoing};
 
 /// A frame with content, or an Abort, that could go.
 #[derive(Clone, Copy)]
@@ -35,6 +35,16 @@ impl Engine {
         });
         self.set_timers(now);
         outgoing
+    }
+
+    /// The content that waits for nothing but the gate. Worth asking when [`Self::poll_frame`] has returned `None`.
+    pub(crate) fn demand(&self) -> Option<Demand> {
+        self.demand
+    }
+
+    /// The gate lets what [`Self::demand`] said pass: [`Self::poll_frame`] returns it.
+    pub(crate) fn admit(&mut self) {
+        self.admitted = true;
     }
 
     /// Frames without content: tiny, and what they say is wanted at once.
@@ -76,25 +86,37 @@ impl Engine {
     /// The most urgent frame, or the log's if it is its turn. If the window has no room for that nothing less urgent
     /// passes: it would take the room for ever.
     fn choose(&mut self, now: Instant) -> Option<Choice> {
+        self.demand = None;
         if self.log_share.is_its_turn(self.log_messages > 0, now)
             && let Some(log) = self.first_of(&LOG, now)
         {
-            let admission = log.next.content.then(|| self.window.admit(log.next.cost(), false, now));
-            return match admission {
-                Some(None) => self.beyond_the_window(now),
-                admission => Some(Choice { candidate: log, admission: admission.flatten(), order: Order::Reserved }),
+            return match self.leave_for(log, now) {
+                Some(admission) => Some(Choice { candidate: log, admission, order: Order::Reserved }),
+                None => self.beyond_the_window(now),
             };
         }
         let Some(candidate) = self.first_of(&Class::ALL, now) else {
             self.window.starved();
             return None;
         };
-        let Candidate { class, next, .. } = candidate;
-        let admission = match next.content {
-            true => Some(self.window.admit(next.cost(), class == Class::Control, now)?),
-            false => None,
-        };
+        let admission = self.leave_for(candidate, now)?;
         Some(Choice { candidate, admission, order: Order::Strict })
+    }
+
+    /// Leave of the window and of the gate for what could go; `Some(None)`: it needs none.
+    fn leave_for(&mut self, candidate: Candidate, now: Instant) -> Option<Option<Admission>> {
+        let Candidate { class, next, .. } = candidate;
+        if !next.content {
+            return Some(None);
+        }
+        let admission = self.window.admit(next.cost(), class == Class::Control, now)?;
+        if self.settings.gated && class != Class::Control && !std::mem::take(&mut self.admitted) {
+            // To the estimator the gate is part of the link: if this counted as having nothing to send, it would not
+            // see that the rest of the link has become slower.
+            self.demand = Some(Demand { class, bytes: next.body_bytes + next.payload_bytes });
+            return None;
+        }
+        Some(Some(admission))
     }
 
     /// What goes while the log waits for room in the window: Control, which needs none.

@@ -2,6 +2,8 @@
 
 mod adaptive;
 mod calls;
+mod gate;
+mod gated;
 mod hostile;
 mod limit;
 mod liveness;

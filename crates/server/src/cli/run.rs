@@ -13,13 +13,23 @@ use crate::{DirStorage, ListenAddress, Server, ServerConfig, ServerError};
 const WORKERS: usize = 2;
 
 /// Serves until a signal says to stop.
-pub(super) fn run(data: &Path, addresses: &[ListenAddress], insecure: bool) -> Result<(), ServerError> {
+pub(super) fn run(
+    data: &Path,
+    addresses: &[ListenAddress],
+    insecure: bool,
+    config: ServerConfig,
+) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
     let runtime = runtime.map_err(|source| ServerError::io("start the runtime", source))?;
-    runtime.block_on(serve(data, addresses, insecure))
+    runtime.block_on(serve(data, addresses, insecure, config))
 }
 
-async fn serve(data: &Path, addresses: &[ListenAddress], insecure: bool) -> Result<(), ServerError> {
+async fn serve(
+    data: &Path,
+    addresses: &[ListenAddress],
+    insecure: bool,
+    config: ServerConfig,
+) -> Result<(), ServerError> {
     let handler = |kind| signal(kind).map_err(|source| ServerError::io("handle signals", source));
     let (mut term, mut interrupt) = (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
     let storage = DirStorage::open(data)?;
@@ -30,7 +40,7 @@ async fn serve(data: &Path, addresses: &[ListenAddress], insecure: bool) -> Resu
     if !storage.is_initialised()? {
         tracing::info!("{} is empty: making a data directory with a volume `home`", data.display());
     }
-    let server = Server::open(Arc::new(storage), Arc::new(BootClock), ServerConfig::default())?;
+    let server = Server::open(Arc::new(storage), Arc::new(BootClock), config)?;
     let mut serving = JoinSet::new();
     for (address, listener) in listeners {
         if !address.is_local() {

@@ -22,6 +22,7 @@ pub(super) const SETTINGS: Settings = Settings {
     calls_max: 8,
     classes: true,
     reserve: Reserve::NONE,
+    gated: false,
 };
 
 /// What these do not adapt.
