@@ -202,7 +202,7 @@ pub(crate) struct Engine {
     grants: Grants,
     liveness: Liveness,
     timers: Timers,
-    /// Frames without content. Bounded: at most three per call under way, two probes, one Close.
+    /// Frames without content. Bounded: at most three per call under way, a limit per class, two probes, one Close.
     signals: VecDeque<FrameKind>,
     events: VecDeque<Event>,
     /// Why the connection is over.
@@ -318,9 +318,12 @@ impl Engine {
         self.update(id, |entry| entry.class = class);
     }
 
-    /// Limits what this end sends of classes, by [`Class::index`], from now on.
+    /// Limits what both ends send of classes, by [`Class::index`]: this one from now on.
     pub(crate) fn set_limits(&mut self, rates: [Option<Rate>; 5], now: Instant) {
-        self.buckets.set(rates, now);
+        for (class, rate) in self.buckets.limit(rates, now) {
+            self.signals.retain(|kind| !matches!(kind, FrameKind::Limit { class: earlier, .. } if *earlier == class));
+            self.signals.push_back(FrameKind::Limit { class, rate });
+        }
         self.set_timers(now);
     }
 

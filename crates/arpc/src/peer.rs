@@ -176,9 +176,10 @@ impl Peer {
         self.shared.link.estimate()
     }
 
-    /// Limits what this end sends of each class, by [`Class::index`]: bodies and payloads, from now on, until the next
-    /// call of this. `None`: no limit, as at first. What a limit keeps waiting is overtaken by less urgent classes, and
-    /// its timeouts run. Acknowledgements and other frames without content never wait.
+    /// Limits what travels of each class, by [`Class::index`]: bodies and payloads, each direction by itself, until the
+    /// next call of this; the other end hears of it ahead of what is called next. `None`: no limit, as at first. If both
+    /// ends set one the smaller holds. What a limit keeps waiting is overtaken by less urgent classes, and its timeouts
+    /// run. Acknowledgements and other frames without content never wait, and a limit of Control is none.
     pub fn set_limits(&self, limits: [Option<Rate>; 5]) {
         self.shared.link.set_limits(limits);
     }

@@ -7,8 +7,8 @@ use mafs_arpc::{InvalidRate, Rate};
 use mafs_proto::Class;
 use serde::{Deserialize, Serialize};
 
-/// The most that a mount sends of one class in a second, or that there is no such limit. Never for Control, which keeps
-/// the session and what is cached valid; where classes do not count all is Store.
+/// The most that a mount sends of one class in a second, and the most that it gets, or that there is no such limit.
+/// Never for Control, which keeps the session and what is cached valid; where classes do not count all is Store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ClassLimit {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
 use mafs_sim::{Path, World};
-use support::{create, simulate, write_and_close};
+use support::{content, create, simulate, write_and_close};
 use tokio::time::Instant;
 
 const CONTENT_BYTES: usize = 1 << 20;
@@ -70,5 +70,30 @@ fn names_do_not_wait_for_a_limited_store() {
         world.client().release(file);
         assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
         assert!(!storing.is_finished());
+    });
+}
+
+#[test]
+fn a_limit_counts_for_what_the_server_sends_and_on_the_next_connection() {
+    simulate(async {
+        let link = || Path::Link(Box::new(Profile::steady(2_000_000, Duration::from_millis(20))));
+        let world = World::start_over(1, vec![link(), link()], false).await.expect("a world");
+        let [writer, reader] = [0, 1].map(|number| world.machines()[number].client().clone());
+        limit(&reader, "fetch=64k");
+        let half = LIMITED_TIME / 2;
+        let cut = || world.machines()[1].cut_link();
+        let free = || limit(&reader, "fetch=off");
+        let cases: [(_, &dyn Fn(), _); 3] =
+            [("limited", &|| (), 2 * half), ("cut", &cut, 2 * half), ("freed", &free, half)];
+        for (name, what, expected) in cases {
+            write_and_close(&writer, name, vec![1; CONTENT_BYTES]).await;
+            let (began, reader) = (Instant::now(), reader.clone());
+            let reading = tokio::spawn(async move { content(&reader, name).await });
+            tokio::time::sleep(half).await;
+            what();
+            assert_eq!(reading.await.expect("the read").len(), CONTENT_BYTES);
+            let took = began.elapsed();
+            assert!((expected * 98 / 100..expected + LIMITED_TIME / 10).contains(&took), "{name}: {took:?}");
+        }
     });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_proto::{BODY_BYTES_MAX, Class};
 
-use super::Violation;
+use super::{Rate, Violation};
 use crate::wire::{self, frame::Kind};
 
 /// What every Call, Data and Reply counts for besides its body and data, so that empty ones are not free.
@@ -78,6 +78,7 @@ pub(crate) enum FrameKind {
     Cancel { id: CallId },
     Reprioritise { id: CallId, class: Class },
     Credit { class: Class, limit: u64 },
+    Limit { class: Class, rate: Option<Rate> },
     Acknowledge,
     Probe { token: u64 },
     ProbeReply { token: u64 },
@@ -97,6 +98,7 @@ impl FrameKind {
             | Self::Cancel { .. }
             | Self::Reprioritise { .. }
             | Self::Credit { .. }
+            | Self::Limit { .. }
             | Self::Acknowledge
             | Self::Probe { .. }
             | Self::ProbeReply { .. }
@@ -156,6 +158,9 @@ impl Frame {
                 FrameKind::Reprioritise { id: CallId(id), class: parse_class(class)? }
             }
             Kind::Credit(credit) => FrameKind::Credit { class: parse_class(credit.class)?, limit: credit.limit },
+            Kind::Limit(wire::Limit { class, bytes_per_s }) => {
+                FrameKind::Limit { class: parse_limited(class)?, rate: parse_rate(bytes_per_s)? }
+            }
             Kind::Acknowledge(wire::Acknowledge {}) => FrameKind::Acknowledge,
             Kind::Probe(probe) => FrameKind::Probe { token: probe.token },
             Kind::ProbeReply(probe) => FrameKind::ProbeReply { token: probe.token },
@@ -195,6 +200,9 @@ fn kind_to_wire(kind: FrameKind) -> Kind {
             Kind::Reprioritise(wire::Reprioritise { id: id.0, class: number(class) })
         }
         FrameKind::Credit { class, limit } => Kind::Credit(wire::Credit { class: number(class), limit }),
+        FrameKind::Limit { class, rate } => {
+            Kind::Limit(wire::Limit { class: number(class), bytes_per_s: rate.map_or(0, Rate::get) })
+        }
         FrameKind::Acknowledge => Kind::Acknowledge(wire::Acknowledge {}),
         FrameKind::Probe { token } => Kind::Probe(wire::Probe { token }),
         FrameKind::ProbeReply { token } => Kind::ProbeReply(wire::ProbeReply { token }),
@@ -204,6 +212,17 @@ fn kind_to_wire(kind: FrameKind) -> Kind {
 
 fn parse_class(number: u32) -> Result<Class, Violation> {
     Class::from_index(number).ok_or(Violation::UnknownClass(number))
+}
+
+/// Control keeps the link alive.
+fn parse_limited(number: u32) -> Result<Class, Violation> {
+    parse_class(number)
+        .and_then(|class| if class == Class::Control { Err(Violation::LimitedControl) } else { Ok(class) })
+}
+
+fn parse_rate(bytes_per_s: u64) -> Result<Option<Rate>, Violation> {
+    let rate = Rate::bytes_per_s(bytes_per_s);
+    if rate.is_none() && bytes_per_s > 0 { Err(Violation::SmallLimit(bytes_per_s)) } else { Ok(rate) }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "five classes")]

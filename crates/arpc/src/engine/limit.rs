@@ -1,4 +1,4 @@
-//! Limits: how much of a class may go in a second because the user says so.
+//! Limits: how much of a class may go in a second because the user at either end says so.
 //!
 //! Only content counts, as bodies and payloads have it. What says that something has arrived, or that an end is there,
 //! is no content and never waits.
@@ -16,7 +16,7 @@ const CHUNK_TIME: Duration = Duration::from_millis(50);
 const LATE_MAX: Duration = Duration::from_millis(100);
 
 /// Bytes per second: as a limit, of bodies and payloads. Read from texts such as `64k` or `2M`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rate(u64);
 
 impl Rate {
@@ -56,10 +56,15 @@ impl FromStr for Rate {
     }
 }
 
-/// A token bucket for each class that has a limit, told as time: what has gone takes until `free_at`.
+/// What a connection sends of each class at most, by [`Class::index`]: what this end wants, and what the other does.
 #[derive(Debug, Default)]
-pub(super) struct Buckets([Option<Bucket>; 5]);
+pub(super) struct Buckets {
+    own: [Option<Rate>; 5],
+    peers: [Option<Rate>; 5],
+    buckets: [Option<Bucket>; 5],
+}
 
+/// A token bucket, told as time: what has gone takes until `free_at`.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     rate: Rate,
@@ -67,28 +72,45 @@ struct Bucket {
 }
 
 impl Buckets {
-    /// Adopts limits, by [`Class::index`]. One that is new counts from now on.
-    pub(super) fn set(&mut self, rates: [Option<Rate>; 5], now: Instant) {
-        for (bucket, rate) in self.0.iter_mut().zip(rates) {
-            if bucket.map(|bucket| bucket.rate) != rate {
-                *bucket = rate.map(|rate| Bucket { rate, free_at: now });
-            }
+    /// Adopts what this end wants. Returns what the other end has not been told yet.
+    pub(super) fn limit(&mut self, mut rates: [Option<Rate>; 5], now: Instant) -> Vec<(Class, Option<Rate>)> {
+        rates[Class::Control.index()] = None;
+        let before = std::mem::replace(&mut self.own, rates);
+        let wanted = Class::ALL.into_iter().zip(rates);
+        let changed: Vec<_> = wanted.filter(|(class, rate)| before[class.index()] != *rate).collect();
+        changed.iter().for_each(|(class, _)| self.adopt(*class, now));
+        changed
+    }
+
+    /// Adopts what the other end wants.
+    pub(super) fn limit_for_peer(&mut self, class: Class, rate: Option<Rate>, now: Instant) {
+        self.peers[class.index()] = rate;
+        self.adopt(class, now);
+    }
+
+    /// The smaller limit holds. One that is new counts from now on.
+    fn adopt(&mut self, class: Class, now: Instant) {
+        let index = class.index();
+        let rate = [self.own[index], self.peers[index]].into_iter().flatten().min();
+        let bucket = &mut self.buckets[index];
+        if bucket.map(|bucket| bucket.rate) != rate {
+            *bucket = rate.map(|rate| Bucket { rate, free_at: now });
         }
     }
 
     /// The most body and payload in one frame of a class.
     pub(super) fn chunk_bytes(&self, class: Class) -> u64 {
-        self.0[class.index()].map_or(u64::MAX, |bucket| bytes_in(bucket.rate.get(), CHUNK_TIME))
+        self.buckets[class.index()].map_or(u64::MAX, |bucket| bytes_in(bucket.rate.get(), CHUNK_TIME))
     }
 
     /// Until when content of a class has to wait; `None` if it need not.
     pub(super) fn waits_until(&self, class: Class, now: Instant) -> Option<Instant> {
-        self.0[class.index()].map(|bucket| bucket.free_at).filter(|at| *at > now)
+        self.buckets[class.index()].map(|bucket| bucket.free_at).filter(|at| *at > now)
     }
 
     /// Notes what went.
     pub(super) fn sent(&mut self, class: Class, bytes: u64, now: Instant) {
-        if let Some(bucket) = &mut self.0[class.index()] {
+        if let Some(bucket) = &mut self.buckets[class.index()] {
             let late = now.since(bucket.free_at).saturating_sub(LATE_MAX);
             bucket.free_at = bucket.free_at + late + bucket.rate.time_of(bytes);
         }

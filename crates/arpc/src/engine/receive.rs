@@ -62,6 +62,10 @@ impl Engine {
                 self.allowance.raise(class, limit);
                 Ok(())
             }
+            FrameKind::Limit { class, rate } => {
+                self.buckets.limit_for_peer(class, rate, now);
+                Ok(())
+            }
             FrameKind::Probe { token } => {
                 // One answer is as good as several, and bounds what a flood of probes can queue.
                 self.signals.retain(|kind| !matches!(kind, FrameKind::ProbeReply { .. }));

@@ -23,6 +23,12 @@ pub(crate) enum Violation {
     /// More than the credit.
     #[error("more bytes of class {0:?} than the credit allows")]
     CreditOverrun(Class),
+    /// A limit of the class that has none.
+    #[error("a limit of Control, which has none")]
+    LimitedControl,
+    /// A limit in bytes per second that would be no sending at all.
+    #[error("a limit of {0} bytes per second is too small")]
+    SmallLimit(u64),
     /// A new call with an id of the wrong side, or of a call under way.
     #[error("a new call cannot have the id {0}")]
     InvalidId(u64),

@@ -1,4 +1,4 @@
-//! What this client sends of each class at most, over whichever connection.
+//! What travels of each class at most, over whichever connection.
 
 use std::sync::{MutexGuard, PoisonError};
 

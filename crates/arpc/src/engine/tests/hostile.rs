@@ -35,6 +35,8 @@ fn kind() -> impl Strategy<Value = Kind> {
         id().prop_map(|id| Kind::Cancel(wire::Cancel { id })),
         (id(), class()).prop_map(|(id, class)| Kind::Reprioritise(wire::Reprioritise { id, class })),
         (class(), any::<u64>()).prop_map(|(class, limit)| Kind::Credit(wire::Credit { class, limit })),
+        (class(), prop_oneof![0..2000u64, any::<u64>()])
+            .prop_map(|(class, bytes_per_s)| Kind::Limit(wire::Limit { class, bytes_per_s })),
         any::<u64>().prop_map(|token| Kind::Probe(wire::Probe { token })),
         any::<u64>().prop_map(|token| Kind::ProbeReply(wire::ProbeReply { token })),
         Just(Kind::Acknowledge(wire::Acknowledge {})),

@@ -5,9 +5,10 @@ use std::time::Duration;
 use mafs_proto::{Class, Instant};
 use proptest::prelude::*;
 
-use super::pair::{ANSWERS, FAST, LinkModel, Pair, SETTINGS};
+use super::pair::{ANSWERS, Application, FAST, LinkModel, Pair, SETTINGS};
 use crate::engine::frame::CONTENT_OVERHEAD_BYTES;
-use crate::engine::{Limits, Rate, Settings};
+use crate::engine::{Frame, Limits, Rate, Settings, Violation};
+use crate::wire;
 
 const LINK: LinkModel = LinkModel { delay: Duration::from_millis(10), bytes_per_s: 1_000_000 };
 const LARGE: u64 = 4_000_000_000;
@@ -132,6 +133,7 @@ fn the_timeout_says_when_a_limit_lets_the_next_frame_pass() {
     let end = &mut pair.ends[0];
     let start = Instant(1_000_000_000);
     end.engine.set_limits(only(Class::Store, 10_000), start);
+    assert!(end.next_frame(start).is_some(), "the other end is told");
     end.call(Class::Store, 10_000, None, start);
     for frame in 0..10 {
         // 50 ms hold 500 bytes.
@@ -159,4 +161,64 @@ fn what_is_late_is_made_up_for_but_an_hour_is_not() {
     pair.ends[0].call(Class::Store, LARGE, None, pair.now);
     let seen = rate(&mut pair, Class::Store, Duration::from_secs(10)) / 100_000.0;
     assert!((0.99..=1.02).contains(&seen), "{seen} of the limit");
+}
+
+/// What one end has got of a class in so long, per second.
+fn arrived(pair: &mut Pair, class: Class, time: Duration) -> f64 {
+    let received = |pair: &Pair| pair.ends[0].engine.traffic()[class.index()].received_bytes;
+    let before = received(pair);
+    pair.run(time);
+    (received(pair) - before) as f64 / time.as_secs_f64()
+}
+
+#[test]
+fn a_limit_counts_for_what_the_other_end_sends_also_while_it_sends() {
+    let replies = Application { reply_bytes: LARGE, ..ANSWERS };
+    let mut pair = Pair::new(Settings::default(), LINK, [ANSWERS, replies]);
+    pair.ends[0].call(Class::Fetch, 10, None, pair.now);
+    pair.run(Duration::from_secs(3));
+    for limit in [1024, 200_000, 50_000] {
+        let now = pair.now;
+        pair.ends[0].engine.set_limits(only(Class::Fetch, limit), now);
+        // What was on its way arrives yet.
+        pair.run(Duration::from_millis(200));
+        let seen = arrived(&mut pair, Class::Fetch, Duration::from_secs(10)) / limit as f64;
+        assert!((0.98..1.015).contains(&seen), "{seen} of {limit}");
+    }
+    let now = pair.now;
+    pair.ends[0].engine.set_limits([None; 5], now);
+    pair.run(Duration::from_millis(200));
+    let seen = arrived(&mut pair, Class::Fetch, Duration::from_secs(1));
+    assert!(seen > 900_000.0, "{seen}");
+}
+
+#[test]
+fn the_smaller_of_the_limits_of_both_ends_holds() {
+    let mut pair = Pair::new(Settings::default(), LINK, [ANSWERS; 2]);
+    pair.ends[0].call(Class::Store, LARGE, None, pair.now);
+    for ([own, others], expected) in [([50_000, 100_000], 50_000.0), ([100_000, 40_000], 40_000.0)] {
+        let now = pair.now;
+        pair.ends[0].engine.set_limits(only(Class::Store, own), now);
+        pair.ends[1].engine.set_limits(only(Class::Store, others), now);
+        pair.run(Duration::from_secs(1));
+        let seen = rate(&mut pair, Class::Store, Duration::from_secs(10)) / expected;
+        assert!((0.98..1.015).contains(&seen), "{seen}");
+    }
+}
+
+#[test]
+fn a_limit_of_control_is_none_and_its_frame_is_a_violation() {
+    let mut pair = Pair::new(Settings::default(), LINK, [ANSWERS; 2]);
+    let now = pair.now;
+    pair.ends[0].engine.set_limits(only(Class::Control, 1024), now);
+    pair.run(Duration::from_secs(1));
+    assert_eq!(pair.ends[1].closed, None);
+    let frame = |class, bytes_per_s| wire::Frame {
+        kind: Some(wire::frame::Kind::Limit(wire::Limit { class, bytes_per_s })),
+        ..wire::Frame::default()
+    };
+    assert_eq!(Frame::parse(frame(0, 0)), Err(Violation::LimitedControl));
+    assert_eq!(Frame::parse(frame(5, 0)), Err(Violation::UnknownClass(5)));
+    assert_eq!(Frame::parse(frame(1, 1023)), Err(Violation::SmallLimit(1023)));
+    assert!(Frame::parse(frame(1, 1024)).is_ok() && Frame::parse(frame(1, 0)).is_ok());
 }
