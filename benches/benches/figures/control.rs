@@ -98,12 +98,18 @@ fn parse(printed: &str) -> io::Result<Shown> {
 
 /// Makes directories to look into, and a file to download.
 pub(crate) fn populate(mount: &Path) -> io::Result<()> {
-    for number in 0..DIRECTORIES {
+    populate_directories(mount, DIRECTORIES)?;
+    write_file(&mount.join("large"), 1, 4 * STORE_BYTES)
+}
+
+/// Makes directories `d0` and so on, with a file `f` each.
+pub(crate) fn populate_directories(mount: &Path, count: usize) -> io::Result<()> {
+    for number in 0..count {
         let directory = mount.join(format!("d{number}"));
         fs::create_dir(&directory)?;
         fs::write(directory.join("f"), "x")?;
     }
-    write_file(&mount.join("large"), 1, 4 * STORE_BYTES)
+    Ok(())
 }
 
 /// Stores, looks names up meanwhile, and prints what that took; `both` downloads besides.
@@ -132,18 +138,22 @@ pub(crate) fn play(mount: &Path, both: bool) -> io::Result<()> {
     // A download that is longer than the store has shown enough.
     drop(download);
     took.sort_unstable_by(f64::total_cmp);
-    let rank = |percent: usize| took.get((took.len() * percent).div_ceil(100).saturating_sub(1)).copied();
     #[allow(clippy::cast_precision_loss, reason = "ten megabytes")]
     let rate = STORE_BYTES as f64 / stored.as_secs_f64();
-    let (p50, p99) = (rank(50).unwrap_or_default(), rank(99).unwrap_or_default());
+    let (p50, p99) = (percentile(&took, 50), percentile(&took, 99));
     println!("{p50} {p99} {} {rate} {}", median(&bounds), took.len());
     // Not waiting for the download's thread.
     std::process::exit(0);
 }
 
+/// Of what is in order; 0 of nothing.
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+}
+
 /// How long a call may take now: the round trip, what the window holds beyond what the link does, a chunk, and
 /// [`ALLOWANCE_S`]. The other direction's queue is taken to be as long.
-fn bound(mount: &Path, both: bool) -> io::Result<f64> {
+pub(crate) fn bound(mount: &Path, both: bool) -> io::Result<f64> {
     let status = status(mount)?;
     let number = |name: &str| status[name].as_f64().unwrap_or_default();
     let (rate, rtt) = (number("rate_bytes_per_s").max(1.0), number("rtt_us") / 1e6);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mafs_client::vfs::{Caller, Error, FileHandle, OpenMode, Vfs};
@@ -55,6 +56,17 @@ impl Files {
         }
     }
 
+    /// Takes a processor for so long, where there is one: timers have steps of a millisecond.
+    pub(crate) async fn compute(&self, time: Duration) -> io::Result<()> {
+        match self {
+            Self::Simulated(_) => {
+                tokio::time::sleep(time).await;
+                Ok(())
+            }
+            Self::Mounted(_) => blocking(move || spin(time)).await,
+        }
+    }
+
     /// What has been sent in class Store; where classes do not count, everything.
     pub(crate) async fn stored_bytes(&self) -> io::Result<u64> {
         match self {
@@ -88,6 +100,14 @@ impl Files {
 async fn write_and_close(vfs: &Vfs, file: FileHandle, content: Vec<u8>) -> Result<(), Error> {
     vfs.write(file, 0, content.into()).await?;
     vfs.flush(file).await
+}
+
+fn spin(time: Duration) -> io::Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+    Ok(())
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {

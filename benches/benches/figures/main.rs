@@ -1,5 +1,6 @@
 //! The papers' figures, measured again: `cargo bench --bench figures -- m2` in virtual time and, as root, `-- m2-real`
-//! over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an upload, over real mounts.
+//! over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an upload, over real mounts, and
+//! `-- step` the same when the link's rate changes.
 //!
 //! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3) of M2,
 //! `MAFS_FIGURE_RATES` which bandwidths of the control figure (all).
@@ -10,6 +11,7 @@ mod m2;
 mod plain;
 mod real;
 mod simulated;
+mod step;
 mod table;
 mod workload;
 
@@ -18,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use files::Files;
+use mafs_proto::Instant;
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -34,7 +37,10 @@ fn main() -> io::Result<()> {
             "m2" => m2::simulated(&directory(), seeds)?,
             "m2-real" => m2::real(&directory(), seeds)?,
             "control" => control::measure(&directory())?,
-            other => return Err(io::Error::other(format!("there is no figure `{other}`: m2, m2-real or control"))),
+            "step" => step::measure(&directory())?,
+            other => {
+                return Err(io::Error::other(format!("there is no figure `{other}`: m2, m2-real, control or step")));
+            }
         }
     }
     table::write_index(&directory())
@@ -57,6 +63,8 @@ fn play(role: &str, arguments: &[String]) -> io::Result<()> {
         }
         ("as-control-populate", [mount]) => control::populate(Path::new(mount)),
         ("as-control", [both, mount]) => control::play(Path::new(mount), both == "both"),
+        ("as-step-populate", [mount]) => step::populate(Path::new(mount)),
+        ("as-step", [began, mount]) => step::play(Path::new(mount), Instant(began.parse().map_err(io::Error::other)?)),
         ("as-plain-server", [address]) => runtime.block_on(plain::serve(address)),
         ("as-plain-upload", [address, bytes]) => {
             let bytes = bytes.parse().map_err(io::Error::other)?;

@@ -17,7 +17,7 @@ const DIRECTORIES: usize = 20;
 const FILES_PER_DIRECTORY: usize = 10;
 const SOURCE_BYTES: usize = 4 << 10;
 /// What the foreground computes with each file.
-const THINKING: Duration = Duration::from_millis(1);
+const COMPUTING: Duration = Duration::from_millis(1);
 const LARGE_FILES: usize = 10;
 const LARGE_BYTES: usize = 64 << 10;
 /// What the background writes at a time.
@@ -140,7 +140,7 @@ pub(crate) async fn run(
 async fn grep(files: &Files, seed: u64) -> io::Result<()> {
     for (dir, file) in sources(seed) {
         files.read(&dir, &file).await?;
-        sleep(THINKING).await;
+        files.compute(COMPUTING).await?;
     }
     Ok(())
 }
@@ -160,7 +160,7 @@ async fn work(files: Files, background: Background, seed: u64, stop: Arc<AtomicB
             Background::Compile => {
                 let (dir, file) = &sources[number % sources.len()];
                 files.read(dir, file).await?;
-                sleep(COMPILING).await;
+                files.compute(COMPILING).await?;
                 OBJECT_BYTES
             }
             Background::Write | Background::Idle => WRITTEN_BYTES,
