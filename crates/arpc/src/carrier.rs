@@ -7,7 +7,9 @@
 pub mod bare;
 pub mod grpc;
 pub mod memory;
+mod meter;
 pub mod shaped;
+mod tcp_info;
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,6 +17,7 @@ use std::pin::Pin;
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
+pub(crate) use self::meter::LossMeter;
 use crate::engine::Side;
 use crate::wire;
 
@@ -29,6 +32,7 @@ pub struct Carrier {
     pub(crate) side: Side,
     pub(crate) sink: mpsc::Sender<wire::Frame>,
     pub(crate) stream: FrameStream,
+    pub(crate) loss: LossMeter,
 }
 
 impl fmt::Debug for Carrier {

@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod gate;
 pub mod link;
+mod loss;
 mod payload;
 mod peer;
 mod pipe;
@@ -26,6 +27,7 @@ pub use clock::{BootClock, blocking, spawn_blocking};
 pub use engine::{InvalidRate, Rate, Reserve};
 pub use error::{CallError, PayloadError};
 pub use gate::SharedGate;
+pub use loss::Loss;
 pub use payload::{Payload, PayloadReader, PayloadWriter};
 pub use peer::{
     Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply, Scheduling, Timing, Traffic,

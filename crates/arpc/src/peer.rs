@@ -13,6 +13,7 @@ use crate::driver::Driver;
 use crate::engine::{CALLS_MAX, CallId, Charge, Rate, Reserve, STATUS_BUSY, STATUS_UNANSWERED};
 use crate::error::CallError;
 use crate::gate::SharedGate;
+use crate::loss::Loss;
 use crate::payload::{Payload, PayloadReader};
 use crate::shared::{Command, Link, OwnCall, Progress};
 
@@ -84,6 +85,9 @@ pub struct Estimate {
     pub rtt_min: Option<Duration>,
     /// Smoothed round-trip time, with the time in queues.
     pub rtt: Option<Duration>,
+    /// What the transport has lost of what it sent; `None` where it does not tell: UNIX sockets, memory, the end that was
+    /// connected to, and once the connection has ended.
+    pub loss: Option<Loss>,
     /// What this end may have sent that is not acknowledged.
     pub window_bytes: u64,
     /// What it sends in one frame.
@@ -139,7 +143,7 @@ impl Peer {
         config: Config,
         clock: Arc<dyn Clock>,
     ) -> (Self, Incoming) {
-        let (link, commands) = Link::new();
+        let (link, commands) = Link::new(carrier.loss.clone());
         let place = gate.map(|gate| gate.join(&link));
         // As many as the engine lets the peer have under way; more can only be calls that were cancelled meanwhile.
         let (incoming, calls) = mpsc::channel(CALLS_MAX);

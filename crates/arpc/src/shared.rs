@@ -11,6 +11,7 @@ use bytes::Bytes;
 use mafs_proto::Class;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::carrier::LossMeter;
 use crate::engine::{CALLS_MAX, CREDIT_BYTES, CallId, Charge, Rate};
 use crate::error::CallError;
 use crate::payload::Payload;
@@ -63,12 +64,13 @@ pub(crate) struct Link {
     limits: Mutex<Option<[Option<Rate>; 5]>>,
     closed: watch::Sender<Option<String>>,
     estimate: Mutex<Estimate>,
+    loss: LossMeter,
     /// One for each own call that has not ended.
     pub(crate) permits: Arc<Semaphore>,
 }
 
 impl Link {
-    pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
+    pub(crate) fn new(loss: LossMeter) -> (Arc<Self>, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         let link = Self {
             commands,
@@ -78,6 +80,7 @@ impl Link {
             limits: Mutex::default(),
             closed: watch::Sender::new(None),
             estimate: Mutex::default(),
+            loss,
             permits: Arc::new(Semaphore::new(CALLS_MAX)),
         };
         (Arc::new(link), received)
@@ -144,6 +147,8 @@ impl Link {
     }
 
     pub(crate) fn estimate(&self) -> Estimate {
-        self.estimate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let open = self.closed.borrow().is_none();
+        Estimate { loss: if open { self.loss.read() } else { None }, ..estimate }
     }
 }

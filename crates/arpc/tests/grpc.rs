@@ -5,11 +5,14 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{call, echo, patterned, read_patterned, start};
-use mafs_arpc::carrier::grpc::{Address, ConnectError, Listener, connect};
-use mafs_arpc::{CallError, Payload, Peer};
+use mafs_arpc::carrier::grpc::{Address, ConnectError, Listener, connect, connect_over};
+use mafs_arpc::carrier::shaped::Shaper;
+use mafs_arpc::link::Profile;
+use mafs_arpc::{BootClock, CallError, Payload, Peer};
 use mafs_proto::Class;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -55,12 +58,40 @@ async fn calls_travel_over_tcp() {
     assert!(rtt < Duration::from_secs(1), "{rtt:?}");
 }
 
+#[tokio::test]
+async fn loss_is_known_over_tcp_while_the_connection_lasts() {
+    let (address, _server) = tcp_server().await;
+    let (peer, _incoming) = start(connect(&address).await.unwrap());
+    peer.call(call(Class::Store, 7, Payload::None)).reply().await.unwrap();
+    let loss = peer.estimate().loss.unwrap();
+    assert!(loss.sent_bytes > 0);
+    assert_eq!(loss.ppm(), Some(0), "loopback loses nothing: {loss:?}");
+    peer.close("done");
+    peer.closed().await;
+    assert_eq!(peer.estimate().loss, None);
+}
+
+#[tokio::test]
+async fn loss_over_an_emulated_link_is_that_links() {
+    let (address, _server) = tcp_server().await;
+    let mut profile = Profile::steady(10_000_000, Duration::from_millis(2));
+    profile.up.loss_ppm = 100_000;
+    let shaper = Shaper::new(profile, Arc::new(BootClock));
+    let (peer, _incoming) = start(connect_over(&shaper, &address).await.unwrap());
+    let reply = peer.call(call(Class::Store, 7, Payload::Bytes(patterned(0, 200_000)))).reply().await.unwrap();
+    assert_eq!(read_patterned(reply.payload).await, Ok(200_000));
+    let loss = peer.estimate().loss.unwrap();
+    assert!(loss.sent_bytes > 200_000, "{loss:?}");
+    assert!((50_000..200_000).contains(&loss.ppm().unwrap()), "{loss:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_travel_over_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let server = serve(Listener::bind_unix(path.clone()).unwrap());
-    echo_works(&Address::Unix(path.clone())).await;
+    let peer = echo_works(&Address::Unix(path.clone())).await;
+    assert_eq!(peer.estimate().loss, None, "nothing is lost there, and nobody counts");
     let taken = Listener::bind_unix(path.clone());
     assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
     server.abort();

@@ -8,7 +8,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Carrier, FrameStream, SINK_FRAMES};
+use super::{Carrier, FrameStream, LossMeter, SINK_FRAMES};
 use crate::engine::Side;
 use crate::link;
 use crate::watch::{Receiver, Sender};
@@ -40,8 +40,8 @@ fn connect([up, down]: [Path; 2]) -> (Carrier, Carrier, Cable) {
     let cable = Cable { cut: [flag(), flag()], held: [flag(), flag()] };
     let (to_right, from_left) = direction(up, &cable, Direction::ToAcceptor);
     let (to_left, from_right) = direction(down, &cable, Direction::ToConnector);
-    let left = Carrier { side: Side::Connector, sink: to_right, stream: from_right };
-    let right = Carrier { side: Side::Acceptor, sink: to_left, stream: from_left };
+    let left = Carrier { side: Side::Connector, sink: to_right, stream: from_right, loss: LossMeter::Nobody };
+    let right = Carrier { side: Side::Acceptor, sink: to_left, stream: from_left, loss: LossMeter::Nobody };
     (left, right, cable)
 }
 

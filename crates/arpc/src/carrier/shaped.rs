@@ -15,14 +15,16 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use mafs_proto::{Clock, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex, split};
 
+use super::LossMeter;
 use crate::link::{Profile, Reset, SEGMENT_BYTES, Stream};
+use crate::loss::Loss;
 
 /// What is taken from a sender at a time: a few segments, so that little waits where the scheduler cannot reach it.
 const PIECE_BYTES: usize = 4 * SEGMENT;
@@ -76,7 +78,7 @@ impl Shaper {
     }
 
     fn one_way(&self, stream: Stream) -> OneWay {
-        OneWay { stream, clock: Arc::clone(&self.shared.clock), held: VecDeque::new() }
+        OneWay { stream, loss: Arc::default(), clock: Arc::clone(&self.shared.clock), held: VecDeque::new() }
     }
 }
 
@@ -88,6 +90,11 @@ pub struct Beginning {
 }
 
 impl Beginning {
+    /// What the link loses of what is written to it; the connection below is not asked.
+    pub(super) fn loss(&self) -> LossMeter {
+        LossMeter::Emulated(Arc::clone(&self.up.loss))
+    }
+
     /// Lets `real` carry it. Must be called in a tokio runtime; the real connection is held by a task, until both
     /// directions have ended on the link.
     pub fn over<T>(self, real: T) -> Shaped
@@ -120,6 +127,8 @@ impl Beginning {
 /// One direction of a connection, with what is on its way.
 struct OneWay {
     stream: Stream,
+    /// As the stream counts it.
+    loss: Arc<Mutex<Loss>>,
     clock: Arc<dyn Clock>,
     /// In order. The sender waits while the link's queue is full, so it holds that and what is in the air.
     held: VecDeque<(Instant, Held)>,
@@ -196,6 +205,7 @@ impl OneWay {
     /// Puts a segment on its way. False if it does not arrive, nor anything after it.
     fn hold(&mut self, bytes: u64, what: Held) -> bool {
         let sent = self.stream.send(bytes, self.clock.now());
+        *self.loss.lock().unwrap_or_else(PoisonError::into_inner) = self.stream.loss();
         let arrives = sent.is_ok();
         self.held.push_back(match sent {
             Ok(at) => (at, what),

@@ -22,6 +22,7 @@ use super::channel::Channel;
 use super::queue::Queue;
 use super::rate::Line;
 use super::{Direction, Origin, PACKET_BYTES, Uplink};
+use crate::loss::Loss;
 
 /// IP and TCP headers with time stamps (RFC 9293, RFC 7323).
 const HEADER_BYTES: u64 = 52;
@@ -54,6 +55,7 @@ pub struct Stream {
     backlog: Queue,
     delivered_at: Instant,
     reset_at: Option<Instant>,
+    loss: Loss,
 }
 
 impl Stream {
@@ -68,6 +70,7 @@ impl Stream {
             backlog: Queue::new(direction.queue_bytes),
             delivered_at: Instant(0),
             reset_at: None,
+            loss: Loss::default(),
         }
     }
 
@@ -103,6 +106,13 @@ impl Stream {
         self.origin.global(self.backlog.within_limit_at(local)).max(now).max(shared.unwrap_or(now))
     }
 
+    /// What has been sent so far, and lost of it. In a bad period only the first segment is: what follows waits for its
+    /// end, where a real sender would lose more.
+    #[must_use]
+    pub fn loss(&self) -> Loss {
+        self.loss
+    }
+
     fn send_segment(&mut self, bytes: u64, now: Instant) {
         let sent = bytes + HEADER_BYTES;
         let carry = |uplink: &Uplink| self.origin.local(uplink.carry(sent, self.origin.global(now)));
@@ -110,6 +120,8 @@ impl Stream {
         let mut recovery = Duration::ZERO;
         let mut timeouts = 0;
         for sent_before in 0..=REPETITIONS_MAX {
+            self.loss.sent_bytes += bytes;
+            self.loss.lost_bytes += if sent_before == 0 { 0 } else { bytes };
             let air = self.line.carry(sent, ready);
             let Err(spoiled) = self.channel.cross(air) else {
                 self.backlog.push(bytes, air.to);

@@ -24,7 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::strangers::Strangers;
 use super::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, innermost};
-use crate::carrier::{Carrier, SINK_FRAMES};
+use crate::carrier::{Carrier, LossMeter, SINK_FRAMES};
 use crate::engine::Side;
 use crate::wire::Frame;
 use crate::wire::arpc_server::{Arpc, ArpcServer};
@@ -252,7 +252,8 @@ impl Arpc for Attachments {
             frame
         });
         let (sink, sent) = mpsc::channel(SINK_FRAMES);
-        let carrier = Carrier { side: Side::Acceptor, sink, stream: Box::pin(received) };
+        let stream = Box::pin(received);
+        let carrier = Carrier { side: Side::Acceptor, sink, stream, loss: LossMeter::Nobody };
         self.carriers.send(carrier).await.map_err(|_| Status::unavailable("the server is shutting down"))?;
         Ok(Response::new(Box::pin(ReceiverStream::new(sent).map(Ok))))
     }

@@ -108,6 +108,20 @@ fn chance_loss_costs_its_share_of_the_rate_and_little_else() {
 }
 
 #[test]
+fn loss_is_what_was_sent_again() {
+    let mut whole = up(&steady());
+    goodput(&mut whole, secs(10));
+    assert_eq!(whole.loss().ppm(), Some(0));
+    let mut lossy = up(&profile(&Direction { loss_ppm: 20_000, ..direction(Rate::constant(150_000), ms(20)) }));
+    let delivered = goodput(&mut lossy, secs(600)) * 600.0;
+    let loss = lossy.loss();
+    let ppm = loss.ppm().unwrap();
+    assert!((18_000..22_000).contains(&ppm), "{ppm}");
+    let once = (loss.sent_bytes - loss.lost_bytes) as f64;
+    assert!((once / delivered - 1.0).abs() < 0.01, "each byte is sent once: {once} and {delivered}");
+}
+
+#[test]
 fn bursts_cost_what_they_cost_kernel_tcp() {
     // facts.md section 4: of what 80 ms bad periods leave at 125 KB/s and 4 ms, BBR got 83 to 96 %, CUBIC 74 to 82 %.
     for seed in 1..=5 {

@@ -1,0 +1,45 @@
+//! Who knows how much a carrier's transport has lost.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::net::TcpStream;
+
+use super::tcp_info;
+use crate::loss::Loss;
+
+/// Whom to ask for the loss of a carrier. Asking costs some microseconds, so it is done when somebody looks.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum LossMeter {
+    /// Nobody knows it.
+    #[default]
+    Nobody,
+    /// The kernel, of the TCP connection between these addresses. It does not hold the connection.
+    Kernel {
+        /// This end.
+        local: SocketAddr,
+        /// The other.
+        peer: SocketAddr,
+    },
+    /// Whoever emulates the link, who keeps it here.
+    Emulated(Arc<Mutex<Loss>>),
+}
+
+impl LossMeter {
+    /// The kernel's, as long as it says what the addresses of the connection are.
+    pub(super) fn of_tcp(stream: &TcpStream) -> Self {
+        match (stream.local_addr(), stream.peer_addr()) {
+            (Ok(local), Ok(peer)) => Self::Kernel { local, peer },
+            _ => Self::Nobody,
+        }
+    }
+
+    /// What is known now. Not for a connection that has ended: its addresses may be another's.
+    pub(crate) fn read(&self) -> Option<Loss> {
+        match self {
+            Self::Nobody => None,
+            Self::Kernel { local, peer } => tcp_info::loss(*local, *peer),
+            Self::Emulated(loss) => Some(*loss.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+}
