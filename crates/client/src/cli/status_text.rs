@@ -97,7 +97,17 @@ fn link(report: &StatusReport) -> String {
     }
     let rtt = report.rtt_us.map(|micros| format!(", round trip {}.{:03} ms", micros / 1000, micros % 1000));
     let rate = report.rate_bytes_per_s.map(|rate| format!(", sends up to {}/s", HumanBytes(rate)));
-    format!("connected for {since}{}{}", rtt.unwrap_or_default(), rate.unwrap_or_default())
+    let loss = report.loss_ppm.map(|ppm| format!(", loss {}", percent(ppm)));
+    format!("connected for {since}{}{}{}", rtt.unwrap_or_default(), rate.unwrap_or_default(), loss.unwrap_or_default())
+}
+
+/// Parts of a million with one digit behind the point, where that says something.
+fn percent(ppm: u32) -> String {
+    match ppm {
+        0 => "0 %".to_owned(),
+        1..1_000 => "under 0.1 %".to_owned(),
+        _ => format!("{}.{} %", ppm / 10_000, ppm / 1_000 % 10),
+    }
 }
 
 /// What waits to be sent, the most urgent first.
@@ -160,6 +170,7 @@ mod tests {
             rtt_us: Some(20_450),
             rtt_smoothed_us: Some(30_000),
             rate_bytes_per_s: Some(64 << 10),
+            loss_ppm: Some(12_345),
             window_bytes: 8192,
             chunk_bytes: 1400,
             queued_bytes: [0; 5],
@@ -190,12 +201,22 @@ mod tests {
         assert_eq!(
             describe(&status()),
             "/mnt  host:6237:/home\n  \
-             link     connected for 3 minutes, round trip 20.450 ms, sends up to 64.00 KiB/s\n  \
+             link     connected for 3 minutes, round trip 20.450 ms, sends up to 64.00 KiB/s, loss 1.2 %\n  \
              lease    58 s left, session 12\n  \
              unsent   nothing\n  \
              cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
              files    read and written by the kernel itself (passthrough)\n"
         );
+    }
+
+    #[test]
+    fn loss_is_told_as_far_as_it_is_known() {
+        let shown = |loss_ppm| link(&StatusReport { loss_ppm, ..status().report });
+        assert!(shown(None).ends_with("sends up to 64.00 KiB/s"));
+        for (ppm, text) in [(0, "0 %"), (999, "under 0.1 %"), (1_000, "0.1 %"), (1_000_000, "100.0 %")] {
+            let shown = shown(Some(ppm));
+            assert!(shown.ends_with(&format!(", loss {text}")), "{shown}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mafs_arpc::Rate;
+use mafs_arpc::{Loss, Rate};
 use mafs_proto::call::StatFsRequest;
 use mafs_proto::{Instant, Purpose};
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,9 @@ pub struct StatusReport {
     pub rtt_smoothed_us: Option<u64>,
     /// Bytes per second that this machine has been seen to send at most, of late.
     pub rate_bytes_per_s: Option<u64>,
+    /// How much was lost of what this machine has sent since the connection began, in parts of a million; none over a
+    /// UNIX socket.
+    pub loss_ppm: Option<u32>,
     /// Bytes that may be on their way to the server at a time, so that urgent ones need not wait for more.
     pub window_bytes: u64,
     /// Bytes sent at a time.
@@ -146,6 +149,7 @@ impl Inner {
             rtt_us: estimate.rtt_min.map(micros),
             rtt_smoothed_us: estimate.rtt.map(micros),
             rate_bytes_per_s: estimate.rate,
+            loss_ppm: estimate.loss.and_then(Loss::ppm),
             window_bytes: estimate.window_bytes,
             chunk_bytes: estimate.chunk_bytes,
             queued_bytes: estimate.queued_bytes,
