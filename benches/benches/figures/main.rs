@@ -1,6 +1,6 @@
 //! The papers' figures, measured again: `cargo bench --bench figures -- m2` in virtual time and, as root, `-- m2-real`
-//! over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an upload, over real mounts, and
-//! `-- step` the same when the link's rate changes.
+//! over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an upload, over real mounts,
+//! and `-- step` the same when the link's rate changes.
 //!
 //! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3) of M2,
 //! `MAFS_FIGURE_RATES` which bandwidths of the control figure (all).

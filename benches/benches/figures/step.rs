@@ -1,5 +1,5 @@
-//! How soon the window follows the link, over real mounts: Control calls beside a store while the rate falls from 1 MB/s
-//! to 32 KB/s, and when it is back.
+//! How soon the window follows the link, over real mounts: Control calls beside a store while the rate falls from
+//! 1 MB/s to 32 KB/s, and when it is back.
 
 use std::fs;
 use std::io;
@@ -22,8 +22,8 @@ const FAST: u64 = 1024 << 10;
 const SLOW: u64 = 32 << 10;
 /// So long each rate may take to be followed.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(3);
-/// When each rate begins, since the link did, when it ends, and which it is. The first is for the mount and the store to
-/// get under way.
+/// When each rate begins, since the link did, when it ends, and which it is. The first is for the mount and the store
+/// to get under way.
 const PHASES: [(&str, Duration, Duration, u64); 3] = [
     ("before", Duration::from_secs(10), Duration::from_secs(20), FAST),
     ("slower", Duration::from_secs(20), Duration::from_secs(50), SLOW),

@@ -85,8 +85,8 @@ pub struct Estimate {
     pub rtt_min: Option<Duration>,
     /// Smoothed round-trip time, with the time in queues.
     pub rtt: Option<Duration>,
-    /// What the transport has lost of what it sent; `None` where it does not tell: UNIX sockets, memory, the end that was
-    /// connected to, and once the connection has ended.
+    /// What the transport has lost of what it sent; `None` where it does not tell: UNIX sockets, memory, the end that
+    /// was connected to, and once the connection has ended.
     pub loss: Option<Loss>,
     /// What this end may have sent that is not acknowledged.
     pub window_bytes: u64,
@@ -181,9 +181,9 @@ impl Peer {
     }
 
     /// Limits what travels of each class, by [`Class::index`]: bodies and payloads, each direction by itself, until the
-    /// next call of this; the other end hears of it ahead of what is called next. `None`: no limit, as at first. If both
-    /// ends set one the smaller holds. What a limit keeps waiting is overtaken by less urgent classes, and its timeouts
-    /// run. Acknowledgements and other frames without content never wait, and a limit of Control is none.
+    /// next call of this; the other end hears of it ahead of what is called next. `None`: no limit, as at first. If
+    /// both ends set one the smaller holds. What a limit keeps waiting is overtaken by less urgent classes, and its
+    /// timeouts run. Acknowledgements and other frames without content never wait, and a limit of Control is none.
     pub fn set_limits(&self, limits: [Option<Rate>; 5]) {
         self.shared.link.set_limits(limits);
     }
