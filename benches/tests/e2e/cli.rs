@@ -5,12 +5,13 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mafs_bench::daemon::Daemon;
 use mafs_bench::mounted::is_mounted;
 use mafs_bench::process::{Finished, finish};
 use mafs_bench::world::World;
+use rustix::process::Signal;
 
 use super::number_from_env;
 
@@ -111,6 +112,24 @@ fn a_mount_in_use_is_not_taken_away() {
     fs::write(world.mount().join("f"), "still works").unwrap();
     user.kill().unwrap();
     world.stop_client().unwrap();
+}
+
+/// After a change of unknown outcome the mount asks the server for the attributes of its root.
+#[test]
+#[ignore = "needs: fuse"]
+fn a_mount_without_its_server_is_taken_away_and_is_known_to_be_there() {
+    let mut world = World::new().unwrap();
+    world.start_server().unwrap();
+    let mount = || finish(world.client_command().args(["mount", &world.target()]).arg(world.mount()), LIMIT).unwrap();
+    check(&mount(), OK, &[]);
+    world.server().unwrap().signal(Signal::STOP).unwrap();
+    assert!(fs::create_dir(world.mount().join("d")).is_err());
+    let start = Instant::now();
+    check(&mount(), MOUNT_FAILED, &["mnt", "mounted"]);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    world.server().unwrap().signal(Signal::CONT).unwrap();
 }
 
 #[test]

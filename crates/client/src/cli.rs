@@ -57,7 +57,7 @@ enum Command {
     Status(status::StatusArgs),
     /// Show what calls to the server have taken.
     Stats(stats::StatsArgs),
-    /// Limit what is sent of a class, such as stores to 64 KiB per second; at once, and until the mount ends.
+    /// Limit what travels of a class, such as stores to 64 KiB per second; at once, and until the mount ends.
     Limit(limit::LimitArgs),
     /// Wait until the server has everything that was written before.
     Sync(sync::SyncArgs),

@@ -27,7 +27,7 @@ pub enum Request {
     Status,
     /// What have calls taken?
     Statistics,
-    /// Limit what is sent of a class.
+    /// Limit what travels of a class.
     Limit(ClassLimit),
     /// Answer when the server has everything that was written before now.
     Sync,

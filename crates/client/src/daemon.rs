@@ -113,7 +113,7 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`]; nothing is mounted then.
     pub async fn start(mount: &Mount, connector: Connector, runtime_dir: &RuntimeDir) -> Result<Self, DaemonError> {
-        let mount_point = blocking(|| prepare(&mount.directory))?;
+        let mount_point = blocking(|| prepare(&mount.directory, runtime_dir))?;
         check_available()?;
         outlast_predecessor(&runtime_dir.socket(&mount_point)).await;
         let vfs = start_vfs(mount, connector).await?;

@@ -1,18 +1,21 @@
 //! Mount points: the directory a volume appears at, before, while and after it is mounted.
 //!
 //! Knows the kernel's mount table and the two ways to unmount (umount2 for root, fusermount3 for others). Asks nothing
-//! of a mounted file system but whether it is alive, so that a dead one can be found and removed.
+//! of a mounted file system but whether it is alive, and only if no daemon answers for it, so that a dead one can be
+//! found and removed.
 
 mod table;
 mod unmount;
 
 use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 
 use crate::printable::printable_path;
+use crate::runtime_dir::RuntimeDir;
 pub use table::{MountEntry, mafs_mount_at, mafs_mounts};
 pub use unmount::{UnmountError, fusermount, unmount, unmount_lazily};
 
@@ -79,11 +82,11 @@ pub fn resolve(directory: &Path) -> std::io::Result<PathBuf> {
 ///
 /// # Errors
 /// [`MountPointError`] says what is in the way.
-pub fn prepare(directory: &Path) -> Result<PathBuf, MountPointError> {
+pub fn prepare(directory: &Path, runtime_dir: &RuntimeDir) -> Result<PathBuf, MountPointError> {
     let path = resolve(directory).map_err(|error| of_io(directory, error))?;
     let io = |error| of_io(&path, error);
     if let Some(mount) = mafs_mount_at(&path).map_err(io)? {
-        if is_alive(&path) {
+        if is_alive(&path, runtime_dir) {
             return Err(MountPointError::Mounted { directory: path, source_name: mount.source });
         }
         tracing::info!(directory = %path.display(), "removing the mount of a client that has died");
@@ -96,9 +99,13 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountPointError> {
     }
 }
 
-/// Whether the client behind a mount answers at all.
+/// Whether there is a client behind a mount.
 #[must_use]
-pub fn is_alive(mount_point: &Path) -> bool {
+pub fn is_alive(mount_point: &Path, runtime_dir: &RuntimeDir) -> bool {
+    // Asked first, because a client whose server is gone lets whoever asks the mount wait for that.
+    if UnixStream::connect(runtime_dir.socket(mount_point)).is_ok() {
+        return true;
+    }
     // Not stat(2), which the kernel answers for a dead client as well, as long as attributes live.
     let answer = statx(CWD, mount_point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
     // The two ways the kernel says that nobody serves the mount any more.
@@ -122,11 +129,13 @@ mod tests {
     fn only_an_empty_directory_will_do() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap();
-        assert_eq!(prepare(dir.path()).unwrap(), real);
-        assert!(matches!(prepare(&dir.path().join("x")), Err(MountPointError::Missing(_))));
+        let run = tempfile::tempdir().unwrap();
+        let run = RuntimeDir::at(&run.path().join("mafs")).unwrap();
+        assert_eq!(prepare(dir.path(), &run).unwrap(), real);
+        assert!(matches!(prepare(&dir.path().join("x"), &run), Err(MountPointError::Missing(_))));
         std::fs::write(dir.path().join("file"), b"").unwrap();
-        assert!(matches!(prepare(dir.path()), Err(MountPointError::NotEmpty(path)) if path == real));
-        assert!(matches!(prepare(&dir.path().join("file")), Err(MountPointError::NotDirectory(_))));
+        assert!(matches!(prepare(dir.path(), &run), Err(MountPointError::NotEmpty(path)) if path == real));
+        assert!(matches!(prepare(&dir.path().join("file"), &run), Err(MountPointError::NotDirectory(_))));
     }
 
     #[test]
@@ -134,6 +143,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("real")).unwrap();
         std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
-        assert_eq!(prepare(&dir.path().join("link")).unwrap(), dir.path().canonicalize().unwrap().join("real"));
+        let run = RuntimeDir::at(&dir.path().join("run")).unwrap();
+        assert_eq!(prepare(&dir.path().join("link"), &run).unwrap(), dir.path().canonicalize().unwrap().join("real"));
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn run(directory: &Path, link: Option<ProfileName>) -> Result<Exit, F
             Err(ServerError::InUse { .. }) => return Err(in_use(&data, &runtime_dir).await),
             other => Arc::new(other.map_err(failed)?),
         };
-        let place = Place::make(directory)?;
+        let place = Place::make(directory, &runtime_dir)?;
         let server = Server::open(storage, Arc::new(BootClock), ServerConfig::default()).map_err(failed)?;
         let outcome = serve(&server, &place, &data, link, &runtime_dir, &mut stop).await;
         server.shutdown().await;
@@ -126,11 +126,11 @@ struct Place {
 }
 
 impl Place {
-    fn make(directory: &Path) -> Result<Self, Failure> {
+    fn make(directory: &Path, runtime_dir: &RuntimeDir) -> Result<Self, Failure> {
         // A dead mount can neither be entered nor made anew.
         if let Ok(path) = resolve(directory)
             && matches!(mafs_mount_at(&path), Ok(Some(_)))
-            && !is_alive(&path)
+            && !is_alive(&path, runtime_dir)
         {
             unmount_lazily(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
         }
@@ -139,7 +139,7 @@ impl Place {
         if is_ours {
             std::fs::create_dir_all(directory).map_err(of_directory)?;
         }
-        Ok(Self { path: prepare(directory).map_err(failed)?, is_ours })
+        Ok(Self { path: prepare(directory, runtime_dir).map_err(failed)?, is_ours })
     }
 
     fn leave(&self) {
@@ -233,11 +233,12 @@ mod tests {
     #[test]
     fn a_mount_point_made_here_goes_again_and_others_stay() {
         let dir = tempfile::tempdir().unwrap();
-        let made = Place::make(&dir.path().join("a/b")).unwrap();
+        let run = RuntimeDir::at(&dir.path().join("run")).unwrap();
+        let made = Place::make(&dir.path().join("a/b"), &run).unwrap();
         assert!(made.path.is_dir());
         made.leave();
         assert!(!made.path.exists());
-        let found = Place::make(dir.path().join("a").as_path()).unwrap();
+        let found = Place::make(dir.path().join("a").as_path(), &run).unwrap();
         found.leave();
         assert!(found.path.is_dir());
     }

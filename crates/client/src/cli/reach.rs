@@ -29,7 +29,7 @@ pub(super) async fn daemon_of(runtime_dir: &RuntimeDir, directory: &Path) -> Res
         }
         let mount = mount_point::mafs_mount_at(ancestor).map_err(|error| named(Exit::Failed, &error))?;
         if let Some(mount) = mount
-            && !mount_point::is_alive(ancestor)
+            && !mount_point::is_alive(ancestor, runtime_dir)
         {
             return Err(Failure::new(Exit::NoDaemon, died(&mount)));
         }
@@ -37,15 +37,11 @@ pub(super) async fn daemon_of(runtime_dir: &RuntimeDir, directory: &Path) -> Res
     Err(named(Exit::NoDaemon, &ControlError::NoDaemon))
 }
 
-/// The mounts whose daemon has died, each in a line that says what to do. A mount with a socket that answers is not
-/// looked at: its daemon may hang.
+/// The mounts whose daemon has died, each in a line that says what to do.
 pub(super) fn dead_mounts(runtime_dir: &RuntimeDir) -> Vec<String> {
     let mounts = mount_point::mafs_mounts().unwrap_or_default();
-    let silent = mounts.into_iter().filter(|mount| {
-        let socket = runtime_dir.socket(&mount.mount_point);
-        std::os::unix::net::UnixStream::connect(socket).is_err()
-    });
-    silent.filter(|mount| !mount_point::is_alive(&mount.mount_point)).map(|mount| died(&mount)).collect()
+    let dead = mounts.into_iter().filter(|mount| !mount_point::is_alive(&mount.mount_point, runtime_dir));
+    dead.map(|mount| died(&mount)).collect()
 }
 
 fn died(mount: &MountEntry) -> String {

@@ -43,7 +43,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     if mount.is_none() {
         return Err(failed(&UnmountError::NotMounted));
     }
-    if !mount_point::is_alive(&path) {
+    if !mount_point::is_alive(&path, &runtime_dir) {
         mount_point::unmount_lazily(&path).map_err(|error| failed(&error))?;
         return Ok(Exit::Ok);
     }
