@@ -8,7 +8,7 @@ use crate::wire::{Data, Frame, frame::Kind};
 
 fn data(bytes: Bytes, last: bool) -> Frame {
     let kind = Kind::Data(Data { id: 1, class: 4, data: bytes, last });
-    Frame { acknowledged: 0, acknowledge_delay_us: 0, acknowledge_queue_us: 0, kind: Some(kind) }
+    Frame { acknowledged: 0, acknowledge_delay_us: 0, acknowledge_queue_us: 0, received_at_us: 0, kind: Some(kind) }
 }
 
 /// Sends `count` pieces. Returns when the other end has [`answer`]ed the last one; `None` if the connection ends

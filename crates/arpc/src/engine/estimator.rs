@@ -2,7 +2,9 @@
 //!
 //! Rate and round-trip time are taken as BBR takes them (Cardwell et al., "BBR: Congestion-Based Congestion Control",
 //! ACM Queue 14(5), 2016): the rate as a windowed maximum, the time as a windowed minimum. Only acknowledgements of
-//! the peer see every queue below, that in the network included (facts.md section 3).
+//! the peer see every queue below, that in the network included (facts.md section 3). But bytes are timed by the clock
+//! of who receives them: by that of their acknowledgements, which wait for each other behind a load on the way back,
+//! the rate of a loaded uplink came out at 1.19 of what it was, and its queue held up the download that caused it.
 //!
 //! Invariants: a rate is never taken from an interval shorter than the round-trip time; what was sent because there was
 //! no more never lowers the rate.
@@ -39,7 +41,7 @@ pub(crate) struct Departure {
     at: Instant,
     /// Bytes acknowledged until then, and when the last of them were.
     delivered: u64,
-    delivered_at: Instant,
+    delivered_at: Delivered,
     /// When the frame went out that was acknowledged last then.
     sent_at: Instant,
     /// Bytes in flight with it.
@@ -50,11 +52,27 @@ pub(crate) struct Departure {
     starved: bool,
 }
 
+/// When bytes were delivered.
+#[derive(Clone, Copy, Debug)]
+enum Delivered {
+    /// All had been when the first of these went out, by this end's clock.
+    Before(Instant),
+    /// By the other end's clock: how late acknowledgements come, and in what bunches behind the other direction's
+    /// load, does not count.
+    There(Instant),
+}
+
+impl Default for Delivered {
+    fn default() -> Self {
+        Self::Before(Instant(0))
+    }
+}
+
 /// What is known of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Estimator {
     delivered: u64,
-    delivered_at: Instant,
+    delivered_at: Delivered,
     sent_at: Instant,
     /// Until so many bytes are acknowledged, what is measured is what there was to send.
     starved_until: Option<u64>,
@@ -96,7 +114,7 @@ impl Estimator {
     /// A frame goes out; `in_flight` bytes are on their way with it, and `others` without.
     pub(crate) fn depart(&mut self, in_flight: u64, others: u64, now: Instant) -> Departure {
         if others == 0 {
-            (self.delivered_at, self.sent_at) = (now, now);
+            (self.delivered_at, self.sent_at) = (Delivered::Before(now), now);
         }
         Departure {
             at: now,
@@ -118,7 +136,8 @@ impl Estimator {
     /// took, queues included.
     pub(crate) fn arrive(&mut self, departure: Departure, ack: Acknowledgement, now: Instant) -> Duration {
         let delivered = ack.bytes;
-        (self.delivered, self.delivered_at, self.sent_at) = (delivered, now, departure.at);
+        (self.delivered, self.delivered_at, self.sent_at) =
+            (delivered, Delivered::There(ack.received_at), departure.at);
         self.starved_until = self.starved_until.filter(|until| delivered <= *until);
         let queue = ack.queue.min(QUEUE_MAX);
         self.ack_delay = (7 * self.ack_delay + queue) / 8;
@@ -127,7 +146,10 @@ impl Estimator {
         // The queue is the other end's guess: if nothing bounded it, one that is too long would shrink the time, and so
         // the window, and with it the time that the other end sees, and so on: down to nothing.
         let rtt = seen.saturating_sub(queue).max(least);
-        let interval = now.since(departure.delivered_at).max(departure.at.since(departure.sent_at));
+        let interval = match departure.delivered_at {
+            Delivered::Before(time) => now.since(time),
+            Delivered::There(time) => ack.received_at.since(time).max(departure.at.since(departure.sent_at)),
+        };
         let rate = rate_of(delivered - departure.delivered, interval);
         self.observe_rtt(rtt, departure.quiet, now);
         let late =

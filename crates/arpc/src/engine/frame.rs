@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_proto::{BODY_BYTES_MAX, Class};
+use mafs_proto::{BODY_BYTES_MAX, Class, Instant};
 
 use super::{Rate, Violation};
 use crate::wire::{self, frame::Kind};
@@ -19,6 +19,8 @@ pub(crate) const CONTROL_BYTES_MAX: u64 = 1400;
 pub(crate) const CONTENT_BYTES_MAX: usize = 512 * 1024;
 /// The most bytes of an explanation.
 const WHY_BYTES_MAX: usize = 1000;
+
+const NANOS_PER_MICRO: u64 = 1000;
 
 /// Names a call under way: odd if the connecting end made it, even if the other did.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -53,6 +55,8 @@ impl Side {
 pub(crate) struct Acknowledgement {
     /// Content bytes received since the start of the connection.
     pub(crate) bytes: u64,
+    /// When the last of them came, by the clock of who received them.
+    pub(crate) received_at: Instant,
     /// How long ago the last of them came.
     pub(crate) delay: Duration,
     /// How long this waits now for what its sender sent before, as far as that can tell.
@@ -138,6 +142,7 @@ impl Frame {
     pub(crate) fn parse(frame: wire::Frame) -> Result<Self, Violation> {
         let acknowledgement = (frame.acknowledged != 0).then(|| Acknowledgement {
             bytes: frame.acknowledged,
+            received_at: Instant(frame.received_at_us.min(u64::MAX / NANOS_PER_MICRO) * NANOS_PER_MICRO),
             delay: Duration::from_micros(u64::from(frame.acknowledge_delay_us)),
             queue: Duration::from_micros(u64::from(frame.acknowledge_queue_us)),
         });
@@ -171,10 +176,11 @@ impl Frame {
 
     /// The frame as it travels.
     pub(crate) fn into_wire(self) -> wire::Frame {
-        let Acknowledgement { bytes, delay, queue } = self.acknowledgement.unwrap_or_default();
+        let Acknowledgement { bytes, received_at, delay, queue } = self.acknowledgement.unwrap_or_default();
         let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         wire::Frame {
             acknowledged: bytes,
+            received_at_us: received_at.0 / NANOS_PER_MICRO,
             acknowledge_delay_us: micros(delay),
             acknowledge_queue_us: micros(queue),
             kind: Some(kind_to_wire(self.kind)),

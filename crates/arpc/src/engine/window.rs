@@ -250,6 +250,7 @@ impl Receipts {
     pub(crate) fn take(&mut self, queue: Duration, now: Instant) -> Option<Acknowledgement> {
         self.due.take()?;
         self.reported = self.received;
-        Some(Acknowledgement { bytes: self.received, delay: now.since(self.newest), queue })
+        let (bytes, received_at) = (self.received, self.newest);
+        Some(Acknowledgement { bytes, received_at, delay: now.since(received_at), queue })
     }
 }

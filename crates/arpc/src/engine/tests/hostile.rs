@@ -45,11 +45,12 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 fn frame() -> impl Strategy<Value = wire::Frame> {
     let acknowledged = prop_oneof![8 => Just(0u64), 4 => 0..4000u64, 1 => any::<u64>()];
-    (acknowledged, any::<[u32; 2]>(), proptest::option::weighted(0.99, kind())).prop_map(
-        |(acknowledged, [acknowledge_delay_us, acknowledge_queue_us], kind)| wire::Frame {
+    (acknowledged, any::<[u32; 2]>(), any::<u64>(), proptest::option::weighted(0.99, kind())).prop_map(
+        |(acknowledged, [acknowledge_delay_us, acknowledge_queue_us], received_at_us, kind)| wire::Frame {
             acknowledged,
             acknowledge_delay_us,
             acknowledge_queue_us,
+            received_at_us,
             kind,
         },
     )

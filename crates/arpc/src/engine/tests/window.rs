@@ -1,5 +1,6 @@
 //! What may be in flight, what may lie unread, and what is acknowledged when.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use mafs_proto::{Class, Instant};
@@ -59,7 +60,7 @@ fn four_small_control_frames_pass_a_full_window() {
         window.send(100, Admission::Exempt, CallId(3), 0, Instant(0));
     }
     assert_eq!(window.admit(100, true, Instant(0)), None);
-    let all = Acknowledgement { bytes: 1400, delay: Duration::ZERO, queue: Duration::ZERO };
+    let all = Acknowledgement { bytes: 1400, received_at: Instant(3), delay: Duration::ZERO, queue: Duration::ZERO };
     window.acknowledge(all, Instant(5), |_, _| ()).unwrap();
     assert_eq!(window.unacknowledged_bytes(), 0);
     assert_eq!(window.admit(1000, false, Instant(0)), Some(Admission::Charged));
@@ -82,10 +83,38 @@ fn what_the_peer_guesses_of_its_queue_makes_no_round_trip_shorter() {
     for frame in 1..100 {
         window.send(1000, Admission::Charged, CallId(1), 1000, now);
         now = now + Duration::from_millis(20);
-        let ack = Acknowledgement { bytes: 1000 * frame, delay: Duration::ZERO, queue: Duration::from_millis(30) };
+        let (delay, queue) = (Duration::ZERO, Duration::from_millis(30));
+        let ack = Acknowledgement { bytes: 1000 * frame, received_at: now, delay, queue };
         window.acknowledge(ack, now, |_, _| ()).unwrap();
     }
     assert_eq!(window.estimator().rtt_min(), Some(Duration::from_millis(20)));
+}
+
+/// A link of 64 KB/s that is always full, and a way back on which acknowledgements wait for up to four chunks' time
+/// behind something else.
+#[test]
+fn the_rate_is_what_arrives_however_late_that_is_acknowledged() {
+    const CHUNK_BYTES: u64 = 1432;
+    let (chunk_time, delay) = (Duration::from_millis(22), Duration::from_millis(10));
+    let mut window = Window::new(Settings::default().limits);
+    let (mut now, mut sent, mut free_at, mut arrivals) = (Instant(0), 0, Instant(0), VecDeque::new());
+    for round in 0..500u32 {
+        while window.unacknowledged_bytes() < 8 * CHUNK_BYTES {
+            window.send(CHUNK_BYTES, Admission::Charged, CallId(1), CHUNK_BYTES, now);
+            sent += CHUNK_BYTES;
+            free_at = free_at.max(now) + chunk_time;
+            arrivals.push_back((free_at + delay, sent));
+        }
+        now = now + chunk_time;
+        let late = delay + chunk_time * (round * round * 7 % 5);
+        let acknowledged = arrivals.iter().take_while(|(at, _)| *at + late <= now).count();
+        if let Some((received_at, bytes)) = arrivals.drain(..acknowledged).next_back() {
+            let ack = Acknowledgement { bytes, received_at, delay: Duration::ZERO, queue: Duration::ZERO };
+            window.acknowledge(ack, now, |_, _| ()).unwrap();
+        }
+    }
+    let (rate, wanted) = (window.estimator().rate().unwrap(), CHUNK_BYTES * 1000 / 22);
+    assert!(rate.abs_diff(wanted) * 50 <= wanted, "{rate} of {wanted}");
 }
 
 #[test]
@@ -97,7 +126,7 @@ fn chunks_are_acknowledged_at_once_and_together_and_small_frames_later() {
     receipts.receive(2000, Instant(2000));
     assert_eq!(receipts.due(), Some(Instant(2000)));
     let ack = receipts.take(Duration::ZERO, Instant(5000)).unwrap();
-    assert_eq!((ack.bytes, ack.delay), (4050, Duration::from_micros(3)));
+    assert_eq!((ack.bytes, ack.received_at, ack.delay), (4050, Instant(2000), Duration::from_micros(3)));
     assert_eq!(receipts.take(Duration::ZERO, Instant(6000)), None);
 }
 
