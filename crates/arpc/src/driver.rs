@@ -206,7 +206,8 @@ impl Driver {
             self.engine.close(&why);
             self.handle_events();
         }
-        self.link.set_estimate(Estimate {
+        let significant = self.engine.take_notice(self.now);
+        let estimate = Estimate {
             rate: self.engine.rate(),
             window_bytes: self.engine.window_bytes(self.now),
             chunk_bytes: self.engine.chunk_bytes(self.now),
@@ -217,7 +218,8 @@ impl Driver {
             queued_bytes: self.engine.queued_bytes(),
             unacknowledged_bytes: self.engine.unacknowledged_bytes(),
             traffic: self.engine.traffic(),
-        });
+        };
+        self.link.set_estimate(estimate, significant);
     }
 
     fn handle_command(&mut self, command: Command) {

@@ -21,6 +21,7 @@ mod estimator;
 mod frame;
 mod gate;
 mod limit;
+mod notice;
 mod receive;
 mod reserve;
 mod scheduler;
@@ -45,6 +46,7 @@ pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
 pub(crate) use self::gate::{Demand, Gate, SessionId, Verdict};
 use self::limit::Buckets;
 pub use self::limit::{InvalidRate, Rate};
+use self::notice::Notice;
 use self::reserve::LogShare;
 pub use self::reserve::Reserve;
 use self::scheduler::Scheduler;
@@ -201,6 +203,7 @@ pub(crate) struct Engine {
     allowance: Allowance,
     grants: Grants,
     liveness: Liveness,
+    notice: Notice,
     timers: Timers,
     /// Frames without content. Bounded: at most three per call under way, a limit per class, two probes, one Close.
     signals: VecDeque<FrameKind>,
@@ -230,6 +233,7 @@ impl Engine {
             allowance: Allowance::new(settings.credit_bytes),
             grants: Grants::new(settings.credit_bytes, settings.credit_bytes_max, now),
             liveness: Liveness::new(now),
+            notice: Notice::default(),
             timers: Timers::default(),
             signals: VecDeque::new(),
             events: VecDeque::new(),
@@ -412,8 +416,14 @@ impl Engine {
         self.window.size_bytes(now)
     }
 
-    /// Bytes per second that this end can send, as far as it has seen.
+    /// Bytes per second that this end can send; `None` before there was enough to send to see that.
     pub(crate) fn rate(&self) -> Option<u64> {
-        self.window.estimator().rate()
+        let estimator = self.window.estimator();
+        estimator.rate().filter(|_| estimator.is_measured())
+    }
+
+    /// Whether the link has become so different since this was last the answer that those who watch it should know.
+    pub(crate) fn take_notice(&mut self, now: Instant) -> bool {
+        self.notice.is_due(self.rate(), self.rtt_min(), now)
     }
 }

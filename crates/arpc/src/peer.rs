@@ -16,6 +16,7 @@ use crate::gate::SharedGate;
 use crate::loss::Loss;
 use crate::payload::{Payload, PayloadReader};
 use crate::shared::{Command, Link, OwnCall, Progress};
+use crate::watch;
 
 /// How one end behaves. Defaults are right for every link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +80,7 @@ pub struct Timing {
 /// What is known of the link.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Estimate {
-    /// Bytes per second that this end has seen the link carry; `None` before the first measurement.
+    /// Bytes per second that this end has seen the link carry; `None` before it had enough to send to see that.
     pub rate: Option<u64>,
     /// Smallest round-trip time seen of late; `None` before the first answer.
     pub rtt_min: Option<Duration>,
@@ -178,6 +179,13 @@ impl Peer {
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         self.shared.link.estimate()
+    }
+
+    /// Notifies of significant changes of the estimate: rate or smallest round-trip time are known for the first time,
+    /// have doubled or have halved. Once a second at most.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Estimate> {
+        self.shared.link.watch_estimate()
     }
 
     /// Limits what travels of each class, by [`Class::index`]: bodies and payloads, each direction by itself, until the

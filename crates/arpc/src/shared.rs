@@ -63,7 +63,8 @@ pub(crate) struct Link {
     close: Mutex<Option<String>>,
     limits: Mutex<Option<[Option<Rate>; 5]>>,
     closed: watch::Sender<Option<String>>,
-    estimate: Mutex<Estimate>,
+    /// Watched for what is significant.
+    estimate: watch::Sender<Estimate>,
     loss: LossMeter,
     /// One for each own call that has not ended.
     pub(crate) permits: Arc<Semaphore>,
@@ -79,7 +80,7 @@ impl Link {
             close: Mutex::default(),
             limits: Mutex::default(),
             closed: watch::Sender::new(None),
-            estimate: Mutex::default(),
+            estimate: watch::Sender::new(Estimate::default()),
             loss,
             permits: Arc::new(Semaphore::new(CALLS_MAX)),
         };
@@ -142,12 +143,20 @@ impl Link {
         self.closed.subscribe()
     }
 
-    pub(crate) fn set_estimate(&self, estimate: Estimate) {
-        *self.estimate.lock().unwrap_or_else(PoisonError::into_inner) = estimate;
+    /// Publishes what is known of the link; those who watch it are woken if that is `significant`.
+    pub(crate) fn set_estimate(&self, estimate: Estimate, significant: bool) {
+        self.estimate.send_if_modified(|old| {
+            *old = estimate;
+            significant
+        });
+    }
+
+    pub(crate) fn watch_estimate(&self) -> watch::Receiver<Estimate> {
+        self.estimate.subscribe()
     }
 
     pub(crate) fn estimate(&self) -> Estimate {
-        let estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let estimate = self.estimate.borrow().clone();
         let open = self.closed.borrow().is_none();
         Estimate { loss: if open { self.loss.read() } else { None }, ..estimate }
     }

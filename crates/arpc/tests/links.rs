@@ -110,6 +110,24 @@ async fn an_upload_gets_what_the_link_carries() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_watches_a_link_hears_what_it_carries() {
+    let pair = pair(&Profile::steady(1_000_000, Duration::from_millis(20)));
+    let mut changes = pair.near.watch();
+    pair.near.call(call(Class::Control, 7, Payload::None)).reply().await.unwrap();
+    changes.changed().await.unwrap();
+    let known = pair.near.estimate();
+    assert!(known.rtt_min.unwrap() >= Duration::from_millis(20));
+    assert_eq!(known.rate, None, "one small call does not show it");
+    upload_for_ever(&pair.near);
+    changes.changed().await.unwrap();
+    assert!(pair.near.estimate().rate.is_some());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    changes.mark_unchanged();
+    let more = tokio::time::timeout(Duration::from_secs(60), changes.changed()).await;
+    assert!(more.is_err(), "it stays as it is");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_limited_upload_gets_its_limit_and_the_link_again_without() {
     let pair = pair(&Profile::steady(1_000_000, Duration::from_millis(20)));
     upload_for_ever(&pair.near);

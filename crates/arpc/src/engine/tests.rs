@@ -7,6 +7,7 @@ mod gated;
 mod hostile;
 mod limit;
 mod liveness;
+mod notice;
 mod pair;
 mod priority;
 mod reserve;

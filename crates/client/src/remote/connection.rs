@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mafs_arpc::{Backoff, CallError, CallHandle, Incoming, IncomingCall, Payload, Peer};
+use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{AttachReply, AttachRequest, BreakReply, BreakRequest, RenewLeaseReply, RenewLeaseRequest};
 use mafs_proto::{Call, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
@@ -97,7 +97,19 @@ async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
             why
         }
         why = take_calls => why,
+        () = log_changes(&peer) => String::new(),
     }
+}
+
+/// Writes a line when the link has become another. Never returns: there is always a next change to wait for.
+async fn log_changes(peer: &Peer) {
+    let mut changes = peer.watch();
+    while changes.changed().await.is_ok() {
+        let Estimate { rate, rtt_min, .. } = peer.estimate();
+        let (rate_bytes_per_s, rtt_ms) = (rate, rtt_min.map(|rtt| rtt.as_millis()));
+        tracing::info!(rate_bytes_per_s, rtt_ms, "link measured");
+    }
+    std::future::pending::<()>().await;
 }
 
 /// The server makes one kind of call; those of a newer one are refused.
