@@ -10,7 +10,8 @@ use mafs_client::vfs::{Caller, Error, FileHandle, OpenMode, Vfs};
 use mafs_proto::{Class, Mode, VnodeId};
 use tokio::task::spawn_blocking;
 
-use crate::real::stored_bytes;
+use crate::real::sent;
+use crate::workload::Sent;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
 const READ: OpenMode =
@@ -67,13 +68,17 @@ impl Files {
         }
     }
 
-    /// What has been sent in class Store; where classes do not count, everything.
-    pub(crate) async fn stored_bytes(&self) -> io::Result<u64> {
+    pub(crate) async fn sent(&self) -> io::Result<Sent> {
         match self {
-            Self::Simulated(vfs) => Ok(vfs.statistics()[Class::Store.index()].sent_bytes),
+            Self::Simulated(vfs) => {
+                let classes = vfs.statistics();
+                let calls = classes.iter().map(|class| class.calls).sum();
+                let bytes = classes.iter().map(|class| class.sent_bytes + class.received_bytes).sum();
+                Ok(Sent { calls, bytes, stored_bytes: classes[Class::Store.index()].sent_bytes })
+            }
             Self::Mounted(root) => {
                 let root = root.clone();
-                blocking(move || stored_bytes(&root)).await
+                blocking(move || sent(&root)).await
             }
         }
     }

@@ -31,10 +31,24 @@ pub(crate) struct Cell {
     pub(crate) kbytes_per_s: u64,
     /// Of the foreground alone.
     idle_s: f64,
+    /// What it may be beside the background.
+    limit_s: f64,
     /// Without classes and window, with the window, with both.
     beside_s: [f64; 3],
-    /// What the background wrote meanwhile, in the same three.
+    /// What the background wrote meanwhile, in the same three; KB per second.
     written: [f64; 3],
+    /// What the background with both wrote less than alone in that time, and what the foreground alone has sent and
+    /// received; KB.
+    lost_and_used: [f64; 2],
+}
+
+/// Of all seeds.
+struct Medians {
+    foreground_s: f64,
+    written: f64,
+    lost: f64,
+    used: f64,
+    calls: f64,
 }
 
 /// Measures one cell by whatever runs workloads.
@@ -44,19 +58,39 @@ pub(crate) fn cell(
     seeds: u64,
     mut run: impl FnMut(Scheduling, (Foreground, Background), u64) -> io::Result<Outcome>,
 ) -> io::Result<Cell> {
-    let mut outcomes = |scheduling, background| -> io::Result<(f64, f64)> {
+    let mut outcomes = |scheduling, background| -> io::Result<Medians> {
         let all: io::Result<Vec<Outcome>> =
             (1..=seeds).map(|seed| run(scheduling, (foreground, background), seed)).collect();
         let all = all?;
         let of = |value: fn(&Outcome) -> f64| median(&all.iter().map(value).collect::<Vec<_>>());
-        Ok((of(|outcome| outcome.foreground_s), of(|outcome| outcome.written_bytes_per_s / 1024.0)))
+        Ok(Medians {
+            foreground_s: of(|outcome| outcome.foreground_s),
+            written: of(|outcome| outcome.written_bytes_per_s[0] / 1024.0),
+            lost: of(Outcome::lost_bytes) / 1024.0,
+            used: of(|outcome| outcome.bytes) / 1024.0,
+            calls: of(|outcome| outcome.calls),
+        })
     };
-    let (idle_s, _) = outcomes(Scheduling::Classes, Background::Idle)?;
-    let (mut beside_s, mut written) = ([0.0; 3], [0.0; 3]);
-    for (number, scheduling) in [Scheduling::Off, Scheduling::OneClass, Scheduling::Classes].into_iter().enumerate() {
-        (beside_s[number], written[number]) = outcomes(scheduling, background)?;
-    }
-    Ok(Cell { kbytes_per_s, idle_s, beside_s, written })
+    let idle = outcomes(Scheduling::Classes, Background::Idle)?;
+    let [none, one, prio] =
+        [Scheduling::Off, Scheduling::OneClass, Scheduling::Classes].map(|scheduling| outcomes(scheduling, background));
+    let (none, one, prio) = (none?, one?, prio?);
+    Ok(Cell {
+        kbytes_per_s,
+        idle_s: idle.foreground_s,
+        limit_s: limit_s(kbytes_per_s, idle.foreground_s, idle.calls),
+        beside_s: [none.foreground_s, one.foreground_s, prio.foreground_s],
+        written: [none.written, one.written, prio.written],
+        lost_and_used: [prio.lost, idle.used],
+    })
+}
+
+/// The goal: 1.15 of the time alone or, where that is more, two chunks' time for each round trip: one is being sent in
+/// either direction. The foreground alone makes one call after another.
+#[allow(clippy::cast_precision_loss, reason = "some thousands")]
+fn limit_s(kbytes_per_s: u64, idle_s: f64, round_trips: f64) -> f64 {
+    let chunk_s = f64::max(0.010, 1400.0 / (kbytes_per_s * 1024) as f64);
+    f64::max(1.15 * idle_s, idle_s + 2.0 * chunk_s * round_trips)
 }
 
 /// All of it, in virtual time.
@@ -116,7 +150,9 @@ fn run_real(
     let printed = place.run(&Profile::steady(kbytes_per_s * 1024, RTT), cache, options, &arguments)?;
     let numbers: Vec<f64> = printed.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     match numbers[..] {
-        [foreground_s, written_bytes_per_s] => Ok(Outcome { foreground_s, written_bytes_per_s }),
+        [foreground_s, beside, alone, calls, bytes] => {
+            Ok(Outcome { foreground_s, written_bytes_per_s: [beside, alone], calls, bytes })
+        }
         _ => Err(io::Error::other(format!("not an outcome: {printed:?}"))),
     }
 }
@@ -136,26 +172,22 @@ pub(crate) fn report(
 ) -> io::Result<()> {
     println!("\nM2 ({how}): {foreground} beside {background}, round trip {RTT:?}; seconds of the foreground, medians");
     println!(
-        "{:>6} {:>8} {:>10} {:>10} {:>10}   {:>12} {:>12}   writer KB/s none, one, prio",
-        "KB/s", "idle", "none+sync", "one+sync", "prio+sync", "prio / idle", "none / prio"
+        "{:>6} {:>8} {:>10} {:>10} {:>10} {:>8}   {:>12} {:>12}   writer KB/s none, one, prio; loses KB of",
+        "KB/s", "idle", "none+sync", "one+sync", "prio+sync", "limit", "prio / idle", "none / prio"
     );
     let mut rows = Vec::new();
-    for Cell { kbytes_per_s, idle_s, beside_s: [none, one, prio], written } in cells {
-        println!(
-            "{kbytes_per_s:>6} {idle_s:>8.2} {none:>10.2} {one:>10.2} {prio:>10.2}   {:>12.2} {:>12.2}   \
-             {:.1}, {:.1}, {:.1}",
-            prio / idle_s,
-            none / prio,
-            written[0],
-            written[1],
-            written[2]
-        );
+    for cell in cells {
+        let Cell { kbytes_per_s, idle_s, limit_s, beside_s: [none, one, prio], written, .. } = cell;
+        let [lost, used] = cell.lost_and_used;
+        print!("{kbytes_per_s:>6} {idle_s:>8.2} {none:>10.2} {one:>10.2} {prio:>10.2} {limit_s:>8.2}   ");
+        print!("{:>12.2} {:>12.2}   ", prio / idle_s, none / prio);
+        println!("{:.1}, {:.1}, {:.1}; {lost:.0} of {used:.0}", written[0], written[1], written[2]);
         let written: Vec<String> = written.iter().map(ToString::to_string).collect();
-        rows.push(format!("{kbytes_per_s},{idle_s},{none},{one},{prio},{}", written.join(",")));
+        rows.push(format!("{kbytes_per_s},{idle_s},{none},{one},{prio},{limit_s},{},{lost},{used}", written.join(",")));
     }
     let name = format!("m2-{how}-{foreground}-beside-{background}");
-    let header = "kbytes_per_s,idle_s,none_s,one_s,prio_s,none_written_kbytes_per_s,one_written_kbytes_per_s,\
-                  prio_written_kbytes_per_s";
+    let header = "kbytes_per_s,idle_s,none_s,one_s,prio_s,limit_s,none_written_kbytes_per_s,one_written_kbytes_per_s,\
+                  prio_written_kbytes_per_s,prio_lost_kbytes,idle_used_kbytes";
     write_csv(&directory.join(format!("{name}.csv")), header, &rows)?;
     let series = |name: &str, value: fn(&Cell) -> f64| Series {
         name: name.to_owned(),

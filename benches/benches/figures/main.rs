@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use files::Files;
 use mafs_proto::Instant;
+use workload::Outcome;
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -58,7 +59,8 @@ fn play(role: &str, arguments: &[String]) -> io::Result<()> {
             let seed = seed.parse().map_err(io::Error::other)?;
             let files = Files::Mounted(mount.into());
             let outcome = runtime.block_on(workload::run(&files, foreground, background, seed))?;
-            println!("{} {}", outcome.foreground_s, outcome.written_bytes_per_s);
+            let Outcome { foreground_s, written_bytes_per_s: [beside, alone], calls, bytes } = outcome;
+            println!("{foreground_s} {beside} {alone} {calls} {bytes}");
             Ok(())
         }
         ("as-control-populate", [mount]) => control::populate(Path::new(mount)),

@@ -19,6 +19,8 @@ use mafs_proto::Class;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::workload::Sent;
+
 const START_LIMIT: Duration = Duration::from_secs(120);
 const END_LIMIT: Duration = Duration::from_secs(60);
 /// The longest run: everything waits for everything at 64 KB/s.
@@ -137,11 +139,16 @@ pub(crate) fn status(mount: &Path) -> io::Result<serde_json::Value> {
     ask(&["status", "--json"], mount)
 }
 
-/// Bytes that the mount has sent in class Store.
-pub(crate) fn stored_bytes(mount: &Path) -> io::Result<u64> {
+/// What the mount has sent.
+pub(crate) fn sent(mount: &Path) -> io::Result<Sent> {
     let classes = ask(&["stats", "--rpc", "--json"], mount)?;
-    let bytes = classes[Class::Store.index()]["sent_bytes"].as_u64();
-    bytes.ok_or_else(|| io::Error::other(format!("no statistics: {classes}")))
+    let number = |class: Class, name: &str| {
+        let missing = || io::Error::other(format!("no {name} of {class}: {classes}"));
+        classes[class.index()][name].as_u64().ok_or_else(missing)
+    };
+    let all = |name| Class::ALL.into_iter().map(|class| number(class, name)).sum::<io::Result<u64>>();
+    let bytes = all("sent_bytes")? + all("received_bytes")?;
+    Ok(Sent { calls: all("calls")?, bytes, stored_bytes: number(Class::Store, "sent_bytes")? })
 }
 
 fn ask(what: &[&str], mount: &Path) -> io::Result<serde_json::Value> {

@@ -15,7 +15,7 @@ use mafs_proto::{Clock, Instant};
 
 use crate::control::{bound, percentile, populate_directories};
 use crate::m2::RTT;
-use crate::real::{Place, stored_bytes};
+use crate::real::{Place, sent};
 use crate::table::write_csv;
 
 const FAST: u64 = 1024 << 10;
@@ -74,7 +74,7 @@ pub(crate) fn play(mount: &Path, began: Instant) -> io::Result<()> {
     for (name, from, until, rate) in PHASES {
         let (from, until) = (began + from + FOLLOWED_WITHIN, began + until);
         thread::sleep(from.since(BootClock.now()));
-        let (start, before) = (BootClock.now(), stored_bytes(mount)?);
+        let (start, before) = (BootClock.now(), sent(mount)?.stored_bytes);
         let (mut took, mut bounds) = (Vec::new(), Vec::new());
         while BootClock.now() < until {
             let name = names.next().ok_or_else(|| io::Error::other("no directory is left"))?;
@@ -84,7 +84,7 @@ pub(crate) fn play(mount: &Path, began: Instant) -> io::Result<()> {
             bounds.push(bound(mount, false)? * 1000.0);
             thread::sleep(EVERY);
         }
-        let (bytes, time) = (stored_bytes(mount)? - before, BootClock.now().since(start));
+        let (bytes, time) = (sent(mount)?.stored_bytes - before, BootClock.now().since(start));
         #[allow(clippy::cast_precision_loss, reason = "some megabytes")]
         let stored = bytes as f64 / 1024.0 / time.as_secs_f64();
         took.sort_unstable_by(f64::total_cmp);

@@ -25,7 +25,9 @@ const WRITTEN_BYTES: usize = 64 << 10;
 /// Of a compiler: the shares of M1's program, 1.20 MB read and 7.21 MB written.
 const OBJECT_BYTES: usize = 24 << 10;
 const COMPILING: Duration = Duration::from_millis(100);
-/// So long the background has the link alone.
+/// In this time the background finds out what the link carries.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// So long it has the link alone after that.
 const LEAD: Duration = Duration::from_secs(5);
 
 /// Somebody waits for it.
@@ -52,8 +54,30 @@ pub(crate) enum Background {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Outcome {
     pub(crate) foreground_s: f64,
-    /// What the background has sent in that time, per second.
-    pub(crate) written_bytes_per_s: f64,
+    /// What the background has sent per second in that time, and before, when it was alone.
+    pub(crate) written_bytes_per_s: [f64; 2],
+    /// Calls of both to the server.
+    pub(crate) calls: f64,
+    /// What both have sent and received.
+    pub(crate) bytes: f64,
+}
+
+impl Outcome {
+    /// What the background has written less than it would have alone.
+    pub(crate) fn lost_bytes(&self) -> f64 {
+        let [beside, alone] = self.written_bytes_per_s;
+        (alone - beside) * self.foreground_s
+    }
+}
+
+/// What a client has sent since it was started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) calls: u64,
+    /// And received.
+    pub(crate) bytes: u64,
+    /// In class Store; where classes do not count, of everything.
+    pub(crate) stored_bytes: u64,
 }
 
 macro_rules! named {
@@ -123,18 +147,24 @@ pub(crate) async fn run(
 ) -> io::Result<Outcome> {
     let stop = Arc::new(AtomicBool::new(false));
     let task = tokio::spawn(work(files.clone(), background, seed, Arc::clone(&stop)));
-    sleep(LEAD + Duration::from_millis(Random::new(seed).below(1000))).await;
-    let (before, start) = (files.stored_bytes().await?, Instant::now());
+    sleep(WARM_UP + Duration::from_millis(Random::new(seed).below(1000))).await;
+    let (alone, alone_start) = (files.sent().await?, Instant::now());
+    sleep(LEAD).await;
+    let (before, start) = (files.sent().await?, Instant::now());
     match foreground {
         Foreground::Grep => grep(files, seed).await?,
         Foreground::Read => read(files).await?,
     }
     let foreground_s = start.elapsed().as_secs_f64();
-    let more = files.stored_bytes().await? - before;
+    let after = files.sent().await?;
     stop.store(true, Ordering::Relaxed);
     task.await.map_err(io::Error::other)??;
     #[allow(clippy::cast_precision_loss, reason = "some megabytes")]
-    Ok(Outcome { foreground_s, written_bytes_per_s: more as f64 / foreground_s })
+    let more = |after: u64, before: u64| (after - before) as f64;
+    let written_beside = more(after.stored_bytes, before.stored_bytes) / foreground_s;
+    let written_alone = more(before.stored_bytes, alone.stored_bytes) / start.duration_since(alone_start).as_secs_f64();
+    let (calls, bytes) = (more(after.calls, before.calls), more(after.bytes, before.bytes));
+    Ok(Outcome { foreground_s, written_bytes_per_s: [written_beside, written_alone], calls, bytes })
 }
 
 async fn grep(files: &Files, seed: u64) -> io::Result<()> {
