@@ -31,6 +31,7 @@ const PORT_ON_LINK: u16 = 6237;
 pub struct World {
     first: Client,
     server: Option<Daemon>,
+    server_options: Vec<String>,
     programs: Programs,
     address: SocketAddr,
     link: Option<Arc<EmulatedLink>>,
@@ -65,13 +66,22 @@ impl World {
     /// # Errors
     /// As [`Self::start`].
     pub fn start_over(link: EmulatedLink, options: &str) -> io::Result<Self> {
+        let mut world = Self::over(link)?;
+        world.first.set_options(options);
+        world.start_server()?;
+        world.start_client()?;
+        Ok(world)
+    }
+
+    /// A world over a link in which nothing runs yet.
+    ///
+    /// # Errors
+    /// If the programs cannot be built.
+    pub fn over(link: EmulatedLink) -> io::Result<Self> {
         let mut world = Self::at((EmulatedLink::SERVER, PORT_ON_LINK).into())?;
         let link = Arc::new(link);
         world.first.put_on(Arc::clone(&link));
         world.link = Some(link);
-        world.first.set_options(options);
-        world.start_server()?;
-        world.start_client()?;
         Ok(world)
     }
 
@@ -93,7 +103,8 @@ impl World {
         fs::create_dir(directory.path().join("local"))?;
         let target = format!("{address}:/home");
         let first = Client::new(programs.client(), target, directory.path(), &runtime.path().join("run"))?;
-        Ok(Self { first, server: None, programs, address, link: None, directory, runtime, _alone: alone })
+        let (server, server_options, link) = (None, Vec::new(), None);
+        Ok(Self { first, server, server_options, programs, address, link, directory, runtime, _alone: alone })
     }
 
     /// Mounts the volume once more, by a client with everything of its own, and with the options of this world. It
@@ -179,6 +190,11 @@ impl World {
         self.first.command()
     }
 
+    /// What the server is told besides, from its next start on.
+    pub fn set_server_options(&mut self, options: &[&str]) {
+        self.server_options = options.iter().map(ToString::to_string).collect();
+    }
+
     /// Starts the server on the store of this world.
     ///
     /// # Errors
@@ -186,7 +202,7 @@ impl World {
     pub fn start_server(&mut self) -> io::Result<()> {
         let mut command = self.server_command();
         command.arg("run").arg("--data").arg(self.store());
-        command.args(["--listen", &self.address()]);
+        command.args(["--listen", &self.address()]).args(&self.server_options);
         if self.link.is_some() {
             // Nobody else is on that network.
             command.arg("--insecure");

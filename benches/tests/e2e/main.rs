@@ -25,6 +25,7 @@ mod projects;
 mod set_id;
 mod stress;
 mod two_clients;
+mod uplink;
 mod xattrs;
 
 use std::fmt::Debug;
