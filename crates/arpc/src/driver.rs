@@ -232,10 +232,8 @@ impl Driver {
                 });
             }
             Command::Cancel { id } => self.engine.cancel(id),
-            Command::Reprioritise { id } => {
-                let Some(own) = self.own.get(&id) else { return };
-                let mut class = own.progress.class.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                if let Some(class) = class.take() {
+            Command::Reprioritise { id, wanted } => {
+                if let Some(class) = wanted.take() {
                     self.engine.reprioritise(id, class);
                 }
             }

@@ -30,5 +30,6 @@ pub use gate::SharedGate;
 pub use loss::Loss;
 pub use payload::{Payload, PayloadReader, PayloadWriter};
 pub use peer::{
-    Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Reply, Scheduling, Timing, Traffic,
+    Call, CallHandle, CallProgress, Config, Estimate, Incoming, IncomingCall, Peer, Priority, Reply, Scheduling,
+    Timing, Traffic,
 };

@@ -15,7 +15,7 @@ use crate::error::CallError;
 use crate::gate::SharedGate;
 use crate::loss::Loss;
 use crate::payload::{Payload, PayloadReader};
-use crate::shared::{Command, Link, OwnCall, Progress};
+use crate::shared::{Command, Link, OwnCall, Progress, WantedClass};
 use crate::watch;
 
 /// How one end behaves. Defaults are right for every link.
@@ -161,7 +161,8 @@ impl Peer {
         let id = CallId(self.shared.next_id.fetch_add(2, Ordering::Relaxed));
         let progress = Arc::new(Progress::default());
         let (answer, answered) = oneshot::channel();
-        let handle = CallHandle { id, link: link.clone(), progress: progress.clone(), answered, ended: false };
+        let priority = Priority { id, link: link.clone(), wanted: WantedClass::default() };
+        let handle = CallHandle { priority, progress: progress.clone(), answered, ended: false };
         let refused = match (link.permits.clone().try_acquire_owned(), call.body.len()) {
             (_, bytes) if bytes > BODY_BYTES_MAX => CallError::TooLarge(bytes),
             (Err(_), _) => CallError::Busy,
@@ -217,8 +218,7 @@ async fn why_closed(link: &Link) -> String {
 /// A call under way. Dropping it cancels the call.
 #[derive(Debug)]
 pub struct CallHandle {
-    id: CallId,
-    link: Arc<Link>,
+    priority: Priority,
     progress: Arc<Progress>,
     answered: oneshot::Receiver<Result<Reply, CallError>>,
     ended: bool,
@@ -235,22 +235,38 @@ impl CallHandle {
         match answer {
             Ok(answer) => answer,
             // The driver is gone, or was when the call was made.
-            Err(_) => Err(CallError::Disconnected(why_closed(&self.link).await)),
+            Err(_) => Err(CallError::Disconnected(why_closed(&self.priority.link).await)),
         }
     }
 
-    /// Moves what is not yet sent to another class, and the reply with it.
-    pub fn reprioritise(&self, class: Class) {
-        let mut wanted = self.progress.class.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if wanted.replace(class).is_none() {
-            self.link.send(Command::Reprioritise { id: self.id });
-        }
+    /// What changes its class, also while the payload of its reply arrives.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        self.priority.clone()
     }
 
     /// How far the request has come; can be looked at also while somebody waits for the reply.
     #[must_use]
     pub fn progress(&self) -> CallProgress {
         CallProgress(Arc::clone(&self.progress))
+    }
+}
+
+/// The class of a call that this end has made. Clones are of the same call.
+#[derive(Clone, Debug)]
+pub struct Priority {
+    id: CallId,
+    link: Arc<Link>,
+    wanted: WantedClass,
+}
+
+impl Priority {
+    /// Moves what is not sent yet to another class: of the request, of the reply and of their payloads. Of a call that
+    /// is over that is nothing.
+    pub fn set(&self, class: Class) {
+        if self.wanted.set(class) {
+            self.link.send(Command::Reprioritise { id: self.id, wanted: self.wanted.clone() });
+        }
     }
 }
 
@@ -269,7 +285,7 @@ impl CallProgress {
 impl Drop for CallHandle {
     fn drop(&mut self) {
         if !self.ended {
-            self.link.send(Command::Cancel { id: self.id });
+            self.priority.link.send(Command::Cancel { id: self.priority.id });
         }
     }
 }

@@ -28,8 +28,8 @@ pub(crate) enum Command {
     Call { id: CallId, call: Call, own: OwnCall },
     /// Give an own call up.
     Cancel { id: CallId },
-    /// Move an own call to the class in its progress.
-    Reprioritise { id: CallId },
+    /// Move an own call to another class.
+    Reprioritise { id: CallId, wanted: WantedClass },
     /// Answer an incoming call.
     Reply { id: CallId, status: u32, body: Bytes, payload: Payload },
     /// Nobody reads this incoming payload any more.
@@ -49,8 +49,21 @@ pub(crate) struct OwnCall {
 pub(crate) struct Progress {
     /// Payload bytes acknowledged.
     pub(crate) acknowledged: AtomicU64,
-    /// The class that the driver has been asked for and has not seen yet.
-    pub(crate) class: Mutex<Option<Class>>,
+}
+
+/// The class that a call is to have, until the driver has seen it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WantedClass(Arc<Mutex<Option<Class>>>);
+
+impl WantedClass {
+    /// Returns whether the driver has to be told: otherwise it has not come to look yet.
+    pub(crate) fn set(&self, class: Class) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(class).is_none()
+    }
+
+    pub(crate) fn take(&self) -> Option<Class> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// The shared part of a connection.

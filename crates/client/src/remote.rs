@@ -7,6 +7,7 @@ mod attempts;
 mod connection;
 mod connector;
 mod error;
+mod fetch;
 mod limits;
 
 use std::io;
@@ -33,6 +34,7 @@ use attempts::{Attempts, Failure};
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
+pub(crate) use fetch::Urgency;
 use limits::Limits;
 
 /// Who is told what the server says of the session and its promises.

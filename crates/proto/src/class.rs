@@ -56,6 +56,8 @@ pub enum Purpose {
     Break,
     /// Fetches file data, a directory or attributes of any size for somebody who waits.
     Fetch,
+    /// Fetches file data that nobody waits for now.
+    Prefetch,
     /// Changes names or attributes while a program waits for the outcome.
     Change,
     /// Removes a name while a program waits.
@@ -68,8 +70,16 @@ pub enum Purpose {
 
 impl Purpose {
     /// All purposes.
-    pub const ALL: [Self; 7] =
-        [Self::Ask, Self::Break, Self::Fetch, Self::Change, Self::Remove, Self::Store, Self::ForcedStore];
+    pub const ALL: [Self; 8] = [
+        Self::Ask,
+        Self::Break,
+        Self::Fetch,
+        Self::Prefetch,
+        Self::Change,
+        Self::Remove,
+        Self::Store,
+        Self::ForcedStore,
+    ];
 }
 
 /// Which table assigns classes.
@@ -89,6 +99,7 @@ impl Classes {
         match (purpose, self) {
             (Purpose::Ask | Purpose::Break, _) => Class::Control,
             (Purpose::Fetch | Purpose::ForcedStore, _) => Class::Fetch,
+            (Purpose::Prefetch, _) => Class::Prefetch,
             (Purpose::Change | Purpose::Remove, Self::ByWaiting) => Class::Control,
             (Purpose::Change, Self::Paper) => Class::Metadata,
             (Purpose::Remove, Self::Paper) | (Purpose::Store, _) => Class::Store,
@@ -109,6 +120,7 @@ mod tests {
             (Purpose::Break, Class::Control),
             (Purpose::Fetch, Class::Fetch),
             (Purpose::ForcedStore, Class::Fetch),
+            (Purpose::Prefetch, Class::Prefetch),
             (Purpose::Change, Class::Metadata),
             (Purpose::Remove, Class::Store),
             (Purpose::Store, Class::Store),

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadError, blocking};
 use mafs_durable::{DiskFile, Fallocate, RangeSet, hash_content, write_sparse};
 use mafs_proto::call::FetchRequest;
-use mafs_proto::{ContentHash, ContentPart, DataVersion, FsError, Purpose, SegmentReader};
+use mafs_proto::{ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
 use tokio::time::timeout;
 
 use super::file::{Arrival, File};
@@ -126,7 +126,13 @@ impl Inner {
         hash: &mut ContentHash,
     ) -> Result<u64, Error> {
         let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
-        let answer = self.remote.call(&request, Purpose::Fetch).await?;
+        let asked = |urgency| {
+            let mut state = file.state();
+            if state.fetch == fetch.number {
+                state.set_arriving(urgency);
+            }
+        };
+        let answer = self.remote.fetch(&request, &asked).await?;
         let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
         let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
@@ -220,7 +226,7 @@ impl Inner {
         {
             // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
             let mut state = file.state();
-            (state.arrival, state.hash) = (Arrival::Complete, Some(hash));
+            (state.arrival, state.hash, state.arriving) = (Arrival::Complete, Some(hash), None);
         }
         file.notify();
         Ok(())
@@ -231,7 +237,7 @@ impl Inner {
         {
             let mut state = file.state();
             if state.fetch == fetch.number {
-                state.arrival = Arrival::Failed(error);
+                (state.arrival, state.arriving) = (Arrival::Failed(error), None);
                 self.replacement().remove(file.fid.vnode);
             }
         }

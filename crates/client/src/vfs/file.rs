@@ -10,12 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
 use mafs_durable::{DiskFile, RangeSet};
-use mafs_proto::{Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, StoreId, Timestamp, Xattrs};
+use mafs_proto::{
+    Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs,
+};
 
 use super::frozen::FrozenContent;
 use super::passthrough::KernelUse;
 use super::{Caller, Error};
 use crate::core::log::ContainerId;
+use crate::remote::Urgency;
 
 /// How much of the content is in the container.
 #[derive(Clone, Debug)]
@@ -71,6 +74,8 @@ pub(super) struct FileState {
     pub(super) arrival: Arrival,
     /// Which fetch may write to the container; an older one is void.
     pub(super) fetch: u64,
+    /// What brings content, so that it is as urgent as the file is open.
+    pub(super) arriving: Option<Urgency>,
     /// A byte somebody waits for, far from where the fetch is.
     pub(super) wanted: Option<u64>,
     /// Size of the content here.
@@ -110,6 +115,35 @@ pub(super) struct FileState {
 }
 
 impl FileState {
+    /// Counts a handle more.
+    pub(super) fn add_handle(&mut self) {
+        self.handles += 1;
+        if self.handles == 1 {
+            self.set_urgency();
+        }
+    }
+
+    /// Counts a handle less.
+    pub(super) fn remove_handle(&mut self) {
+        self.handles -= 1;
+        if self.handles == 0 {
+            self.set_urgency();
+        }
+    }
+
+    /// The rest of a file that nobody has open any more must not delay one that somebody waits for.
+    fn set_urgency(&self) {
+        if let Some(arriving) = &self.arriving {
+            arriving.set(if self.handles > 0 { Purpose::Fetch } else { Purpose::Prefetch });
+        }
+    }
+
+    /// Notes what brings content from now on.
+    pub(super) fn set_arriving(&mut self, urgency: Urgency) {
+        self.arriving = Some(urgency);
+        self.set_urgency();
+    }
+
     /// Whether the server lacks content that it should get.
     pub(super) fn is_dirty(&self) -> bool {
         self.edits != self.stored_edits && self.unlinked.is_none()

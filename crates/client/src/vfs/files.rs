@@ -280,7 +280,7 @@ impl Inner {
     fn release_file(&self, file: &Arc<File>) {
         {
             let mut state = file.state();
-            state.handles -= 1;
+            state.remove_handle();
             state.forget_path();
         }
         self.drop_if_unused(file);
@@ -377,7 +377,7 @@ impl Inner {
                     file
                 }
             };
-            file.state().handles += 1;
+            file.state().add_handle();
             Ok(Handle { file, mode, passthrough: false })
         })
     }

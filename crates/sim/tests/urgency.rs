@@ -1,0 +1,99 @@
+//! What is on its way is as urgent as somebody waits for it: the rest of a file that nobody has open any more delays
+//! nothing that is open, and is urgent again when somebody opens the file.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_arpc::link::Profile;
+use mafs_client::vfs::Vfs;
+use mafs_proto::Class;
+use mafs_sim::{Path, World};
+use support::{content, open_by_name, simulate, write_and_close};
+use tokio::time::{Instant, sleep};
+
+const BYTES_PER_S: u64 = 64_000;
+const LARGE_BYTES: usize = 640_000;
+const SMALL_BYTES: usize = 64_000;
+
+/// Two machines: one beside the server that has made some files, and one at the end of a link.
+async fn world() -> World {
+    let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, Duration::from_millis(20))));
+    let world = World::start_over(1, vec![Path::Delay(Duration::ZERO), link], false).await.expect("a world");
+    for (name, bytes) in
+        [("large", LARGE_BYTES), ("other", LARGE_BYTES), ("small", SMALL_BYTES), ("alone", SMALL_BYTES)]
+    {
+        write_and_close(world.client(), name, vec![7; bytes]).await;
+    }
+    world
+}
+
+fn far(world: &World) -> &Vfs {
+    world.machines()[1].client()
+}
+
+/// Reads the beginning of a file and closes it: the rest is on its way.
+async fn look_into(vfs: &Vfs, name: &'static str) {
+    let file = open_by_name(vfs, name).await;
+    vfs.read(file, 0, 4096).await.expect("a read");
+    vfs.release(file);
+}
+
+async fn time_of_reading(vfs: &Vfs, name: &'static str) -> Duration {
+    let began = Instant::now();
+    content(vfs, name).await;
+    began.elapsed()
+}
+
+fn received_bytes(vfs: &Vfs, class: Class) -> u64 {
+    vfs.statistics()[class.index()].received_bytes
+}
+
+#[test]
+fn the_rest_of_a_closed_file_delays_no_open_one() {
+    simulate(async {
+        let world = world().await;
+        let alone = time_of_reading(far(&world), "alone").await;
+        look_into(far(&world), "large").await;
+        let beside = time_of_reading(far(&world), "small").await;
+        // A chunk for each of its two round trips may be on its way.
+        assert!(beside < alone + Duration::from_millis(100), "beside the rest {beside:?}, alone {alone:?}");
+        let arriving = LARGE_BYTES as u64 - received_bytes(far(&world), Class::Prefetch);
+        sleep(Duration::from_millis(1100 * arriving / BYTES_PER_S)).await;
+        let again = time_of_reading(far(&world), "large").await;
+        assert!(again < Duration::from_millis(1), "it has come in the background: {again:?}");
+    });
+}
+
+#[test]
+fn a_file_that_is_opened_again_goes_first() {
+    simulate(async {
+        let world = world().await;
+        look_into(far(&world), "large").await;
+        look_into(far(&world), "other").await;
+        sleep(Duration::from_secs(2)).await;
+        let before = Class::ALL.map(|class| received_bytes(far(&world), class)).iter().sum::<u64>();
+        let missing = LARGE_BYTES as u64 - before / 2;
+        let took = time_of_reading(far(&world), "other").await;
+        let alone = Duration::from_millis(missing * 1000 / BYTES_PER_S);
+        assert!(took < alone * 115 / 100, "{took:?}, but its rest takes {alone:?} alone");
+    });
+}
+
+#[test]
+fn on_the_next_connection_it_is_as_urgent_as_before() {
+    simulate(async {
+        let world = world().await;
+        look_into(far(&world), "large").await;
+        sleep(Duration::from_secs(1)).await;
+        world.machines()[1].cut_link();
+        // The next attempt, and the rest of the chunks that were on their way.
+        sleep(Duration::from_secs(3)).await;
+        let fetched = received_bytes(far(&world), Class::Fetch);
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(received_bytes(far(&world), Class::Fetch), fetched);
+        assert!(received_bytes(far(&world), Class::Prefetch) > 3 * BYTES_PER_S);
+    });
+}
