@@ -358,8 +358,8 @@ impl Engine {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(timer) = self.timers.expired(now) {
             match timer {
-                // Their frames are made by `poll_frame`.
-                Timer::Acknowledge | Timer::Pace | Timer::Limit => {}
+                // Their frames are made by `poll_frame`, and `take_notice` is asked at every turn.
+                Timer::Acknowledge | Timer::Pace | Timer::Limit | Timer::Notice => {}
                 Timer::Deadline => self.expire_calls(now),
                 Timer::Probe => self.probe(now),
                 // The peer had no chance to answer if this end itself slept.
@@ -416,14 +416,16 @@ impl Engine {
         self.window.size_bytes(now)
     }
 
-    /// Bytes per second that this end can send; `None` before there was enough to send to see that.
+    /// Bytes per second that this end can send; `None` before there was enough to send to fill the link once.
     pub(crate) fn rate(&self) -> Option<u64> {
         let estimator = self.window.estimator();
-        estimator.rate().filter(|_| estimator.is_measured())
+        estimator.rate().filter(|_| estimator.was_full())
     }
 
     /// Whether the link has become so different since this was last the answer that those who watch it should know.
     pub(crate) fn take_notice(&mut self, now: Instant) -> bool {
-        self.notice.is_due(self.rate(), self.rtt_min(), now)
+        let due = self.notice.is_due(self.rate(), self.rtt_min(), now);
+        self.set_timers(now);
+        due
     }
 }

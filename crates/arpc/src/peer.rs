@@ -80,7 +80,8 @@ pub struct Timing {
 /// What is known of the link.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Estimate {
-    /// Bytes per second that this end has seen the link carry; `None` before it had enough to send to see that.
+    /// Bytes per second that this end has seen the link carry; `None` before it had enough to send to fill
+    /// the link once.
     pub rate: Option<u64>,
     /// Smallest round-trip time seen of late; `None` before the first answer.
     pub rtt_min: Option<Duration>,
@@ -182,8 +183,8 @@ impl Peer {
         self.shared.link.estimate()
     }
 
-    /// Notifies of significant changes of the estimate: rate or smallest round-trip time are known for the first time,
-    /// have doubled or have halved. Once a second at most.
+    /// Notifies of significant changes of the estimate: rate (below 64 MB/s) or smallest round-trip time (by 10 ms) are
+    /// known for the first time, have doubled or have halved. Once a second at most.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Estimate> {
         self.shared.link.watch_estimate()

@@ -2,7 +2,8 @@
 //!
 //! Commands never wait and never get lost, so their queue is not bounded by a capacity but by what can be in it: per
 //! call under way (at most 1,024 from each end, see `permits` and the engine's limit) one Call or Reply, one Cancel,
-//! one Reprioritise and two Unwanted.
+//! one Reprioritise and two Unwanted; and one Reprioritise for each [`Priority`](crate::Priority) that outlives its
+//! call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

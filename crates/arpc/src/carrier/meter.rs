@@ -9,10 +9,9 @@ use super::tcp_info;
 use crate::loss::Loss;
 
 /// Whom to ask for the loss of a carrier. Asking costs some microseconds, so it is done when somebody looks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) enum LossMeter {
     /// Nobody knows it.
-    #[default]
     Nobody,
     /// The kernel, of the TCP connection between these addresses. It does not hold the connection.
     Kernel {

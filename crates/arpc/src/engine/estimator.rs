@@ -83,6 +83,8 @@ pub(crate) struct Estimator {
     /// Smoothed: how much later than they could acknowledgements come, because the other end has a queue of its own.
     ack_delay: Duration,
     growth: Growth,
+    /// Whether the rate has ever stopped growing: before, it is only what was sent so far.
+    was_full: bool,
     /// Frames that went out before this say nothing about the link as it is now.
     restarted_at: Instant,
 }
@@ -165,6 +167,7 @@ impl Estimator {
         }
         if !departure.starved {
             self.growth.observe(departure.delivered, delivered, self.rate.max());
+            self.was_full |= self.is_full();
         }
         seen
     }
@@ -187,6 +190,11 @@ impl Estimator {
     /// Whether the rate has stopped growing, so that more in flight would only queue.
     pub(crate) fn is_full(&self) -> bool {
         self.growth.rounds >= FULL_ROUNDS
+    }
+
+    /// Whether there has ever been enough to send to see all of the rate.
+    pub(crate) fn was_full(&self) -> bool {
+        self.was_full
     }
 
     /// Whether the smallest round-trip time is to be measured again: without a queue of this end's own.

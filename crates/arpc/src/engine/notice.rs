@@ -9,6 +9,9 @@ use mafs_proto::Instant;
 const FACTOR: u128 = 2;
 /// But not if the round-trip time has changed by less than this: on a LAN every load doubles it.
 const RTT_MIN: Duration = Duration::from_millis(10);
+/// Nor does anybody act on how fast a link is that sends the largest chunk in a millisecond: what changes there is how
+/// busy the hosts are. Bytes per second.
+const RATE_MAX: u128 = 64 << 20;
 /// A link that changes all the time is told of so often.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -18,6 +21,8 @@ pub(crate) struct Notice {
     told_at: Option<Instant>,
     rate: Option<u64>,
     rtt: Option<Duration>,
+    /// When a change is to be told that came too soon after the last.
+    due_at: Option<Instant>,
 }
 
 impl Notice {
@@ -25,14 +30,22 @@ impl Notice {
     /// told.
     pub(crate) fn is_due(&mut self, rate: Option<u64>, rtt: Option<Duration>, now: Instant) -> bool {
         let nanos = |time: Duration| time.as_nanos();
-        let rate_changed = changed(self.rate.map(u128::from), rate.map(u128::from), 1);
+        let rate_of = |rate: u64| u128::from(rate).min(RATE_MAX);
+        let rate_changed = changed(self.rate.map(rate_of), rate.map(rate_of), 1);
         let rtt_changed = changed(self.rtt.map(nanos), rtt.map(nanos), RTT_MIN.as_nanos());
-        let early = self.told_at.is_some_and(|at| now.since(at) < EVERY);
-        if early || !(rate_changed || rtt_changed) {
-            return false;
+        let free_at = self.told_at.map_or(now, |at| at + EVERY);
+        let news = rate_changed || rtt_changed;
+        self.due_at = (news && free_at > now).then_some(free_at);
+        let due = news && self.due_at.is_none();
+        if due {
+            (self.told_at, self.rate, self.rtt) = (Some(now), rate, rtt);
         }
-        *self = Self { told_at: Some(now), rate, rtt };
-        true
+        due
+    }
+
+    /// When to ask again although nothing else has happened.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        self.due_at
     }
 }
 

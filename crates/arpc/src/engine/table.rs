@@ -113,6 +113,7 @@ impl Engine {
         self.timers.set(Timer::Dead, open(self.liveness.dead_at()));
         let freed = |class| self.buckets.waits_until(class, now).filter(|_| self.scheduler.peek(class).is_some());
         self.timers.set(Timer::Limit, open(Class::ALL.into_iter().filter_map(freed).min()));
+        self.timers.set(Timer::Notice, open(self.notice.due_at().filter(|at| *at > now)));
         self.timers.set(Timer::Pace, open(self.window.paced_until().filter(|at| *at > now)));
     }
 }

@@ -1,7 +1,7 @@
 //! Timers of one connection: a table, and the watch over a silent peer.
 //!
-//! Only five things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
-//! silent, a frame that was early, a limit that lets the next one pass.
+//! Only six things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
+//! silent, a frame that was early, a limit that lets the next one pass, a change of the link that is to be told.
 
 use std::time::Duration;
 
@@ -34,10 +34,13 @@ pub(crate) enum Timer {
     Pace,
     /// When a limit lets the next frame of a class pass.
     Limit,
+    /// When to tell those who watch the link that it has changed.
+    Notice,
 }
 
 impl Timer {
-    const ALL: [Self; 6] = [Self::Acknowledge, Self::Deadline, Self::Probe, Self::Dead, Self::Pace, Self::Limit];
+    const ALL: [Self; 7] =
+        [Self::Acknowledge, Self::Deadline, Self::Probe, Self::Dead, Self::Pace, Self::Limit, Self::Notice];
 }
 
 /// When each timer fires.

@@ -106,7 +106,7 @@ fn the_rate_is_known_within_a_tenth_after_ten_round_trips() {
     for (kb_per_s, rtt_ms) in [(32, 20), (64, 600), (512, 20), (1024, 100), (10_000, 4), (10_000, 20)] {
         let mut pair = loaded(link(kb_per_s, rtt_ms));
         pair.run(Duration::from_millis(10 * rtt_ms).max(Duration::from_secs(1)));
-        let rate = pair.ends[0].engine.rate().unwrap();
+        let rate = pair.ends[0].engine.window.estimator().rate().unwrap();
         let wanted = kb_per_s * 1000;
         assert!(rate.abs_diff(wanted) * 10 <= wanted, "{rate} of {wanted} at {rtt_ms} ms");
     }

@@ -30,6 +30,43 @@ fn what_is_new_and_what_has_doubled_or_halved_is_told_once() {
 }
 
 #[test]
+fn a_change_right_after_another_is_told_a_second_after_that() {
+    let mut notice = Notice::default();
+    assert!(notice.is_due(Some(10_000), None, at(0)));
+    assert_eq!(notice.due_at(), None);
+    assert!(!notice.is_due(Some(100_000), None, at(300)));
+    assert_eq!(notice.due_at(), Some(at(1000)));
+    assert!(notice.is_due(Some(100_000), None, at(1000)));
+    assert_eq!(notice.due_at(), None);
+    assert!(!notice.is_due(Some(10_000), None, at(1300)));
+    assert!(!notice.is_due(Some(100_000), None, at(1400)), "it is as it was told");
+    assert_eq!(notice.due_at(), None);
+}
+
+#[test]
+fn how_fast_a_fast_link_is_is_told_to_nobody() {
+    let mut notice = Notice::default();
+    assert!(notice.is_due(Some(500 << 20), None, at(0)));
+    assert!(!notice.is_due(Some(100 << 20), None, at(2000)));
+    assert!(notice.is_due(Some(20 << 20), None, at(4000)));
+}
+
+#[test]
+fn an_idle_link_is_told_of_in_time() {
+    let link = LinkModel { delay: Duration::from_millis(10), bytes_per_s: 1_000_000 };
+    let mut pair = Pair::new(Settings::default(), link, [ANSWERS; 2]);
+    pair.ends[0].call(Class::Store, 400_000, None, Instant(0));
+    let (mut told, end) = (None, pair.now + Duration::from_secs(5));
+    while pair.step(end) {
+        if pair.ends[0].engine.take_notice(pair.now) {
+            told = pair.ends[0].engine.rate();
+        }
+    }
+    let rate = told.unwrap();
+    assert!(rate.abs_diff(1_000_000) < 50_000, "{rate}");
+}
+
+#[test]
 fn the_round_trips_of_a_lan_may_double() {
     let mut notice = Notice::default();
     let micros = |micros| Some(Duration::from_micros(micros));
