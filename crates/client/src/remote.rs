@@ -9,6 +9,7 @@ mod connector;
 mod error;
 mod fetch;
 mod limits;
+mod waiting;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +37,7 @@ pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
 pub(crate) use fetch::Urgency;
 use limits::Limits;
+use waiting::Waiting;
 
 /// Who is told what the server says of the session and its promises.
 pub(crate) trait Listener: Send + Sync + 'static {
@@ -121,22 +123,6 @@ pub(crate) struct Shared {
     limits: Mutex<Limits>,
     /// Calls that wait for the server and may hold up the kernel.
     waiting: watch::Sender<usize>,
-}
-
-/// Counts a call that waits.
-struct Waiting<'a>(&'a Shared);
-
-impl<'a> Waiting<'a> {
-    fn begin(shared: &'a Shared) -> Self {
-        shared.waiting.send_modify(|calls| *calls += 1);
-        Self(shared)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.send_modify(|calls| *calls -= 1);
-    }
 }
 
 /// A call that is under way.

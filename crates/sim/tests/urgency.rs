@@ -10,21 +10,22 @@ use std::time::Duration;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
 use mafs_proto::Class;
-use mafs_sim::{Path, World};
+use mafs_sim::{Crash, Path, World};
 use support::{content, open_by_name, simulate, write_and_close};
 use tokio::time::{Instant, sleep};
 
 const BYTES_PER_S: u64 = 64_000;
 const LARGE_BYTES: usize = 640_000;
 const SMALL_BYTES: usize = 64_000;
+/// Takes longer than anybody waits for a server that does not answer.
+const HUGE_BYTES: usize = 2_600_000;
 
 /// Two machines: one beside the server that has made some files, and one at the end of a link.
 async fn world() -> World {
     let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, Duration::from_millis(20))));
     let world = World::start_over(1, vec![Path::Delay(Duration::ZERO), link], false).await.expect("a world");
-    for (name, bytes) in
-        [("large", LARGE_BYTES), ("other", LARGE_BYTES), ("small", SMALL_BYTES), ("alone", SMALL_BYTES)]
-    {
+    let files = [("large", LARGE_BYTES), ("other", LARGE_BYTES), ("huge", HUGE_BYTES)];
+    for (name, bytes) in files.into_iter().chain([("small", SMALL_BYTES), ("alone", SMALL_BYTES)]) {
         write_and_close(world.client(), name, vec![7; bytes]).await;
     }
     world
@@ -95,5 +96,52 @@ fn on_the_next_connection_it_is_as_urgent_as_before() {
         sleep(Duration::from_secs(3)).await;
         assert_eq!(received_bytes(far(&world), Class::Fetch), fetched);
         assert!(received_bytes(far(&world), Class::Prefetch) > 3 * BYTES_PER_S);
+    });
+}
+
+#[test]
+fn the_rest_of_a_closed_file_waits_as_long_as_others_need_the_link() {
+    simulate(async {
+        let world = world().await;
+        look_into(far(&world), "large").await;
+        assert!(time_of_reading(far(&world), "huge").await > Duration::from_secs(40));
+        sleep(Duration::from_secs(12)).await;
+        let again = time_of_reading(far(&world), "large").await;
+        assert!(again < Duration::from_millis(1), "it has come afterwards: {again:?}");
+    });
+}
+
+#[test]
+fn who_opens_a_file_that_has_waited_long_has_all_his_patience() {
+    simulate(async {
+        for late_ms in [21_000, 21_240, 21_260, 21_280, 21_500] {
+            let world = world().await;
+            look_into(far(&world), "large").await;
+            let vfs = far(&world).clone();
+            let reading = tokio::spawn(async move { content(&vfs, "huge").await });
+            sleep(Duration::from_millis(late_ms)).await;
+            // Half of the link, and a second that may be missing.
+            assert!(time_of_reading(far(&world), "large").await < Duration::from_secs(22), "{late_ms} ms");
+            reading.await.expect("the other file");
+        }
+    });
+}
+
+#[test]
+fn who_waits_for_a_silent_server_gives_up_and_the_rest_of_a_closed_file_does_not() {
+    simulate(async {
+        let mut world = world().await;
+        look_into(far(&world), "large").await;
+        let file = open_by_name(far(&world), "other").await;
+        world.crash_server(Crash::Kill);
+        let began = Instant::now();
+        assert!(far(&world).read(file, LARGE_BYTES as u64 - 1, 1).await.is_err());
+        assert!((Duration::from_secs(20)..Duration::from_secs(30)).contains(&began.elapsed()), "{:?}", began.elapsed());
+        far(&world).release(file);
+        sleep(Duration::from_secs(60)).await;
+        world.start_server().expect("a server");
+        sleep(Duration::from_secs(15)).await;
+        let again = time_of_reading(far(&world), "large").await;
+        assert!(again < Duration::from_millis(100), "it has come when the server was back: {again:?}");
     });
 }

@@ -1,5 +1,6 @@
 //! Keeping a connection and a session: connect, attach, hold, renew the lease, and again.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,20 +97,21 @@ async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
             peer.close(&why);
             why
         }
+        never = log_link(&peer) => match never {},
         why = take_calls => why,
-        () = log_changes(&peer) => String::new(),
     }
 }
 
-/// Writes a line when the link has become another. Never returns: there is always a next change to wait for.
-async fn log_changes(peer: &Peer) {
+/// Writes a line about the link, and another when it has changed.
+async fn log_link(peer: &Peer) -> Infallible {
     let mut changes = peer.watch();
-    while changes.changed().await.is_ok() {
+    loop {
         let Estimate { rate, rtt_min, .. } = peer.estimate();
         let (rate_bytes_per_s, rtt_ms) = (rate, rtt_min.map(|rtt| rtt.as_millis()));
         tracing::info!(rate_bytes_per_s, rtt_ms, "link measured");
+        // The sender lives in the connection, which `peer` keeps.
+        let _ = changes.changed().await;
     }
-    std::future::pending::<()>().await;
 }
 
 /// The server makes one kind of call; those of a newer one are refused.

@@ -80,7 +80,7 @@ impl Inner {
         self.edit_with(file, || file.container.set_len(size))?;
         let mut state = file.state();
         state.fetch += 1;
-        state.arrival = Arrival::Complete;
+        (state.arrival, state.arriving) = (Arrival::Complete, None);
         state.size = size;
         drop(state);
         file.notify();

@@ -9,14 +9,13 @@ use mafs_arpc::{PayloadError, blocking};
 use mafs_durable::{DiskFile, Fallocate, RangeSet, hash_content, write_sparse};
 use mafs_proto::call::FetchRequest;
 use mafs_proto::{ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
-use tokio::time::timeout;
 
 use super::file::{Arrival, File};
 use super::inflow::Inflow;
 use super::passthrough::DataPath;
 use super::{Error, Inner};
 use crate::cache::seal;
-use crate::remote::RemoteError;
+use crate::remote::{Link, RemoteError};
 
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
 /// asking.
@@ -44,6 +43,7 @@ impl Inner {
                 inner.drop_if_unused(&file);
             });
         }
+        let _waiting = self.remote.waiting();
         file.wait(|state| match &state.arrival {
             Arrival::Partial { answered: false, .. } => None,
             Arrival::Failed(error) => Some(Err(error.clone())),
@@ -132,7 +132,12 @@ impl Inner {
                 state.set_arriving(urgency);
             }
         };
-        let answer = self.remote.fetch(&request, &asked).await?;
+        let purpose = || file.state().purpose();
+        let answer = tokio::select! {
+            biased;
+            answer = self.remote.fetch(&request, &purpose, &asked) => answer?,
+            () = file.open_for(self.settings.deadline) => return Err(self.unanswered().into()),
+        };
         let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
         let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
@@ -141,9 +146,13 @@ impl Inner {
             return Ok(gap.end);
         }
         while offset < gap.end {
-            let pieces = timeout(self.settings.deadline, content.next(offset, gap.end))
-                .await
-                .map_err(|_| RemoteError::TimedOut("the file stopped arriving".to_owned()))?;
+            let pieces = tokio::select! {
+                biased;
+                pieces = content.next(offset, gap.end) => pieces,
+                () = file.open_for(self.settings.deadline) => {
+                    return Err(RemoteError::TimedOut("the file stopped arriving".to_owned()).into());
+                }
+            };
             let pieces = match pieces {
                 Ok(pieces) if pieces.is_empty() => break,
                 Ok(pieces) => pieces,
@@ -163,6 +172,14 @@ impl Inner {
             }
         }
         Ok(offset)
+    }
+
+    /// Why there is no answer after the time that somebody has waited for one.
+    fn unanswered(&self) -> RemoteError {
+        RemoteError::TimedOut(match self.remote.link().0 {
+            Link::Down(why) => why,
+            Link::Up(_) | Link::Closed => "the server has not answered".to_owned(),
+        })
     }
 
     /// Puts parts of the content into the container. `None` if the fetch is void; else the offset behind them.
@@ -233,9 +250,12 @@ impl Inner {
     }
 
     fn fail(&self, file: &File, fetch: Fetch, error: Error) {
-        tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched");
         {
             let mut state = file.state();
+            match state.handles {
+                0 => tracing::debug!(fid = %file.fid, %error, "the rest of a file that nobody has open does not come"),
+                _ => tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched"),
+            }
             if state.fetch == fetch.number {
                 (state.arrival, state.arriving) = (Arrival::Failed(error), None);
                 self.replacement().remove(file.fid.vnode);

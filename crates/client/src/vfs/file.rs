@@ -7,12 +7,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use mafs_arpc::watch;
 use mafs_durable::{DiskFile, RangeSet};
 use mafs_proto::{
     Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs,
 };
+use tokio::time::timeout;
 
 use super::frozen::FrozenContent;
 use super::passthrough::KernelUse;
@@ -115,26 +117,16 @@ pub(super) struct FileState {
 }
 
 impl FileState {
-    /// Counts a handle more.
-    pub(super) fn add_handle(&mut self) {
-        self.handles += 1;
-        if self.handles == 1 {
-            self.set_urgency();
-        }
+    /// What content is fetched for: the rest of a file that nobody has open any more must not delay one that somebody
+    /// waits for.
+    pub(super) fn purpose(&self) -> Purpose {
+        if self.handles > 0 { Purpose::Fetch } else { Purpose::Prefetch }
     }
 
-    /// Counts a handle less.
-    pub(super) fn remove_handle(&mut self) {
-        self.handles -= 1;
-        if self.handles == 0 {
-            self.set_urgency();
-        }
-    }
-
-    /// The rest of a file that nobody has open any more must not delay one that somebody waits for.
+    /// Makes what brings content as urgent as it is wanted.
     fn set_urgency(&self) {
         if let Some(arriving) = &self.arriving {
-            arriving.set(if self.handles > 0 { Purpose::Fetch } else { Purpose::Prefetch });
+            arriving.set(self.purpose());
         }
     }
 
@@ -224,6 +216,32 @@ impl File {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a handle more.
+    pub(super) fn add_handle(&self) {
+        self.change_handles(|handles| handles + 1);
+    }
+
+    /// Counts a handle less.
+    pub(super) fn remove_handle(&self) {
+        self.change_handles(|handles| handles - 1);
+    }
+
+    fn change_handles(&self, change: impl FnOnce(u32) -> u32) {
+        let turned = {
+            let mut state = self.state();
+            let before = state.purpose();
+            state.handles = change(state.handles);
+            let turned = state.purpose() != before;
+            if turned {
+                state.set_urgency();
+            }
+            turned
+        };
+        if turned {
+            self.notify();
+        }
+    }
+
     /// Wakes all who wait for a change.
     pub(super) fn notify(&self) {
         self.changes.send_replace(());
@@ -264,12 +282,32 @@ impl File {
 
     /// Waits until the whole content is in the container.
     pub(super) async fn complete(&self) -> Result<(), Error> {
-        self.wait(|state| match &state.arrival {
-            Arrival::Complete => Some(Ok(())),
-            Arrival::Failed(error) => Some(Err(error.clone())),
-            Arrival::Missing => Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
-            Arrival::Partial { .. } => None,
-        })
-        .await
+        self.wait(is_whole).await
+    }
+
+    /// The same, but no longer than somebody has the file open.
+    pub(super) async fn complete_if_open(&self) -> Result<(), Error> {
+        self.wait(|state| if state.handles == 0 { Some(Ok(())) } else { is_whole(state) }).await
+    }
+
+    /// Returns when somebody has had the file open for so long.
+    pub(super) async fn open_for(&self, time: Duration) {
+        loop {
+            self.wait(|state| (state.handles > 0).then_some(())).await;
+            let closed = self.wait(|state| (state.handles == 0).then_some(()));
+            if timeout(time, closed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether the whole content is in the container; `None` while it is on its way.
+fn is_whole(state: &mut FileState) -> Option<Result<(), Error>> {
+    match &state.arrival {
+        Arrival::Complete => Some(Ok(())),
+        Arrival::Failed(error) => Some(Err(error.clone())),
+        Arrival::Missing => Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
+        Arrival::Partial { .. } => None,
     }
 }

@@ -278,11 +278,8 @@ impl Inner {
     }
 
     fn release_file(&self, file: &Arc<File>) {
-        {
-            let mut state = file.state();
-            state.remove_handle();
-            state.forget_path();
-        }
+        file.remove_handle();
+        file.state().forget_path();
         self.drop_if_unused(file);
     }
 
@@ -377,7 +374,7 @@ impl Inner {
                     file
                 }
             };
-            file.state().add_handle();
+            file.add_handle();
             Ok(Handle { file, mode, passthrough: false })
         })
     }

@@ -414,7 +414,7 @@ impl Inner {
         let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return Ok(None) };
         self.cache.index.check_writable()?;
         let open = file.state().handles > 0;
-        if open && let Err(error) = file.complete().await {
+        if open && let Err(error) = file.complete_if_open().await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
         }
         if open && let Err(error) = self.xattrs_of(object).await {
