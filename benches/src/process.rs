@@ -78,15 +78,20 @@ pub fn finish(command: &mut Command, limit: Duration) -> io::Result<Finished> {
 
 /// Kills every process whose command line names `path`, such as daemons in the background.
 pub fn kill_all_naming(path: &Path) {
-    let named = |pid: i32| {
+    for pid in all_naming(path).filter_map(Pid::from_raw) {
+        // It may have ended meanwhile.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The processes whose command line names `path`.
+pub fn all_naming(path: &Path) -> impl Iterator<Item = i32> {
+    let named = |pid: &i32| {
         let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words = path.as_os_str().as_bytes();
         command_line.windows(words.len()).any(|part| part == words)
     };
-    for pid in all_pids().filter(|pid| named(*pid)).filter_map(Pid::from_raw) {
-        // It may have ended meanwhile.
-        let _ = kill_process(pid, Signal::KILL);
-    }
+    all_pids().filter(named)
 }
 
 /// The processes there are.

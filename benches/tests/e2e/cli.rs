@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use mafs_bench::daemon::Daemon;
 use mafs_bench::mounted::is_mounted;
-use mafs_bench::process::{Finished, finish};
+use mafs_bench::process::{Finished, all_naming, finish, wait_until};
 use mafs_bench::world::World;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::number_from_env;
 
@@ -69,6 +69,25 @@ fn a_mount_that_cannot_reach_its_server_says_why() {
     );
     check(&said.unwrap(), MOUNT_USAGE, &["nonsense"]);
     assert!(!is_mounted(&world.mount()).unwrap());
+}
+
+#[test]
+#[ignore = "needs: fuse"]
+fn a_mount_that_is_interrupted_while_it_retries_leaves_nobody_behind() {
+    let mut world = World::new().unwrap();
+    let mut mount = world.client_command();
+    mount.args(["mount", &world.target()]).arg(world.mount());
+    let mut retrying = mount.args(["-o", "retry=1"]).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(retrying.try_wait().unwrap().is_none(), "it has not retried");
+    kill_process(Pid::from_child(&retrying), Signal::INT).unwrap();
+    retrying.wait().unwrap();
+    let nobody = || Ok(all_naming(&world.mount()).next().is_none());
+    wait_until(Duration::from_secs(5), "the daemon has ended", nobody).unwrap();
+    world.start_server().unwrap();
+    let again = finish(world.client_command().args(["mount", &world.target()]).arg(world.mount()), LIMIT).unwrap();
+    check(&again, OK, &[]);
+    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
 }
 
 #[test]

@@ -43,6 +43,12 @@ pub enum CacheError {
     /// The modify log failed.
     #[error("its modify log cannot be used: {0}{advice}", advice = log_advice(.0))]
     Log(#[from] LogError),
+    /// Files that the server lacks are another server's.
+    #[error(
+        "the cache of this mount holds changes of {0} files that another server does not have yet: mount that one, or \
+         choose another cache with -o cache=DIR"
+    )]
+    OtherServer(usize),
     /// A file of the cache makes no sense.
     #[error("it is damaged: {0}")]
     Damaged(String),
@@ -66,7 +72,7 @@ impl CacheError {
             Self::Io(error) | Self::Index(KvError::Io(error)) | Self::Log(LogError::Io(error)) => {
                 matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
             }
-            Self::Index(_) | Self::Log(_) | Self::Damaged(_) => false,
+            Self::Index(_) | Self::Log(_) | Self::OtherServer(_) | Self::Damaged(_) => false,
         }
     }
 }

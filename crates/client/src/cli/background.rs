@@ -3,12 +3,15 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use mafs_client::mount_point::{self, MountPointError};
 use mafs_client::runtime_dir::RuntimeDir;
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
 
 use super::{Exit, Failure};
 
@@ -83,6 +86,18 @@ impl Readiness {
             tracing::warn!(%error, "stays in its working directory");
         }
         self.say(READY)
+    }
+
+    /// Waits until whoever waited for the mount has gone: its end of the pipe is closed.
+    pub(super) async fn abandoned(self) {
+        let pipe = || pipe::Sender::from_owned_fd(std::io::stdout().as_fd().try_clone_to_owned()?);
+        let gone = match self.is_awaited.then(pipe) {
+            Some(Ok(pipe)) => pipe.ready(Interest::ERROR).await.is_ok(),
+            Some(Err(_)) | None => false,
+        };
+        if !gone {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// The mount cannot be.

@@ -70,6 +70,9 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
         let daemon = tokio::select! {
             started = Daemon::start(&mount, connector, &runtime_dir) => started.map_err(failed)?,
             () = stop.asked() => return Err(Failure::new(Exit::MountFailed, "stopped before the mount was there")),
+            () = readiness.abandoned() => {
+                return Err(Failure::new(Exit::MountFailed, "nobody waits for the mount any more"));
+            }
         };
         let is_wanted = readiness.ready();
         let stopped = async {

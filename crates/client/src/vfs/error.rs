@@ -109,7 +109,9 @@ impl From<CacheError> for Error {
             CacheError::Io(error)
             | CacheError::Index(mafs_durable::KvError::Io(error))
             | CacheError::Log(mafs_durable::LogError::Io(error)) => error.into(),
-            CacheError::Index(_) | CacheError::Log(_) | CacheError::Damaged(_) => Self::Cache(error.to_string()),
+            CacheError::Index(_) | CacheError::Log(_) | CacheError::OtherServer(_) | CacheError::Damaged(_) => {
+                Self::Cache(error.to_string())
+            }
         }
     }
 }

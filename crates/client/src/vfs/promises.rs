@@ -76,10 +76,7 @@ fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheEr
     if cache.index.known_volume().is_some_and(|known| known.server != reply.server) {
         let log = cache.cml.state();
         if !log.writing.is_empty() {
-            return Err(CacheError::Damaged(format!(
-                "it holds {} changed files of another server; mount that one, or choose another with -o cache=DIR",
-                log.writing.len()
-            )));
+            return Err(CacheError::OtherServer(log.writing.len()));
         }
         tracing::warn!("this is another server than before: the cache is emptied");
         cache.containers.clear()?;
