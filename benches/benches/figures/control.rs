@@ -155,8 +155,8 @@ pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
 /// [`ALLOWANCE_S`]. The other direction's queue is taken to be as long.
 pub(crate) fn bound(mount: &Path, both: bool) -> io::Result<f64> {
     let status = status(mount)?;
-    let number = |name: &str| status[name].as_f64().unwrap_or_default();
-    let (rate, rtt) = (number("rate_bytes_per_s").max(1.0), number("rtt_us") / 1e6);
-    let queue = (number("window_bytes") - rate * rtt).max(0.0) / rate + number("chunk_bytes") / rate;
+    let number = |name: &str| status[name].as_f64().ok_or_else(|| io::Error::other(format!("no {name}: {status}")));
+    let (rate, rtt) = (number("rate_bytes_per_s")?, number("rtt_us")? / 1e6);
+    let queue = (number("window_bytes")? - rate * rtt).max(0.0) / rate + number("chunk_bytes")? / rate;
     Ok(rtt + if both { 2.0 * queue } else { queue } + ALLOWANCE_S)
 }

@@ -72,9 +72,9 @@ pub(crate) fn cell(
         })
     };
     let idle = outcomes(Scheduling::Classes, Background::Idle)?;
-    let [none, one, prio] =
-        [Scheduling::Off, Scheduling::OneClass, Scheduling::Classes].map(|scheduling| outcomes(scheduling, background));
-    let (none, one, prio) = (none?, one?, prio?);
+    let none = outcomes(Scheduling::Off, background)?;
+    let one = outcomes(Scheduling::OneClass, background)?;
+    let prio = outcomes(Scheduling::Classes, background)?;
     Ok(Cell {
         kbytes_per_s,
         idle_s: idle.foreground_s,
@@ -136,10 +136,10 @@ fn run_real(
     (foreground, background): (Foreground, Background),
     seed: u64,
 ) -> io::Result<Outcome> {
-    let options = match scheduling {
-        Scheduling::Classes => "classes=waiting",
-        Scheduling::OneClass => "classes=one",
-        Scheduling::Off => "classes=none",
+    let classes = match scheduling {
+        Scheduling::Classes => "waiting",
+        Scheduling::OneClass => "one",
+        Scheduling::Off => "none",
     };
     let cache = match foreground {
         Foreground::Grep => "warm",
@@ -147,7 +147,7 @@ fn run_real(
     };
     place.forget("cold")?;
     let arguments = ["as-processes".to_owned(), foreground.to_string(), background.to_string(), unused_seed(seed)];
-    let printed = place.run(&Profile::steady(kbytes_per_s * 1024, RTT), cache, options, &arguments)?;
+    let printed = place.run_classes(&Profile::steady(kbytes_per_s * 1024, RTT), cache, classes, &arguments)?;
     let numbers: Vec<f64> = printed.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     match numbers[..] {
         [foreground_s, beside, alone, calls, bytes] => {

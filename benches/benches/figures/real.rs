@@ -67,9 +67,30 @@ impl Place {
         options: &str,
         arguments: &[String],
     ) -> io::Result<String> {
+        self.run_between(profile, &[], (cache, options), arguments)
+    }
+
+    /// The same with `classes` at both ends.
+    pub(crate) fn run_classes(
+        &self,
+        profile: &Profile,
+        cache: &str,
+        classes: &str,
+        arguments: &[String],
+    ) -> io::Result<String> {
+        self.run_between(profile, &["--classes", classes], (cache, &format!("classes={classes}")), arguments)
+    }
+
+    fn run_between(
+        &self,
+        profile: &Profile,
+        server_options: &[&str],
+        (cache, options): (&str, &str),
+        arguments: &[String],
+    ) -> io::Result<String> {
         let link = EmulatedLink::start(profile)?;
         let mut server = link.server_command(self.programs.server());
-        server.arg("run").arg("--data").arg(self.path("store"));
+        server.arg("run").args(server_options).arg("--data").arg(self.path("store"));
         server.args(["--listen", &format!("{}:6237", EmulatedLink::SERVER), "--insecure"]);
         let server = Daemon::start("mafs-server", &mut server, &self.path("server.log"))?;
         let mount = Mount { place: self, link: &link };

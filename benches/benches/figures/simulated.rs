@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
+use mafs_server::ServerConfig;
 use mafs_sim::{Path, World};
 
 use crate::files::Files;
@@ -26,7 +27,8 @@ pub(crate) fn m2(
     runtime.block_on(async {
         let link = Path::Link(Box::new(Profile::steady(kbytes_per_s * 1024, rtt)));
         let paths = vec![Path::Delay(Duration::ZERO), link];
-        let mut world = World::start_over(seed, paths, false).await.map_err(io::Error::other)?;
+        let server = ServerConfig::default().with_scheduling(scheduling);
+        let mut world = World::start_configured(seed, server, paths, false).await.map_err(io::Error::other)?;
         populate(&Files::Simulated(world.client().clone())).await?;
         let machine = &mut world.machines_mut()[1];
         machine.stop().await;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use mafs_arpc::Rate;
+use mafs_arpc::{Rate, Scheduling};
 use mafs_proto::{VolumeName, parse_size};
 use tracing_subscriber::EnvFilter;
 
@@ -57,6 +57,10 @@ struct RunArgs {
     /// [default: not known; each client gets what its way carries].
     #[arg(long, value_name = "RATE")]
     uplink: Option<Rate>,
+    /// What goes first of what the server sends: `waiting`, by class; to compare with, `one`, all take turns, and
+    /// `none`, without a window besides, as the mount option of that name has them.
+    #[arg(long, value_name = "HOW", value_parser = scheduling, default_value = "waiting")]
+    classes: Scheduling,
 }
 
 #[derive(clap::Args, Debug)]
@@ -176,6 +180,15 @@ impl Cli {
     }
 }
 
+fn scheduling(text: &str) -> Result<Scheduling, &'static str> {
+    match text {
+        "waiting" => Ok(Scheduling::Classes),
+        "one" => Ok(Scheduling::OneClass),
+        "none" => Ok(Scheduling::Off),
+        _ => Err("it can be waiting, one or none"),
+    }
+}
+
 fn volume_name(text: &str) -> Result<VolumeName, String> {
     let allowed = |_| "the name of a volume has 1 to 64 of A-Z a-z 0-9 . _ - and no dot first".to_owned();
     VolumeName::new(text).map_err(allowed)
@@ -183,7 +196,7 @@ fn volume_name(text: &str) -> Result<VolumeName, String> {
 
 impl RunArgs {
     fn config(&self) -> ServerConfig {
-        let config = ServerConfig::default();
+        let config = ServerConfig::default().with_scheduling(self.classes);
         self.uplink.map_or(config, |rate| config.with_uplink(rate))
     }
 }
@@ -319,6 +332,19 @@ mod tests {
         }
         let Ok(Cli { command: Command::Run(args), .. }) = Cli::try_parse_from(["mafs-server", "run"]) else { panic!() };
         assert_eq!(args.config(), ServerConfig::default(), "without it nothing changes");
+    }
+
+    #[test]
+    fn classes_are_as_the_mount_option_has_them() {
+        let parse = |how: &str| match Cli::try_parse_from(["mafs-server", "run", "--classes", how]) {
+            Ok(Cli { command: Command::Run(args), .. }) => Ok(args.config().scheduling()),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(parse("waiting"), Ok(Scheduling::Classes));
+        assert_eq!(parse("one"), Ok(Scheduling::OneClass));
+        assert_eq!(parse("none"), Ok(Scheduling::Off));
+        assert!(parse("paper").unwrap_err().contains("waiting, one or none"));
     }
 
     #[test]

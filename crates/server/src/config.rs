@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mafs_arpc::Rate;
+use mafs_arpc::{Rate, Scheduling};
 use mafs_durable::LoggedIndexConfig;
 
 use crate::core::promises::Timing;
@@ -13,6 +13,7 @@ pub struct ServerConfig {
     space_reserve_bytes: u64,
     sessions_max: usize,
     uplink: Option<Rate>,
+    scheduling: Scheduling,
     timing: Timing,
     index: LoggedIndexConfig,
 }
@@ -23,6 +24,7 @@ impl Default for ServerConfig {
             space_reserve_bytes: 64 * 1024 * 1024,
             sessions_max: 1024,
             uplink: None,
+            scheduling: Scheduling::default(),
             timing: Timing {
                 lease: Duration::from_secs(60),
                 bias: Duration::from_secs(2),
@@ -57,6 +59,13 @@ impl ServerConfig {
         self
     }
 
+    /// What goes first of what the server sends. Default: by class.
+    #[must_use]
+    pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
+        self.scheduling = scheduling;
+        self
+    }
+
     /// Sizes of journals and checkpoints.
     #[must_use]
     pub fn with_index(mut self, index: LoggedIndexConfig) -> Self {
@@ -78,6 +87,10 @@ impl ServerConfig {
 
     pub(crate) fn uplink(&self) -> Option<Rate> {
         self.uplink
+    }
+
+    pub(crate) fn scheduling(&self) -> Scheduling {
+        self.scheduling
     }
 
     pub(crate) fn index(&self) -> LoggedIndexConfig {

@@ -36,6 +36,7 @@ pub struct Server {
     sessions_max: usize,
     /// To the uplink, if its rate is known.
     gate: Option<SharedGate>,
+    arpc: Config,
     lease: Duration,
     stopping: watch::Sender<bool>,
     /// Last, so that a lock on the data directory outlives everything that uses it.
@@ -81,6 +82,7 @@ impl Server {
             sessions: Arc::new(Semaphore::new(config.sessions_max())),
             sessions_max: config.sessions_max(),
             gate: config.uplink().map(SharedGate::new),
+            arpc: Config { scheduling: config.scheduling(), ..Config::default() },
             lease: config.timing().lease,
             stopping: watch::Sender::new(false),
             _storage: storage,
@@ -104,8 +106,7 @@ impl Server {
 
     /// Serves one connection until it ends or the server shuts down.
     pub async fn serve_connection(self: Arc<Self>, carrier: Carrier) {
-        let (peer, mut incoming) =
-            Peer::start_behind(self.gate.as_ref(), carrier, Config::default(), Arc::clone(&self.clock));
+        let (peer, mut incoming) = Peer::start_behind(self.gate.as_ref(), carrier, self.arpc, Arc::clone(&self.clock));
         let Ok(_place) = Arc::clone(&self.sessions).try_acquire_owned() else {
             tracing::warn!(sessions = self.sessions_max, "a connection was turned away: there are too many");
             peer.close(if *self.stopping.borrow() { "the server is shutting down" } else { "too many connections" });
