@@ -18,6 +18,11 @@ impl Queue {
         Self { limit_bytes, held_bytes: 0, leaving: VecDeque::new() }
     }
 
+    /// Raises the limit.
+    pub(super) fn add_room(&mut self, bytes: u64) {
+        self.limit_bytes += bytes;
+    }
+
     pub(super) fn held_bytes(&mut self, now: Instant) -> u64 {
         while let Some((_, bytes)) = self.leaving.front().filter(|(at, _)| *at <= now) {
             self.held_bytes -= bytes;

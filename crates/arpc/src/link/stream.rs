@@ -80,6 +80,13 @@ impl Stream {
         Self { uplink: Some(uplink), ..self }
     }
 
+    /// The same with a buffer of the sender's own before the queue: those of its socket and its HTTP/2.
+    #[must_use]
+    pub fn with_send_buffer(mut self, bytes: u64) -> Self {
+        self.backlog.add_room(bytes);
+        self
+    }
+
     /// Takes `bytes` at `now` and says when the last of them is delivered. Takes any number; a sender keeps its
     /// backlog small by waiting for [`Self::writable_at`] before.
     ///
@@ -99,7 +106,8 @@ impl Stream {
         }
     }
 
-    /// When the backlog is no larger than the direction's queue, so that a sender should go on; `now` if it is so.
+    /// When the backlog is no larger than the direction's queue and the send buffer, so that a sender should go on;
+    /// `now` if it is so.
     pub fn writable_at(&mut self, now: Instant) -> Instant {
         let local = self.origin.local(now);
         let shared = self.uplink.as_ref().map(|uplink| uplink.writable_at(now));

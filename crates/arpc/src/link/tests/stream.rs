@@ -64,6 +64,15 @@ fn sender_may_go_on_when_the_queue_holds_the_rest() {
     assert!((ms(230)..ms(250)).contains(&wait), "{wait:?}");
 }
 
+#[test]
+fn sender_with_a_buffer_may_be_further_ahead() {
+    let mut stream = up(&steady()).with_send_buffer(34_464);
+    stream.send(100_000, START).unwrap();
+    assert_eq!(stream.writable_at(START), START);
+    stream.send(15_000, START).unwrap();
+    assert!((ms(100)..ms(115)).contains(&stream.writable_at(START).since(START)));
+}
+
 /// Sends a segment every 10 ms, each 1 ms long, and says how much later than on a good link they are delivered.
 fn lateness(bursts: Periods) -> Vec<Duration> {
     let direction = direction(Rate::constant(1_500_000), ms(20));
