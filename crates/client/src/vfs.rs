@@ -23,6 +23,7 @@ mod passthrough;
 mod paths;
 mod promises;
 mod report;
+mod rests;
 mod shown;
 mod start;
 mod storing;
@@ -55,6 +56,7 @@ use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
 pub use report::{SpaceReport, StatusReport};
+use rests::Rests;
 pub use start::{Settings, StartError};
 
 /// Who asks: the owner of what is created.
@@ -178,6 +180,8 @@ struct Inner {
     passthrough: AtomicBool,
     /// Whether a task looks at the sizes of files that the kernel writes.
     watching_sizes: AtomicBool,
+    /// Who fetches what nobody waits for.
+    rests: Rests,
     /// A file was closed that the server does not have.
     left_dirty: Notify,
     /// The modify log has grown.

@@ -7,14 +7,17 @@ mod support;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
-use mafs_proto::Class;
+use mafs_proto::{Class, VnodeId};
 use mafs_sim::{Crash, Path, World};
-use support::{content, open_by_name, simulate, write_and_close};
+use support::{CALLER, content, open_by_name, simulate, write_and_close};
 use tokio::time::{Instant, sleep};
 
 const BYTES_PER_S: u64 = 64_000;
+/// Nothing has to go.
+const CACHE_BYTES: u64 = 1 << 30;
 const LARGE_BYTES: usize = 640_000;
 const SMALL_BYTES: usize = 64_000;
 /// Takes longer than anybody waits for a server that does not answer.
@@ -23,7 +26,11 @@ const HUGE_BYTES: usize = 2_600_000;
 /// Two machines: one beside the server that has made some files, and one at the end of a link.
 async fn world() -> World {
     let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, Duration::from_millis(20))));
-    let world = World::start_over(1, vec![Path::Delay(Duration::ZERO), link], false).await.expect("a world");
+    let mut world = World::start_over(1, vec![Path::Delay(Duration::ZERO), link], false).await.expect("a world");
+    let machine = &mut world.machines_mut()[1];
+    machine.stop().await;
+    machine.set_cache_limit_bytes(CACHE_BYTES);
+    machine.start().await.expect("a client");
     let files = [("large", LARGE_BYTES), ("other", LARGE_BYTES), ("huge", HUGE_BYTES)];
     for (name, bytes) in files.into_iter().chain([("small", SMALL_BYTES), ("alone", SMALL_BYTES)]) {
         write_and_close(world.client(), name, vec![7; bytes]).await;
@@ -143,5 +150,50 @@ fn who_waits_for_a_silent_server_gives_up_and_the_rest_of_a_closed_file_does_not
         sleep(Duration::from_secs(15)).await;
         let again = time_of_reading(far(&world), "large").await;
         assert!(again < Duration::from_millis(100), "it has come when the server was back: {again:?}");
+    });
+}
+
+#[test]
+fn many_rests_leave_room_for_who_waits() {
+    const FILES: [&str; 20] = [
+        "f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9", "f10", "f11", "f12", "f13", "f14", "f15", "f16",
+        "f17", "f18", "f19",
+    ];
+    simulate(async {
+        let world = world().await;
+        for name in FILES {
+            write_and_close(world.client(), name, vec![7; 2 * LARGE_BYTES]).await;
+            look_into(far(&world), name).await;
+        }
+        let vfs = far(&world).clone();
+        let reading = tokio::spawn(async move { content(&vfs, "huge").await });
+        sleep(Duration::from_secs(1)).await;
+        let took = time_of_reading(far(&world), "small").await;
+        // Half of the link.
+        assert!(took < Duration::from_secs(3), "{took:?}");
+        reading.await.expect("the other file");
+        // All of them come in the end.
+        let missing = (FILES.len() * 2 * LARGE_BYTES) as u64;
+        sleep(Duration::from_millis(1100 * missing / BYTES_PER_S)).await;
+        for name in FILES {
+            let again = time_of_reading(far(&world), name).await;
+            assert!(again < Duration::from_millis(100), "{name} {again:?}");
+        }
+    });
+}
+
+#[test]
+fn a_removal_waits_for_the_content_of_a_file_only_while_it_is_open() {
+    simulate(async {
+        let world = world().await;
+        let file = open_by_name(far(&world), "large").await;
+        let vfs = far(&world).clone();
+        let began = Instant::now();
+        let removal = tokio::spawn(async move { vfs.unlink(VnodeId::ROOT, Bytes::from("large"), CALLER).await });
+        sleep(Duration::from_secs(1)).await;
+        assert!(!removal.is_finished(), "who has it open needs all of it");
+        far(&world).release(file);
+        removal.await.expect("a task").expect("an unlink");
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     });
 }

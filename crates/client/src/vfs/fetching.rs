@@ -13,9 +13,9 @@ use mafs_proto::{ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
 use super::file::{Arrival, File};
 use super::inflow::Inflow;
 use super::passthrough::DataPath;
+use super::rests::RestPlace;
 use super::{Error, Inner};
 use crate::cache::seal;
-use crate::remote::{Link, RemoteError};
 
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
 /// asking.
@@ -43,7 +43,6 @@ impl Inner {
                 inner.drop_if_unused(&file);
             });
         }
-        let _waiting = self.remote.waiting();
         file.wait(|state| match &state.arrival {
             Arrival::Partial { answered: false, .. } => None,
             Arrival::Failed(error) => Some(Err(error.clone())),
@@ -92,16 +91,19 @@ impl Inner {
         let mut failures = 0;
         // Of a file without bytes nothing is asked.
         let mut hash = ContentHash::of(&[]);
-        while let Some(gap) = next_gap(file, fetch) {
+        while is_incomplete(file, fetch) {
+            let mut place = self.place_for(file, fetch.number).await;
+            let Some(gap) = next_gap(file, fetch) else { break };
             let started = gap.start;
-            match self.fetch_gap(file, fetch, gap, &mut hash).await {
-                Ok(reached) if reached > started => failures = 0,
-                Ok(_) if failures + 1 < FAILURES_MAX => failures += 1,
-                Ok(_) => {
+            match self.fetch_gap(file, fetch, gap, &mut hash, &mut place).await {
+                Ok(None) => {}
+                Ok(Some(reached)) if reached > started => failures = 0,
+                Ok(Some(_)) if failures + 1 < FAILURES_MAX => failures += 1,
+                Ok(Some(_)) => {
                     let error = Error::TimedOut(format!("{FAILURES_MAX} connections in a row brought nothing"));
                     return self.fail(file, fetch, error);
                 }
-                // The call has waited and tried again until its deadline.
+                // It has been tried again for as long as somebody was ready to wait.
                 Err(error) => return self.fail(file, fetch, error),
             }
         }
@@ -117,14 +119,16 @@ impl Inner {
         }
     }
 
-    /// One call: fills a gap from its start, until its end, or until a reader waits elsewhere. Returns how far it came.
+    /// One call: fills a gap from its start, until its end, or until a reader waits elsewhere. Returns how far it came;
+    /// `None` if it was interrupted for a reason of this end's.
     async fn fetch_gap(
         &self,
         file: &File,
         fetch: Fetch,
         gap: Range<u64>,
         hash: &mut ContentHash,
-    ) -> Result<u64, Error> {
+        place: &mut RestPlace,
+    ) -> Result<Option<u64>, Error> {
         let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
         let asked = |urgency| {
             let mut state = file.state();
@@ -136,22 +140,20 @@ impl Inner {
         let answer = tokio::select! {
             biased;
             answer = self.remote.fetch(&request, &purpose, &asked) => answer?,
-            () = file.open_for(self.settings.deadline) => return Err(self.unanswered().into()),
+            why = self.interruption(file, fetch.number, false, place) => return why.outcome(),
         };
         let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
         let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
         let mut offset = gap.start;
         if !mark_answered(file, fetch) {
-            return Ok(gap.end);
+            return Ok(None);
         }
         while offset < gap.end {
             let pieces = tokio::select! {
                 biased;
                 pieces = content.next(offset, gap.end) => pieces,
-                () = file.open_for(self.settings.deadline) => {
-                    return Err(RemoteError::TimedOut("the file stopped arriving".to_owned()).into());
-                }
+                why = self.interruption(file, fetch.number, true, place) => return why.outcome(),
             };
             let pieces = match pieces {
                 Ok(pieces) if pieces.is_empty() => break,
@@ -164,22 +166,14 @@ impl Inner {
                 }
             };
             let parts = parts(&mut segments, pieces)?;
-            let Some(reached) = blocking(|| self.put(file, fetch, offset, &parts))? else { return Ok(gap.end) };
+            let Some(reached) = blocking(|| self.put(file, fetch, offset, &parts))? else { return Ok(None) };
             offset = reached;
             file.notify();
             if wanted_elsewhere(file, fetch, offset) {
                 break;
             }
         }
-        Ok(offset)
-    }
-
-    /// Why there is no answer after the time that somebody has waited for one.
-    fn unanswered(&self) -> RemoteError {
-        RemoteError::TimedOut(match self.remote.link().0 {
-            Link::Down(why) => why,
-            Link::Up(_) | Link::Closed => "the server has not answered".to_owned(),
-        })
+        Ok(Some(offset))
     }
 
     /// Puts parts of the content into the container. `None` if the fetch is void; else the offset behind them.
@@ -262,6 +256,15 @@ impl Inner {
             }
         }
         file.notify();
+    }
+}
+
+/// Whether something of a fetch that is not void is missing.
+fn is_incomplete(file: &File, fetch: Fetch) -> bool {
+    let state = file.state();
+    match &state.arrival {
+        Arrival::Partial { present, .. } => state.fetch == fetch.number && present.first_gap(0, fetch.size).is_some(),
+        Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => false,
     }
 }
 

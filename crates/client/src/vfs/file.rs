@@ -7,14 +7,12 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use mafs_arpc::watch;
 use mafs_durable::{DiskFile, RangeSet};
 use mafs_proto::{
     Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs,
 };
-use tokio::time::timeout;
 
 use super::frozen::FrozenContent;
 use super::passthrough::KernelUse;
@@ -288,17 +286,6 @@ impl File {
     /// The same, but no longer than somebody has the file open.
     pub(super) async fn complete_if_open(&self) -> Result<(), Error> {
         self.wait(|state| if state.handles == 0 { Some(Ok(())) } else { is_whole(state) }).await
-    }
-
-    /// Returns when somebody has had the file open for so long.
-    pub(super) async fn open_for(&self, time: Duration) {
-        loop {
-            self.wait(|state| (state.handles > 0).then_some(())).await;
-            let closed = self.wait(|state| (state.handles == 0).then_some(()));
-            if timeout(time, closed).await.is_err() {
-                return;
-            }
-        }
     }
 }
 

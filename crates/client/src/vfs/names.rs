@@ -413,11 +413,12 @@ impl Inner {
         let in_use = self.files().get(object.fid.vnode);
         let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return Ok(None) };
         self.cache.index.check_writable()?;
-        let open = file.state().handles > 0;
-        if open && let Err(error) = file.complete_if_open().await {
+        if let Err(error) = file.complete_if_open().await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
         }
-        if open && let Err(error) = self.xattrs_of(object).await {
+        if file.state().handles > 0
+            && let Err(error) = self.xattrs_of(object).await
+        {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
         }
         let begun = self.note_removing(&file)?;

@@ -15,6 +15,7 @@ use super::files::Files;
 use super::kernel::Kernel;
 use super::listing::Listings;
 use super::promises::SessionListener;
+use super::rests::Rests;
 use super::storing::Patience;
 use super::{Caller, Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage};
@@ -110,6 +111,7 @@ impl Vfs {
             listing_fetched: watch::Sender::new(()),
             passthrough,
             watching_sizes: AtomicBool::new(false),
+            rests: Rests::default(),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
             last_space: Mutex::new(None),
