@@ -140,7 +140,7 @@ impl Inner {
         let answer = tokio::select! {
             biased;
             answer = self.remote.fetch(&request, &purpose, &asked) => answer?,
-            why = self.interruption(file, fetch.number, false, place) => return why.outcome(),
+            ended = self.interruption(file, fetch.number, false, place) => return ended.map(|()| None),
         };
         let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
@@ -153,7 +153,7 @@ impl Inner {
             let pieces = tokio::select! {
                 biased;
                 pieces = content.next(offset, gap.end) => pieces,
-                why = self.interruption(file, fetch.number, true, place) => return why.outcome(),
+                ended = self.interruption(file, fetch.number, true, place) => return ended.map(|()| None),
             };
             let pieces = match pieces {
                 Ok(pieces) if pieces.is_empty() => break,

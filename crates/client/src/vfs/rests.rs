@@ -27,28 +27,7 @@ impl Default for Rests {
 }
 
 /// What a fetch holds while it fetches a rest.
-#[derive(Default)]
 pub(super) struct RestPlace(Option<OwnedSemaphorePermit>);
-
-/// Why a fetch does not go on as it is.
-pub(super) enum Interruption {
-    /// It is void.
-    Void,
-    /// It has become a rest, and there is no place.
-    Unplaced,
-    /// Somebody has waited in vain.
-    InVain(Error),
-}
-
-impl Interruption {
-    /// What it means for a call.
-    pub(super) fn outcome(self) -> Result<Option<u64>, Error> {
-        match self {
-            Self::Void | Self::Unplaced => Ok(None),
-            Self::InVain(error) => Err(error),
-        }
-    }
-}
 
 impl Inner {
     /// Waits until a fetch is wanted by somebody, or has a place as a rest, or is void.
@@ -61,33 +40,36 @@ impl Inner {
         }
     }
 
-    /// Returns when a fetch under way is to be ended. Who has the file open waits no longer than the deadline, and
-    /// counts as somebody who waits for the server while there is no answer; a rest waits as long as it takes, if it
-    /// has or finds a place.
+    /// Returns when a fetch under way is to be ended: it is void, or has become a rest for which there is no place. Who
+    /// has the file open waits no longer than the deadline, and counts as somebody who waits for the server while there
+    /// is no answer; a rest waits as long as it takes.
+    ///
+    /// # Errors
+    /// If somebody has waited in vain.
     pub(super) async fn interruption(
         &self,
         file: &File,
         fetch: u64,
         answered: bool,
         place: &mut RestPlace,
-    ) -> Interruption {
+    ) -> Result<(), Error> {
         let is_void = |state: &mut FileState| state.fetch != fetch;
         loop {
             {
                 let _waiting = (!answered && file.state().handles > 0).then(|| self.remote.waiting());
                 let not_wanted = file.wait(|state| (state.handles == 0 || is_void(state)).then_some(()));
                 if timeout(self.settings.deadline, not_wanted).await.is_err() {
-                    return Interruption::InVain(self.in_vain(answered).into());
+                    return Err(self.in_vain(answered).into());
                 }
             }
             if is_void(&mut file.state()) {
-                return Interruption::Void;
+                return Ok(());
             }
             if place.0.is_none() {
                 place.0 = Arc::clone(&self.rests.0).try_acquire_owned().ok();
             }
             if place.0.is_none() {
-                return Interruption::Unplaced;
+                return Ok(());
             }
             file.wait(|state| (state.handles > 0 || is_void(state)).then_some(())).await;
             place.0 = None;
