@@ -75,9 +75,9 @@ fn a_mount_that_cannot_reach_its_server_says_why() {
 #[ignore = "needs: fuse"]
 fn a_mount_that_is_interrupted_while_it_retries_leaves_nobody_behind() {
     let mut world = World::new().unwrap();
-    let mut mount = world.client_command();
-    mount.args(["mount", &world.target()]).arg(world.mount());
-    let mut retrying = mount.args(["-o", "retry=1"]).spawn().unwrap();
+    let mut retrying = world.client_command();
+    retrying.args(["mount", &world.target()]).arg(world.mount()).args(["-o", "retry=1"]);
+    let mut retrying = retrying.spawn().unwrap();
     std::thread::sleep(Duration::from_secs(1));
     assert!(retrying.try_wait().unwrap().is_none(), "it has not retried");
     kill_process(Pid::from_child(&retrying), Signal::INT).unwrap();
@@ -85,9 +85,8 @@ fn a_mount_that_is_interrupted_while_it_retries_leaves_nobody_behind() {
     let nobody = || Ok(all_naming(&world.mount()).next().is_none());
     wait_until(Duration::from_secs(5), "the daemon has ended", nobody).unwrap();
     world.start_server().unwrap();
-    let again = finish(world.client_command().args(["mount", &world.target()]).arg(world.mount()), LIMIT).unwrap();
-    check(&again, OK, &[]);
-    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+    check(&mount(&world), OK, &[]);
+    check(&umount(&world), OK, &[]);
 }
 
 #[test]
@@ -126,7 +125,7 @@ fn a_mount_in_use_is_not_taken_away() {
     let mut world = World::start().unwrap();
     let mut user = Command::new("sleep");
     let user = Daemon::start("user", user.arg("600").current_dir(world.mount()), &world.local().join("log")).unwrap();
-    let said = finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap();
+    let said = umount(&world);
     check(&said, MOUNT_FAILED, &["mnt", "busy"]);
     fs::write(world.mount().join("f"), "still works").unwrap();
     user.kill().unwrap();
@@ -139,14 +138,13 @@ fn a_mount_in_use_is_not_taken_away() {
 fn a_mount_without_its_server_is_taken_away_and_is_known_to_be_there() {
     let mut world = World::new().unwrap();
     world.start_server().unwrap();
-    let mount = || finish(world.client_command().args(["mount", &world.target()]).arg(world.mount()), LIMIT).unwrap();
-    check(&mount(), OK, &[]);
+    check(&mount(&world), OK, &[]);
     world.server().unwrap().signal(Signal::STOP).unwrap();
     assert!(fs::create_dir(world.mount().join("d")).is_err());
     let start = Instant::now();
-    check(&mount(), MOUNT_FAILED, &["mnt", "mounted"]);
+    check(&mount(&world), MOUNT_FAILED, &["mnt", "mounted"]);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+    check(&umount(&world), OK, &[]);
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     world.server().unwrap().signal(Signal::CONT).unwrap();
 }
@@ -170,7 +168,7 @@ fn umount_names_what_the_server_does_not_have() {
     fs::write(&source, "new").unwrap();
     let copied = finish(Command::new("cp").arg(&source).arg(world.mount().join("docs/letter")), LIMIT).unwrap();
     assert_ne!(copied.code(), OK, "{copied:?}");
-    let said = finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap();
+    let said = umount(&world);
     check(&said, UNSENT, &["1 file", "docs/letter", "next mount"]);
 
     world.start_server().unwrap();
@@ -186,9 +184,8 @@ fn umount_names_what_the_server_does_not_have() {
 fn a_volume_can_be_mounted_again_as_soon_as_it_is_unmounted() {
     let mut world = World::new().unwrap();
     world.start_server().unwrap();
-    let mount = || finish(world.client_command().args(["mount", &world.target()]).arg(world.mount()), LIMIT).unwrap();
     for round in 0..number_from_env("MAFS_REMOUNTS", 20) {
-        check(&mount(), OK, &[]);
+        check(&mount(&world), OK, &[]);
         fs::write(world.mount().join("f"), format!("{round}")).unwrap();
         let mut unmount = match round % 2 {
             0 => world.client_command(),
@@ -214,7 +211,7 @@ fn status_names_a_mount_whose_client_has_died() {
     let mount = world.mount();
     let about_this: Vec<&str> = said.stderr.lines().filter(|line| line.contains(mount.to_str().unwrap())).collect();
     assert!(matches!(about_this[..], [line] if line.contains("has died")), "{said:?}");
-    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+    check(&umount(&world), OK, &[]);
 }
 
 #[test]
@@ -238,9 +235,7 @@ fn sync_without_time_says_what_is_unsent_or_nothing() {
 fn a_mount_goes_to_the_background_and_answers_in_words_and_json() {
     let mut world = World::new().unwrap();
     world.start_server().unwrap();
-    let mut mount = world.client_command();
-    mount.args(["mount", &world.target()]).arg(world.mount());
-    check(&finish(&mut mount, LIMIT).unwrap(), OK, &[]);
+    check(&mount(&world), OK, &[]);
     assert!(is_mounted(&world.mount()).unwrap(), "mount returns when the mount is there");
     fs::write(world.mount().join("f"), "x").unwrap();
     for command in [&["status"][..], &["sync"]] {
@@ -250,7 +245,7 @@ fn a_mount_goes_to_the_background_and_answers_in_words_and_json() {
     let said = finish(world.client_command().args(["status", "--json"]).arg(world.mount()), LIMIT).unwrap();
     check(&said, OK, &[]);
     serde_json::from_str::<serde_json::Value>(&said.stdout).expect("status --json");
-    check(&finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap(), OK, &[]);
+    check(&umount(&world), OK, &[]);
     assert!(!is_mounted(&world.mount()).unwrap());
 }
 
@@ -300,6 +295,15 @@ fn help_lists_what_works_and_nothing_else() {
     for option in ["timeo", "retry", "cache", "cachesize", "minfree", "passthrough", "classes", "reserve", "profile"] {
         assert!(said.stdout.contains(&format!("  {option}=")), "{option} in {}", said.stdout);
     }
+}
+
+/// Mounts in the background, as people do.
+fn mount(world: &World) -> Finished {
+    finish(world.client_command().args(["mount", &world.target()]).arg(world.mount()), LIMIT).unwrap()
+}
+
+fn umount(world: &World) -> Finished {
+    finish(world.client_command().arg("umount").arg(world.mount()), LIMIT).unwrap()
 }
 
 /// A message is one line on standard error that names what it is about; a success is silent there.
