@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mafs_arpc::Scheduling;
@@ -65,8 +64,8 @@ pub(crate) fn cell(
         let of = |value: fn(&Outcome) -> f64| median(&all.iter().map(value).collect::<Vec<_>>());
         Ok(Medians {
             foreground_s: of(|outcome| outcome.foreground_s),
-            written: of(|outcome| outcome.written_bytes_per_s[0] / 1024.0),
-            lost: of(Outcome::lost_bytes) / 1024.0,
+            written: of(|outcome| outcome.written_bytes_per_s / 1024.0),
+            lost: of(|outcome| outcome.lost_bytes / 1024.0),
             used: of(|outcome| outcome.bytes) / 1024.0,
             calls: of(|outcome| outcome.calls),
         })
@@ -146,21 +145,15 @@ fn run_real(
         Foreground::Read => "cold",
     };
     place.forget("cold")?;
-    let arguments = ["as-processes".to_owned(), foreground.to_string(), background.to_string(), unused_seed(seed)];
+    let arguments = ["as-processes".to_owned(), foreground.to_string(), background.to_string(), seed.to_string()];
     let printed = place.run_classes(&Profile::steady(kbytes_per_s * 1024, RTT), cache, classes, &arguments)?;
     let numbers: Vec<f64> = printed.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     match numbers[..] {
-        [foreground_s, beside, alone, calls, bytes] => {
-            Ok(Outcome { foreground_s, written_bytes_per_s: [beside, alone], calls, bytes })
+        [foreground_s, written_bytes_per_s, lost_bytes, calls, bytes] => {
+            Ok(Outcome { foreground_s, written_bytes_per_s, lost_bytes, calls, bytes })
         }
         _ => Err(io::Error::other(format!("not an outcome: {printed:?}"))),
     }
-}
-
-/// What is written has names that follow from the seed, and stays on the server: so each run has its own.
-fn unused_seed(seed: u64) -> String {
-    static RUNS: AtomicU64 = AtomicU64::new(0);
-    (seed + 1000 * RUNS.fetch_add(1, Ordering::Relaxed)).to_string()
 }
 
 /// Prints and writes what was measured of one workload.

@@ -59,8 +59,8 @@ fn play(role: &str, arguments: &[String]) -> io::Result<()> {
             let seed = seed.parse().map_err(io::Error::other)?;
             let files = Files::Mounted(mount.into());
             let outcome = runtime.block_on(workload::run(&files, foreground, background, seed))?;
-            let Outcome { foreground_s, written_bytes_per_s: [beside, alone], calls, bytes } = outcome;
-            println!("{foreground_s} {beside} {alone} {calls} {bytes}");
+            let Outcome { foreground_s, written_bytes_per_s, lost_bytes, calls, bytes } = outcome;
+            println!("{foreground_s} {written_bytes_per_s} {lost_bytes} {calls} {bytes}");
             Ok(())
         }
         ("as-control-populate", [mount]) => control::populate(Path::new(mount)),

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +17,12 @@ use crate::files::Files;
 const DIRECTORIES: usize = 20;
 const FILES_PER_DIRECTORY: usize = 10;
 const SOURCE_BYTES: usize = 4 << 10;
-/// What the foreground computes with each file.
+/// What a search computes with each file.
 const COMPUTING: Duration = Duration::from_millis(1);
+/// Who has searched a directory, or read a large file, looks at it for so many milliseconds. Without that the
+/// foreground's calls come right behind the background's, which of the two is first is a matter of a millisecond, and
+/// beside 6 s for each upload that is all that is measured.
+const THINKING_MS: Range<u64> = 200..400;
 const LARGE_FILES: usize = 10;
 const LARGE_BYTES: usize = 64 << 10;
 /// What the background writes at a time: 6 s of the slowest link, for so long a tiny call waits behind an upload over
@@ -54,21 +59,15 @@ pub(crate) enum Background {
 /// What a run has shown.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Outcome {
+    /// How long who is in the foreground has waited, thinking apart.
     pub(crate) foreground_s: f64,
-    /// What the background has sent per second in that time, and before, when it was alone.
-    pub(crate) written_bytes_per_s: [f64; 2],
+    /// What the background has sent per second meanwhile, and how much less than it would have alone.
+    pub(crate) written_bytes_per_s: f64,
+    pub(crate) lost_bytes: f64,
     /// Calls of both to the server.
     pub(crate) calls: f64,
     /// What both have sent and received.
     pub(crate) bytes: f64,
-}
-
-impl Outcome {
-    /// What the background has written less than it would have alone.
-    pub(crate) fn lost_bytes(&self) -> f64 {
-        let [beside, alone] = self.written_bytes_per_s;
-        (alone - beside) * self.foreground_s
-    }
 }
 
 /// What a client has sent since it was started.
@@ -139,6 +138,10 @@ fn sources(seed: u64) -> Vec<(String, String)> {
     dirs.into_iter().flat_map(files).collect()
 }
 
+fn large_files() -> Vec<Vec<(String, String)>> {
+    (0..LARGE_FILES).map(|file| vec![("large".to_owned(), format!("f{file}"))]).collect()
+}
+
 /// Runs both until the foreground has ended.
 pub(crate) async fn run(
     files: &Files,
@@ -152,39 +155,43 @@ pub(crate) async fn run(
     let (alone, alone_start) = (files.sent().await?, Instant::now());
     sleep(LEAD).await;
     let (before, start) = (files.sent().await?, Instant::now());
-    match foreground {
-        Foreground::Grep => grep(files, seed).await?,
-        Foreground::Read => read(files).await?,
+    let steps = match foreground {
+        Foreground::Grep => sources(seed).chunks(FILES_PER_DIRECTORY).map(<[_]>::to_vec).collect(),
+        Foreground::Read => large_files(),
+    };
+    let mut random = Random::new(seed);
+    let mut waited = Duration::ZERO;
+    for step in steps {
+        let step_start = Instant::now();
+        for (dir, file) in step {
+            files.read(&dir, &file).await?;
+            if foreground == Foreground::Grep {
+                files.compute(COMPUTING).await?;
+            }
+        }
+        waited += step_start.elapsed();
+        let thinking_ms = THINKING_MS.start + random.below(THINKING_MS.end - THINKING_MS.start);
+        sleep(Duration::from_millis(thinking_ms)).await;
     }
-    let foreground_s = start.elapsed().as_secs_f64();
+    let lasted_s = start.elapsed().as_secs_f64();
     let after = files.sent().await?;
     stop.store(true, Ordering::Relaxed);
     task.await.map_err(io::Error::other)??;
     #[allow(clippy::cast_precision_loss, reason = "some megabytes")]
     let more = |after: u64, before: u64| (after - before) as f64;
-    let written_beside = more(after.stored_bytes, before.stored_bytes) / foreground_s;
-    let written_alone = more(before.stored_bytes, alone.stored_bytes) / start.duration_since(alone_start).as_secs_f64();
-    let (calls, bytes) = (more(after.calls, before.calls), more(after.bytes, before.bytes));
-    Ok(Outcome { foreground_s, written_bytes_per_s: [written_beside, written_alone], calls, bytes })
-}
-
-async fn grep(files: &Files, seed: u64) -> io::Result<()> {
-    for (dir, file) in sources(seed) {
-        files.read(&dir, &file).await?;
-        files.compute(COMPUTING).await?;
-    }
-    Ok(())
-}
-
-async fn read(files: &Files) -> io::Result<()> {
-    for file in 0..LARGE_FILES {
-        files.read("large", &format!("f{file}")).await?;
-    }
-    Ok(())
+    let beside = more(after.stored_bytes, before.stored_bytes) / lasted_s;
+    let alone = more(before.stored_bytes, alone.stored_bytes) / start.duration_since(alone_start).as_secs_f64();
+    Ok(Outcome {
+        foreground_s: waited.as_secs_f64(),
+        written_bytes_per_s: beside,
+        lost_bytes: (alone - beside) * lasted_s,
+        calls: more(after.calls, before.calls),
+        bytes: more(after.bytes, before.bytes),
+    })
 }
 
 async fn work(files: Files, background: Background, seed: u64, stop: Arc<AtomicBool>) -> io::Result<()> {
-    let sources = sources(seed);
+    let (sources, writer) = (sources(seed), std::process::id());
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) && background != Background::Idle {
         let bytes_each = match background {
@@ -196,7 +203,8 @@ async fn work(files: Files, background: Background, seed: u64, stop: Arc<AtomicB
             }
             Background::Write | Background::Idle => WRITTEN_BYTES,
         };
-        files.write("out", &format!("{seed}-{number}"), bytes(number as u64, bytes_each)).await?;
+        // What other processes have written over real mounts is still there. Names of one length take equally long.
+        files.write("out", &format!("{writer:010}-{number:05}"), bytes(number as u64, bytes_each)).await?;
         number += 1;
     }
     Ok(())
