@@ -292,7 +292,19 @@ fn help_lists_what_works_and_nothing_else() {
     let said = finish(world.client_command().arg("conflicts"), LIMIT).unwrap();
     check(&said, USAGE, &["conflicts"]);
     let said = finish(world.client_command().args(["mount", "--help"]), LIMIT).unwrap();
-    for option in ["timeo", "retry", "cache", "cachesize", "minfree", "passthrough", "classes", "reserve", "profile"] {
+    for option in [
+        "timeo",
+        "retry",
+        "cache",
+        "cachesize",
+        "minfree",
+        "passthrough",
+        "fsync",
+        "fsync_wait",
+        "classes",
+        "reserve",
+        "profile",
+    ] {
         assert!(said.stdout.contains(&format!("  {option}=")), "{option} in {}", said.stdout);
     }
 }

@@ -235,6 +235,8 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         cache_limit_bytes: mount.options.cache_limit_bytes,
         min_free_bytes: mount.options.min_free_bytes,
         deadline: mount.options.deadline(),
+        fsync: mount.options.fsync,
+        fsync_wait: mount.options.fsync_wait,
         classes: mount.options.classes,
         arpc: mount.options.connection(),
         read_only: mount.options.read_only,

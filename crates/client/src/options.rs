@@ -15,6 +15,7 @@ use mafs_arpc::{Config, Reserve, Scheduling};
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
+use crate::vfs::Fsync;
 use names::Known;
 
 /// Bytes of clean and dirty content that may be in the cache, unless `cachesize` says otherwise.
@@ -28,6 +29,9 @@ pub const TIMEO_DEFAULT: u32 = 70;
 
 /// How often such a wait may be repeated, unless `retrans` says otherwise.
 pub const RETRANS_DEFAULT: u32 = 3;
+
+/// How long `fsync=auto` waits for the server, unless `fsync_wait` says otherwise.
+pub const FSYNC_WAIT_DEFAULT: Duration = Duration::from_millis(500);
 
 /// What `hard` waits. Not the longest duration there is, so that it can be added to the present.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -85,6 +89,10 @@ pub struct MountOptions {
     /// `awake`: whether a virtual machine's processors are kept awake during bursts of requests, if this process may.
     /// Default: `auto`.
     pub awake: bool,
+    /// `fsync`: where fsync makes content durable. Default: `auto`.
+    pub fsync: Fsync,
+    /// `fsync_wait`, milliseconds: how long `fsync=auto` waits for the server.
+    pub fsync_wait: Duration,
     /// `classes`: which call travels in which class. Default: `waiting`; `paper` is Table 1 of the MAFS paper.
     pub classes: Classes,
     /// `classes=one`: all take turns; `classes=none`: that, and no window.
@@ -111,6 +119,8 @@ impl Default for MountOptions {
             min_free_bytes: MIN_FREE_DEFAULT,
             passthrough: true,
             awake: true,
+            fsync: Fsync::default(),
+            fsync_wait: FSYNC_WAIT_DEFAULT,
             classes: Classes::default(),
             scheduling: Scheduling::default(),
             reserve: None,
@@ -202,6 +212,8 @@ impl MountOptions {
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
             Known::Awake => self.awake = auto_or_off(name, given()?)?,
+            Known::Fsync => self.fsync = fsync(name, given()?)?,
+            Known::FsyncWait => self.fsync_wait = Duration::from_millis(number(name, given()?, 0, COUNT_MAX)?.into()),
             Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
             Known::Reserve => self.reserve = Some(reserve(name, given()?)?),
             Known::Profile => self.profile = Some(profile(name, given()?)?),
@@ -248,6 +260,15 @@ fn auto_or_off(name: &str, value: &str) -> Result<bool, InvalidOption> {
         "auto" => Ok(true),
         "off" => Ok(false),
         _ => Err(bad(name, value, "`auto` or `off` is wanted".to_owned())),
+    }
+}
+
+fn fsync(name: &str, value: &str) -> Result<Fsync, InvalidOption> {
+    match value {
+        "auto" => Ok(Fsync::Auto),
+        "local" => Ok(Fsync::Local),
+        "server" => Ok(Fsync::Server),
+        _ => Err(bad(name, value, "`auto`, `local` or `server` is wanted".to_owned())),
     }
 }
 
@@ -302,6 +323,9 @@ mod tests {
         assert_eq!(options.profile, Some("3g".parse().unwrap()));
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
         assert!(!parse("awake=off").unwrap().awake && parse("awake=off,awake=auto").unwrap().awake);
+        assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
+        let local = parse("fsync=server,fsync=local,fsync_wait=70").unwrap();
+        assert_eq!((local.fsync, local.fsync_wait), (Fsync::Local, Duration::from_millis(70)));
         assert_eq!(parse("classes=paper").unwrap().classes, Classes::Paper);
         assert_eq!(parse("classes=paper,classes=waiting").unwrap().classes, Classes::ByWaiting);
         assert_eq!(parse("classes=one").unwrap().scheduling, Scheduling::OneClass);

@@ -9,22 +9,22 @@ mod connector;
 mod error;
 mod fetch;
 mod limits;
+mod store;
+mod urgency;
 mod waiting;
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use mafs_arpc::{CallError, CallHandle, CallProgress, Config, Payload, PayloadReader, Peer, watch};
+use mafs_arpc::{CallError, CallHandle, Config, Payload, PayloadReader, Peer, watch};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
-    ResumeStoreReply, ResumeStoreRequest,
 };
 use mafs_proto::{
-    Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, ContentHash, Fid, FidRange, FsError, Generation,
-    Incarnation, Method, Purpose, StoreId, Timestamp, VolumeName, Wire,
+    Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method,
+    Purpose, StoreId, Timestamp, VolumeName, Wire,
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -35,8 +35,9 @@ use attempts::{Attempts, Failure};
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
-pub(crate) use fetch::Urgency;
 use limits::Limits;
+pub(crate) use store::StoreContent;
+pub(crate) use urgency::Urgency;
 use waiting::Waiting;
 
 /// Who is told what the server says of the session and its promises.
@@ -131,23 +132,17 @@ struct Begun {
     handle: CallHandle,
 }
 
+impl Begun {
+    fn urgency(&self, classes: Classes) -> Urgency {
+        Urgency::new(self.handle.priority(), classes, self.class)
+    }
+}
+
 /// Adds what has gone over a connection.
 fn add_traffic(statistics: &mut RpcStatistics, peer: &Peer) {
     for (class, traffic) in statistics.iter_mut().zip(peer.estimate().traffic) {
         class.add_traffic(traffic);
     }
-}
-
-/// The content of a store, sent from where the server has it.
-pub(crate) trait StoreContent: Send + Sync {
-    /// Its size.
-    fn bytes(&self) -> u64;
-    /// All of it from `offset` on.
-    fn payload(&self, offset: u64) -> Payload;
-    /// The hash of its first bytes, as if they were all of it.
-    fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash>;
-    /// What is behind `offset` is on its way.
-    fn sending(&self, offset: u64, progress: CallProgress);
 }
 
 /// What names new records and objects.
@@ -206,72 +201,6 @@ impl Remote {
         let answer = timeout(patience, self.call_until(&request, record.op.purpose(), None, &no_payload)).await;
         self.end(record.id);
         answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
-    }
-
-    /// Finds out what became of a store whose content is not there any more: sent without, it is refused unless it has
-    /// been applied. The record stays outstanding until [`Self::end`].
-    pub(crate) async fn resolve(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
-        let attempts = Attempts::new(&self.shared.config, true);
-        self.call_with(attempts, &self.apply_request(record), Purpose::Store, None, &|| Payload::None).await
-    }
-
-    /// Sends a store with its content; the record stays outstanding until [`Self::end`]. A store has no deadline while
-    /// it is being sent; a connection must be there within the deadline. What an attempt before has brought to the
-    /// server is not sent again: one of this call, or an earlier one, if that was `interrupted`.
-    pub(crate) async fn store(
-        &self,
-        record: &CmlRecord,
-        content: &dyn StoreContent,
-        interrupted: bool,
-    ) -> Result<Answer<ApplyReply>, RemoteError> {
-        let _waiting = Waiting::begin(&self.shared);
-        let request = self.apply_request(record);
-        let mut attempts = Attempts::new(&self.shared.config, interrupted);
-        let mut brought = 0;
-        loop {
-            let connection = self.connected(attempts.connect_by()).await?;
-            let asks = attempts.repeated && content.bytes() >= ResumeStoreRequest::CONTENT_BYTES_MIN;
-            let kept = if asks { self.kept(&connection, record.op.fid(), content).await } else { Ok(0) };
-            if let Ok(kept) = kept
-                && kept > brought
-            {
-                brought = kept;
-                attempts.progressed();
-            }
-            match self.send_rest(&connection, &request, content, kept).await {
-                Ok(answer) => return Ok(attempts.answered(Method::Apply, answer)),
-                // It has gone since: the next attempt finds that out.
-                Err(Failure::Final(RemoteError::Refused { error: FsError::NotKept, message })) => {
-                    attempts.failed(message)?;
-                }
-                Err(failure) => self.before_next(failure, &connection, &mut attempts).await?,
-            }
-        }
-    }
-
-    async fn send_rest(
-        &self,
-        connection: &Connection,
-        request: &ApplyRequest,
-        content: &dyn StoreContent,
-        kept: Result<u64, Failure>,
-    ) -> Result<Answer<ApplyReply>, Failure> {
-        let content_offset = kept?;
-        let request = ApplyRequest { content_offset, ..request.clone() };
-        let call = self.begin(connection, &request, Purpose::Store, None, content.payload(content_offset));
-        content.sending(content_offset, call.handle.progress());
-        self.finish(connection, call).await
-    }
-
-    /// How much of a content the server has.
-    async fn kept(&self, connection: &Connection, fid: Fid, content: &dyn StoreContent) -> Result<u64, Failure> {
-        let deadline = Instant::now() + self.shared.config.deadline;
-        let request = ResumeStoreRequest { fid };
-        let answer = self.attempt(connection, &request, Purpose::Ask, Some(deadline), Payload::None).await?;
-        let ResumeStoreReply { bytes, hash } = answer.reply;
-        let same = bytes <= content.bytes() && content.hash_of_first(bytes).is_ok_and(|own| own == hash);
-        tracing::info!(bytes, same, of = content.bytes(), "a store goes on");
-        Ok(if same { bytes } else { 0 })
     }
 
     /// Makes the record of a mutation.

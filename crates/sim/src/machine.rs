@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mafs_arpc::{Config, Scheduling};
 use mafs_client::cache::CacheStorage;
-use mafs_client::vfs::{Settings, StartError, Vfs};
+use mafs_client::options::FSYNC_WAIT_DEFAULT;
+use mafs_client::vfs::{Fsync, Settings, StartError, Vfs};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
@@ -22,6 +23,7 @@ pub struct Machine {
     link: Link,
     passthrough: bool,
     scheduling: Scheduling,
+    fsync: Fsync,
     cache_limit_bytes: u64,
     disk: MemoryDisk,
     kv: MemoryKv,
@@ -41,9 +43,21 @@ impl Machine {
         // Clients are told of changes in the order of their identities: a random one would make runs differ.
         write_file_atomically(&disk, "identity", &(number as u128 + 1).to_be_bytes())?;
         let name = format!("client-{number}");
-        let scheduling = Scheduling::default();
+        let (scheduling, fsync) = (Scheduling::default(), Fsync::default());
         let cache_limit_bytes = 1 << 20;
-        Ok(Self { name, link, passthrough, scheduling, cache_limit_bytes, disk, kv, boot: 0, starts: 0, client: None })
+        Ok(Self {
+            name,
+            link,
+            passthrough,
+            scheduling,
+            fsync,
+            cache_limit_bytes,
+            disk,
+            kv,
+            boot: 0,
+            starts: 0,
+            client: None,
+        })
     }
 
     /// How much the cache holds from the next start on; 1 MB at first.
@@ -54,6 +68,11 @@ impl Machine {
     /// From the next start on, for comparison.
     pub fn set_scheduling(&mut self, scheduling: Scheduling) {
         self.scheduling = scheduling;
+    }
+
+    /// Where fsync makes content durable, from the next start on.
+    pub fn set_fsync(&mut self, fsync: Fsync) {
+        self.fsync = fsync;
     }
 
     /// Its file system.
@@ -82,6 +101,8 @@ impl Machine {
             cache_limit_bytes: self.cache_limit_bytes,
             min_free_bytes: 0,
             deadline: DEADLINE,
+            fsync: self.fsync,
+            fsync_wait: FSYNC_WAIT_DEFAULT,
             classes: Classes::default(),
             arpc: Config { scheduling: self.scheduling, ..Config::default() },
             read_only: false,

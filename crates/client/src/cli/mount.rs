@@ -32,6 +32,8 @@ pub(super) struct MountArgs {
             minfree=SIZE         what stays free on its disk [1G]\n  \
             passthrough=auto|off the kernel reads and writes cached files itself where it may, or never [auto]\n  \
             awake=auto|off       a virtual machine's processors stay awake while requests come in bursts [auto]\n  \
+            fsync=auto|local|server  where fsync makes content durable; auto: at the server if that is quick [auto]\n  \
+            fsync_wait=MS        milliseconds that fsync=auto waits for the server [500]\n  \
             classes=NAME         who goes first on a slow link; to compare: paper, one, none [waiting]\n  \
             reserve=N            percent of what is sent that writing back gets after a minute of waiting [5]\n  \
             profile=NAME         everything travels over an emulated link, such as geo (a satellite) or 3g [none]\n  \

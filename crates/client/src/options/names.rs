@@ -21,6 +21,10 @@ pub(super) enum Known {
     Passthrough,
     /// `auto` or `off`.
     Awake,
+    /// `auto`, `local` or `server`.
+    Fsync,
+    /// Milliseconds.
+    FsyncWait,
     /// `waiting`, `paper`, `one` or `none`.
     Classes,
     /// Percent.
@@ -81,7 +85,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 26] = [
+const NOT_YET: [&str; 24] = [
     "bg",
     "mnttimeo",
     "rsize",
@@ -98,8 +102,6 @@ const NOT_YET: [&str; 26] = [
     "proto",
     "port",
     "writeback",
-    "fsync",
-    "fsync_wait",
     "close",
     "stale",
     "pull_timeout",
@@ -137,6 +139,8 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "minfree" => Some(Known::MinFree),
         "passthrough" => Some(Known::Passthrough),
         "awake" => Some(Known::Awake),
+        "fsync" => Some(Known::Fsync),
+        "fsync_wait" => Some(Known::FsyncWait),
         "classes" => Some(Known::Classes),
         "reserve" => Some(Known::Reserve),
         "profile" => Some(Known::Profile),

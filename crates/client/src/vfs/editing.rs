@@ -1,8 +1,7 @@
-//! Changing contents: write, truncate, and what makes the changes durable.
+//! Changing contents: write, truncate, and the close that sends what was changed.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
@@ -14,9 +13,6 @@ use super::storing::Patience;
 use super::{Error, FileHandle, Inner};
 use crate::cache::is_unwritten;
 use crate::core::log::LogEntry;
-
-/// An fsync waits this long for the server before it makes do with this disk.
-const FSYNC_WAIT: Duration = Duration::from_millis(500);
 
 /// A content being sent that is larger than this is copied away from the session threads.
 const COPY_BYTES_MAX: u64 = 1 << 20;
@@ -147,78 +143,10 @@ impl Inner {
         if self.is_changed(&file)? { self.store(&file, Patience::Once).await } else { Ok(()) }
     }
 
-    /// Makes what was written durable: on the server if that will be quick (`fsync=auto`), else on this disk.
-    pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
-        let file = self.handle(handle)?.file;
-        if !self.is_changed(&file)? {
-            return Ok(());
-        }
-        let bytes = file.container.allocated()?.min(file.state().size);
-        let expected = self.upload_rate().expected(bytes);
-        if self.remote.is_up() && expected < FSYNC_WAIT {
-            let storing = tokio::spawn({
-                let (inner, file) = (Arc::clone(self), Arc::clone(&file));
-                async move { inner.store(&file, Patience::Full).await }
-            });
-            match tokio::time::timeout(FSYNC_WAIT, storing).await {
-                Ok(Ok(Ok(()))) => return Ok(()),
-                Ok(Ok(Err(error @ Error::Refused(_)))) => return Err(error),
-                // Too slow, or the connection broke: the store goes on by itself.
-                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {}
-            }
-        }
-        // Not on a session thread: a disk takes its time.
-        tokio::task::yield_now().await;
-        blocking(|| self.fsync_here(&file))
-    }
-
     /// Whether the server lacks content of a file, as of now.
-    fn is_changed(&self, file: &File) -> Result<bool, Error> {
+    pub(super) fn is_changed(&self, file: &File) -> Result<bool, Error> {
         self.look_now(file)?;
         Ok(file.state().is_dirty())
-    }
-
-    /// Makes sure that a restart of the machine does not cost what the server does not have of a file.
-    pub(super) fn keep_unsent(&self, file: &File) {
-        let needed = {
-            let state = file.state();
-            state.is_dirty() && state.kept_edits != state.edits
-        };
-        if needed && let Err(error) = self.fsync_here(file) {
-            tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
-        }
-    }
-
-    fn fsync_here(&self, file: &File) -> Result<(), Error> {
-        let (edits, settled) = {
-            let state = file.state();
-            // What the kernel writes from now on may belong to the same edit.
-            (state.edits, state.kernel.writers == 0 && !state.kernel.unprotected)
-        };
-        file.container.sync_data()?;
-        file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
-        self.note_synced(file, edits)?;
-        self.cache.cml.sync()?;
-        if settled {
-            let mut state = file.state();
-            state.kept_edits = state.kept_edits.max(edits);
-        }
-        Ok(())
-    }
-
-    /// Something of edit `edits` is durable here, which matters unless the server has it by now.
-    fn note_synced(&self, file: &File, edits: u64) -> Result<(), Error> {
-        let _edit = file.edit();
-        let unsent = {
-            let state = file.state();
-            state.is_dirty() && state.stored_edits < edits
-        };
-        if unsent {
-            self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
-            let mut state = file.state();
-            state.fsynced_edits = state.fsynced_edits.max(edits);
-        }
-        Ok(())
     }
 }
 

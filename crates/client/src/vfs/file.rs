@@ -100,6 +100,8 @@ pub(super) struct FileState {
     pub(super) storing: bool,
     /// What is being sent.
     pub(super) sending: Option<Arc<FrozenContent>>,
+    /// How many wait until the server has it, as fsync does.
+    pub(super) awaited: u32,
     /// A store that may or may not have been applied.
     pub(super) unresolved: Option<Unresolved>,
     /// Whether part of a content that was sent may be at the server.
@@ -122,9 +124,24 @@ impl FileState {
     }
 
     /// Makes what brings content as urgent as it is wanted.
-    fn set_urgency(&self) {
-        if let Some(arriving) = &self.arriving {
-            arriving.set(self.purpose());
+    fn set_urgency(&mut self) {
+        let purpose = self.purpose();
+        if let Some(arriving) = &mut self.arriving {
+            arriving.set(purpose);
+        }
+    }
+
+    /// Notes what is being sent, as urgently as it is awaited.
+    pub(super) fn set_sending(&mut self, content: Arc<FrozenContent>) {
+        self.sending = Some(content);
+        self.change_awaited(|awaited| awaited);
+    }
+
+    /// Counts who waits until the server has the content.
+    pub(super) fn change_awaited(&mut self, change: impl FnOnce(u32) -> u32) {
+        self.awaited = change(self.awaited);
+        if let Some(content) = &self.sending {
+            content.set_purpose(if self.awaited > 0 { Purpose::ForcedStore } else { Purpose::Store });
         }
     }
 

@@ -7,14 +7,14 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use mafs_arpc::{CallProgress, Payload, PayloadWriter, blocking};
 use mafs_durable::{DiskFile, FileSegments, hash_content};
-use mafs_proto::{ContentHash, DataVersion};
+use mafs_proto::{ContentHash, DataVersion, Purpose};
 
 use crate::cache::{ContainerCopy, Containers, is_unwritten};
-use crate::remote::StoreContent;
+use crate::remote::{StoreContent, Urgency};
 
 /// Content up to this size goes out in one piece.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -26,8 +26,7 @@ pub(super) struct FrozenContent {
     watched: Option<DataVersion>,
     torn: AtomicBool,
     source: RwLock<Source>,
-    /// From where on it is being sent, and how far that has come.
-    sending: Mutex<Option<(u64, CallProgress)>>,
+    travel: Mutex<Travel>,
 }
 
 enum Source {
@@ -35,10 +34,32 @@ enum Source {
     Copy(ContainerCopy),
 }
 
+/// How a content travels.
+struct Travel {
+    /// What it is sent for.
+    purpose: Purpose,
+    /// From where on it is being sent, how far that has come, and how urgent it is.
+    sending: Option<(u64, CallProgress, Urgency)>,
+}
+
 impl FrozenContent {
     pub(super) fn new(container: Arc<dyn DiskFile>, size: u64, watched: Option<DataVersion>) -> Arc<Self> {
         let source = RwLock::new(Source::Container(container));
-        Arc::new(Self { size, watched, torn: AtomicBool::new(false), source, sending: Mutex::new(None) })
+        let travel = Mutex::new(Travel { purpose: Purpose::Store, sending: None });
+        Arc::new(Self { size, watched, torn: AtomicBool::new(false), source, travel })
+    }
+
+    /// From now on it is sent for this, also what is on its way.
+    pub(super) fn set_purpose(&self, purpose: Purpose) {
+        let mut travel = self.travel();
+        travel.purpose = purpose;
+        if let Some((_, _, urgency)) = &mut travel.sending {
+            urgency.set(purpose);
+        }
+    }
+
+    fn travel(&self) -> MutexGuard<'_, Travel> {
+        self.travel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Moves the version out of the container, whose bytes are about to change. The caller holds the file's `edit`
@@ -70,8 +91,8 @@ impl FrozenContent {
 
     /// How much of it has arrived at the server, at least: holes do not count before their turn.
     pub(super) fn arrived_bytes(&self) -> u64 {
-        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let arrived = sending.as_ref().map_or(0, |(offset, progress)| offset + progress.acknowledged_bytes());
+        let travel = self.travel();
+        let arrived = travel.sending.as_ref().map_or(0, |(offset, progress, _)| offset + progress.acknowledged_bytes());
         arrived.min(self.size)
     }
 
@@ -154,8 +175,14 @@ impl StoreContent for Arc<FrozenContent> {
         blocking(|| hash_content(file.as_ref(), bytes))
     }
 
-    fn sending(&self, offset: u64, progress: CallProgress) {
-        *self.sending.lock().unwrap_or_else(PoisonError::into_inner) = Some((offset, progress));
+    fn purpose(&self) -> Purpose {
+        self.travel().purpose
+    }
+
+    fn sending(&self, offset: u64, progress: CallProgress, mut urgency: Urgency) {
+        let mut travel = self.travel();
+        urgency.set(travel.purpose);
+        travel.sending = Some((offset, progress, urgency));
     }
 }
 

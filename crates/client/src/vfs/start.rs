@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::file::{File, Unresolved};
 use super::files::Files;
+use super::fsync::Fsync;
 use super::kernel::Kernel;
 use super::listing::Listings;
 use super::promises::SessionListener;
@@ -39,6 +40,10 @@ pub struct Settings {
     pub min_free_bytes: u64,
     /// How long an operation waits for the server.
     pub deadline: Duration,
+    /// Where fsync makes content durable.
+    pub fsync: Fsync,
+    /// How long an automatic fsync waits for the server.
+    pub fsync_wait: Duration,
     /// Which class each call travels in.
     pub classes: Classes,
     /// Which calls go first.

@@ -162,7 +162,7 @@ impl Inner {
             }
         };
         let mut state = file.state();
-        state.sending = Some(Arc::clone(&content));
+        state.set_sending(Arc::clone(&content));
         state.unresolved = Some(Unresolved { record: record.clone(), edits });
         let interrupted = std::mem::replace(&mut state.interrupted, true);
         drop(state);

@@ -1,0 +1,124 @@
+//! fsync: makes what was written durable, on this machine or at the server.
+
+use std::sync::Arc;
+
+use mafs_arpc::blocking;
+
+use super::file::File;
+use super::storing::Patience;
+use super::{Error, FileHandle, Inner};
+use crate::core::log::LogEntry;
+
+/// Where fsync makes content durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fsync {
+    /// At the server if it is there and that is quick, else on this machine.
+    #[default]
+    Auto,
+    /// On this machine.
+    Local,
+    /// At the server.
+    Server,
+}
+
+/// Somebody waits for the server to have the content of a file, so it goes as what is fetched does.
+struct Awaited<'a>(&'a File);
+
+impl<'a> Awaited<'a> {
+    fn begin(file: &'a File) -> Self {
+        file.state().change_awaited(|awaited| awaited + 1);
+        Self(file)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.state().change_awaited(|awaited| awaited - 1);
+    }
+}
+
+impl Inner {
+    /// Makes what was written durable, where the user wants that.
+    pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
+        let file = self.handle(handle)?.file;
+        if !self.is_changed(&file)? {
+            return Ok(());
+        }
+        match self.settings.fsync {
+            Fsync::Server => {
+                let _awaited = Awaited::begin(&file);
+                return self.store(&file, Patience::Full).await;
+            }
+            Fsync::Auto => {
+                if let Some(stored) = self.store_if_quick(&file).await? {
+                    return stored;
+                }
+            }
+            Fsync::Local => {}
+        }
+        // Not on a session thread: a disk takes its time.
+        tokio::task::yield_now().await;
+        blocking(|| self.fsync_here(&file))
+    }
+
+    /// Stores the content if that takes no longer than the user likes to wait for it; says how that ended if it has.
+    async fn store_if_quick(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Result<(), Error>>, Error> {
+        let bytes = file.container.allocated()?.min(file.state().size);
+        if !self.remote.is_up() || self.upload_rate().expected(bytes) >= self.settings.fsync_wait {
+            return Ok(None);
+        }
+        let _awaited = Awaited::begin(file);
+        let storing = tokio::spawn({
+            let (inner, file) = (Arc::clone(self), Arc::clone(file));
+            async move { inner.store(&file, Patience::Full).await }
+        });
+        Ok(match tokio::time::timeout(self.settings.fsync_wait, storing).await {
+            Ok(Ok(stored @ (Ok(()) | Err(Error::Refused(_))))) => Some(stored),
+            // Too slow, or the connection broke: the store goes on by itself.
+            Ok(Ok(Err(_)) | Err(_)) | Err(_) => None,
+        })
+    }
+
+    /// Makes sure that a restart of the machine does not cost what the server does not have of a file.
+    pub(super) fn keep_unsent(&self, file: &File) {
+        let needed = {
+            let state = file.state();
+            state.is_dirty() && state.kept_edits != state.edits
+        };
+        if needed && let Err(error) = self.fsync_here(file) {
+            tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
+        }
+    }
+
+    fn fsync_here(&self, file: &File) -> Result<(), Error> {
+        let (edits, settled) = {
+            let state = file.state();
+            // What the kernel writes from now on may belong to the same edit.
+            (state.edits, state.kernel.writers == 0 && !state.kernel.unprotected)
+        };
+        file.container.sync_data()?;
+        file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
+        self.note_synced(file, edits)?;
+        self.cache.cml.sync()?;
+        if settled {
+            let mut state = file.state();
+            state.kept_edits = state.kept_edits.max(edits);
+        }
+        Ok(())
+    }
+
+    /// Something of edit `edits` is durable here, which matters unless the server has it by now.
+    fn note_synced(&self, file: &File, edits: u64) -> Result<(), Error> {
+        let _edit = file.edit();
+        let unsent = {
+            let state = file.state();
+            state.is_dirty() && state.stored_edits < edits
+        };
+        if unsent {
+            self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
+            let mut state = file.state();
+            state.fsynced_edits = state.fsynced_edits.max(edits);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! fsync goes where the user wants it to; and what it waits for at the server goes before what nobody waits for so.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_arpc::link::Profile;
+use mafs_client::vfs::{FileHandle, Fsync, Vfs};
+use mafs_proto::VnodeId;
+use mafs_sim::{Path, World};
+use support::{WRITE, content, create, open_as, simulate, write_and_close};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+const BYTES_PER_S: u64 = 64_000;
+const RTT: Duration = Duration::from_millis(20);
+/// Nothing has to go.
+const CACHE_BYTES: u64 = 1 << 30;
+/// Ten seconds of the link.
+const LARGE_BYTES: usize = 640_000;
+
+/// Two machines: one beside the server, and one at the end of a link.
+async fn world(fsync: Fsync) -> World {
+    let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, RTT)));
+    let mut world = World::start_over(1, vec![Path::Delay(Duration::ZERO), link], false).await.expect("a world");
+    let machine = &mut world.machines_mut()[1];
+    machine.stop().await;
+    machine.set_cache_limit_bytes(CACHE_BYTES);
+    machine.set_fsync(fsync);
+    machine.start().await.expect("a client");
+    world
+}
+
+fn far(world: &World) -> &Vfs {
+    world.machines()[1].client()
+}
+
+/// A new file of so many seconds of the link, not closed.
+async fn written(vfs: &Vfs, name: &'static str, seconds: usize) -> FileHandle {
+    let (_, file) = create(vfs, name).await;
+    vfs.write(file, 0, vec![7; seconds * LARGE_BYTES / 10].into()).await.expect("a write");
+    file
+}
+
+/// A close that goes on beside the test.
+fn closing(vfs: &Vfs, name: &'static str, bytes: usize) -> JoinHandle<VnodeId> {
+    let vfs = vfs.clone();
+    tokio::spawn(async move { write_and_close(&vfs, name, vec![7; bytes]).await })
+}
+
+async fn time_of_fsync(vfs: &Vfs, file: FileHandle) -> Duration {
+    let began = Instant::now();
+    vfs.fsync(file).await.expect("an fsync");
+    began.elapsed()
+}
+
+#[test]
+fn fsync_at_the_server_goes_before_what_a_close_sends() {
+    simulate(async {
+        let world = world(Fsync::Server).await;
+        let close = closing(far(&world), "large", LARGE_BYTES);
+        let file = written(far(&world), "small", 1).await;
+        sleep(Duration::from_secs(1)).await;
+        let took = time_of_fsync(far(&world), file).await;
+        assert!(took < Duration::from_millis(1200), "1 s of the link: {took:?}");
+        assert_eq!(content(world.client(), "small").await.len(), LARGE_BYTES / 10);
+        close.await.expect("a close");
+    });
+}
+
+#[test]
+fn an_fsync_hurries_what_is_on_its_way() {
+    simulate(async {
+        let world = world(Fsync::Server).await;
+        let (large, small) =
+            (closing(far(&world), "large", LARGE_BYTES), closing(far(&world), "small", LARGE_BYTES / 5));
+        sleep(Duration::from_secs(1)).await;
+        let file = open_as(far(&world), "small", WRITE).await;
+        let took = time_of_fsync(far(&world), file).await;
+        // Half of the link until then, and all of it from now on, in place of half.
+        let range = Duration::from_millis(1200)..Duration::from_millis(1900);
+        assert!(range.contains(&took), "{took:?}");
+        small.await.expect("a close");
+        large.await.expect("a close");
+    });
+}
+
+#[test]
+fn fsync_on_this_machine_waits_for_no_link() {
+    simulate(async {
+        let world = world(Fsync::Local).await;
+        let file = written(far(&world), "small", 1).await;
+        assert!(time_of_fsync(far(&world), file).await < Duration::from_millis(1));
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(content(world.client(), "small").await, b"", "it is sent when it is closed");
+    });
+}
+
+#[test]
+fn an_automatic_fsync_that_takes_too_long_is_one_of_this_machine() {
+    simulate(async {
+        let world = world(Fsync::Auto).await;
+        // The link is not known yet, and thought to be faster.
+        let file = written(far(&world), "first", 3).await;
+        let took = time_of_fsync(far(&world), file).await;
+        assert!((Duration::from_millis(500)..Duration::from_millis(510)).contains(&took), "{took:?}");
+        // What goes on is as urgent as other closes.
+        let began = Instant::now();
+        closing(far(&world), "second", LARGE_BYTES / 10).await.expect("a close");
+        assert!(began.elapsed() < Duration::from_millis(2600), "2 s with half of the link: {:?}", began.elapsed());
+    });
+}
