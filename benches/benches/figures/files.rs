@@ -18,6 +18,10 @@ const READ: OpenMode =
     OpenMode { read: true, write: false, truncate: false, append: false, direct: false, execute: false };
 const WRITE: OpenMode = OpenMode { write: true, ..READ };
 
+/// What a program's open, read and close of a file took over real mounts beyond what they took in virtual time: a
+/// search of 200 files on an idle link of 512 KB/s took 0.81 to 0.84 s in place of 0.73.
+const HOST_TIME: Duration = Duration::from_micros(500);
+
 /// Directories with files. Clones are the same.
 #[derive(Clone)]
 pub(crate) enum Files {
@@ -65,6 +69,13 @@ impl Files {
                 Ok(())
             }
             Self::Mounted(_) => blocking(move || spin(time)).await,
+        }
+    }
+
+    /// Takes the time that so many files cost a real program and the kernel between them, where virtual time has none.
+    pub(crate) async fn take_host_time(&self, files: u32) {
+        if matches!(self, Self::Simulated(_)) {
+            tokio::time::sleep(HOST_TIME * files).await;
         }
     }
 

@@ -162,13 +162,14 @@ pub(crate) async fn run(
     let mut random = Random::new(seed);
     let mut waited = Duration::ZERO;
     for step in steps {
-        let step_start = Instant::now();
+        let (step_start, files_read) = (Instant::now(), u32::try_from(step.len()).unwrap_or(u32::MAX));
         for (dir, file) in step {
             files.read(&dir, &file).await?;
             if foreground == Foreground::Grep {
                 files.compute(COMPUTING).await?;
             }
         }
+        files.take_host_time(files_read).await;
         waited += step_start.elapsed();
         let thinking_ms = THINKING_MS.start + random.below(THINKING_MS.end - THINKING_MS.start);
         sleep(Duration::from_millis(thinking_ms)).await;
