@@ -1,7 +1,6 @@
 //! How long who is urgent waits while a store fills the link, over real mounts: a Control call is a lookup of a name in
 //! a directory that nobody has looked into.
 
-use std::env;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -46,7 +45,7 @@ pub(crate) fn measure(directory: &Path) -> io::Result<()> {
         "KB/s", "load", "calls", "p50", "p99", "bound", "store KB/s", "plain KB/s", "ratio"
     );
     let (mut rows, mut medians, mut highs) = (Vec::new(), Vec::new(), Vec::new());
-    for bandwidth in chosen(&BANDWIDTHS)? {
+    for bandwidth in crate::chosen(&BANDWIDTHS)? {
         let profile = Profile::steady(bandwidth * 1024, RTT);
         let plain = plain_upload(&profile)?;
         for load in ["store", "both"] {
@@ -72,13 +71,6 @@ pub(crate) fn measure(directory: &Path) -> io::Result<()> {
         Series { name: "99th percentile".to_owned(), points: highs },
     ];
     write_plot(&directory.join("control.svg"), "a Control call beside a store", "ms", &series)
-}
-
-/// Those of `MAFS_FIGURE_RATES` (KB per second, with commas), or all.
-fn chosen(all: &[u64]) -> io::Result<Vec<u64>> {
-    let Ok(text) = env::var("MAFS_FIGURE_RATES") else { return Ok(all.to_vec()) };
-    let wrong = || io::Error::other(format!("MAFS_FIGURE_RATES is {text:?}: some of {all:?} are wanted, with commas"));
-    text.split(',').map(|rate| rate.parse().ok().filter(|rate| all.contains(rate)).ok_or_else(wrong)).collect()
 }
 
 /// What a plain gRPC upload of the same size gets.

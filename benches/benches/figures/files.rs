@@ -43,6 +43,20 @@ impl Files {
         }
     }
 
+    /// Looks a file's name up.
+    pub(crate) async fn look(&self, dir: &str, file: &str) -> io::Result<()> {
+        match self {
+            Self::Simulated(vfs) => {
+                let dir = vfs.lookup(VnodeId::ROOT, name(dir)).await.map_err(failed)?.fid.vnode;
+                vfs.lookup(dir, name(file)).await.map(drop).map_err(failed)
+            }
+            Self::Mounted(root) => {
+                let path = root.join(dir).join(file);
+                blocking(move || fs::metadata(path).map(drop)).await
+            }
+        }
+    }
+
     /// Opens a file, reads it to its end and closes it. Returns its size.
     pub(crate) async fn read(&self, dir: &str, file: &str) -> io::Result<usize> {
         match self {

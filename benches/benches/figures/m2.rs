@@ -115,7 +115,7 @@ pub(crate) fn real(directory: &Path, seeds: u64) -> io::Result<()> {
     place.run(&lan, "populating", "", &["as-populate".to_owned()])?;
     place.run(&lan, "warm", "", &["as-warm".to_owned()])?;
     for workload in WORKLOADS {
-        let cells: io::Result<Vec<Cell>> = REAL_BANDWIDTHS
+        let cells: io::Result<Vec<Cell>> = crate::chosen(&REAL_BANDWIDTHS)?
             .into_iter()
             .map(|bandwidth| {
                 cell(bandwidth, workload, seeds, |scheduling, workload, seed| {

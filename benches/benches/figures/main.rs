@@ -3,7 +3,7 @@
 //! and `-- step` the same when the link's rate changes.
 //!
 //! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3) of M2,
-//! `MAFS_FIGURE_RATES` which bandwidths of the control figure (all).
+//! `MAFS_FIGURE_RATES` which bandwidths of those over real mounts (all).
 
 mod control;
 mod files;
@@ -74,6 +74,13 @@ fn play(role: &str, arguments: &[String]) -> io::Result<()> {
         }
         _ => Err(unknown()),
     }
+}
+
+/// Those of `MAFS_FIGURE_RATES` (KB per second, with commas), or all.
+fn chosen(all: &[u64]) -> io::Result<Vec<u64>> {
+    let Ok(text) = env::var("MAFS_FIGURE_RATES") else { return Ok(all.to_vec()) };
+    let wrong = || io::Error::other(format!("MAFS_FIGURE_RATES is {text:?}: some of {all:?} are wanted, with commas"));
+    text.split(',').map(|rate| rate.parse().ok().filter(|rate| all.contains(rate)).ok_or_else(wrong)).collect()
 }
 
 /// Where figures are kept: beside the profile's directory that this program lies in.
