@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use mafs_arpc::link::Profile;
 use mafs_bench::content::write_file;
-use mafs_bench::link::EmulatedLink;
 use mafs_bench::report::median;
 
 use crate::m2::RTT;
-use crate::real::{Place, status};
+use crate::real::{DOWNLOAD_TIMES, Place, status};
 use crate::table::{Series, write_csv, write_plot};
 
 const BANDWIDTHS: [u64; 6] = [32, 64, 128, 256, 512, 1024];
@@ -21,6 +20,7 @@ const STORE_BYTES: u64 = 10 << 20;
 /// Enough for the slowest link: one each [`EVERY`].
 const DIRECTORIES: usize = 2000;
 const EVERY: Duration = Duration::from_millis(207);
+const PLAIN_PORT: u16 = 6238;
 /// The start of the store, which has to find the link's rate out.
 const LEAD: Duration = Duration::from_secs(2);
 /// The bound's allowance (arpc.md, "Control bound").
@@ -47,8 +47,8 @@ pub(crate) fn measure(directory: &Path) -> io::Result<()> {
     let (mut rows, mut medians, mut highs) = (Vec::new(), Vec::new(), Vec::new());
     for bandwidth in crate::chosen(&BANDWIDTHS)? {
         let profile = Profile::steady(bandwidth * 1024, RTT);
-        let plain = plain_upload(&profile)?;
         for load in ["store", "both"] {
+            let plain = plain_upload(&profile, load == "both")?;
             place.forget("cold")?;
             let printed = place.run(&profile, "cold", "", &["as-control".to_owned(), load.to_owned()])?;
             let Shown { p50_s, p99_s, bound_s, stored, calls } = parse(&printed)?;
@@ -73,10 +73,9 @@ pub(crate) fn measure(directory: &Path) -> io::Result<()> {
     write_plot(&directory.join("control.svg"), "a Control call beside a store", "ms", &series)
 }
 
-/// What a plain gRPC upload of the same size gets.
-fn plain_upload(profile: &Profile) -> io::Result<f64> {
-    let address = format!("{}:6238", EmulatedLink::SERVER);
-    let printed = Place::run_plain(profile, &address, STORE_BYTES)?;
+/// What a plain gRPC upload of the same size gets, beside a plain download if `both`.
+fn plain_upload(profile: &Profile, both: bool) -> io::Result<f64> {
+    let printed = Place::run_plain(profile, PLAIN_PORT, STORE_BYTES, both)?;
     printed.trim().parse().map_err(io::Error::other)
 }
 
@@ -91,7 +90,7 @@ fn parse(printed: &str) -> io::Result<Shown> {
 /// Makes directories to look into, and a file to download.
 pub(crate) fn populate(mount: &Path) -> io::Result<()> {
     populate_directories(mount, DIRECTORIES)?;
-    write_file(&mount.join("large"), 1, 4 * STORE_BYTES)
+    write_file(&mount.join("large"), 1, DOWNLOAD_TIMES * STORE_BYTES)
 }
 
 /// Makes directories `d0` and so on, with a file `f` each.

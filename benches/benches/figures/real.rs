@@ -26,6 +26,9 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 /// The longest run: everything waits for everything at 64 KB/s.
 pub(crate) const RUN_LIMIT: Duration = Duration::from_secs(3600);
 
+/// A download beside an upload is so much larger: it does not end first.
+pub(crate) const DOWNLOAD_TIMES: u64 = 4;
+
 /// Where the client has its control socket, and what tells processes at its end where the program is.
 const RUNTIME_DIR: &str = "MAFS_RUNTIME_DIR";
 const CLIENT: &str = "MAFS_FIGURE_CLIENT";
@@ -107,16 +110,27 @@ impl Place {
 }
 
 impl Place {
-    /// The same without mafs: a plain upload to this program at the other end.
-    pub(crate) fn run_plain(profile: &Profile, address: &str, bytes: u64) -> io::Result<String> {
+    /// The same without mafs: a plain upload to this program at the other end, with as plain a download beside it if
+    /// `both`. Returns what the upload printed.
+    pub(crate) fn run_plain(profile: &Profile, port: u16, bytes: u64, both: bool) -> io::Result<String> {
         let link = EmulatedLink::start(profile)?;
         let program = env::current_exe()?;
         let log = tempfile::NamedTempFile::new()?;
-        let mut server = link.server_command(&program);
-        server.args(["--bench", "as-plain-server", address]);
-        let _server = Daemon::start("plain server", &mut server, log.path())?;
+        let start = |mut command: Command, role: &[&str]| {
+            Daemon::start("plain transfer", command.arg("--bench").args(role), log.path())
+        };
+        let at = |host| format!("{host}:{port}");
+        let (up, down) = (at(EmulatedLink::SERVER), at(EmulatedLink::CLIENT));
+        let _server = start(link.server_command(&program), &["as-plain-server", &up])?;
+        let _download = if both {
+            let server = start(link.client_command(&program), &["as-plain-server", &down])?;
+            let longer = (DOWNLOAD_TIMES * bytes).to_string();
+            Some((start(link.server_command(&program), &["as-plain-upload", &down, &longer])?, server))
+        } else {
+            None
+        };
         let mut upload = link.client_command(&program);
-        upload.args(["--bench", "as-plain-upload", address, &bytes.to_string()]);
+        upload.args(["--bench", "as-plain-upload", &up, &bytes.to_string()]);
         process::run(&mut upload, RUN_LIMIT)
     }
 }
