@@ -128,6 +128,10 @@ fn chunks_are_acknowledged_at_once_and_together_and_small_frames_later() {
     let ack = receipts.take(Duration::ZERO, Instant(5000)).unwrap();
     assert_eq!((ack.bytes, ack.received_at, ack.delay), (4050, Instant(2000), Duration::from_micros(3)));
     assert_eq!(receipts.take(Duration::ZERO, Instant(6000)), None);
+
+    let [least_chunk_bytes, _] = Settings::default().limits.chunk_bytes;
+    receipts.receive(least_chunk_bytes + CONTENT_OVERHEAD_BYTES, Instant(7000));
+    assert_eq!(receipts.due(), Some(Instant(7000)), "a whole chunk");
 }
 
 #[test]
