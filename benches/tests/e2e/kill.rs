@@ -31,7 +31,7 @@ const BIG_BYTES: u64 = 64 << 20;
 
 #[test]
 #[ignore = "needs: fuse"]
-fn a_reader_that_waits_for_data_is_killed_at_once_while_cached_files_are_read() {
+fn invariant_8_a_reader_that_waits_for_data_is_killed_at_once_while_cached_files_are_read() {
     let mut world = World::start().unwrap();
     let mount = world.mount();
     fs::create_dir(mount.join("cached")).unwrap();
@@ -63,7 +63,7 @@ fn a_reader_that_waits_for_data_is_killed_at_once_while_cached_files_are_read() 
 
 #[test]
 #[ignore = "needs: fuse"]
-fn a_reader_whose_server_stays_silent_gets_an_error_in_bounded_time() {
+fn invariant_8_a_reader_whose_server_stays_silent_gets_an_error_in_bounded_time() {
     let mut world = World::start().unwrap();
     write_file(&world.mount().join("big"), 1, BIG_BYTES).unwrap();
     world.forget_cache().unwrap();
