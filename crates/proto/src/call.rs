@@ -248,13 +248,17 @@ pub struct ApplyRequest {
     /// Of a Store: where in the content the payload begins. 0, or what [`ResumeStoreReply`] said: the server has kept
     /// what is before.
     pub content_offset: u64,
+    /// The record stays in its client's log and comes again if it is refused for a reason that is
+    /// [transient](crate::FsError::is_transient). Until then nothing that depends on it is applied but removals, which
+    /// make room.
+    pub comes_again: bool,
 }
 
 impl ApplyRequest {
-    /// Applies a record; the payload is all of the content, if there is any.
+    /// Applies a record that does not come again; the payload is all of the content, if there is any.
     #[must_use]
     pub fn new(record: CmlRecord, confirmed_below: Option<StoreId>) -> Self {
-        Self { record, confirmed_below, content_offset: 0 }
+        Self { record, confirmed_below, content_offset: 0, comes_again: false }
     }
 }
 

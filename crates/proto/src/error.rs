@@ -102,6 +102,43 @@ fs_errors! {
     NotKept = 32 "the server does not have the part of the content that was sent before";
 }
 
+impl FsError {
+    /// Whether the same call may be answered otherwise later, though nobody changes it: a record that waits in a log is
+    /// sent again after such a refusal.
+    #[must_use]
+    pub const fn is_transient(self) -> bool {
+        match self {
+            Self::NoSpace | Self::Quota | Self::ReadOnly | Self::Io | Self::Busy | Self::ShuttingDown => true,
+            Self::NotFound
+            | Self::Exists
+            | Self::NotDirectory
+            | Self::IsDirectory
+            | Self::NotEmpty
+            | Self::Stale
+            | Self::NameChanged
+            | Self::BaseChanged
+            | Self::BelowItself
+            | Self::TooManyLinks
+            | Self::CrossVolume
+            | Self::WrongKind
+            | Self::TooLarge
+            | Self::Denied
+            | Self::Malformed
+            | Self::ProtocolMismatch
+            | Self::NoVolume
+            | Self::VolumeDamaged
+            | Self::NotAttached
+            | Self::FidNotGranted
+            | Self::StoreIdReused
+            | Self::NoMethod
+            | Self::VersionGone
+            | Self::NoXattr
+            | Self::NotKept
+            | Self::Unknown(_) => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

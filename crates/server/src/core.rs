@@ -17,6 +17,7 @@ pub(crate) mod promises;
 pub(crate) mod quota;
 pub(crate) mod records;
 pub(crate) mod refusal;
+pub(crate) mod refused;
 pub(crate) mod rename;
 pub(crate) mod replies;
 pub(crate) mod tables;

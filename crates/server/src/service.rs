@@ -134,7 +134,7 @@ async fn apply(session: &Arc<Session>, request: ApplyRequest, call: &mut Incomin
             reply
         }
         Received::Content(content) => attached.volume.apply(attached.ticket, request, content).await?,
-        Received::CallEnded(why) => return Err(Refusal::new(FsError::Malformed, why)),
+        Received::Undecided(refusal) => return Err(refusal),
     };
     Ok(Answer { body, payload: Payload::None, reader: None })
 }

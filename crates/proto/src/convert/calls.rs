@@ -294,6 +294,7 @@ impl Convert for ApplyRequest {
             record: Some(self.record.to_message()),
             confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
             content_offset: self.content_offset,
+            comes_again: self.comes_again,
         }
     }
 
@@ -302,6 +303,7 @@ impl Convert for ApplyRequest {
             record: required(message.record, "record")?,
             confirmed_below: optional(message.confirmed_below)?,
             content_offset: message.content_offset,
+            comes_again: message.comes_again,
         })
     }
 }

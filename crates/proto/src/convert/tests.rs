@@ -215,6 +215,15 @@ fn broken(objects: Vec<(Fid, Vec<Name>)>) -> Broken {
     Broken::Objects(objects.into_iter().map(|(fid, names)| BrokenObject { fid, names }).collect())
 }
 
+prop_compose! {
+    fn apply_request()(
+        record in record(), confirmed_below in option::of(store_id()), content_offset in any::<u64>(),
+        comes_again in any::<bool>(),
+    ) -> ApplyRequest {
+        ApplyRequest { record, confirmed_below, content_offset, comes_again }
+    }
+}
+
 fn apply_reply() -> impl Strategy<Value = ApplyReply> {
     let change = (fid(), any::<u64>(), any::<u64>()).prop_map(|(fid, before, after)| DirectoryChange {
         fid,
@@ -273,8 +282,7 @@ round_trips! {
         .prop_map(|(fid, version, offset)| FetchRequest { fid, data_version: version.map(DataVersion), offset });
     proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>(), change())
         .prop_map(|(object, hash, change)| FetchReply { object, hash: ContentHash(hash), change });
-    proptest_apply_requests_round_trip: ApplyRequest = (record(), option::of(store_id()), any::<u64>())
-        .prop_map(|(record, confirmed_below, content_offset)| ApplyRequest { record, confirmed_below, content_offset });
+    proptest_apply_requests_round_trip: ApplyRequest = apply_request();
     proptest_resume_requests_round_trip: ResumeStoreRequest = fid().prop_map(|fid| ResumeStoreRequest { fid });
     proptest_resume_replies_round_trip: ResumeStoreReply = (any::<u64>(), any::<[u8; 32]>())
         .prop_map(|(bytes, hash)| ResumeStoreReply { bytes, hash: ContentHash(hash) });

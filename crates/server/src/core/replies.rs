@@ -12,6 +12,7 @@ use mafs_proto::{ChangeNumber, ClientId, CmlRecord, FsError, StoreId, Wire};
 use super::edit::Effect;
 use super::promises::{self, Touched};
 use super::records::ClientState;
+use super::refused::Refused;
 use super::{ContentId, NewContent, Overlay, Refusal, Transaction, directory, quota, tables};
 
 /// The most replies kept for one client; one that confirms nothing for so long is refused.
@@ -96,14 +97,15 @@ pub(crate) fn decide(
     Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed }))
 }
 
-/// A record that must be decided before that of `request`, and has not been: neither applied nor refused.
+/// A record that must be decided before that of `request`, and has not been: neither applied nor refused for good.
 ///
 /// # Errors
-/// `Malformed` if a record depends on what cannot come before it.
+/// `Malformed` if a record depends on what cannot come before it; why it was postponed, if it depends on a record that
+/// was.
 pub(crate) fn awaited(
     overlay: &Overlay<'_>,
     request: &ApplyRequest,
-    is_refused: impl Fn(&StoreId) -> bool,
+    refused: &Refused,
 ) -> Result<Option<StoreId>, Refusal> {
     let record = &request.record;
     if record.depends_on.is_empty() {
@@ -112,17 +114,18 @@ pub(crate) fn awaited(
     let transaction = overlay.begin();
     let confirmed_below = transaction.client(record.id.client)?.and_then(|state| state.confirmed_below);
     let confirmed_below = confirmed_below.max(request.confirmed_below);
+    let mut awaited = None;
     for id in &record.depends_on {
         if id.client != record.id.client || *id >= record.id {
             let detail = format!("the record {} cannot depend on {id}", record.id);
             return Err(Refusal::new(FsError::Malformed, detail));
         }
         let is_confirmed = confirmed_below.is_some_and(|below| *id < below);
-        if !is_confirmed && !is_refused(id) && transaction.get(&tables::reply(id))?.is_none() {
-            return Ok(Some(*id));
+        if !is_confirmed && !refused.lets_pass(request, id)? && transaction.get(&tables::reply(id))?.is_none() {
+            awaited = awaited.or(Some(*id));
         }
     }
-    Ok(None)
+    Ok(awaited)
 }
 
 /// The kept reply to a record, if it has been applied before.

@@ -6,6 +6,7 @@ mod formats;
 mod model;
 mod promises;
 mod quota;
+mod refused;
 mod xattrs;
 
 use bytes::Bytes;

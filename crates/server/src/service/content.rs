@@ -32,8 +32,9 @@ pub(super) enum Received {
     Known(Bytes),
     /// A record without content, with this one, or with one that is refused, and the record with it.
     Content(Result<Option<NewContent>, Refusal>),
-    /// The call has ended, so nobody gets an answer and the record may come again: it is not decided.
-    CallEnded(String),
+    /// The record is not decided: the call has ended, so nobody gets an answer and the record may come again, or the
+    /// record says that it does.
+    Undecided(Refusal),
 }
 
 /// Takes the content that belongs to a record. The payload of a record without content is not looked at.
@@ -50,9 +51,17 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
     };
     match content {
         Ok(content) => Received::Content(Ok(Some(content))),
+        // What its client could not send, or must send anew.
+        Err(NotReceived::Refused(refusal)) if request.comes_again && is_sent_anew(refusal.error) => {
+            Received::Undecided(refusal)
+        }
         Err(NotReceived::Refused(refusal)) => Received::Content(Err(refusal)),
-        Err(NotReceived::CallEnded(why)) => Received::CallEnded(why),
+        Err(NotReceived::CallEnded(why)) => Received::Undecided(Refusal::new(FsError::Malformed, why)),
     }
+}
+
+fn is_sent_anew(error: FsError) -> bool {
+    matches!(error, FsError::Malformed | FsError::NotKept)
 }
 
 enum NotReceived {

@@ -2,6 +2,7 @@
 //!
 //! All answers wait for the commit, refusals too: what they rest on may be a transaction of the same group.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::committer::{Answer, Job};
 use super::janitor::Chore;
 use super::sessions::Sessions;
-use super::waiting::{Apply, Waiting};
+use super::waiting::{Apply, Parked, Waiting};
 use super::{Shared, Ticket};
 use crate::core::clients::{self, Granted};
 use crate::core::edit::ContentBody;
@@ -28,8 +29,8 @@ pub(super) struct Group<'s> {
     shared: &'s Shared,
     waiting: &'s mut Waiting,
     now: Instant,
-    /// Records applied or refused so far: only then is it worth trying those that wait for them.
-    decided: usize,
+    /// Records applied or refused, as long as those that wait for them have not been tried again.
+    decided: BTreeSet<StoreId>,
     overlay: Overlay<'s>,
     batches: Vec<Batch>,
     /// Called with the outcome of the commit.
@@ -67,7 +68,7 @@ impl<'s> Group<'s> {
             shared,
             waiting,
             now,
-            decided: 0,
+            decided: BTreeSet::new(),
             overlay: Overlay::new(shared.file.id(), shared.index.index()),
             batches: Vec::new(),
             answers: Vec::new(),
@@ -95,24 +96,21 @@ impl<'s> Group<'s> {
         }
     }
 
-    /// Tries the waiting records again, as long as that decides some, and refuses those that have waited too long.
+    /// Tries the records again that wait for those decided, and a last time those that have waited too long.
     pub(super) fn retry(&mut self) {
-        let mut decided_before = 0;
         loop {
-            let progress = self.decided > decided_before;
-            decided_before = self.decided;
-            for (apply, until) in self.waiting.take() {
-                if progress {
+            while !self.decided.is_empty() {
+                let decided = std::mem::take(&mut self.decided);
+                for Parked { apply, until, .. } in self.waiting.take_awaiting(&decided) {
                     self.take(apply, Some(until));
-                } else if until <= self.now {
-                    let refusal = Refusal::new(FsError::Busy, "what the record depends on did not arrive in time");
-                    self.refuse(apply, refusal);
-                } else {
-                    self.waiting.put_back(apply, until);
                 }
             }
-            if !progress {
+            let expired = self.waiting.take_expired(self.now);
+            if expired.is_empty() {
                 return;
+            }
+            for Parked { apply, until, .. } in expired {
+                self.take(apply, Some(until));
             }
         }
     }
@@ -155,6 +153,9 @@ impl<'s> Group<'s> {
         self.add(batch);
         // From here on the records of an older attach are refused, also those in this group.
         let resumed = self.shared.sessions.attach(ticket, continued);
+        for Parked { apply, .. } in self.waiting.take_fenced(ticket) {
+            self.take(apply, None);
+        }
         Ok((granted, resumed))
     }
 
@@ -187,20 +188,27 @@ impl<'s> Group<'s> {
             return self.answer(apply.answer, Err(refusal));
         }
         let awaited = match apply.content {
-            Ok(_) => replies::awaited(&self.overlay, &apply.request, |id| self.waiting.is_refused(id)),
+            Ok(_) => replies::awaited(&self.overlay, &apply.request, &self.waiting.refused),
             Err(_) => Ok(None),
         };
         match awaited {
             Ok(None) => self.apply(apply),
-            Ok(Some(_)) => match until {
-                Some(until) => self.waiting.put_back(apply, until),
-                None => {
-                    if let Err(apply) = self.waiting.park(apply, self.now) {
-                        self.refuse(apply, Refusal::new(FsError::Busy, "too many records wait for others"));
-                    }
-                }
-            },
+            Ok(Some(awaited)) => self.wait(apply, awaited, until),
             Err(refusal) => self.refuse(apply, refusal),
+        }
+    }
+
+    fn wait(&mut self, apply: Apply, awaited: StoreId, until: Option<Instant>) {
+        match until {
+            Some(until) if until <= self.now => {
+                self.refuse(apply, Refusal::new(FsError::Busy, "what the record depends on did not arrive in time"));
+            }
+            Some(until) => self.waiting.put_back(apply, awaited, until),
+            None => {
+                if let Err(apply) = self.waiting.park(apply, awaited, self.now) {
+                    self.refuse(apply, Refusal::new(FsError::Busy, "too many records wait for others"));
+                }
+            }
         }
     }
 
@@ -222,7 +230,8 @@ impl<'s> Group<'s> {
                 }
             }
             Ok(Decision::Apply(applied)) => {
-                self.decided += 1;
+                self.waiting.refused.forget(&apply.request.record.id);
+                self.decided.insert(apply.request.record.id);
                 self.add(applied.batch);
                 self.freed.extend(applied.freed);
                 self.answer_applied(apply, applied.reply, applied.change, applied.touched);
@@ -235,8 +244,8 @@ impl<'s> Group<'s> {
         if refusal.error == FsError::StoreIdReused {
             tracing::error!(volume = %self.shared.name, %refusal, "a client used a record's id twice");
         }
-        self.decided += 1;
-        self.waiting.refuse(apply.request.record.id);
+        self.decided.insert(apply.request.record.id);
+        self.waiting.refused.refuse(&apply.request, refusal.error);
         self.drop_content(&apply);
         self.answer(apply.answer, Err(refusal));
     }

@@ -3,25 +3,26 @@
 //! Calls of different classes overtake each other, so a Store may be here before the record that makes its file. It
 //! waits until what it depends on has been decided, applied or refused, and not for ever.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_proto::call::ApplyRequest;
-use mafs_proto::{Instant, StoreId};
+use mafs_proto::{ClientId, Instant, StoreId};
 
 use super::Ticket;
 use super::committer::Answer;
+use crate::core::refused::Refused;
 use crate::core::{NewContent, Refusal};
 
-/// Records that may wait; with contents of up to 16 KB in memory.
+/// Records of one client that may wait: a client has so many on their way.
 const PARKED_MAX: usize = 256;
+
+/// Records that may wait altogether; with contents of up to 16 KB in memory, 64 MB.
+const PARKED_ALL_MAX: usize = 4096;
 
 /// How long a record waits. What it depends on was made before it, so it is on its way, or lost with its connection.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// Refused records that are remembered, so that those which depend on them are decided too.
-const REFUSED_MAX: usize = 4096;
 
 /// A record to be applied, and who waits for it.
 pub(super) struct Apply {
@@ -32,47 +33,74 @@ pub(super) struct Apply {
     pub(super) answer: Answer<Bytes>,
 }
 
+/// A record that waits.
+pub(super) struct Parked {
+    pub(super) apply: Apply,
+    /// For this one, which it depends on.
+    awaited: StoreId,
+    pub(super) until: Instant,
+}
+
 /// The waiting records of one volume, in the order of their arrival.
 #[derive(Default)]
 pub(super) struct Waiting {
-    parked: VecDeque<(Apply, Instant)>,
-    refused: BTreeSet<StoreId>,
+    parked: VecDeque<Parked>,
+    counts: BTreeMap<ClientId, usize>,
+    pub(super) refused: Refused,
 }
 
 impl Waiting {
-    /// Lets a record wait; gives it back if too many do.
-    pub(super) fn park(&mut self, apply: Apply, now: Instant) -> Result<(), Apply> {
-        if self.parked.len() >= PARKED_MAX {
+    /// Lets a record wait for one that it depends on; gives it back if too many do.
+    pub(super) fn park(&mut self, apply: Apply, awaited: StoreId, now: Instant) -> Result<(), Apply> {
+        let count = self.counts.get(&apply.ticket.client).copied().unwrap_or_default();
+        if count >= PARKED_MAX || self.parked.len() >= PARKED_ALL_MAX {
             return Err(apply);
         }
-        self.parked.push_back((apply, now + WAIT_MAX));
+        self.put_back(apply, awaited, now + WAIT_MAX);
         Ok(())
     }
 
-    /// Takes out all that wait, to try them again; those that still wait are put back with [`Self::put_back`].
-    pub(super) fn take(&mut self) -> VecDeque<(Apply, Instant)> {
-        std::mem::take(&mut self.parked)
+    /// Lets a record wait on, until the time it was taken out with.
+    pub(super) fn put_back(&mut self, apply: Apply, awaited: StoreId, until: Instant) {
+        *self.counts.entry(apply.ticket.client).or_default() += 1;
+        self.parked.push_back(Parked { apply, awaited, until });
     }
 
-    /// Lets a record wait on, until the time it was taken out with.
-    pub(super) fn put_back(&mut self, apply: Apply, until: Instant) {
-        self.parked.push_back((apply, until));
+    /// Takes out the records that wait for one of `decided`.
+    pub(super) fn take_awaiting(&mut self, decided: &BTreeSet<StoreId>) -> Vec<Parked> {
+        self.take_where(|parked| decided.contains(&parked.awaited))
+    }
+
+    /// Takes out the records that have waited for as long as they may.
+    pub(super) fn take_expired(&mut self, now: Instant) -> Vec<Parked> {
+        self.take_where(|parked| parked.until <= now)
+    }
+
+    /// Takes out the records that came over earlier connections of a client.
+    pub(super) fn take_fenced(&mut self, current: Ticket) -> Vec<Parked> {
+        self.take_where(|Parked { apply, .. }| apply.ticket.client == current.client && apply.ticket != current)
     }
 
     /// How long nothing happens by itself; `None`: for ever.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
-        self.parked.iter().map(|(_, until)| until.since(now)).min()
+        self.parked.iter().map(|parked| parked.until.since(now)).min()
     }
 
-    /// Remembers that a record was refused.
-    pub(super) fn refuse(&mut self, id: StoreId) {
-        self.refused.insert(id);
-        if self.refused.len() > REFUSED_MAX {
-            self.refused.pop_first();
+    fn take_where(&mut self, is_taken: impl Fn(&Parked) -> bool) -> Vec<Parked> {
+        if !self.parked.iter().any(&is_taken) {
+            return Vec::new();
         }
-    }
-
-    pub(super) fn is_refused(&self, id: &StoreId) -> bool {
-        self.refused.contains(id)
+        let (taken, parked) = std::mem::take(&mut self.parked).into_iter().partition::<Vec<_>, _>(is_taken);
+        self.parked = parked.into();
+        for parked in &taken {
+            let client = parked.apply.ticket.client;
+            if let Some(count) = self.counts.get_mut(&client) {
+                *count -= 1;
+                if *count == 0 {
+                    self.counts.remove(&client);
+                }
+            }
+        }
+        taken
     }
 }

@@ -162,8 +162,16 @@ impl Client {
     }
 
     pub(crate) async fn apply_with(&self, record: CmlRecord, payload: Payload) -> Result<ApplyReply, Refused> {
-        let class = Classes::default().class(record.op.purpose());
-        let request = ApplyRequest::new(record, None);
+        self.apply_request(ApplyRequest::new(record, None), payload).await
+    }
+
+    /// Applies a record that comes again after a transient refusal.
+    pub(crate) async fn apply_queued(&self, record: CmlRecord, payload: Payload) -> Result<ApplyReply, Refused> {
+        self.apply_request(ApplyRequest { comes_again: true, ..ApplyRequest::new(record, None) }, payload).await
+    }
+
+    async fn apply_request(&self, request: ApplyRequest, payload: Payload) -> Result<ApplyReply, Refused> {
+        let class = Classes::default().class(request.record.op.purpose());
         let (body, _) = self.raw(ApplyRequest::METHOD.number(), request.encode(), payload, class).await?;
         Ok(ApplyReply::decode(body).unwrap())
     }
@@ -228,6 +236,15 @@ impl Client {
         }
         Ok(ReadDirPage::decode(bytes.into()).unwrap())
     }
+}
+
+/// Sends a record without waiting for the answer, as one that comes again.
+pub(crate) fn send(peer: &Peer, record: CmlRecord) -> impl Future<Output = ()> + Send + 'static {
+    let request = ApplyRequest { comes_again: true, ..ApplyRequest::new(record, None) };
+    let (method, class) = (ApplyRequest::METHOD.number(), Class::Store);
+    let call = mafs_arpc::Call { class, timeout: None, method, body: request.encode(), payload: Payload::None };
+    let reply = peer.call(call).reply();
+    async move { drop(reply.await) }
 }
 
 pub(crate) fn acknowledge(call: IncomingCall) {

@@ -6,6 +6,7 @@ use mafs_proto::{ClientId, CmlRecord, FsError, Incarnation, StoreId};
 
 use super::{CLIENT, ROOT, World, attach, create, make_dir};
 use crate::core::records::ClientState;
+use crate::core::refused::Refused;
 use crate::core::replies::{Decision, Limits, REPLIES_MAX, awaited};
 use crate::core::{Refusal, clients, tables};
 
@@ -123,12 +124,14 @@ fn a_record_awaits_those_it_depends_on() {
     second.depends_on = vec![first.id];
     let awaits = |world: &World, record: &CmlRecord, below| {
         let request = ApplyRequest::new(record.clone(), below);
-        awaited(&world.overlay(), &request, |_| false)
+        awaited(&world.overlay(), &request, &Refused::default())
     };
     assert_eq!(awaits(&world, &second, None), Ok(Some(first.id)));
     assert_eq!(awaits(&world, &second, Some(second.id)), Ok(None), "the client has the reply");
     let request = ApplyRequest::new(second.clone(), None);
-    assert_eq!(awaited(&world.overlay(), &request, |id| *id == first.id), Ok(None), "it was refused");
+    let mut refused = Refused::default();
+    refused.refuse(&ApplyRequest::new(first.clone(), None), FsError::Exists);
+    assert_eq!(awaited(&world.overlay(), &request, &refused), Ok(None), "it was refused");
     world.apply_record(first, None).unwrap();
     assert_eq!(awaits(&world, &second, None), Ok(None));
     second.depends_on = vec![second.id];

@@ -1,0 +1,76 @@
+//! Refused: records that left no reply and are decided all the same, as far as what depends on them goes.
+//!
+//! Refused for good means decided: what depends on the record need not wait for it. Postponed means the opposite: the
+//! record comes again, and nothing that depends on it may be applied before it (consistency.md, "Refusals"). To forget
+//! either does no harm: what depends on a forgotten record waits for it, and not for ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mafs_proto::call::ApplyRequest;
+use mafs_proto::{CmlOp, FsError, StoreId};
+
+use super::Refusal;
+
+/// Records of each kind that are remembered.
+const REFUSED_MAX: usize = 4096;
+
+/// The refused records of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    for_good: BTreeSet<StoreId>,
+    /// And why.
+    postponed: BTreeMap<StoreId, FsError>,
+}
+
+impl Refused {
+    /// A record was refused.
+    pub(crate) fn refuse(&mut self, request: &ApplyRequest, error: FsError) {
+        let id = request.record.id;
+        self.forget(&id);
+        if request.comes_again && error.is_transient() {
+            self.postponed.insert(id, error);
+            if self.postponed.len() > REFUSED_MAX {
+                self.postponed.pop_first();
+            }
+        } else {
+            self.for_good.insert(id);
+            if self.for_good.len() > REFUSED_MAX {
+                self.for_good.pop_first();
+            }
+        }
+    }
+
+    /// A record was applied, though it had been refused before.
+    pub(crate) fn forget(&mut self, id: &StoreId) {
+        self.for_good.remove(id);
+        self.postponed.remove(id);
+    }
+
+    /// Whether what `request` asks for need not wait for the record `id`. A removal does not wait for a postponed one:
+    /// it may be what makes the room that is wanted.
+    ///
+    /// # Errors
+    /// The reason why the record `id` was postponed.
+    pub(crate) fn lets_pass(&self, request: &ApplyRequest, id: &StoreId) -> Result<bool, Refusal> {
+        match self.postponed.get(id) {
+            Some(_) if is_removal(&request.record.op) => Ok(true),
+            Some(error) => Err(Refusal::new(*error, format!("it depends on the record {id}: {error}"))),
+            None => Ok(self.for_good.contains(id)),
+        }
+    }
+}
+
+fn is_removal(op: &CmlOp) -> bool {
+    match op {
+        CmlOp::Remove { .. } | CmlOp::RemoveDir { .. } => true,
+        CmlOp::Create { .. }
+        | CmlOp::MakeDir { .. }
+        | CmlOp::SymLink { .. }
+        | CmlOp::Link { .. }
+        | CmlOp::Rename { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::SetXattr { .. }
+        | CmlOp::RemoveXattr { .. }
+        | CmlOp::Store { .. } => false,
+    }
+}
