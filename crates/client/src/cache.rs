@@ -25,7 +25,7 @@ pub(crate) use containers::{
     ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, shows_seal, stamp, watch,
 };
 use identity::Identity;
-pub(crate) use index::{AttachedVolume, Index, NameEdit};
+pub(crate) use index::{AttachedVolume, Index, Known, NameEdit};
 #[cfg(test)]
 pub(crate) use record::tests::example;
 pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, RunId};

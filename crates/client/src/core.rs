@@ -2,7 +2,10 @@
 
 pub(crate) mod log;
 pub(crate) mod outstanding;
+pub(crate) mod overlay;
 pub(crate) mod promises;
+pub(crate) mod queue;
 pub(crate) mod replacement;
 pub(crate) mod rpc_statistics;
+pub(crate) mod touched;
 pub(crate) mod upload;

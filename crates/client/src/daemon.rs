@@ -235,6 +235,7 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         cache_limit_bytes: mount.options.cache_limit_bytes,
         min_free_bytes: mount.options.min_free_bytes,
         deadline: mount.options.deadline(),
+        writeback: mount.options.writeback,
         fsync: mount.options.fsync,
         fsync_wait: mount.options.fsync_wait,
         classes: mount.options.classes,

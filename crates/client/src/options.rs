@@ -15,7 +15,7 @@ use mafs_arpc::{Config, Reserve, Scheduling};
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
-use crate::vfs::Fsync;
+use crate::vfs::{Fsync, Writeback};
 use names::Known;
 
 /// Bytes of clean and dirty content that may be in the cache, unless `cachesize` says otherwise.
@@ -89,6 +89,8 @@ pub struct MountOptions {
     /// `awake`: whether a virtual machine's processors are kept awake during bursts of requests, if this process may.
     /// Default: `auto`.
     pub awake: bool,
+    /// `writeback`: when the server gets changes. Default: `sync`.
+    pub writeback: Writeback,
     /// `fsync`: where fsync makes content durable. Default: `auto`.
     pub fsync: Fsync,
     /// `fsync_wait`, milliseconds: how long `fsync=auto` waits for the server.
@@ -119,6 +121,7 @@ impl Default for MountOptions {
             min_free_bytes: MIN_FREE_DEFAULT,
             passthrough: true,
             awake: true,
+            writeback: Writeback::default(),
             fsync: Fsync::default(),
             fsync_wait: FSYNC_WAIT_DEFAULT,
             classes: Classes::default(),
@@ -212,6 +215,7 @@ impl MountOptions {
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
             Known::Awake => self.awake = auto_or_off(name, given()?)?,
+            Known::Writeback => self.writeback = writeback(name, given()?)?,
             Known::Fsync => self.fsync = fsync(name, given()?)?,
             Known::FsyncWait => self.fsync_wait = Duration::from_millis(number(name, given()?, 0, COUNT_MAX)?.into()),
             Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
@@ -260,6 +264,14 @@ fn auto_or_off(name: &str, value: &str) -> Result<bool, InvalidOption> {
         "auto" => Ok(true),
         "off" => Ok(false),
         _ => Err(bad(name, value, "`auto` or `off` is wanted".to_owned())),
+    }
+}
+
+fn writeback(name: &str, value: &str) -> Result<Writeback, InvalidOption> {
+    match value {
+        "sync" => Ok(Writeback::Sync),
+        "async" => Ok(Writeback::Async),
+        _ => Err(bad(name, value, "`sync` or `async` is wanted".to_owned())),
     }
 }
 
@@ -323,6 +335,8 @@ mod tests {
         assert_eq!(options.profile, Some("3g".parse().unwrap()));
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
         assert!(!parse("awake=off").unwrap().awake && parse("awake=off,awake=auto").unwrap().awake);
+        assert_eq!(parse("writeback=async").unwrap().writeback, Writeback::Async);
+        assert_eq!(parse("writeback=async,writeback=sync").unwrap().writeback, Writeback::Sync);
         assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
         let local = parse("fsync=server,fsync=local,fsync_wait=70").unwrap();
         assert_eq!((local.fsync, local.fsync_wait), (Fsync::Local, Duration::from_millis(70)));
@@ -366,8 +380,8 @@ mod tests {
     #[test]
     fn options_that_are_not_known_are_errors_unless_sloppy() {
         assert_eq!(parse("ro,speed=9"), Err(InvalidOption::Unknown("speed".to_owned())));
-        assert_eq!(parse("writeback=async"), Err(InvalidOption::NotYet("writeback".to_owned())));
-        assert!(parse("speed=9,writeback=async,ro,sloppy").unwrap().read_only);
+        assert_eq!(parse("stale=serve"), Err(InvalidOption::NotYet("stale".to_owned())));
+        assert!(parse("speed=9,stale=serve,ro,sloppy").unwrap().read_only);
         assert!(parse("timeo=x,sloppy").is_err(), "sloppy forgives no bad value");
     }
 
@@ -382,6 +396,7 @@ mod tests {
             ("cachesize=0", "at least 1"),
             ("passthrough=on", "`auto` or `off`"),
             ("awake=on", "`auto` or `off`"),
+            ("writeback=later", "`sync` or `async`"),
             ("classes=ours", "`waiting`, `paper`"),
             ("reserve=51", "from 0 to 50"),
             ("reserve=5%", "from 0 to 50"),

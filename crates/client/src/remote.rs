@@ -203,6 +203,42 @@ impl Remote {
         answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
     }
 
+    /// Makes the record of a mutation that waits in a queue, with what it must wait for besides what it names.
+    pub(crate) fn queued_record(&self, op: CmlOp, uid: u32, gid: u32, time: Timestamp) -> (CmlRecord, Vec<StoreId>) {
+        self.shared.ids().outstanding.begin_queued(op, time, uid, gid)
+    }
+
+    /// Asks or changes what is known of outstanding records.
+    pub(crate) fn outstanding<T>(&self, ask: impl FnOnce(&mut Outstanding) -> T) -> T {
+        ask(&mut self.shared.ids().outstanding)
+    }
+
+    /// Sends a record of the queue that has no content, for `purpose`. The record stays outstanding until
+    /// [`Self::end`]. There is no deadline while there is a connection: the answer may wait for a client that cannot be
+    /// reached.
+    pub(crate) async fn replay(
+        &self,
+        record: &CmlRecord,
+        purpose: Purpose,
+        repeated: bool,
+    ) -> Result<Answer<ApplyReply>, RemoteError> {
+        let attempts = Attempts::new(&self.shared.config, repeated);
+        let connection = self.connected(attempts.connect_by()).await?;
+        let request = self.apply_request(record);
+        match self.attempt(&connection, &request, purpose, None, Payload::None).await {
+            Ok(answer) => Ok(attempts.answered(Method::Apply, answer)),
+            Err(Failure::Broken(why)) => {
+                self.left(connection.number).await;
+                Err(RemoteError::TimedOut(why))
+            }
+            Err(Failure::Busy) => {
+                tokio::time::sleep(BUSY_WAIT).await;
+                Err(RemoteError::TimedOut("too many calls are under way".to_owned()))
+            }
+            Err(Failure::Final(error)) => Err(error),
+        }
+    }
+
     /// Makes the record of a mutation.
     pub(crate) fn record(&self, op: CmlOp, uid: u32, gid: u32, time: Timestamp) -> CmlRecord {
         self.shared.ids().outstanding.begin(op, time, uid, gid)
@@ -279,8 +315,9 @@ impl Remote {
     }
 
     fn apply_request(&self, record: &CmlRecord) -> ApplyRequest {
-        let confirmed_below = self.shared.ids().outstanding.confirmed_below();
-        ApplyRequest::new(record.clone(), Some(confirmed_below))
+        let ids = self.shared.ids();
+        let request = ApplyRequest::new(record.clone(), Some(ids.outstanding.confirmed_below()));
+        ApplyRequest { comes_again: ids.outstanding.is_queued(record.id), ..request }
     }
 
     /// Asks for fids and takes one of them.
@@ -443,7 +480,7 @@ impl Remote {
 
 /// A server acknowledges a change when everybody who could rely on what was before has been told, or has lost its
 /// lease: one that hears nothing may renew it for 15 s more, then it lasts 62 s.
-const HOLDER_WAIT: Duration = Duration::from_secs(80);
+pub(crate) const HOLDER_WAIT: Duration = Duration::from_secs(80);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 /// An ended connection is noticed at once; this only bounds the wait.
 const NOTICE_WAIT: Duration = Duration::from_secs(5);

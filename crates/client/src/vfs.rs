@@ -6,6 +6,7 @@
 
 mod absent;
 mod attributes;
+mod changes;
 mod contents;
 mod editing;
 mod error;
@@ -23,11 +24,14 @@ mod names;
 mod passthrough;
 mod paths;
 mod promises;
+mod queue;
+mod replay;
 mod report;
 mod rests;
 mod shown;
 mod start;
 mod storing;
+mod versions;
 mod xattrs;
 
 use std::sync::atomic::AtomicBool;
@@ -50,6 +54,7 @@ pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics}
 use crate::core::upload::UploadRate;
 use crate::limit::ClassLimit;
 use crate::remote::Remote;
+pub use changes::Writeback;
 pub use error::Error;
 pub use extents::SeekTarget;
 use files::Files;
@@ -57,6 +62,7 @@ pub use fsync::Fsync;
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
+use replay::Replay;
 pub use report::{SpaceReport, StatusReport};
 use rests::Rests;
 pub use start::{Settings, StartError};
@@ -89,6 +95,8 @@ pub struct OpenMode {
     pub direct: bool,
     /// The content is executed (execve(2)) as long as the file is open.
     pub execute: bool,
+    /// The file is to be made, and by nobody else (O_EXCL).
+    pub exclusive: bool,
 }
 
 /// What open gives back.
@@ -184,6 +192,8 @@ struct Inner {
     watching_sizes: AtomicBool,
     /// Who fetches what nobody waits for.
     rests: Rests,
+    /// What waits to be sent.
+    replay: Replay,
     /// A file was closed that the server does not have.
     left_dirty: Notify,
     /// The modify log has grown.
@@ -451,7 +461,7 @@ impl Vfs {
         self.inner.copy_range(from, to, bytes).await
     }
 
-    /// A descriptor of the file is being closed: its data goes to the server before this returns.
+    /// A descriptor of the file is being closed: its data goes to the server, or into the log, before this returns.
     pub async fn flush(&self, file: FileHandle) -> Result<(), Error> {
         self.inner.flush(file).await
     }
@@ -459,6 +469,11 @@ impl Vfs {
     /// Makes what was written durable: on the server if that will be quick, else on this machine's disk.
     pub async fn fsync(&self, file: FileHandle) -> Result<(), Error> {
         self.inner.fsync(file).await
+    }
+
+    /// Makes changes of names durable: at the server they are when they return, and those that wait are in the log.
+    pub async fn fsync_dir(&self) -> Result<(), Error> {
+        self.inner.fsync_dir().await
     }
 
     /// The last descriptor of an open file is gone.

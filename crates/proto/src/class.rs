@@ -62,6 +62,8 @@ pub enum Purpose {
     Change,
     /// Removes a name while a program waits.
     Remove,
+    /// Replays a change of names or attributes from the log: nobody waits for it.
+    Replay,
     /// Writes file data back.
     Store,
     /// The same, while a program waits until the server has it (fsync).
@@ -70,13 +72,14 @@ pub enum Purpose {
 
 impl Purpose {
     /// All purposes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Ask,
         Self::Break,
         Self::Fetch,
         Self::Prefetch,
         Self::Change,
         Self::Remove,
+        Self::Replay,
         Self::Store,
         Self::ForcedStore,
     ];
@@ -101,7 +104,7 @@ impl Classes {
             (Purpose::Fetch | Purpose::ForcedStore, _) => Class::Fetch,
             (Purpose::Prefetch, _) => Class::Prefetch,
             (Purpose::Change | Purpose::Remove, Self::ByWaiting) => Class::Control,
-            (Purpose::Change, Self::Paper) => Class::Metadata,
+            (Purpose::Change, Self::Paper) | (Purpose::Replay, _) => Class::Metadata,
             (Purpose::Remove, Self::Paper) | (Purpose::Store, _) => Class::Store,
         }
     }
@@ -123,6 +126,7 @@ mod tests {
             (Purpose::Prefetch, Class::Prefetch),
             (Purpose::Change, Class::Metadata),
             (Purpose::Remove, Class::Store),
+            (Purpose::Replay, Class::Metadata),
             (Purpose::Store, Class::Store),
         ];
         for (purpose, class) in expected {

@@ -217,6 +217,26 @@ impl SetAttr {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Whether the object gets another owner or group, or is said to.
+    #[must_use]
+    pub fn gives_away(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some()
+    }
+
+    /// What both do to an object of this kind, `later` after this one.
+    #[must_use]
+    pub fn then(&self, later: &Self, kind: Kind) -> Self {
+        let drops_set_id = later.gives_away() && kind != Kind::Directory;
+        let mode = self.mode.map(|mode| if drops_set_id { mode.without_set_id() } else { mode });
+        Self {
+            mode: later.mode.or(mode),
+            uid: later.uid.or(self.uid),
+            gid: later.gid.or(self.gid),
+            atime: later.atime.or(self.atime),
+            mtime: later.mtime.or(self.mtime),
+        }
+    }
 }
 
 /// The version an update was made from. The server accepts it only if that is the present one (invariant 9).

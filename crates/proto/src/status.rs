@@ -1,6 +1,6 @@
 //! Status: what `stat` shows of an object, and its versions.
 
-use crate::{DataVersion, Fid, Name, StatusVersion, SymlinkTarget, Timestamp};
+use crate::{DataVersion, Fid, Name, SetAttr, StatusVersion, SymlinkTarget, Timestamp};
 
 /// The type of an object; it never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -93,6 +93,19 @@ pub struct Status {
     pub xattrs: Option<StatusVersion>,
 }
 
+impl Status {
+    /// Changes attributes as [`crate::CmlOp::SetAttr`] does. Who gives a file away takes its set-id bits (chown(2)).
+    pub fn set(&mut self, set: &SetAttr) {
+        let drops_set_id = set.gives_away() && self.kind != Kind::Directory;
+        let mode = if drops_set_id { self.mode.without_set_id() } else { self.mode };
+        self.mode = set.mode.unwrap_or(mode);
+        self.uid = set.uid.unwrap_or(self.uid);
+        self.gid = set.gid.unwrap_or(self.gid);
+        self.atime = set.atime.unwrap_or(self.atime);
+        self.mtime = set.mtime.unwrap_or(self.mtime);
+    }
+}
+
 /// An object as clients cache it: fid, status, and the target of a symlink.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
@@ -116,6 +129,44 @@ pub struct Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Timestamp;
+
+    #[test]
+    fn two_changes_of_attributes_do_what_their_fold_does() {
+        let time = Timestamp::default();
+        let status = |kind| Status {
+            kind,
+            mode: Mode::from_bits(0o6755),
+            nlink: 1,
+            uid: 1,
+            gid: 1,
+            size: 0,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            data_version: DataVersion(1),
+            status_version: StatusVersion(1),
+            xattrs: None,
+        };
+        let none = SetAttr::default();
+        let sets = [
+            SetAttr { mode: Some(Mode::from_bits(0o4711)), ..none },
+            SetAttr { uid: Some(7), ..none },
+            SetAttr { gid: Some(8), mode: Some(Mode::from_bits(0o2755)), ..none },
+            none,
+        ];
+        for kind in [Kind::File, Kind::Directory] {
+            for (first, second) in sets.iter().flat_map(|first| sets.iter().map(move |second| (first, second))) {
+                let (mut one_by_one, mut folded) = (status(kind), status(kind));
+                one_by_one.set(first);
+                one_by_one.set(second);
+                folded.set(&first.then(second, kind));
+                assert_eq!(one_by_one, folded, "{first:?} {second:?}");
+            }
+        }
+    }
 
     #[test]
     fn set_group_id_stays_where_the_group_cannot_execute() {

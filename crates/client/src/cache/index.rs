@@ -8,6 +8,7 @@
 //! change before anybody relies on it. A break takes the trust from an object; the end of a session raises that of the
 //! index. An answer that a break has overtaken is taken in without trust.
 
+mod pending;
 mod promises;
 mod recent;
 #[cfg(test)]
@@ -24,6 +25,8 @@ use mafs_proto::{Clock, DataVersion, Fid, Kind, Name, Object, VnodeId, Wire};
 use super::CacheError;
 use super::record::{CachedContent, CachedEntries, CachedEntry, CachedObject, KnownVolume, RunId};
 use crate::core::promises::{Breaks, Grant, Lease, SessionNumber};
+pub(crate) use pending::Known;
+use pending::Pending;
 pub(crate) use promises::AttachedVolume;
 use recent::RecentObjects;
 
@@ -32,6 +35,9 @@ const SCAN_MAX: usize = 1024;
 const NO_TRUST: u64 = 0;
 /// Nor this one.
 const MISSED: u64 = u64::MAX;
+/// Of what was shown without a promise: it must be asked for again, but is newer than what is shown with a smaller
+/// version by an answer that took longer.
+const DOUBTED: u64 = u64::MAX - 1;
 
 /// How a mutation changes a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,6 +59,7 @@ pub(crate) struct Index {
     clock: Arc<dyn Clock>,
     lease: Lease,
     on_forgotten: OnceLock<OnForgotten>,
+    pending: Pending,
 }
 
 /// Is told of names that the index has forgotten: of whom nobody will tell when a directory is broken.
@@ -78,6 +85,7 @@ impl Index {
             clock,
             lease: Lease::default(),
             on_forgotten: OnceLock::new(),
+            pending: Pending::default(),
         })
     }
 
@@ -102,36 +110,27 @@ impl Index {
         Ok(())
     }
 
-    /// What is known of an object.
-    pub(crate) fn object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+    /// What the server has shown of an object.
+    fn shown(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         self.recent.get(vnode, || Ok(self.kv.get(&object_key(vnode))?.and_then(CachedObject::decode)))
     }
 
-    /// What is known of an object, if its status is valid.
-    pub(crate) fn valid_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+    /// The same, if its status is valid.
+    fn valid_shown(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         if !self.lease.holds(self.clock.now()) {
             return Ok(None);
         }
         let trust = self.trust();
-        Ok(self.object(vnode)?.filter(|cached| cached.trust == trust))
+        Ok(self.shown(vnode)?.filter(|cached| cached.trust == trust))
     }
 
-    /// What a name means, as far as the index knows.
-    pub(crate) fn entry(&self, parent: VnodeId, name: &Name) -> Result<Option<CachedEntry>, CacheError> {
+    /// What a name means, as far as the server has shown.
+    fn shown_entry(&self, parent: VnodeId, name: &Name) -> Result<Option<CachedEntry>, CacheError> {
         Ok(self.kv.get(&entry_key(parent, name.as_bytes()))?.and_then(CachedEntry::decode))
     }
 
-    /// The entries of a directory behind `after`, in order, at most 1,024.
-    pub(crate) fn entries(
-        &self,
-        parent: VnodeId,
-        after: Option<&Name>,
-    ) -> Result<Vec<(Name, CachedEntry)>, CacheError> {
-        self.entries_up_to(SCAN_MAX, parent, after)
-    }
-
-    /// The same, at most `count_max`.
-    pub(crate) fn entries_up_to(
+    /// The entries of a directory behind `after` that the server has shown, in order, at most `count_max`.
+    fn shown_entries(
         &self,
         count_max: usize,
         parent: VnodeId,
@@ -170,7 +169,7 @@ impl Index {
         if let Some(object) = &reply.object {
             self.install_one(&volume, object, Some(parent.vnode), grant, &mut batch)?;
         }
-        if let Some(mut directory) = self.object(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
+        if let Some(mut directory) = self.shown(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
             let known = directory.object.status.data_version;
             if reply.parent_version != known {
                 // Another client has changed it, and the break is on its way; or the answer is late, and the name is
@@ -257,7 +256,7 @@ impl Index {
         content: Option<CachedContent>,
     ) -> Result<Option<CachedContent>, CacheError> {
         let _turn = self.lock();
-        let Some(mut cached) = self.object(vnode)? else { return Ok(None) };
+        let Some(mut cached) = self.shown(vnode)? else { return Ok(None) };
         let before = std::mem::replace(&mut cached.content, content);
         let mut batch = Batch::default();
         match content {
@@ -272,7 +271,7 @@ impl Index {
     /// A content has been found to be intact in this run, unless another has come since.
     pub(crate) fn content_intact(&self, vnode: VnodeId, content: CachedContent, run: RunId) -> Result<(), CacheError> {
         let _turn = self.lock();
-        let Some(mut cached) = self.object(vnode)?.filter(|now| now.content == Some(content)) else { return Ok(()) };
+        let Some(mut cached) = self.shown(vnode)?.filter(|now| now.content == Some(content)) else { return Ok(()) };
         cached.content = Some(CachedContent { intact_in: run, ..content });
         let mut batch = Batch::default();
         batch.put(object_key(vnode), cached.encode());
@@ -288,7 +287,7 @@ impl Index {
     fn distrust_all(&self, fids: impl Iterator<Item = Fid>) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         for fid in fids {
-            if let Some(mut cached) = self.object(fid.vnode)? {
+            if let Some(mut cached) = self.shown(fid.vnode)? {
                 cached.trust = NO_TRUST;
                 batch.put(object_key(fid.vnode), cached.encode());
             }
@@ -321,7 +320,7 @@ impl Index {
 
     /// Whether the content of a file is in the cache and durable there.
     pub(crate) fn is_content_durable(&self, vnode: VnodeId) -> Result<bool, CacheError> {
-        let here = self.object(vnode)?.is_some_and(|cached| cached.content.is_some());
+        let here = self.shown(vnode)?.is_some_and(|cached| cached.content.is_some());
         Ok(here && self.kv.get(&vnode_key(b'y', vnode))?.is_none())
     }
 
@@ -431,8 +430,8 @@ impl Index {
     ) -> Result<CachedObject, CacheError> {
         let trusted = volume.known.map_or(NO_TRUST, |known| known.trust);
         let promised = volume.breaks.promises(grant, object.fid.vnode);
-        let trust = if promised { trusted } else { NO_TRUST };
-        let old = self.object(object.fid.vnode)?.filter(|old| old.object.fid == object.fid);
+        let trust = if promised { trusted } else { DOUBTED };
+        let old = self.shown(object.fid.vnode)?.filter(|old| old.object.fid == object.fid);
         let Some(old) = old else {
             let entries = self.no_entries(object)?;
             return Ok(CachedObject { object: object.clone(), trust, parent, entries, content: None });
@@ -440,6 +439,9 @@ impl Index {
         let (known, shown) = (old.object.status.status_version, object.status.status_version);
         let (object, trust) = if old.trust == trusted && known >= shown {
             (old.object, old.trust)
+        } else if old.trust == DOUBTED && known > shown {
+            // Or the numbers have begun anew: then the next answer is believed.
+            (old.object, NO_TRUST)
         } else if old.trust == NO_TRUST && known > shown {
             // The server has shown more before, or the numbers have begun anew: the next answer will tell.
             (object.clone(), NO_TRUST)
@@ -471,7 +473,7 @@ impl Index {
     }
 
     fn remove_one(&self, vnode: VnodeId, batch: &mut Batch) -> Result<(), CacheError> {
-        if self.object(vnode)?.is_some_and(|cached| cached.object.status.kind == Kind::Directory) {
+        if self.shown(vnode)?.is_some_and(|cached| cached.object.status.kind == Kind::Directory) {
             self.forget_names(vnode)?;
         }
         batch.remove(object_key(vnode));
@@ -491,7 +493,7 @@ impl Index {
         edits: impl Iterator<Item = &'a NameEdit>,
         batch: &mut Batch,
     ) -> Result<(), CacheError> {
-        let Some(mut cached) = self.object(directory.vnode)?.filter(|cached| cached.object.fid == directory) else {
+        let Some(mut cached) = self.shown(directory.vnode)?.filter(|cached| cached.object.fid == directory) else {
             return Ok(());
         };
         if cached.entries.is_none() && cached.object.status.data_version == before {
@@ -533,7 +535,7 @@ impl Index {
     /// is when they must go, or they would come back to life.
     fn forget_names(&self, vnode: VnodeId) -> Result<(), CacheError> {
         loop {
-            let page = self.entries(vnode, None)?;
+            let page = self.shown_entries(SCAN_MAX, vnode, None)?;
             if page.is_empty() {
                 // What makes no sense as an entry.
                 return self.remove_all(&entry_key(vnode, b""));

@@ -126,7 +126,7 @@ impl CachedEntry {
 
     pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
         let mut reader = Reader(Bytes::from(bytes));
-        let kind = KINDS.get(usize::from(reader.u8()?)).copied()?;
+        let kind = kind_from_number(reader.u8()?)?;
         let fid =
             Fid { volume: VolumeId(reader.u32()?), vnode: VnodeId(reader.u64()?), unique: Uniquifier(reader.u32()?) };
         Some(Self { fid, kind })
@@ -196,7 +196,12 @@ impl KnownVolume {
 const KINDS: [Kind; 7] =
     [Kind::File, Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice];
 
-fn kind_number(kind: Kind) -> u8 {
+/// The kind with this number.
+pub(super) fn kind_from_number(number: u8) -> Option<Kind> {
+    KINDS.get(usize::from(number)).copied()
+}
+
+pub(super) fn kind_number(kind: Kind) -> u8 {
     match kind {
         Kind::File => 0,
         Kind::Directory => 1,

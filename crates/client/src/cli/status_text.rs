@@ -64,16 +64,27 @@ pub(crate) fn one_line(report: &StatusReport) -> String {
 
 /// What the server does not have.
 pub(crate) fn unsent(report: &StatusReport) -> String {
-    match report.unsent_files {
-        0 => "nothing".to_owned(),
-        count => format!("{}, {}", files(count), HumanBytes(report.unsent_bytes)),
+    let contents = match report.unsent_files {
+        0 => None,
+        count => Some(format!("{}, {}", files(count), HumanBytes(report.unsent_bytes))),
+    };
+    let changes = match report.unsent_changes {
+        0 => None,
+        count => Some(counted(count, "change")),
+    };
+    match (contents, changes) {
+        (None, None) => "nothing".to_owned(),
+        (Some(only), None) | (None, Some(only)) => only,
+        (Some(contents), Some(changes)) => format!("{contents}, {changes}"),
     }
 }
 
 /// Which files the server does not have at the end of a mount, in one line; `None` if it has all.
 pub(crate) fn left_behind(report: &StatusReport) -> Option<String> {
     if report.unsent_files == 0 {
-        return None;
+        let changes = counted(report.unsent_changes, "change");
+        let left = "not on the server: kept in the cache and sent at the next mount";
+        return (report.unsent_changes > 0).then(|| format!("but {changes} of names {left}"));
     }
     let refused = report.refused.iter().map(|(path, why)| format!("{path} ({why})"));
     let mut named: Vec<String> = refused.chain(report.unsent.iter().cloned()).take(LEFT_SHOWN).collect();
@@ -177,6 +188,7 @@ mod tests {
             limits_bytes_per_s: [None; 5],
             unsent_files: 0,
             unsent_bytes: 0,
+            unsent_changes: 0,
             unsent: Vec::new(),
             fetching_files: 0,
             refused: Vec::new(),
@@ -225,7 +237,7 @@ mod tests {
         let report = &mut status.report;
         (report.connected, report.why, report.since_s) = (false, "no answer for 10 s".to_owned(), 61);
         (report.session, report.lease_s) = (None, 0);
-        (report.unsent_files, report.unsent_bytes) = (2, 4096);
+        (report.unsent_files, report.unsent_bytes, report.unsent_changes) = (2, 4096, 1);
         report.queued_bytes = [0, 0, 0, 24, 1000];
         report.limits_bytes_per_s = [None, Some(2 << 20), None, None, Some(64 << 10)];
         report.fetching_files = 1;
@@ -236,7 +248,7 @@ mod tests {
             "link     not connected for 61 seconds: no answer for 10 s\n",
             "profile  flaky: the link is emulated\n",
             "lease    ended: the server is asked about everything\n",
-            "unsent   2 files, 4.00 KiB\n",
+            "unsent   2 files, 4.00 KiB, 1 change\n",
             "queued   24 B metadata, 1000 B store\n",
             "limited  fetch to 2.00 MiB/s, store to 64.00 KiB/s\n",
             "fetching 1 file\n",

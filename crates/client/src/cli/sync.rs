@@ -70,7 +70,7 @@ async fn sync(mut daemon: Reached, give_up: Instant) -> Result<(), Failure> {
     bar.finish_and_clear();
     let Err(why) = outcome else { return Ok(()) };
     match watching.status().await {
-        Ok(status) if status.report.unsent_files > 0 => {
+        Ok(status) if status.report.unsent_files + status.report.unsent_changes > 0 => {
             Err(failed(Exit::Unsent, &format!("{why}; unsent: {}", unsent(&status.report))))
         }
         // It was over before an answer came, but there was nothing to send.

@@ -4,9 +4,11 @@
 //! what that content is based on, which records may have reached the server, and which version its last acknowledged
 //! store made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, FsError, Incarnation, StoreId};
+
+use super::queue::Queued;
 
 /// Names a container file of one object. Never used twice, so that an index that has lost its last changes names the
 /// old file, and never new bytes.
@@ -40,6 +42,8 @@ pub(crate) enum LogEntry {
         record: CmlRecord,
         /// The container's stamp.
         stamp: Stamp,
+        /// Whether it waits in the queue: then it is sent again as it is, because others may depend on it.
+        queued: bool,
     },
     /// What a file being changed holds now has been made durable here by fsync(2).
     Synced {
@@ -86,13 +90,45 @@ pub(crate) enum LogEntry {
         /// The file.
         fid: Fid,
     },
+    /// A change of names or attributes waits for the server; said again of one that has changed while it waited.
+    Queued(Queued),
+    /// The server has done what a queued record says, durably, or will never be asked to.
+    Ended {
+        /// The record.
+        id: StoreId,
+    },
+    /// The server has refused a queued record for good.
+    Refused {
+        /// The record.
+        id: StoreId,
+        /// Why.
+        reason: FsError,
+    },
+    /// The content of a logged store is in a container of its own from now on.
+    Snapshot {
+        /// The record.
+        id: StoreId,
+        /// Where the content is.
+        container: ContainerId,
+    },
+    /// The content of a logged store is durable here.
+    Durable {
+        /// The record.
+        id: StoreId,
+    },
 }
 
-/// A store that was sent, or was about to be.
+/// A store that was sent, or is to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LoggedStore {
     pub(crate) record: CmlRecord,
     pub(crate) stamp: Stamp,
+    /// Whether it waits in the queue.
+    pub(crate) queued: bool,
+    /// Where its content is, if no longer where the file is changed.
+    pub(crate) snapshot: Option<ContainerId>,
+    /// Whether its content survives a loss of power.
+    pub(crate) durable: bool,
 }
 
 /// A file with content that the server does not have.
@@ -119,6 +155,10 @@ pub(crate) struct LogState {
     pub(crate) writing: BTreeMap<Fid, Writing>,
     /// Unanswered stores.
     pub(crate) logged: BTreeMap<StoreId, LoggedStore>,
+    /// Unanswered changes of names and attributes.
+    pub(crate) queued: BTreeMap<StoreId, Queued>,
+    /// Those that the server has refused, and why.
+    pub(crate) refused: BTreeMap<StoreId, (Queued, FsError)>,
     /// The version each file's last acknowledged store made: the index may lag behind.
     pub(crate) versions: BTreeMap<Fid, DataVersion>,
 }
@@ -156,7 +196,7 @@ impl LogState {
                     writing.removing = false;
                 }
             }
-            LogEntry::Logged { record, stamp } => {
+            LogEntry::Logged { record, stamp, queued } => {
                 if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
                     && let Some(writing) = self.writing.get_mut(fid)
                     && *base > writing.base
@@ -164,7 +204,11 @@ impl LogState {
                     // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
                     (writing.base, writing.synced) = (*base, false);
                 }
-                self.logged.insert(record.id, LoggedStore { record, stamp });
+                let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
+                if !self.logged.get(&record.id).is_some_and(again) {
+                    let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
+                    self.logged.insert(store.record.id, store);
+                }
             }
             LogEntry::Done { id, fid, version, clean, synced } => {
                 // Earlier ones as well, whose end may not have been written when the disk was full.
@@ -183,7 +227,52 @@ impl LogState {
                 self.writing.remove(&fid);
                 self.logged.retain(|_, store| store.record.op.fid() != fid);
             }
+            LogEntry::Queued(queued) => {
+                let id = queued.record.id;
+                if !self.refused.contains_key(&id) {
+                    self.queued.insert(id, queued);
+                }
+            }
+            LogEntry::Ended { id } => {
+                self.queued.remove(&id);
+                self.refused.remove(&id);
+            }
+            LogEntry::Refused { id, reason } => {
+                if let Some(queued) = self.queued.remove(&id) {
+                    self.refused.insert(id, (queued, reason));
+                }
+            }
+            LogEntry::Snapshot { id, container } => {
+                if let Some(store) = self.logged.get_mut(&id) {
+                    store.snapshot = Some(container);
+                }
+            }
+            LogEntry::Durable { id } => {
+                if let Some(store) = self.logged.get_mut(&id) {
+                    store.durable = true;
+                }
+            }
         }
+    }
+
+    /// The power was lost: what was not durable may be torn or zero, so these stores are not sent, nor is anything that
+    /// depends on them. Takes them out and returns them, the stores first.
+    pub(crate) fn take_lost(&mut self) -> (Vec<LoggedStore>, Vec<Queued>) {
+        let is_lost = |store: &&LoggedStore| store.queued && !store.durable;
+        let mut lost: BTreeSet<StoreId> = self.logged.values().filter(is_lost).map(|store| store.record.id).collect();
+        let (mut stores, mut others) = (Vec::new(), Vec::new());
+        let ids: BTreeSet<StoreId> = self.logged.keys().chain(self.queued.keys()).copied().collect();
+        // A record depends on older ones only, so one pass finds all.
+        for id in ids {
+            let record = self.logged.get(&id).map(|store| &store.record);
+            let Some(record) = record.or(self.queued.get(&id).map(|queued| &queued.record)) else { continue };
+            if lost.contains(&id) || record.depends_on.iter().any(|before| lost.contains(before)) {
+                lost.insert(id);
+                stores.extend(self.logged.remove(&id));
+                others.extend(self.queued.remove(&id));
+            }
+        }
+        (stores, others)
     }
 
     /// The entries that say the same in the fewest words. The versions are left out: the index must be durable first.
@@ -196,15 +285,24 @@ impl LogState {
             let Writing { base, container, .. } = *writing;
             std::iter::once(LogEntry::Writing { fid, base, container }).chain(synced).chain(removing)
         });
-        let logged =
-            self.logged.values().cloned().map(|LoggedStore { record, stamp }| LogEntry::Logged { record, stamp });
-        life.chain(writing).chain(logged).collect()
+        let logged = self.logged.values().cloned().flat_map(|store| {
+            let LoggedStore { record, stamp, queued, snapshot, durable } = store;
+            let id = record.id;
+            let snapshot = snapshot.map(|container| LogEntry::Snapshot { id, container });
+            let durable = durable.then_some(LogEntry::Durable { id });
+            std::iter::once(LogEntry::Logged { record, stamp, queued }).chain(snapshot).chain(durable)
+        });
+        let queued = self.queued.values().cloned().map(LogEntry::Queued);
+        let refused = self.refused.iter().flat_map(|(&id, (queued, reason))| {
+            [LogEntry::Queued(queued.clone()), LogEntry::Refused { id, reason: *reason }]
+        });
+        life.chain(writing).chain(logged).chain(queued).chain(refused).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{ClientId, Timestamp, VnodeId, VolumeId};
+    use mafs_proto::{ClientId, Kind, Name, Timestamp, VnodeId, VolumeId};
 
     use super::*;
 
@@ -223,6 +321,30 @@ mod tests {
         CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, op }
     }
 
+    fn remove(seq: u64, vnode: u64, depends_on: Vec<StoreId>) -> Queued {
+        let op = CmlOp::Remove { parent: fid(1), name: Name::new(&b"a"[..]).unwrap(), fid: fid(vnode) };
+        let record = CmlRecord { op, depends_on, ..store(seq, vnode) };
+        Queued { record, kind: Kind::File, replaced: None }
+    }
+
+    #[test]
+    fn a_loss_of_power_takes_what_depends_on_what_it_took() {
+        let (lost, durable) = (store(1, 5), store(2, 6));
+        let mut state = state([
+            LogEntry::Logged { record: lost.clone(), stamp: Stamp(9), queued: true },
+            LogEntry::Logged { record: durable.clone(), stamp: Stamp(9), queued: true },
+            LogEntry::Durable { id: durable.id },
+            LogEntry::Queued(remove(3, 7, vec![lost.id])),
+            LogEntry::Queued(remove(4, 8, vec![durable.id])),
+            LogEntry::Queued(remove(5, 9, vec![store(3, 7).id])),
+        ]);
+        let (stores, others) = state.take_lost();
+        assert_eq!(stores.iter().map(|store| store.record.id.seq).collect::<Vec<_>>(), [1]);
+        assert_eq!(others.iter().map(|queued| queued.record.id.seq).collect::<Vec<_>>(), [3, 5]);
+        assert_eq!(state.logged.len(), 1);
+        assert_eq!(state.queued.keys().map(|id| id.seq).collect::<Vec<_>>(), [4]);
+    }
+
     fn state(entries: impl IntoIterator<Item = LogEntry>) -> LogState {
         let mut state = LogState::default();
         entries.into_iter().for_each(|entry| state.apply(entry));
@@ -237,7 +359,7 @@ mod tests {
         let start = [
             LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7) },
             LogEntry::Synced { fid: fid(5) },
-            LogEntry::Logged { record: record.clone(), stamp: Stamp(9) },
+            LogEntry::Logged { record: record.clone(), stamp: Stamp(9), queued: false },
         ];
         let clean = state(start.clone().into_iter().chain([done(true, false)]));
         assert!(clean.writing.is_empty() && clean.logged.is_empty());
@@ -254,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_store_is_that_of_the_earlier_ones_of_its_file() {
-        let logged = |seq, vnode| LogEntry::Logged { record: store(seq, vnode), stamp: Stamp(9) };
+        let logged = |seq, vnode| LogEntry::Logged { record: store(seq, vnode), stamp: Stamp(9), queued: false };
         let done =
             LogEntry::Done { id: store(3, 5).id, fid: fid(5), version: DataVersion(2), clean: true, synced: false };
         let left = state([logged(1, 5), logged(2, 6), logged(3, 5), done, logged(4, 5)]).logged;
@@ -264,7 +386,8 @@ mod tests {
 
     #[test]
     fn a_logged_store_tells_what_its_content_is_based_on() {
-        let logged = |version| LogEntry::Logged { record: store_on(version, version, 5), stamp: Stamp(9) };
+        let logged =
+            |version| LogEntry::Logged { record: store_on(version, version, 5), stamp: Stamp(9), queued: false };
         let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(2), container: ContainerId(7) };
         for (versions, base, synced) in [([1, 2], 2, true), ([2, 3], 3, false), ([3, 1], 3, false)] {
             let before = [writing.clone(), LogEntry::Synced { fid: fid(5) }];
@@ -283,7 +406,12 @@ mod tests {
             LogEntry::Synced { fid: fid(5) },
             LogEntry::Removing { fid: fid(5) },
             LogEntry::Writing { fid: fid(6), base: DataVersion(3), container: ContainerId(8) },
-            LogEntry::Logged { record: store(1, 5), stamp: Stamp(9) },
+            LogEntry::Logged { record: store(1, 5), stamp: Stamp(9), queued: false },
+            LogEntry::Snapshot { id: store(1, 5).id, container: ContainerId(12) },
+            LogEntry::Durable { id: store(1, 5).id },
+            LogEntry::Queued(remove(2, 5, Vec::new())),
+            LogEntry::Queued(remove(3, 8, Vec::new())),
+            LogEntry::Refused { id: store(3, 8).id, reason: FsError::NameChanged },
             LogEntry::Dropped { fid: fid(6) },
         ]);
         assert_eq!(state(full.compacted()), LogState { versions: BTreeMap::new(), ..full.clone() });

@@ -3,9 +3,11 @@
 //! Ids are never used twice: an incarnation is granted by the server for one life of the client, and `seq` only rises
 //! in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, Name, RenameMode, StoreId, Timestamp};
+use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, StoreId, Timestamp};
+
+use super::touched::{TouchIndex, discards};
 
 /// Gives ids to mutations and knows which are unanswered.
 #[derive(Debug)]
@@ -14,12 +16,25 @@ pub(crate) struct Outstanding {
     incarnation: Incarnation,
     last_seq: u64,
     records: BTreeMap<StoreId, CmlRecord>,
+    touched: TouchIndex,
+    /// Those that are sent again if they are refused for a reason that passes.
+    queued: BTreeSet<StoreId>,
+    /// Every later record depends on these.
+    barrier: BTreeSet<StoreId>,
 }
 
 impl Outstanding {
     /// No records; `incarnation` is the newest one known of, and no records are made in it before [`Self::begin_life`].
     pub(crate) fn new(client: ClientId, incarnation: Incarnation) -> Self {
-        Self { client, incarnation, last_seq: 0, records: BTreeMap::new() }
+        Self {
+            client,
+            incarnation,
+            last_seq: 0,
+            records: BTreeMap::new(),
+            touched: TouchIndex::default(),
+            queued: BTreeSet::new(),
+            barrier: BTreeSet::new(),
+        }
     }
 
     /// The server has granted a new incarnation and it is durable here.
@@ -30,22 +45,76 @@ impl Outstanding {
 
     /// Makes the record of a mutation; it is outstanding until [`Self::end`].
     pub(crate) fn begin(&mut self, op: CmlOp, time: Timestamp, uid: u32, gid: u32) -> CmlRecord {
-        self.last_seq += 1;
-        let id = StoreId { client: self.client, incarnation: self.incarnation, seq: self.last_seq };
-        let depends_on = self.dependencies(&op);
-        let record = CmlRecord { id, depends_on, time, uid, gid, op };
-        self.records.insert(id, record.clone());
-        record
+        self.make(op, time, uid, gid).0
     }
 
-    /// Takes in a record of an earlier life.
+    /// The same of one that waits in a queue, with what it must wait for besides what it names.
+    pub(crate) fn begin_queued(&mut self, op: CmlOp, time: Timestamp, uid: u32, gid: u32) -> (CmlRecord, Vec<StoreId>) {
+        let (record, unlisted) = self.make(op, time, uid, gid);
+        self.queued.insert(record.id);
+        (record, unlisted)
+    }
+
+    fn make(&mut self, op: CmlOp, time: Timestamp, uid: u32, gid: u32) -> (CmlRecord, Vec<StoreId>) {
+        self.last_seq += 1;
+        let id = StoreId { client: self.client, incarnation: self.incarnation, seq: self.last_seq };
+        let Dependencies { listed, unlisted } = self.dependencies(&op);
+        let record = CmlRecord { id, depends_on: listed, time, uid, gid, op };
+        self.resume(record.clone());
+        (record, unlisted)
+    }
+
+    /// A record of an earlier life waits in a queue.
+    pub(crate) fn note_queued(&mut self, id: StoreId) {
+        self.queued.insert(id);
+    }
+
+    /// Whether a record waits in a queue.
+    pub(crate) fn is_queued(&self, id: StoreId) -> bool {
+        self.queued.contains(&id)
+    }
+
+    /// Takes in a record of an earlier life, or what has become of one that was not sent yet.
     pub(crate) fn resume(&mut self, record: CmlRecord) {
+        self.touched.insert(record.id, &record.op);
         self.records.insert(record.id, record);
     }
 
     /// The record has been answered for good.
     pub(crate) fn end(&mut self, id: StoreId) {
-        self.records.remove(&id);
+        if let Some(record) = self.records.remove(&id) {
+            self.touched.remove(id, &record.op);
+        }
+        self.queued.remove(&id);
+        self.barrier.remove(&id);
+    }
+
+    /// What these records say is durable here: no later record may reach the server before them.
+    pub(crate) fn raise_barrier(&mut self, ids: impl IntoIterator<Item = StoreId>) {
+        for id in ids {
+            if let Some(record) = self.records.get(&id) {
+                // Whoever depends on it depends on these as well.
+                self.barrier.retain(|before| !record.depends_on.contains(before));
+                self.barrier.insert(id);
+            }
+        }
+    }
+
+    /// Whether a record that was not sent may take in a later change: if nothing that it does not depend on has been
+    /// made durable since, and it has not been itself.
+    pub(crate) fn may_take_in(&self, id: StoreId) -> bool {
+        let depends_on = |before| self.records.get(&id).is_some_and(|record| record.depends_on.contains(before));
+        self.barrier.iter().all(depends_on)
+    }
+
+    /// The newest record about an object.
+    pub(crate) fn newest(&self, fid: Fid) -> Option<StoreId> {
+        self.touched.newest(fid)
+    }
+
+    /// The records about an object, oldest first.
+    pub(crate) fn about(&self, fid: Fid) -> Vec<StoreId> {
+        self.touched.about(fid).collect()
     }
 
     /// All replies to records before this id have arrived.
@@ -56,66 +125,30 @@ impl Outstanding {
         }
     }
 
-    /// The outstanding records that touch what `op` touches, newest last, at most as many as a record may name.
-    fn dependencies(&self, op: &CmlOp) -> Vec<StoreId> {
-        let touches = touched(op);
-        let earlier = self.records.values().filter(|record| !discards(op, &record.op));
-        let ids = earlier.filter(|record| overlap(&touched(&record.op), &touches));
-        ids.map(|record| record.id).take(CmlRecord::DEPENDS_ON_MAX).collect()
+    /// The outstanding records that touch what `op` touches, as far as it depends on them, and those behind which
+    /// everything is.
+    fn dependencies(&self, op: &CmlOp) -> Dependencies {
+        let discarded = |id: &StoreId| self.records.get(id).is_some_and(|earlier| discards(op, &earlier.op));
+        let touching = self.touched.conflicting(op).into_iter().filter(|id| !discarded(id));
+        let mut all: Vec<StoreId> = touching.chain(self.barrier.iter().copied()).collect();
+        all.sort_unstable();
+        all.dedup();
+        let listed = all.split_off(all.len().saturating_sub(CmlRecord::DEPENDS_ON_MAX));
+        Dependencies { listed, unlisted: all }
     }
 }
 
-/// What order matters for: objects, and names in directories.
-struct Touched<'a> {
-    objects: [Option<Fid>; 2],
-    names: [Option<(Fid, &'a Name)>; 2],
-}
-
-fn touched(op: &CmlOp) -> Touched<'_> {
-    match op {
-        CmlOp::Create { parent, name, fid, .. }
-        | CmlOp::MakeDir { parent, name, fid, .. }
-        | CmlOp::SymLink { parent, name, fid, .. }
-        | CmlOp::Link { parent, name, fid }
-        | CmlOp::Remove { parent, name, fid }
-        | CmlOp::RemoveDir { parent, name, fid } => {
-            Touched { objects: [Some(*fid), None], names: [Some((*parent, name)), None] }
-        }
-        CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, .. } => Touched {
-            objects: [Some(*fid), *replaced],
-            names: [Some((*from_parent, from_name)), Some((*to_parent, to_name))],
-        },
-        CmlOp::SetAttr { fid, .. }
-        | CmlOp::SetXattr { fid, .. }
-        | CmlOp::RemoveXattr { fid, .. }
-        | CmlOp::Store { fid, .. } => Touched { objects: [Some(*fid), None], names: [None, None] },
-    }
-}
-
-/// Whether `op` takes a name from the file that `earlier` stores: it need not wait until that content has arrived,
-/// which may take long. If the name was the last one the store is refused, and nobody wants it.
-fn discards(op: &CmlOp, earlier: &CmlOp) -> bool {
-    let CmlOp::Store { fid: stored, .. } = earlier else { return false };
-    match op {
-        CmlOp::Remove { fid, .. } => fid == stored,
-        CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced == Some(*stored),
-        _ => false,
-    }
-}
-
-fn overlap(one: &Touched<'_>, other: &Touched<'_>) -> bool {
-    let object = one.objects.iter().flatten().any(|fid| other.objects.contains(&Some(*fid)));
-    let name = one.names.iter().flatten().any(|name| other.names.contains(&Some(*name)));
-    // A directory must be there before names in it are made, and empty before it is removed.
-    let parent_of = |names: &[Option<(Fid, &Name)>; 2], objects: &[Option<Fid>; 2]| {
-        names.iter().flatten().any(|(parent, _)| objects.contains(&Some(*parent)))
-    };
-    object || name || parent_of(&one.names, &other.objects) || parent_of(&other.names, &one.objects)
+/// What a record depends on, oldest first.
+struct Dependencies {
+    /// The newest: as many as a record may name.
+    listed: Vec<StoreId>,
+    /// The others, which must have been answered before the record is sent.
+    unlisted: Vec<StoreId>,
 }
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{Base, DataVersion, Mode, VnodeId, VolumeId};
+    use mafs_proto::{Base, DataVersion, Mode, Name, RenameMode, VnodeId, VolumeId};
 
     use super::*;
 
@@ -196,5 +229,33 @@ mod tests {
         log.begin_life(Incarnation(3));
         let after = log.begin(store(5), now, 0, 0).id;
         assert!(after > before);
+    }
+    #[test]
+    fn nothing_overtakes_what_was_made_durable_before_it() {
+        let mut log = log();
+        let now = Timestamp::default();
+        let ids: Vec<_> = (0..4).map(|vnode| log.begin(store(vnode + 5), now, 0, 0).id).collect();
+        log.raise_barrier([ids[1]]);
+        assert!(!log.may_take_in(ids[0]) && !log.may_take_in(ids[1]) && !log.may_take_in(ids[2]));
+        let behind = log.begin(store(20), now, 0, 0);
+        assert_eq!(behind.depends_on, [ids[1]]);
+        assert!(log.may_take_in(behind.id));
+        log.raise_barrier([behind.id]);
+        assert!(!log.may_take_in(behind.id), "it is durable itself");
+        assert_eq!(log.begin(store(21), now, 0, 0).depends_on, [behind.id], "which is behind the other");
+        log.end(behind.id);
+        assert_eq!(log.begin(store(22), now, 0, 0).depends_on, []);
+    }
+
+    #[test]
+    fn what_a_record_cannot_name_is_waited_for() {
+        let mut log = log();
+        let now = Timestamp::default();
+        let count = CmlRecord::DEPENDS_ON_MAX as u64 + 7;
+        let ids: Vec<_> = (0..count).map(|at| log.begin(make_dir(1, "a", 100 + at), now, 0, 0).id).collect();
+        let set = CmlOp::SetAttr { fid: fid(1), set: mafs_proto::SetAttr::default() };
+        let (record, unlisted) = log.begin_queued(set, now, 0, 0);
+        assert_eq!(record.depends_on, ids[7..]);
+        assert_eq!(unlisted, ids[..7]);
     }
 }

@@ -93,12 +93,8 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
         append: given.contains(OFlags::APPEND),
         direct: given.contains(OFlags::DIRECT),
         execute: flags.0.cast_unsigned() & FMODE_EXEC != 0,
+        exclusive: given.contains(OFlags::EXCL),
     }
-}
-
-/// Whether a file must be made, not opened (O_EXCL).
-pub(super) fn is_exclusive(flags: OpenFlags) -> bool {
-    OFlags::from_bits_retain(flags.0.cast_unsigned()).contains(OFlags::EXCL)
 }
 
 /// What a mode of fallocate(2) asks for; `None` for what moves bytes, which few file systems can.

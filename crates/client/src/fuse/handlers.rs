@@ -17,8 +17,8 @@ use fuser::{
 use mafs_proto::{FsError, Mode, Name};
 
 use super::convert::{
-    BLOCK_BYTES, caller, fallocate_mode, file, is_exclusive, name, node_kind, open_answer, open_mode, rename_mode,
-    seek_target, set_time, vnode, xattr_list, xattr_mode,
+    BLOCK_BYTES, caller, fallocate_mode, file, name, node_kind, open_answer, open_mode, rename_mode, seek_target,
+    set_time, vnode, xattr_list, xattr_mode,
 };
 use super::edge::{Edge, done, generation, xattr};
 use super::errno::{INVALID, NEEDLESS, STALE, UNSUPPORTED, errno};
@@ -276,7 +276,6 @@ impl Filesystem for Handlers {
     ) {
         let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
         let (permissions, mode, made) = (Mode::from_bits(permissions), open_mode(OpenFlags(flags)), entry.clone());
-        let exclusive = is_exclusive(OpenFlags(flags));
         self.edge.show(
             request,
             |vfs| async move { vfs.create(parent, entry, permissions, mode, caller).await },
@@ -290,7 +289,7 @@ impl Filesystem for Handlers {
                         None => reply.created(&keep, &kept, made, handle, flags),
                     }
                 }
-                Err(Error::Refused(FsError::Exists)) if !exclusive => reply.error(STALE),
+                Err(Error::Refused(FsError::Exists)) if !mode.exclusive => reply.error(STALE),
                 Err(error) => reply.error(errno(&error)),
             },
             move |edge, (object, opened)| {
@@ -495,9 +494,8 @@ impl Filesystem for Handlers {
         );
     }
 
-    /// Changes of names are on the server's stable storage when they return.
-    fn fsyncdir(&self, _request: &Request, _inode: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        reply.ok();
+    fn fsyncdir(&self, request: &Request, _inode: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.edge.run(request, |vfs| async move { vfs.fsync_dir().await }, |_, result| done(reply, result), |_, ()| {});
     }
 
     fn setxattr(

@@ -21,6 +21,8 @@ pub(super) enum Known {
     Passthrough,
     /// `auto` or `off`.
     Awake,
+    /// `sync` or `async`.
+    Writeback,
     /// `auto`, `local` or `server`.
     Fsync,
     /// Milliseconds.
@@ -85,7 +87,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 24] = [
+const NOT_YET: [&str; 23] = [
     "bg",
     "mnttimeo",
     "rsize",
@@ -101,7 +103,6 @@ const NOT_YET: [&str; 24] = [
     "nolock",
     "proto",
     "port",
-    "writeback",
     "close",
     "stale",
     "pull_timeout",
@@ -139,6 +140,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "minfree" => Some(Known::MinFree),
         "passthrough" => Some(Known::Passthrough),
         "awake" => Some(Known::Awake),
+        "writeback" => Some(Known::Writeback),
         "fsync" => Some(Known::Fsync),
         "fsync_wait" => Some(Known::FsyncWait),
         "classes" => Some(Known::Classes),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mafs_proto::{CmlOp, FsError, Kind, Object, SetAttr, VnodeId};
 
+use super::changes::Change;
 use super::file::File;
 use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
 
@@ -89,8 +90,9 @@ impl Inner {
                 return Ok(());
             }
         }
-        let fid = self.fid_of(vnode)?;
-        self.mutate(CmlOp::SetAttr { fid, set }, caller, &[]).await.map(|_| ())
+        let known = self.cache.index.object(vnode)?.ok_or(Error::Refused(FsError::Stale))?.object;
+        let change = Change::new(CmlOp::SetAttr { fid: known.fid, set }, known.status.kind);
+        self.change(change, caller, &[]).await.map(drop)
     }
 
     /// Cuts or grows a file. Without a handle nobody will close it, so its content goes to the server at once.
@@ -159,6 +161,11 @@ impl Inner {
         if !state.is_dirty() {
             return false;
         }
+        if !state.is_unlogged() && !state.versions.is_empty() {
+            // The content is on its way; the time follows it.
+            state.mtime = mtime;
+            return false;
+        }
         self.note_edit(&mut state);
         state.mtime = mtime;
         *set == SetAttr { mtime: Some(mtime), ..SetAttr::default() }
@@ -168,13 +175,7 @@ impl Inner {
     fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
         let mut state = file.state();
         let Some(unlinked) = &mut state.unlinked else { return false };
-        let status = &mut unlinked.object.status;
-        let given_away = set.uid.is_some() || set.gid.is_some();
-        let mode = if given_away { status.mode.without_set_id() } else { status.mode };
-        status.mode = set.mode.unwrap_or(mode);
-        status.uid = set.uid.unwrap_or(status.uid);
-        status.gid = set.gid.unwrap_or(status.gid);
-        status.atime = set.atime.unwrap_or(status.atime);
+        unlinked.object.status.set(set);
         state.mtime = set.mtime.unwrap_or(state.mtime);
         state.ctime = self.clock.wall();
         true

@@ -8,6 +8,7 @@ use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState};
 use super::passthrough::KernelUse;
+use super::versions::Versions;
 use super::{Caller, Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed, last_change, shows_seal, watch};
 use crate::core::log::{ContainerId, LogEntry, Writing};
@@ -39,6 +40,10 @@ impl Inner {
             Some((id, file, stat)) if shows_seal(&stat, status.data_version, status.size) => {
                 self.replacement().touch(fid.vnode, stat.allocated);
                 ((id, file), Arrival::Complete)
+            }
+            // The server cannot be asked for the content of what it has not heard of, which is empty.
+            None if self.cache.index.is_made_here(fid.vnode) && status.size == 0 => {
+                (self.cache.containers.create(fid.vnode)?, Arrival::Complete)
             }
             Some(_) | None => (self.cache.containers.create(fid.vnode)?, Arrival::Missing),
         };
@@ -199,6 +204,8 @@ impl Inner {
             ctime: mtime,
             edits: 1,
             stored_edits: 0,
+            logged_edits: 0,
+            versions: Versions::default(),
             fsynced_edits: u64::from(synced),
             kept_edits: u64::from(synced),
             writer: Caller::default(),
@@ -282,6 +289,8 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         ctime: status.ctime,
         edits: 0,
         stored_edits: 0,
+        logged_edits: 0,
+        versions: Versions::default(),
         fsynced_edits: 0,
         kept_edits: 0,
         writer: Caller::default(),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use mafs_arpc::blocking;
 use mafs_proto::{FILE_SIZE_MAX, FsError};
 
+use super::changes::Writeback;
 use super::file::{Arrival, File, FileState};
 use super::files::Handle;
 use super::storing::Patience;
@@ -116,6 +117,7 @@ impl Inner {
             let state = file.state();
             (state.sending.clone(), state.writing_logged, state.base, state.unlinked.is_some())
         };
+        self.preserve_version(file)?;
         if let Some(content) = sending {
             content.preserve(&self.cache.containers)?;
         }
@@ -137,10 +139,16 @@ impl Inner {
         state.ctime = state.mtime;
     }
 
-    /// Sends the file's content, if the server lacks it, before a close returns.
+    /// Sends the file's content, if the server lacks it, before a close returns; or logs it.
     pub(super) async fn flush(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
-        if self.is_changed(&file)? { self.store(&file, Patience::Once).await } else { Ok(()) }
+        if !self.is_changed(&file)? {
+            return Ok(());
+        }
+        match self.settings.writeback {
+            Writeback::Sync => self.store(&file, Patience::Once).await,
+            Writeback::Async => self.close_version(&file).await,
+        }
     }
 
     /// Whether the server lacks content of a file, as of now.

@@ -16,6 +16,7 @@ use mafs_proto::{
 
 use super::frozen::FrozenContent;
 use super::passthrough::KernelUse;
+use super::versions::Versions;
 use super::{Caller, Error};
 use crate::core::log::ContainerId;
 use crate::remote::Urgency;
@@ -88,6 +89,10 @@ pub(super) struct FileState {
     pub(super) edits: u64,
     /// The edit that the server has.
     pub(super) stored_edits: u64,
+    /// The newest edit that is in the log as a version to be sent.
+    pub(super) logged_edits: u64,
+    /// The versions that are logged and not acknowledged.
+    pub(super) versions: Versions,
     /// The newest edit of which an fsync has made something durable here.
     pub(super) fsynced_edits: u64,
     /// The edit of which a restart of the machine costs nothing.

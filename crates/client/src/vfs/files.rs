@@ -10,6 +10,7 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Object, VnodeId};
 
+use super::changes::Writeback;
 use super::contents::loaded;
 use super::file::{Arrival, File, Unlinked};
 use super::names::parse;
@@ -197,7 +198,7 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<(Object, Opened), Error> {
-        let (object, container) = self.make_file((parent, name), permissions, caller).await?;
+        let (object, container) = self.make_file((parent, name), (permissions, mode.exclusive), caller).await?;
         let handle = match self.insert_new(&object, container, caller) {
             Some(file) => self.hand_over_opened(Handle { file, mode, passthrough: false }).await?,
             // The answer took so long that its caller was let go, and somebody has opened the file by its name.
@@ -214,14 +215,14 @@ impl Inner {
     async fn make_file(
         &self,
         (parent, name): (VnodeId, Bytes),
-        mode: Mode,
+        (mode, exclusive): (Mode, bool),
         caller: Caller,
     ) -> Result<(Object, Container), Error> {
         self.check_writable()?;
         let name = parse(name)?;
         let fid = self.remote.take_fid().await?;
         let op = |parent, name, fid| CmlOp::Create { parent, name, fid, kind: Kind::File, mode, rdev: 0 };
-        let making = self.make_object_as(fid, (parent, name), Kind::File, caller, op);
+        let making = self.make_object_as(fid, (parent, name), (Kind::File, exclusive), caller, op);
         let container = async { blocking(|| self.cache.containers.create(fid.vnode)) };
         match join(making, container).await {
             (Ok(object), container) => Ok((object, container?)),
@@ -273,7 +274,22 @@ impl Inner {
             {
                 tracing::error!(fid = %file.fid, %error, "a file that was written cannot be looked at");
             }
+            self.log_last_version(&file);
             self.release_file(&file);
+        }
+    }
+
+    /// What the kernel has written since the last close goes into the log too.
+    fn log_last_version(&self, file: &File) {
+        let unlogged = {
+            let state = file.state();
+            state.is_unlogged() && !state.storing && state.unresolved.is_none() && state.kernel.writers == 0
+        };
+        if unlogged
+            && self.settings.writeback == Writeback::Async
+            && let Err(error) = blocking(|| self.log_version(file))
+        {
+            tracing::error!(fid = %file.fid, %error, "a file that was written is not in the log; it is sent at once");
         }
     }
 
@@ -355,6 +371,8 @@ impl Inner {
         if let Some(unresolved) = unresolved {
             self.remote.end(unresolved.record.id);
         }
+        self.drop_versions(file);
+        let logged = logged && file.state().versions.is_empty();
         if logged && let Err(error) = self.cache.cml.append(LogEntry::Dropped { fid: file.fid }) {
             tracing::error!(%error, "the modify log cannot be written");
         }

@@ -32,6 +32,17 @@ pub(super) struct FrozenContent {
 enum Source {
     Container(Arc<dyn DiskFile>),
     Copy(ContainerCopy),
+    /// A container of its own.
+    Moved(Arc<dyn DiskFile>),
+}
+
+impl Source {
+    fn file(&self) -> &Arc<dyn DiskFile> {
+        match self {
+            Self::Container(file) | Self::Moved(file) => file,
+            Self::Copy(copy) => &copy.file,
+        }
+    }
 }
 
 /// How a content travels.
@@ -72,6 +83,30 @@ impl FrozenContent {
             *source = Source::Copy(copy);
         }
         Ok(())
+    }
+
+    /// Whether it is read from the container in which the file is changed.
+    pub(super) fn is_in_container(&self) -> bool {
+        matches!(*self.source.read().unwrap_or_else(PoisonError::into_inner), Source::Container(_))
+    }
+
+    /// A copy is in a container of its own from now on. The caller holds the file's `edit` lock.
+    pub(super) fn move_to(&self, copy: Arc<dyn DiskFile>) {
+        *self.source.write().unwrap_or_else(PoisonError::into_inner) = Source::Moved(copy);
+    }
+
+    /// Makes the bytes durable, wherever they are.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file().sync_data()
+    }
+
+    /// The bytes that are not holes.
+    pub(super) fn allocated(&self) -> io::Result<u64> {
+        self.file().allocated()
+    }
+
+    fn file(&self) -> Arc<dyn DiskFile> {
+        Arc::clone(self.source.read().unwrap_or_else(PoisonError::into_inner).file())
     }
 
     /// Looks whether the kernel has written, before the container's time becomes the mark again, which would hide that.
@@ -121,10 +156,7 @@ impl FrozenContent {
     /// The next of the version's segments; `None` behind the last, if all that was read is of one version.
     fn next_piece(&self, segments: &mut FileSegments, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
         let source = self.source.read().unwrap_or_else(PoisonError::into_inner);
-        let piece = match &*source {
-            Source::Container(file) => segments.next_piece(file.as_ref(), bytes_max)?,
-            Source::Copy(copy) => segments.next_piece(copy.file.as_ref(), bytes_max)?,
-        };
+        let piece = segments.next_piece(source.file().as_ref(), bytes_max)?;
         if piece.is_some() {
             return Ok(piece);
         }
@@ -168,10 +200,7 @@ impl StoreContent for Arc<FrozenContent> {
 
     fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash> {
         // Not under the lock: who changes the container meanwhile must not wait, and makes this another hash.
-        let file = match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
-            Source::Container(file) => Arc::clone(file),
-            Source::Copy(copy) => Arc::clone(&copy.file),
-        };
+        let file = self.file();
         blocking(|| hash_content(file.as_ref(), bytes))
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mafs_arpc::blocking;
 
+use super::changes::Writeback;
 use super::file::File;
 use super::storing::Patience;
 use super::{Error, FileHandle, Inner};
@@ -47,7 +48,7 @@ impl Inner {
         match self.settings.fsync {
             Fsync::Server => {
                 let _awaited = Awaited::begin(&file);
-                return self.store(&file, Patience::Full).await;
+                return self.store_awaited(&file).await;
             }
             Fsync::Auto => {
                 if let Some(stored) = self.store_if_quick(&file).await? {
@@ -70,13 +71,38 @@ impl Inner {
         let _awaited = Awaited::begin(file);
         let storing = tokio::spawn({
             let (inner, file) = (Arc::clone(self), Arc::clone(file));
-            async move { inner.store(&file, Patience::Full).await }
+            async move { inner.store_awaited(&file).await }
         });
         Ok(match tokio::time::timeout(self.settings.fsync_wait, storing).await {
             Ok(Ok(stored @ (Ok(()) | Err(Error::Refused(_))))) => Some(stored),
             // Too slow, or the connection broke: the store goes on by itself.
             Ok(Ok(Err(_)) | Err(_)) | Err(_) => None,
         })
+    }
+
+    pub(super) async fn fsync_dir(&self) -> Result<(), Error> {
+        if self.settings.writeback == Writeback::Async {
+            // Not on a session thread: a disk takes its time.
+            tokio::task::yield_now().await;
+            blocking(|| self.cache.cml.sync())?;
+        }
+        Ok(())
+    }
+
+    /// Stores the content, be it that it waits in the queue.
+    async fn store_awaited(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+        let waits = !file.state().versions.is_empty();
+        if self.settings.writeback == Writeback::Sync && !waits {
+            return self.store(file, Patience::Full).await;
+        }
+        self.close_version(file).await?;
+        let newest = file.state().versions.back().map(|version| version.id);
+        match newest {
+            Some(id) => self.until_answered(id).await?,
+            None => return Ok(()),
+        }
+        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
+        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }
 
     /// Makes sure that a restart of the machine does not cost what the server does not have of a file.
@@ -99,6 +125,7 @@ impl Inner {
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
         self.note_synced(file, edits)?;
+        self.note_version_durable(file, edits)?;
         self.cache.cml.sync()?;
         if settled {
             let mut state = file.state();

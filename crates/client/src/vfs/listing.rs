@@ -48,6 +48,8 @@ struct Listing {
     parent: VnodeId,
     /// Which state of which directory; none of one that has been removed.
     of: Option<(Fid, CachedEntries)>,
+    /// And of which of this client's own changes on top.
+    edit: Option<u64>,
     /// In the order of their places.
     entries: Vec<ListedEntry>,
 }
@@ -74,10 +76,11 @@ impl Drop for FetchingListing<'_> {
 
 impl Listings {
     /// The listing of exactly this state of a directory, if it was read lately.
-    fn recent(&mut self, directory: &CachedObject) -> Option<Arc<Listing>> {
+    fn recent(&mut self, directory: &CachedObject, edit: Option<u64>) -> Option<Arc<Listing>> {
         let recent = self.recent.get(directory.object.fid.vnode)?;
         let complete = directory.entries.is_some_and(|entries| entries.complete);
-        (complete && (recent.of, recent.parent) == identity(directory)).then(|| Arc::clone(recent))
+        let same = (recent.of, recent.parent) == identity(directory) && recent.edit == edit;
+        (complete && same).then(|| Arc::clone(recent))
     }
 }
 
@@ -193,7 +196,12 @@ impl Inner {
     /// How long the names of a listing may be taken for those of its directory: not at all once it is another.
     fn listing_time_to_live(&self, listing: &Listing) -> Duration {
         match self.cache.index.valid_object(listing.vnode) {
-            Ok(Some(directory)) if listing.of == identity(&directory).0 => self.cache.index.lease_remaining(),
+            Ok(Some(directory))
+                if listing.of == identity(&directory).0
+                    && listing.edit == self.cache.index.name_edit(listing.vnode) =>
+            {
+                self.cache.index.lease_remaining()
+            }
             Ok(_) | Err(_) => Duration::ZERO,
         }
     }
@@ -201,20 +209,21 @@ impl Inner {
     /// The whole listing of a directory as of now.
     async fn listing(self: &Arc<Self>, vnode: VnodeId) -> Result<Arc<Listing>, Error> {
         if self.kernel.removed(vnode).is_some() {
-            return Ok(Arc::new(Listing { vnode, parent: vnode, of: None, entries: Vec::new() }));
+            return Ok(Arc::new(Listing { vnode, parent: vnode, of: None, edit: None, entries: Vec::new() }));
         }
         for _ in 0..=RESTARTS_MAX {
             let (directory, fetched) = self.fetched_listing(vnode).await?;
-            if let Some(recent) = self.listings().recent(&directory) {
+            let edit = self.cache.index.name_edit(vnode);
+            if let Some(recent) = self.listings().recent(&directory, edit) {
                 return Ok(recent);
             }
-            let entries = match fetched {
+            let entries = match fetched.filter(|_| edit.is_none()) {
                 Some(entries) => Some(entries),
-                None => self.listing_from_index(&directory)?,
+                None => self.listing_from_index(&directory, edit)?,
             };
             if let Some(entries) = entries {
                 let (of, parent) = identity(&directory);
-                let listing = Arc::new(Listing { vnode, parent, of, entries: in_places(entries) });
+                let listing = Arc::new(Listing { vnode, parent, of, edit, entries: in_places(entries) });
                 self.listings().recent.put(Arc::clone(&listing));
                 return Ok(listing);
             }
@@ -223,7 +232,11 @@ impl Inner {
     }
 
     /// The names of a directory of which the index has all; `None` if some were dropped while they were read.
-    fn listing_from_index(&self, directory: &CachedObject) -> Result<Option<Vec<NamedEntry>>, Error> {
+    fn listing_from_index(
+        &self,
+        directory: &CachedObject,
+        edit: Option<u64>,
+    ) -> Result<Option<Vec<NamedEntry>>, Error> {
         let vnode = directory.object.fid.vnode;
         let mut entries: Vec<NamedEntry> = Vec::new();
         loop {
@@ -234,7 +247,8 @@ impl Inner {
             entries.extend(page);
         }
         let now = self.cache.index.object(vnode)?;
-        Ok(now.is_some_and(|now| now.entries == directory.entries).then_some(entries))
+        let same = self.cache.index.name_edit(vnode) == edit && now.is_some_and(|now| now.entries == directory.entries);
+        Ok(same.then_some(entries))
     }
 
     /// Makes sure that all names of a directory are in the index.

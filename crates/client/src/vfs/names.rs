@@ -9,6 +9,7 @@ use mafs_proto::{
     CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, Purpose, RenameMode, Status, SymlinkTarget, VnodeId,
 };
 
+use super::changes::{Change, Writeback};
 use super::file::File;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, CachedObject, NameEdit};
@@ -60,6 +61,10 @@ impl Inner {
     pub(super) async fn child(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
         let directory = self.directory(parent).await?;
         let fid = directory.object.fid;
+        if let Some(pending) = self.cache.index.pending_entry(parent, name) {
+            let entry = pending.ok_or(Error::Refused(FsError::NotFound))?;
+            return self.status_of_named(entry.fid, Some(name)).await;
+        }
         if directory.entries.is_none() {
             return self.ask_name(fid, name).await;
         }
@@ -136,6 +141,9 @@ impl Inner {
         let of_fid = |cached: &CachedObject| cached.object.fid == fid;
         if let Some(cached) = self.cache.index.valid_object(fid.vnode)?.filter(of_fid) {
             return Ok(cached);
+        }
+        if self.cache.index.is_removed(fid.vnode)? {
+            return Err(Error::Refused(FsError::Stale));
         }
         let known = self.cache.index.object(fid.vnode)?.filter(of_fid);
         let mut fids = vec![fid];
@@ -259,15 +267,8 @@ impl Inner {
         rdev: u64,
         caller: Caller,
     ) -> Result<Object, Error> {
-        self.make_object(parent, name, kind, caller, |parent, name, fid| CmlOp::Create {
-            parent,
-            name,
-            fid,
-            kind,
-            mode,
-            rdev,
-        })
-        .await
+        let op = |parent, name, fid| CmlOp::Create { parent, name, fid, kind, mode, rdev };
+        self.make_object(parent, name, kind, caller, op).await
     }
 
     /// Makes an object of any kind with a fid of its own; counts as one lookup.
@@ -282,15 +283,15 @@ impl Inner {
         self.check_writable()?;
         let name = parse(name)?;
         let fid = self.remote.take_fid().await?;
-        self.make_object_as(fid, (parent, name), kind, caller, op).await
+        self.make_object_as(fid, (parent, name), (kind, true), caller, op).await
     }
 
-    /// The same with a fid that nothing has.
+    /// The same with a fid that nothing has; if it is to be `exclusive`, for one client only.
     pub(super) async fn make_object_as(
         &self,
         fid: Fid,
         (parent, name): (VnodeId, Name),
-        kind: Kind,
+        (kind, exclusive): (Kind, bool),
         caller: Caller,
         op: impl FnOnce(Fid, Name, Fid) -> CmlOp,
     ) -> Result<Object, Error> {
@@ -298,8 +299,7 @@ impl Inner {
         let parent = directory.fid;
         let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry { fid, kind }) };
         let (op, caller) = inherit_group(op(parent, name, fid), caller, &directory.status);
-        let reply = self.mutate(op, caller, &[edit]).await?;
-        let object = reply.objects.into_iter().find(|object| object.fid == fid);
+        let object = self.change(Change::new(op, kind).exclusive(exclusive), caller, &[edit]).await?;
         let object = object.ok_or(Error::Refused(FsError::Malformed))?;
         self.kernel.count_lookup(fid.vnode);
         Ok(object)
@@ -340,7 +340,8 @@ impl Inner {
         let object = self.status_of(vnode).await?.object;
         let (parent, name) = (self.fid_of(parent)?, parse(name)?);
         let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry::of(&object)) };
-        self.mutate(CmlOp::Link { parent, name, fid: object.fid }, caller, &[edit]).await?;
+        let op = CmlOp::Link { parent, name, fid: object.fid };
+        self.change(Change::new(op, object.status.kind).exclusive(true), caller, &[edit]).await?;
         self.kernel.count_lookup(vnode);
         let linked = self.status_of(vnode).await?.object;
         Ok(self.present(linked))
@@ -386,18 +387,18 @@ impl Inner {
             true => CmlOp::RemoveDir { parent, name, fid: child.fid },
             false => CmlOp::Remove { parent, name, fid: child.fid },
         };
-        self.mutate_removing(removing.as_deref(), op, caller, &[edit]).await
+        self.change_removing(removing.as_deref(), Change::new(op, child.status.kind), caller, &[edit]).await
     }
 
     /// Has the server apply a mutation that removes the last name of a file, if of any.
-    async fn mutate_removing(
+    async fn change_removing(
         &self,
         removing: Option<&File>,
-        op: CmlOp,
+        change: Change,
         caller: Caller,
         edits: &[NameEdit],
     ) -> Result<(), Attempt> {
-        let mutated = self.mutate(op, caller, edits).await.map(drop);
+        let mutated = self.change(change, caller, edits).await.map(drop);
         if let (Some(file), Err(Error::Refused(reason))) = (removing, &mutated)
             && !matches!(reason, FsError::ShuttingDown | FsError::NotAttached)
         {
@@ -420,6 +421,9 @@ impl Inner {
             && let Err(error) = self.xattrs_of(object).await
         {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
+        }
+        if self.settings.writeback == Writeback::Async {
+            return Ok(None);
         }
         let begun = self.note_removing(&file)?;
         Ok(begun.then_some(file))
@@ -477,9 +481,10 @@ impl Inner {
             NameEdit { parent: from_parent, name: from_name.clone(), entry: left },
             NameEdit { parent: to_parent, name: to_name.clone(), entry: Some(CachedEntry::of(&moved)) },
         ];
-        let replaced = target.map(|target| target.fid);
+        let (replaced, kind) = (target.as_ref().map(|target| target.fid), target.map(|target| target.status.kind));
         let op = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid: moved.fid, replaced, mode };
-        self.mutate_removing(removing.as_deref(), op, caller, &edits).await?;
+        let change = Change::new(op, moved.status.kind).replacing(kind).exclusive(mode == RenameMode::NoReplace);
+        self.change_removing(removing.as_deref(), change, caller, &edits).await?;
         if from_parent != to_parent && moved.status.kind == Kind::Directory {
             // Its listing has a number for `..`.
             drop(self.kernel.forget_listings(vec![moved.fid.vnode]));

@@ -75,8 +75,8 @@ impl Listener for SessionListener {
 fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheError> {
     if cache.index.known_volume().is_some_and(|known| known.server != reply.server) {
         let log = cache.cml.state();
-        if !log.writing.is_empty() {
-            return Err(CacheError::OtherServer(log.writing.len()));
+        if !log.writing.is_empty() || !log.queued.is_empty() {
+            return Err(CacheError::OtherServer(log.writing.len() + log.queued.len()));
         }
         tracing::warn!("this is another server than before: the cache is emptied");
         cache.containers.clear()?;

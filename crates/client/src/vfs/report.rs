@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use mafs_arpc::{Loss, Rate};
 use mafs_proto::call::StatFsRequest;
-use mafs_proto::{Instant, Purpose};
+use mafs_proto::{CmlOp, Fid, Instant, Name, Purpose};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, Refused};
 use super::{Error, Inner};
+use crate::core::queue::Queued;
 use crate::remote::Link;
 
 /// How full the file system is.
@@ -65,6 +66,8 @@ pub struct StatusReport {
     pub unsent_files: u64,
     /// What of them has not arrived there.
     pub unsent_bytes: u64,
+    /// Changes of names and attributes that the server does not have yet.
+    pub unsent_changes: u64,
     /// Files being fetched.
     pub fetching_files: u64,
     /// Up to five of them that were not refused: paths below the mount point.
@@ -156,6 +159,7 @@ impl Inner {
             limits_bytes_per_s: self.remote.limits().map(|limit| limit.map(Rate::get)),
             unsent_files: 0,
             unsent_bytes: 0,
+            unsent_changes: 0,
             unsent: Vec::new(),
             fetching_files: 0,
             refused: Vec::new(),
@@ -166,6 +170,11 @@ impl Inner {
             open_files,
             calls: self.remote.calls(),
         };
+        let (changes, refused) = self.replay.report();
+        report.unsent_changes = changes as u64;
+        for (queued, reason) in refused.iter().take(PATHS_MAX) {
+            report.refused.push((self.describe(queued), reason.to_string()));
+        }
         let mut named = 0;
         for file in files {
             let state = file.state();
@@ -190,5 +199,30 @@ impl Inner {
             }
         }
         report
+    }
+}
+
+impl Inner {
+    /// A change of names or attributes, for people: what was to be done, and where.
+    fn describe(&self, queued: &Queued) -> String {
+        let named = |verb: &str, parent: Fid, name: &Name| {
+            let directory = self.path_of(parent).unwrap_or_else(|| parent.to_string());
+            format!("{verb} {}/{name}", directory.trim_end_matches('/'))
+        };
+        match &queued.record.op {
+            CmlOp::Create { parent, name, .. } | CmlOp::SymLink { parent, name, .. } => named("make", *parent, name),
+            CmlOp::MakeDir { parent, name, .. } => named("make directory", *parent, name),
+            CmlOp::Link { parent, name, .. } => named("link", *parent, name),
+            CmlOp::Remove { parent, name, .. } | CmlOp::RemoveDir { parent, name, .. } => {
+                named("remove", *parent, name)
+            }
+            CmlOp::Rename { to_parent, to_name, .. } => named("rename to", *to_parent, to_name),
+            CmlOp::SetAttr { fid, .. }
+            | CmlOp::SetXattr { fid, .. }
+            | CmlOp::RemoveXattr { fid, .. }
+            | CmlOp::Store { fid, .. } => {
+                format!("change {}", self.path_of(*fid).unwrap_or_else(|| fid.to_string()))
+            }
+        }
     }
 }

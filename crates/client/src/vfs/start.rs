@@ -10,17 +10,20 @@ use mafs_arpc::{Config, blocking, watch};
 use mafs_proto::{Base, Classes, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
+use super::changes::Writeback;
 use super::file::{File, Unresolved};
 use super::files::Files;
 use super::fsync::Fsync;
 use super::kernel::Kernel;
 use super::listing::Listings;
 use super::promises::SessionListener;
+use super::replay::Replay;
 use super::rests::Rests;
 use super::storing::Patience;
 use super::{Caller, Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage};
 use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore};
+use crate::core::queue::Queued;
 use crate::core::replacement::Replacement;
 use crate::core::upload::UploadRate;
 use crate::remote::{Connector, Remote, RemoteConfig, RemoteError};
@@ -40,6 +43,8 @@ pub struct Settings {
     pub min_free_bytes: u64,
     /// How long an operation waits for the server.
     pub deadline: Duration,
+    /// When the server gets changes.
+    pub writeback: Writeback,
     /// Where fsync makes content durable.
     pub fsync: Fsync,
     /// How long an automatic fsync waits for the server.
@@ -89,7 +94,7 @@ impl Vfs {
         cache.index.set_on_forgotten(Box::new(move |parent, names| {
             telling.expire_names(parent, names.into_iter().map(|(name, entry)| (name, entry.fid.vnode)).collect());
         }));
-        let log = cache.cml.state();
+        let log = blocking(|| take_stock(&cache))?;
         let config = RemoteConfig {
             connector,
             client: cache.client,
@@ -101,7 +106,8 @@ impl Vfs {
             incarnation: log.incarnation.unwrap_or(Incarnation(0)),
         };
         let listener = Box::new(SessionListener { cache: Arc::clone(&cache), kernel: Arc::clone(&kernel) });
-        let unanswered = log.logged.values().map(|store| store.record.clone());
+        let queued = log.queued.values().map(|queued| queued.record.clone());
+        let unanswered: Vec<_> = log.logged.values().map(|store| store.record.clone()).chain(queued).collect();
         let remote = Remote::start(config, unanswered, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
         let inner = Arc::new(Inner {
@@ -117,6 +123,7 @@ impl Vfs {
             passthrough,
             watching_sizes: AtomicBool::new(false),
             rests: Rests::default(),
+            replay: Replay::default(),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
             last_space: Mutex::new(None),
@@ -125,6 +132,7 @@ impl Vfs {
         });
         blocking(|| inner.take_up(&log).and_then(|()| inner.cache.cml.begin_run(inner.storage.boot())))?;
         tokio::spawn(Arc::clone(&inner).keep_storing());
+        tokio::spawn(Arc::clone(&inner).keep_replaying());
         inner.sweep_containers(&log);
         tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
         Ok(Self { inner })
@@ -155,8 +163,10 @@ impl Inner {
     /// Takes up what is in the cache: contents, and what the server does not have.
     fn take_up(&self, log: &LogState) -> Result<(), CacheError> {
         self.count_contents()?;
-        let logged: HashMap<Fid, _> = log.logged.values().map(|store| (store.record.op.fid(), store)).collect();
-        for (&fid, writing) in &log.writing {
+        self.take_up_queue(log)?;
+        let logged: HashMap<Fid, _> =
+            log.logged.values().filter(|store| !store.queued).map(|store| (store.record.op.fid(), store)).collect();
+        for (&fid, writing) in log.writing.iter().filter(|(fid, _)| !self.files().contains(fid.vnode)) {
             // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
             let kept = writing.synced || !self.cache.power_lost;
             let store = logged.get(&fid).copied();
@@ -170,7 +180,8 @@ impl Inner {
             }
         }
         // Also one of two stores of a file, if the log could not be told of the end of the first.
-        for store in log.logged.values().filter(|store| !self.is_unresolved(&store.record)) {
+        let left = |store: &&LoggedStore| !store.queued && !self.is_unresolved(&store.record);
+        for store in log.logged.values().filter(left) {
             let id = store.record.id;
             self.remote.end(id);
             self.cache.cml.append(LogEntry::Abandoned { id })?;
@@ -217,7 +228,10 @@ impl Inner {
 
     /// Removes containers that a crash left without a name in index or log.
     fn sweep_containers(&self, log: &LogState) {
-        let dirty: HashSet<_> = log.writing.iter().map(|(fid, writing)| (fid.vnode, writing.container)).collect();
+        let snapshot = |store: &LoggedStore| store.snapshot.map(|container| (store.record.op.fid().vnode, container));
+        let snapshots = log.logged.values().filter_map(snapshot);
+        let writing = log.writing.iter().map(|(fid, writing)| (fid.vnode, writing.container));
+        let dirty: HashSet<_> = writing.chain(snapshots).collect();
         let is_named = |vnode: VnodeId, id: ContainerId| match self.cache.index.object(vnode) {
             Ok(cached) => {
                 let content = cached.and_then(|cached| cached.content);
@@ -235,14 +249,45 @@ impl Inner {
         let mut result = Ok(());
         self.look_at_all();
         let dirty = self.files().dirty();
-        for file in dirty {
-            if let Err(error) = self.store(&file, Patience::Full).await {
+        for file in &dirty {
+            if let Err(error) = self.sync_file(file).await {
                 result = Err(error);
             }
         }
         blocking(|| self.cache.cml.sync())?;
-        result
+        self.replayed().await?;
+        let refused = |file: &Arc<File>| file.state().refused.as_ref().map(|refused| refused.reason);
+        match dirty.iter().find_map(refused) {
+            Some(reason) => Err(Error::Refused(reason)),
+            None => result,
+        }
     }
+
+    /// Sends the content of a file, or puts it in the queue.
+    async fn sync_file(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+        let waits = !file.state().versions.is_empty();
+        match self.settings.writeback {
+            Writeback::Sync if !waits => self.store(file, Patience::Full).await,
+            Writeback::Sync | Writeback::Async => self.close_version(file).await,
+        }
+    }
+}
+
+/// What the log says, without what a loss of power has taken from it.
+fn take_stock(cache: &Cache) -> Result<LogState, CacheError> {
+    let mut log = cache.cml.state();
+    if cache.power_lost {
+        let (stores, others) = log.take_lost();
+        for LoggedStore { record, .. } in stores {
+            tracing::error!(fid = %record.op.fid(), "a content that was not sent was lost with the power");
+            cache.cml.append(LogEntry::Abandoned { id: record.id })?;
+        }
+        for Queued { record, .. } in others {
+            tracing::error!(op = ?record.op, "a change that needs what was lost with the power is not sent");
+            cache.cml.append(LogEntry::Ended { id: record.id })?;
+        }
+    }
+    Ok(log)
 }
 
 /// Makes the log durable soon after it has grown, and keeps it short. Sleeps while nothing happens.
@@ -256,7 +301,10 @@ async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
         }
         let Some(inner) = inner.upgrade() else { return };
         let synced = blocking(|| match changed {
-            Ok(()) => inner.cache.cml.sync().and_then(|()| inner.cache.compact_log()),
+            Ok(()) => {
+                let synced = inner.sync_versions().and_then(|()| inner.cache.cml.sync());
+                synced.and_then(|()| inner.cache.compact_log())
+            }
             Err(_) => inner.sync_contents(),
         });
         if let Err(error) = synced {

@@ -150,7 +150,7 @@ impl Inner {
                 let op = CmlOp::Store { fid: file.fid, base, size, mtime };
                 let stamp = stamp(file.container.as_ref())?;
                 let record = self.remote.record(op, writer.uid, writer.gid, changed);
-                let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp });
+                let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, queued: false });
                 // What was fsynced is taken up after a loss of power: then it must be known that it may have been sent.
                 let synced = file.state().says_synced();
                 let known = logged.and_then(|()| if synced { self.log_synced(file.fid) } else { Ok(()) });
@@ -245,7 +245,7 @@ impl Inner {
     }
 
     /// The server has the content of edit `edits`; `None`: of an edit before all that are known.
-    fn stored(
+    pub(super) fn stored(
         &self,
         file: &File,
         record: &CmlRecord,
@@ -341,7 +341,7 @@ impl Inner {
     }
 
     /// A refusal is shown until the content changes or goes.
-    fn note_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
+    pub(super) fn note_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
         let path = self.path_of(file.fid).unwrap_or_else(|| file.fid.to_string());
         tracing::warn!(path, %error, "the server refused a file's content; it stays in the cache");
         file.state().refused = Some(Refused { reason, path });
@@ -429,7 +429,8 @@ impl Inner {
             let left = {
                 let state = file.state();
                 let passing = state.refused.as_ref().is_none_or(|refused| may_pass(refused.reason));
-                (state.handles == 0 || state.unresolved.is_some()) && passing
+                let queued = !state.versions.is_empty() || !state.is_unlogged();
+                (state.unresolved.is_some() || (state.handles == 0 && !queued)) && passing
             };
             if left {
                 let stored = self.store_or_keep(&file, Patience::Full).await;

@@ -70,6 +70,7 @@ impl Inner {
                 return Ok(());
             }
         }
+        self.until_applied(vnode).await?;
         let before = self.status_of(vnode).await?.object;
         let known = self.cache.index.xattrs(&before)?;
         let reply = self.mutate(change.op(before.fid), caller, &[]).await?;

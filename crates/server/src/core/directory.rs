@@ -143,14 +143,7 @@ fn remove_dir(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Re
 }
 
 fn set_attr(edit: &mut Edit<'_, '_>, fid: Fid, set: &SetAttr) -> Result<(), Refusal> {
-    let status = &mut edit.change(fid)?.status;
-    let given_away = (set.uid.is_some() || set.gid.is_some()) && status.kind != Kind::Directory;
-    let mode = if given_away { status.mode.without_set_id() } else { status.mode };
-    status.mode = set.mode.unwrap_or(mode);
-    status.uid = set.uid.unwrap_or(status.uid);
-    status.gid = set.gid.unwrap_or(status.gid);
-    status.atime = set.atime.unwrap_or(status.atime);
-    status.mtime = set.mtime.unwrap_or(status.mtime);
+    edit.change(fid)?.status.set(set);
     Ok(())
 }
 

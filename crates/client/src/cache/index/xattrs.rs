@@ -20,7 +20,7 @@ impl Index {
     pub(crate) fn install_xattrs(&self, fid: Fid, version: StatusVersion, xattrs: Xattrs) -> Result<(), CacheError> {
         let _turn = self.lock();
         // An object that has gone meanwhile must leave nothing behind.
-        if self.object(fid.vnode)?.is_none_or(|cached| cached.object.fid != fid) {
+        if self.shown(fid.vnode)?.is_none_or(|cached| cached.object.fid != fid) {
             return Ok(());
         }
         let mut batch = Batch::default();

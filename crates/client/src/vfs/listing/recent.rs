@@ -80,7 +80,7 @@ mod tests {
             (name, CachedEntry { fid, kind: Kind::File })
         };
         let entries = in_places((0..entries).map(entry).collect());
-        Arc::new(Listing { vnode: VnodeId(vnode), parent: VnodeId::ROOT, of: None, entries })
+        Arc::new(Listing { vnode: VnodeId(vnode), parent: VnodeId::ROOT, of: None, edit: None, entries })
     }
 
     #[test]

@@ -1,0 +1,233 @@
+//! What the index says with the changes on top that the server does not have yet.
+//!
+//! When the server's answer to such a change is taken in, it moves from one side to the other: whoever looks sees it
+//! once, never twice and never not at all.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use mafs_proto::call::ApplyReply;
+use mafs_proto::{Fid, Kind, Name, Object, VnodeId};
+
+use super::{Index, NameEdit, SCAN_MAX};
+use crate::cache::CacheError;
+use crate::cache::record::{CachedEntries, CachedEntry, CachedObject};
+use crate::core::overlay::{Meaning, Overlay, edits_of};
+use crate::core::promises::SessionNumber;
+use crate::core::queue::Queued;
+
+/// The changes.
+#[derive(Default)]
+pub(super) struct Pending {
+    overlay: RwLock<Overlay>,
+    /// Whether there are any, so that a mount without takes no lock.
+    any: AtomicBool,
+}
+
+impl Pending {
+    fn read(&self) -> Option<RwLockReadGuard<'_, Overlay>> {
+        let any = self.any.load(Ordering::Acquire);
+        any.then(|| self.overlay.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Overlay) -> T) -> T {
+        let mut overlay: RwLockWriteGuard<'_, Overlay> = self.overlay.write().unwrap_or_else(PoisonError::into_inner);
+        // Before the change: who comes now waits for it.
+        self.any.store(true, Ordering::Release);
+        let changed = change(&mut overlay);
+        self.any.store(!overlay.is_empty(), Ordering::Release);
+        changed
+    }
+}
+
+/// What is known of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    /// What it means, or that it means nothing.
+    Means(Option<CachedEntry>),
+    /// Nothing.
+    Unknown,
+}
+
+impl From<(Fid, Kind)> for CachedEntry {
+    fn from((fid, kind): (Fid, Kind)) -> Self {
+        Self { fid, kind }
+    }
+}
+
+fn entry_of(meaning: Meaning) -> Option<CachedEntry> {
+    meaning.map(CachedEntry::from)
+}
+
+impl Index {
+    /// What is known of an object; `None` too if it is about to be removed.
+    pub(crate) fn object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        let Some(overlay) = self.pending.read() else { return self.shown(vnode) };
+        let shown = self.shown(vnode)?;
+        Ok(self.laid_over(&overlay, vnode, shown))
+    }
+
+    /// What is known of an object, if its status is valid: of one that was made here it always is.
+    pub(crate) fn valid_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        let Some(overlay) = self.pending.read() else { return self.valid_shown(vnode) };
+        let shown = if overlay.made(vnode).is_some() { self.shown(vnode)? } else { self.valid_shown(vnode)? };
+        Ok(self.laid_over(&overlay, vnode, shown))
+    }
+
+    /// Whether this client has removed an object, and the server does not know.
+    pub(crate) fn is_removed(&self, vnode: VnodeId) -> Result<bool, CacheError> {
+        let Some(overlay) = self.pending.read() else { return Ok(false) };
+        if !overlay.changes_object(vnode) {
+            return Ok(false);
+        }
+        let shown = self.shown(vnode)?;
+        Ok((shown.is_some() || overlay.made(vnode).is_some()) && self.laid_over(&overlay, vnode, shown).is_none())
+    }
+
+    /// Whether an object exists on this machine only, as far as it is known.
+    pub(crate) fn is_made_here(&self, vnode: VnodeId) -> bool {
+        self.pending.read().is_some_and(|overlay| overlay.made(vnode).is_some())
+    }
+
+    /// What a name means, as far as it is known.
+    pub(crate) fn entry(&self, parent: VnodeId, name: &Name) -> Result<Option<CachedEntry>, CacheError> {
+        let overlay = self.pending.read();
+        match overlay.and_then(|overlay| overlay.name(parent, name)) {
+            Some(meaning) => Ok(entry_of(meaning)),
+            None => self.shown_entry(parent, name),
+        }
+    }
+
+    /// What a change that the server does not have yet makes of a name; `None`: there is none.
+    pub(crate) fn pending_entry(&self, parent: VnodeId, name: &Name) -> Option<Option<CachedEntry>> {
+        self.pending.read()?.name(parent, name).map(entry_of)
+    }
+
+    /// What is known of a name, be it that it means nothing.
+    pub(crate) fn known_entry(&self, parent: VnodeId, name: &Name) -> Result<Known, CacheError> {
+        if let Some(entry) = self.pending_entry(parent, name) {
+            return Ok(Known::Means(entry));
+        }
+        let directory = self.valid_object(parent)?.and_then(|directory| directory.entries);
+        let Some(CachedEntries { complete, .. }) = directory else { return Ok(Known::Unknown) };
+        match self.entry(parent, name)? {
+            None if !complete => Ok(Known::Unknown),
+            entry => Ok(Known::Means(entry)),
+        }
+    }
+
+    /// Which state the names of a directory are in besides what the server has shown; `None`: in no other.
+    pub(crate) fn name_edit(&self, parent: VnodeId) -> Option<u64> {
+        self.pending.read()?.name_edit(parent)
+    }
+
+    /// The entries of a directory behind `after`, in order, at most 1,024.
+    pub(crate) fn entries(
+        &self,
+        parent: VnodeId,
+        after: Option<&Name>,
+    ) -> Result<Vec<(Name, CachedEntry)>, CacheError> {
+        self.entries_up_to(SCAN_MAX, parent, after)
+    }
+
+    /// The same, at most `count_max`.
+    pub(crate) fn entries_up_to(
+        &self,
+        count_max: usize,
+        parent: VnodeId,
+        after: Option<&Name>,
+    ) -> Result<Vec<(Name, CachedEntry)>, CacheError> {
+        let mut after = after.cloned();
+        loop {
+            let overlay = self.pending.read();
+            let mut page = self.shown_entries(count_max, parent, after.as_ref())?;
+            let Some(overlay) = overlay else { return Ok(page) };
+            let last = if page.len() < count_max { None } else { page.last().map(|(name, _)| name.clone()) };
+            let edits = overlay.names_between(parent, after.as_ref(), last.as_ref(), count_max);
+            let cut = if edits.len() < count_max { None } else { edits.last().map(|(name, _)| name.clone()) };
+            if let Some(cut) = &cut {
+                page.retain(|(name, _)| name <= cut);
+            }
+            let merged = merge(page, edits, count_max);
+            // All of them are about to be removed; there may be more behind.
+            match cut.or(last) {
+                Some(behind) if merged.is_empty() => after = Some(behind),
+                _ => return Ok(merged),
+            }
+        }
+    }
+
+    /// A change is in the log that the server does not have.
+    pub(crate) fn push_pending(&self, queued: &Queued) {
+        self.pending.change(|overlay| overlay.push(queued));
+    }
+
+    /// The server will not have it.
+    pub(crate) fn drop_pending(&self, queued: &Queued) {
+        self.pending.change(|overlay| overlay.remove(queued));
+    }
+
+    /// A change that has not been sent yet has become another in its place.
+    pub(crate) fn replace_pending(&self, before: &Queued, now: &Queued) {
+        self.pending.change(|overlay| {
+            overlay.remove(before);
+            overlay.push(now);
+        });
+    }
+
+    /// The server has done what a record of the queue says.
+    pub(crate) fn applied_pending(
+        &self,
+        reply: &ApplyReply,
+        session: SessionNumber,
+        queued: &Queued,
+    ) -> Result<(), CacheError> {
+        let edits: Vec<NameEdit> = edits_of(queued)
+            .into_iter()
+            .map(|(parent, name, meaning)| NameEdit { parent, name, entry: entry_of(meaning) })
+            .collect();
+        self.pending.change(|overlay| {
+            let noted = self.applied(reply, session, &edits);
+            overlay.remove(queued);
+            noted
+        })
+    }
+
+    /// What was shown of an object, or made of it here, with the changes on top; `None` if they remove it.
+    fn laid_over(&self, overlay: &Overlay, vnode: VnodeId, shown: Option<CachedObject>) -> Option<CachedObject> {
+        if !overlay.changes_object(vnode) {
+            return shown;
+        }
+        let made = || overlay.made(vnode).map(|object| self.as_made(object));
+        let mut cached = shown.or_else(made)?;
+        overlay.lay_over(&mut cached.object);
+        cached.parent = overlay.parent(vnode).or(cached.parent);
+        (cached.object.status.nlink > 0).then_some(cached)
+    }
+
+    /// Of a directory that was made here all names are known.
+    fn as_made(&self, object: &Object) -> CachedObject {
+        let status = object.status;
+        let all = CachedEntries { version: status.data_version, complete: true };
+        let entries = (status.kind == Kind::Directory).then_some(all);
+        CachedObject { trust: self.trust(), entries, ..CachedObject::shown(object.clone()) }
+    }
+}
+
+/// Both lists are in order.
+fn merge(shown: Vec<(Name, CachedEntry)>, edits: Vec<(Name, Meaning)>, count_max: usize) -> Vec<(Name, CachedEntry)> {
+    let mut merged = Vec::with_capacity(shown.len() + edits.len());
+    let mut edits = edits.into_iter().peekable();
+    for (name, entry) in shown {
+        while let Some((edited, meaning)) = edits.next_if(|(edited, _)| *edited < name) {
+            merged.extend(entry_of(meaning).map(|entry| (edited, entry)));
+        }
+        match edits.next_if(|(edited, _)| *edited == name) {
+            Some((_, meaning)) => merged.extend(entry_of(meaning).map(|entry| (name, entry))),
+            None => merged.push((name, entry)),
+        }
+    }
+    merged.extend(edits.filter_map(|(edited, meaning)| Some((edited, entry_of(meaning)?))));
+    merged.truncate(count_max);
+    merged
+}

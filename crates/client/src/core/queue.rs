@@ -1,0 +1,331 @@
+//! The queue: records of the modify log that the server does not have yet, and which of them is sent next.
+//!
+//! Serial replay from the head, as in the paper, costs a round trip for each record. So records are sent while those
+//! they depend on are under way: the server applies them in order. Only what it could not hold back waits here: a
+//! record behind one that it has refused before, or behind more than a record can name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
+
+/// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
+const SMALL_MAX: usize = 128;
+/// Stores that may be under way.
+const STORES_MAX: usize = 64;
+/// Bytes of stores that may be under way, but one store always may: what a link of 10 MB/s and 400 ms holds.
+const STORE_BYTES_MAX: u64 = 4 << 20;
+
+/// A record in the queue, with the kinds that the names it gives have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Queued {
+    /// The record.
+    pub(crate) record: CmlRecord,
+    /// What the object is that it is about.
+    pub(crate) kind: Kind,
+    /// What that is which a rename meets at its target.
+    pub(crate) replaced: Option<Kind>,
+}
+
+/// Where a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Waiting,
+    /// Sent, and not answered yet.
+    UnderWay,
+}
+
+struct Entry {
+    queued: Queued,
+    place: Place,
+    /// It has been sent, so the server may have it: it is never changed again.
+    frozen: bool,
+    /// The server has refused it before, so what depends on it waits until it is answered.
+    alone: bool,
+    /// How many of those it depends on keep it from being sent.
+    blocked_by: usize,
+    /// Those that depend on it, and whether they name it.
+    dependents: Vec<(StoreId, bool)>,
+}
+
+impl Entry {
+    /// Whether it keeps a dependent from being sent.
+    fn blocks(&self, is_named: bool) -> bool {
+        !(self.place == Place::UnderWay && is_named && !self.alone)
+    }
+
+    fn store_bytes(&self) -> Option<u64> {
+        match self.queued.record.op {
+            CmlOp::Store { size, .. } => Some(size),
+            _ => None,
+        }
+    }
+}
+
+/// A record to be sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Polled {
+    pub(crate) record: CmlRecord,
+    /// Whether it may have been sent before.
+    pub(crate) repeated: bool,
+}
+
+/// The records that wait for the server.
+#[derive(Default)]
+pub(crate) struct Queue {
+    entries: BTreeMap<StoreId, Entry>,
+    /// Waiting ones that nothing keeps from being sent: without content, and with.
+    ready: [BTreeSet<StoreId>; 2],
+    stores: usize,
+    small_under_way: usize,
+    stores_under_way: usize,
+    bytes_under_way: u64,
+}
+
+impl Queue {
+    /// Takes in a record, which depends on what it names and on `unlisted`.
+    pub(crate) fn push(&mut self, queued: Queued, unlisted: &[StoreId]) {
+        let id = queued.record.id;
+        let named = queued.record.depends_on.iter().map(|before| (*before, true));
+        let mut blocked_by = 0;
+        for (before, is_named) in named.chain(unlisted.iter().map(|before| (*before, false))) {
+            if let Some(entry) = self.entries.get_mut(&before) {
+                // The server takes one content of a file at a time.
+                let is_named = is_named && !are_of_one_file(&entry.queued.record.op, &queued.record.op);
+                entry.dependents.push((id, is_named));
+                blocked_by += usize::from(entry.blocks(is_named));
+            }
+        }
+        let entry =
+            Entry { queued, place: Place::Waiting, frozen: false, alone: false, blocked_by, dependents: Vec::new() };
+        self.stores += usize::from(entry.store_bytes().is_some());
+        self.entries.insert(id, entry);
+        self.note_ready(id);
+    }
+
+    /// Takes in a record of an earlier life: nobody knows whether it was sent.
+    pub(crate) fn restore(&mut self, queued: Queued) {
+        let id = queued.record.id;
+        self.push(queued, &[]);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            (entry.frozen, entry.alone) = (true, true);
+        }
+    }
+
+    /// The next record to be sent, which is under way from now on. A store may be rewritten until it is frozen.
+    pub(crate) fn poll_next(&mut self) -> Option<Polled> {
+        let id = self.next()?;
+        let repeated = self.is_frozen(id);
+        self.change(id, |entry| {
+            entry.place = Place::UnderWay;
+            entry.frozen |= entry.store_bytes().is_none();
+        });
+        self.unready(id);
+        self.count(id, true);
+        Some(Polled { record: self.entries.get(&id)?.queued.record.clone(), repeated })
+    }
+
+    fn next(&self) -> Option<StoreId> {
+        let [small, stores] = &self.ready;
+        let small = small.first().filter(|_| self.small_under_way < SMALL_MAX);
+        let fits = |id: &&StoreId| {
+            let bytes = self.entries.get(*id).and_then(Entry::store_bytes).unwrap_or(0);
+            let alone = self.stores_under_way == 0;
+            alone || (self.stores_under_way < STORES_MAX && self.bytes_under_way + bytes <= STORE_BYTES_MAX)
+        };
+        let store = stores.first().filter(fits);
+        small.into_iter().chain(store).min().copied()
+    }
+
+    /// The record was not answered for good: it waits again. If it was `refused`, what depends on it waits for it from
+    /// now on.
+    pub(crate) fn postpone(&mut self, id: StoreId, refused: bool) {
+        if self.entries.get(&id).is_none_or(|entry| entry.place != Place::UnderWay) {
+            return;
+        }
+        self.count(id, false);
+        self.change(id, |entry| {
+            entry.place = Place::Waiting;
+            entry.alone |= refused;
+        });
+        self.note_ready(id);
+    }
+
+    /// The record has been answered for good, or is not wanted any more.
+    pub(crate) fn remove(&mut self, id: StoreId) -> Option<Queued> {
+        if self.entries.get(&id)?.place == Place::UnderWay {
+            self.count(id, false);
+        }
+        self.unready(id);
+        let entry = self.entries.remove(&id)?;
+        self.stores -= usize::from(entry.store_bytes().is_some());
+        for (dependent, is_named) in &entry.dependents {
+            if entry.blocks(*is_named) {
+                self.unblock(*dependent);
+            }
+        }
+        Some(entry.queued)
+    }
+
+    /// Changes a record that was never sent, in its place.
+    pub(crate) fn rewrite(&mut self, record: CmlRecord) {
+        let id = record.id;
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.frozen) else { return };
+        let under_way = entry.place == Place::UnderWay;
+        let before = std::mem::replace(&mut entry.queued.record, record).op;
+        if let (true, CmlOp::Store { size: before, .. }, Some(now)) = (under_way, before, entry.store_bytes()) {
+            self.bytes_under_way = self.bytes_under_way.saturating_sub(before).saturating_add(now);
+        }
+    }
+
+    /// The record is about to be sent: it stays as it is. Returns it, unless it is not wanted any more.
+    pub(crate) fn freeze(&mut self, id: StoreId) -> Option<CmlRecord> {
+        let entry = self.entries.get_mut(&id)?;
+        entry.frozen = true;
+        Some(entry.queued.record.clone())
+    }
+
+    /// The server does not have this record, so it may be another when it is sent next.
+    pub(crate) fn thaw(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.frozen = false;
+        }
+    }
+
+    pub(crate) fn get(&self, id: StoreId) -> Option<&Queued> {
+        Some(&self.entries.get(&id)?.queued)
+    }
+
+    /// Whether a record was never sent, and is not about to be.
+    pub(crate) fn is_unsent(&self, id: StoreId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| !entry.frozen && entry.place == Place::Waiting)
+    }
+
+    /// Whether a record may have been sent.
+    pub(crate) fn is_frozen(&self, id: StoreId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.frozen)
+    }
+
+    /// A record that was never sent and that no other waits for.
+    pub(crate) fn rewritable(&self, id: StoreId) -> Option<&Queued> {
+        let is_last = |entry: &&Entry| !entry.dependents.iter().any(|(id, _)| self.entries.contains_key(id));
+        let entry = self.entries.get(&id).filter(|entry| !entry.frozen).filter(is_last)?;
+        Some(&entry.queued)
+    }
+
+    /// Takes out a record that was not sent, and out of those that name it; returns these. `None` if it may have been
+    /// sent, or one of them.
+    pub(crate) fn detach(&mut self, id: StoreId) -> Option<Vec<Queued>> {
+        let dependents: Vec<StoreId> = self.entries.get(&id)?.dependents.iter().map(|(id, _)| *id).collect();
+        let unsent = |id: &StoreId| !self.contains(*id) || self.is_unsent(*id);
+        if !self.is_unsent(id) || !dependents.iter().all(unsent) {
+            return None;
+        }
+        self.remove(id);
+        let mut changed = Vec::new();
+        for dependent in dependents {
+            if let Some(entry) = self.entries.get_mut(&dependent) {
+                entry.queued.record.depends_on.retain(|before| *before != id);
+                changed.push(entry.queued.clone());
+            }
+        }
+        Some(changed)
+    }
+
+    /// Whether none but these depend on a record.
+    pub(crate) fn is_wanted_by_none_but(&self, id: StoreId, these: &BTreeSet<StoreId>) -> bool {
+        let wants = |(id, _): &(StoreId, bool)| self.entries.contains_key(id) && !these.contains(id);
+        self.entries.get(&id).is_none_or(|entry| !entry.dependents.iter().any(wants))
+    }
+
+    pub(crate) fn contains(&self, id: StoreId) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    /// The oldest and the newest record.
+    pub(crate) fn ends(&self) -> Option<(StoreId, StoreId)> {
+        Some((*self.entries.keys().next()?, *self.entries.keys().next_back()?))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many of them have no content.
+    pub(crate) fn changes(&self) -> usize {
+        self.entries.len() - self.stores
+    }
+
+    fn count(&mut self, id: StoreId, begun: bool) {
+        let change = |count: usize| if begun { count + 1 } else { count.saturating_sub(1) };
+        match self.entries.get(&id).map(Entry::store_bytes) {
+            Some(Some(bytes)) => {
+                self.stores_under_way = change(self.stores_under_way);
+                self.bytes_under_way = match begun {
+                    true => self.bytes_under_way.saturating_add(bytes),
+                    false => self.bytes_under_way.saturating_sub(bytes),
+                };
+            }
+            Some(None) => self.small_under_way = change(self.small_under_way),
+            None => {}
+        }
+    }
+
+    /// Changes where a record is, and whom it keeps from being sent.
+    fn change(&mut self, id: StoreId, change: impl FnOnce(&mut Entry)) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let [named, unnamed] = [true, false].map(|is_named| entry.blocks(is_named));
+        change(entry);
+        let now = [true, false].map(|is_named| entry.blocks(is_named));
+        let dependents = std::mem::take(&mut entry.dependents);
+        for (dependent, is_named) in &dependents {
+            let (before, now) = if *is_named { (named, now[0]) } else { (unnamed, now[1]) };
+            match (before, now) {
+                (true, false) => self.unblock(*dependent),
+                (false, true) => self.block(*dependent),
+                (true, true) | (false, false) => {}
+            }
+        }
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.dependents = dependents;
+        }
+    }
+
+    fn block(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.blocked_by += 1;
+            self.unready(id);
+        }
+    }
+
+    fn unblock(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.blocked_by = entry.blocked_by.saturating_sub(1);
+            self.note_ready(id);
+        }
+    }
+
+    fn unready(&mut self, id: StoreId) {
+        for ready in &mut self.ready {
+            ready.remove(&id);
+        }
+    }
+
+    fn note_ready(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get(&id)
+            && entry.place == Place::Waiting
+            && entry.blocked_by == 0
+        {
+            let stores = usize::from(entry.store_bytes().is_some());
+            self.ready[stores].insert(id);
+        }
+    }
+}
+
+/// Whether both store the same file.
+fn are_of_one_file(one: &CmlOp, other: &CmlOp) -> bool {
+    let both = matches!((one, other), (CmlOp::Store { .. }, CmlOp::Store { .. }));
+    both && one.fid() == other.fid()
+}
+
+#[cfg(test)]
+mod tests;

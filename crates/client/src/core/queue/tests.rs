@@ -1,0 +1,204 @@
+use mafs_proto::{Base, ClientId, DataVersion, Fid, Incarnation, Mode, Name, Timestamp, VnodeId, VolumeId};
+use proptest::prelude::*;
+
+use super::*;
+use crate::core::outstanding::Outstanding;
+
+fn fid(vnode: u64) -> Fid {
+    Fid { vnode: VnodeId(vnode), ..Fid::root(VolumeId(1)) }
+}
+
+fn name(number: u64) -> Name {
+    Name::new(format!("n{number}")).unwrap()
+}
+
+fn create(parent: u64, vnode: u64) -> CmlOp {
+    let mode = Mode::from_bits(0o644);
+    CmlOp::Create { parent: fid(parent), name: name(vnode), fid: fid(vnode), kind: Kind::File, mode, rdev: 0 }
+}
+
+fn make_dir(parent: u64, vnode: u64) -> CmlOp {
+    CmlOp::MakeDir { parent: fid(parent), name: name(vnode), fid: fid(vnode), mode: Mode::from_bits(0o755) }
+}
+
+fn store(vnode: u64, size: u64) -> CmlOp {
+    CmlOp::Store { fid: fid(vnode), base: Base::Version(DataVersion(1)), size, mtime: Timestamp::default() }
+}
+
+struct Log {
+    outstanding: Outstanding,
+    queue: Queue,
+}
+
+impl Log {
+    fn new() -> Self {
+        let mut outstanding = Outstanding::new(ClientId([1; 16]), Incarnation(1));
+        outstanding.begin_life(Incarnation(2));
+        Self { outstanding, queue: Queue::default() }
+    }
+
+    fn push(&mut self, op: CmlOp) -> StoreId {
+        let (record, unlisted) = self.outstanding.begin_queued(op, Timestamp::default(), 0, 0);
+        let id = record.id;
+        self.queue.push(Queued { record, kind: Kind::File, replaced: None }, &unlisted);
+        id
+    }
+
+    fn answer(&mut self, id: StoreId) {
+        self.outstanding.end(id);
+        assert!(self.queue.remove(id).is_some());
+    }
+
+    fn poll_all(&mut self) -> Vec<StoreId> {
+        std::iter::from_fn(|| self.queue.poll_next()).map(|polled| polled.record.id).collect()
+    }
+}
+
+#[test]
+fn records_are_sent_while_those_they_depend_on_are_under_way() {
+    let mut log = Log::new();
+    let ids = [log.push(make_dir(1, 10)), log.push(create(10, 11)), log.push(store(11, 9))];
+    assert_eq!(log.poll_all(), ids);
+    assert!(log.queue.poll_next().is_none());
+}
+
+#[test]
+fn what_depends_on_a_refused_record_waits_until_that_is_answered() {
+    let mut log = Log::new();
+    let ids = [log.push(make_dir(1, 10)), log.push(create(10, 11)), log.push(create(1, 12))];
+    assert_eq!(log.poll_all(), ids);
+    log.queue.postpone(ids[0], true);
+    log.queue.postpone(ids[1], true);
+    assert_eq!(log.poll_all(), ids[..1]);
+    log.answer(ids[0]);
+    assert_eq!(log.poll_all(), ids[1..2]);
+}
+
+#[test]
+fn a_broken_connection_has_records_sent_again_in_order() {
+    let mut log = Log::new();
+    let ids = [log.push(make_dir(1, 10)), log.push(create(10, 11)), log.push(create(10, 12))];
+    assert_eq!(log.poll_all(), ids);
+    for id in [ids[2], ids[0], ids[1]] {
+        log.queue.postpone(id, false);
+    }
+    assert_eq!(log.poll_all(), ids);
+}
+
+#[test]
+fn stores_under_way_are_bounded_and_small_records_pass_them() {
+    let mut log = Log::new();
+    let big: Vec<_> = (0..3).map(|at| log.push(store(20 + at, STORE_BYTES_MAX))).collect();
+    let small = log.push(create(1, 50));
+    assert_eq!(log.poll_all(), [big[0], small]);
+    log.answer(big[0]);
+    assert_eq!(log.poll_all(), big[1..2]);
+    let mut many = Log::new();
+    for at in 0..1000 {
+        many.push(create(1, 100 + at));
+    }
+    assert_eq!(many.poll_all().len(), SMALL_MAX);
+}
+
+#[test]
+fn a_file_is_stored_once_at_a_time() {
+    let mut log = Log::new();
+    let ids = [log.push(store(20, 5)), log.push(store(20, 6))];
+    assert_eq!(log.poll_all(), ids[..1]);
+    log.answer(ids[0]);
+    assert_eq!(log.poll_all(), ids[1..]);
+}
+
+#[test]
+fn only_what_was_never_sent_is_changed() {
+    let mut log = Log::new();
+    let id = log.push(store(20, 5));
+    assert!(log.queue.rewritable(id).is_some() && log.queue.is_unsent(id));
+    assert!(log.queue.poll_next().is_some());
+    assert!(log.queue.rewritable(id).is_some(), "its content may still change");
+    let mut record = log.queue.get(id).unwrap().record.clone();
+    record.op = store(20, 7);
+    log.queue.rewrite(record.clone());
+    assert_eq!(log.queue.bytes_under_way, 7);
+    assert_eq!(log.queue.freeze(id), Some(record));
+    assert!(log.queue.rewritable(id).is_none() && log.queue.is_frozen(id));
+    log.answer(id);
+    assert_eq!(log.queue.bytes_under_way, 0);
+}
+
+#[test]
+fn a_record_that_another_waits_for_is_not_changed() {
+    let mut log = Log::new();
+    let (first, second) = (log.push(store(20, 5)), log.push(store(20, 6)));
+    assert!(log.queue.rewritable(first).is_none() && log.queue.rewritable(second).is_some());
+}
+
+#[test]
+fn a_record_goes_with_its_place_in_those_that_name_it_unless_one_was_sent() {
+    let mut log = Log::new();
+    let content = log.push(store(20, 5));
+    let rename = CmlOp::Rename {
+        from_parent: fid(1),
+        from_name: name(20),
+        to_parent: fid(1),
+        to_name: name(21),
+        fid: fid(20),
+        replaced: None,
+        mode: mafs_proto::RenameMode::Replace,
+    };
+    let renamed = log.push(rename);
+    let detached = log.queue.detach(content).unwrap();
+    assert_eq!(detached.iter().map(|queued| queued.record.id).collect::<Vec<_>>(), [renamed]);
+    assert_eq!(detached[0].record.depends_on, []);
+    assert!(!log.queue.contains(content));
+    assert_eq!(log.poll_all(), [renamed]);
+    let (made, content) = (log.push(create(1, 30)), log.push(store(30, 6)));
+    assert_eq!(log.poll_all(), [made, content]);
+    assert!(log.queue.detach(made).is_none());
+}
+
+proptest! {
+    /// Whatever is sent, refused, lost and answered, nothing is sent before what it depends on is answered or under
+    /// way, and everything is sent in the end.
+    #[test]
+    fn proptest_nothing_overtakes_what_it_depends_on(
+        ops in proptest::collection::vec((0u64..4, 0u64..6), 1..40),
+        steps in proptest::collection::vec((0usize..4, any::<prop::sample::Index>()), 0..200),
+    ) {
+        let mut log = Log::new();
+        for (kind, vnode) in ops {
+            log.push(match kind {
+                0 => create(10 + vnode % 3, 20 + vnode),
+                1 => make_dir(1, 10 + vnode),
+                _ => store(20 + vnode, 1000 * vnode),
+            });
+        }
+        let mut under_way: Vec<StoreId> = Vec::new();
+        let settle = |log: &mut Log, under_way: &mut Vec<StoreId>, what: usize, at: usize| {
+            let id = under_way.remove(at);
+            match what {
+                1 => log.answer(id),
+                2 => log.queue.postpone(id, true),
+                _ => log.queue.postpone(id, false),
+            }
+        };
+        for (what, at) in steps {
+            if what == 0 || under_way.is_empty() {
+                if let Some(Polled { record, .. }) = log.queue.poll_next() {
+                    for before in &record.depends_on {
+                        prop_assert!(!log.queue.contains(*before) || under_way.contains(before));
+                    }
+                    under_way.push(record.id);
+                }
+            } else {
+                let at = at.index(under_way.len());
+                settle(&mut log, &mut under_way, what, at);
+            }
+        }
+        while log.queue.len() > 0 {
+            under_way.extend(log.poll_all());
+            prop_assert!(!under_way.is_empty(), "something waits for ever");
+            under_way.drain(..).for_each(|id| log.answer(id));
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Changes of names and attributes: done by the server while the program waits, or logged here and sent in the
+//! background.
+//!
+//! A logged change is decided by what is known here, which is what the server has shown with this client's own changes
+//! on top. What must have one winner among all clients (mkdir, link, O_EXCL and the like) is logged too, but the
+//! program waits for the server's word.
+
+use std::collections::BTreeSet;
+
+use mafs_arpc::blocking;
+use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Kind, Name, Object, RenameMode, StoreId, VnodeId};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::{Caller, Error, Inner};
+use crate::cache::{CachedEntry, Known, NameEdit};
+use crate::core::log::LogEntry;
+use crate::core::queue::{Queue, Queued};
+use crate::remote::HOLDER_WAIT;
+
+/// The most records that wait for the server; more are refused as by a full disk. Each takes about 1 KB of memory.
+const QUEUE_MAX: usize = 200_000;
+
+/// The most directories that one can be below another.
+const DEPTH_MAX: usize = 4096;
+
+/// When the server gets changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Writeback {
+    /// Before the call returns that makes them; contents before close(2) does.
+    #[default]
+    Sync,
+    /// In the background, in order.
+    Async,
+}
+
+/// A change, with the kinds of the objects that its names mean.
+pub(super) struct Change {
+    op: CmlOp,
+    kind: Kind,
+    replaced: Option<Kind>,
+    exclusive: bool,
+}
+
+impl Change {
+    /// A change about an object of this kind.
+    pub(super) fn new(op: CmlOp, kind: Kind) -> Self {
+        Self { op, kind, replaced: None, exclusive: false }
+    }
+
+    /// What it finds at its target is of this kind.
+    pub(super) fn replacing(self, replaced: Option<Kind>) -> Self {
+        Self { replaced, ..self }
+    }
+
+    /// It must fail for all clients but one.
+    pub(super) fn exclusive(self, exclusive: bool) -> Self {
+        Self { exclusive, ..self }
+    }
+}
+
+/// What the server says of a record, once it does.
+type Verdict = oneshot::Receiver<Result<(), FsError>>;
+
+/// A change that is in the log.
+struct LoggedChange {
+    id: Option<StoreId>,
+    verdict: Option<Verdict>,
+    /// The object that it took the last name of.
+    gone: Option<Object>,
+}
+
+impl Inner {
+    /// Makes a change. Returns the object that it is about as it is then, unless that is gone.
+    pub(super) async fn change(
+        &self,
+        change: Change,
+        caller: Caller,
+        edits: &[NameEdit],
+    ) -> Result<Option<Object>, Error> {
+        let fid = change.op.fid();
+        match self.settings.writeback {
+            Writeback::Sync => {
+                let reply = self.mutate(change.op, caller, edits).await?;
+                Ok(reply.objects.into_iter().find(|object| object.fid == fid))
+            }
+            Writeback::Async => {
+                self.log_change(change, caller, edits).await?;
+                Ok(self.cache.index.object(fid.vnode)?.map(|cached| cached.object))
+            }
+        }
+    }
+
+    async fn log_change(&self, change: Change, caller: Caller, edits: &[NameEdit]) -> Result<(), Error> {
+        let LoggedChange { id, verdict, gone } = blocking(|| self.log_now(change, caller))?;
+        if let Some(object) = &gone {
+            blocking(|| self.object_gone(object));
+        }
+        edits.iter().for_each(|edit| drop(self.kernel.names_changed(edit.parent.vnode)));
+        match id.zip(verdict) {
+            Some((id, verdict)) => self.wait_for_verdict(id, verdict).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the server's word; a record that was not even sent in time is taken back.
+    async fn wait_for_verdict(&self, id: StoreId, mut verdict: Verdict) -> Result<(), Error> {
+        let patience = [self.settings.deadline, HOLDER_WAIT];
+        for patience in patience {
+            match timeout(patience, &mut verdict).await {
+                Ok(Ok(Ok(()))) => return Ok(()),
+                Ok(Ok(Err(reason))) => return Err(Error::Refused(reason)),
+                Ok(Err(_)) => return Err(Error::Unreachable("the mount is ending".to_owned())),
+                Err(_) if self.remote.is_up() => {}
+                Err(_) => break,
+            }
+        }
+        blocking(|| self.take_back(id));
+        Err(Error::TimedOut("the server has not answered".to_owned()))
+    }
+
+    /// Checks a change against what is known, and logs it.
+    fn log_now(&self, mut change: Change, caller: Caller) -> Result<LoggedChange, Error> {
+        let mut queue = self.replay.queue();
+        self.check_change(&change.op, change.kind)?;
+        if let CmlOp::Rename { fid, to_parent, .. } = &change.op
+            && change.kind == Kind::Directory
+        {
+            // Where it cannot be told whether a directory comes to lie below itself, the server can.
+            change.exclusive |= !self.is_placed(*fid, to_parent.vnode)?;
+        }
+        if queue.len() >= QUEUE_MAX {
+            return Err(Error::CacheFull);
+        }
+        if self.fold(&mut queue, &change)? {
+            return Ok(LoggedChange { id: None, verdict: None, gone: None });
+        }
+        let losing = match &change.op {
+            CmlOp::Remove { fid, .. } | CmlOp::RemoveDir { fid, .. } => Some(*fid),
+            CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced,
+            _ => None,
+        };
+        let losing = match losing {
+            Some(fid) => self.cache.index.object(fid.vnode)?.map(|cached| cached.object),
+            None => None,
+        };
+        if let Some(object) = self.cancel(&mut queue, &change.op)? {
+            return Ok(LoggedChange { id: None, verdict: None, gone: Some(object) });
+        }
+        let (id, verdict) = self.log_record(&mut queue, change, caller)?;
+        let removed = |object: &Object| self.cache.index.is_removed(object.fid.vnode).unwrap_or(false);
+        let gone = losing.filter(removed).map(|mut object| {
+            object.status.nlink = 0;
+            object.status.ctime = self.clock.wall();
+            object
+        });
+        Ok(LoggedChange { id: Some(id), verdict, gone })
+    }
+
+    fn log_record(
+        &self,
+        queue: &mut Queue,
+        change: Change,
+        caller: Caller,
+    ) -> Result<(StoreId, Option<Verdict>), Error> {
+        let Change { op, kind, replaced, exclusive } = change;
+        let (record, unlisted) = self.remote.queued_record(op, caller.uid, caller.gid, self.clock.wall());
+        let id = record.id;
+        let queued = Queued { record, kind, replaced };
+        if let Err(error) = self.cache.cml.append(LogEntry::Queued(queued.clone())) {
+            self.remote.end(id);
+            return Err(error.into());
+        }
+        self.cache.index.push_pending(&queued);
+        let verdict = exclusive.then(|| self.replay.watch_verdict(id));
+        queue.push(queued, &unlisted);
+        self.note_queue_changed();
+        Ok((id, verdict))
+    }
+
+    /// A record that has not been sent is not wanted any more.
+    fn take_back(&self, id: StoreId) {
+        let mut queue = self.replay.queue();
+        let Some(queued) = queue.get(id).cloned() else { return };
+        let Some(changed) = queue.detach(id) else { return };
+        let entries = changed.into_iter().map(LogEntry::Queued).chain([LogEntry::Ended { id }]);
+        self.log_all(entries);
+        self.cache.index.drop_pending(&queued);
+        self.remote.end(id);
+    }
+
+    /// Tells the log what it will only repeat in vain if it is not told.
+    pub(super) fn log_all(&self, entries: impl IntoIterator<Item = LogEntry>) {
+        for entry in entries {
+            if let Err(error) = self.cache.cml.append(entry) {
+                tracing::error!(%error, "the modify log cannot be written");
+            }
+        }
+        self.log_changed.notify_one();
+    }
+
+    /// Two changes of attributes in a row are one.
+    fn fold(&self, queue: &mut Queue, change: &Change) -> Result<bool, Error> {
+        let CmlOp::SetAttr { fid, set: later } = &change.op else { return Ok(false) };
+        let newest = self.remote.outstanding(|log| log.newest(*fid).filter(|id| log.may_take_in(*id)));
+        let Some(before) = newest.and_then(|id| queue.rewritable(id)).cloned() else { return Ok(false) };
+        let CmlOp::SetAttr { set, .. } = &before.record.op else { return Ok(false) };
+        let op = CmlOp::SetAttr { fid: *fid, set: set.then(later, change.kind) };
+        let record = CmlRecord { time: self.clock.wall(), op, ..before.record.clone() };
+        let now = Queued { record: record.clone(), ..before.clone() };
+        self.cache.cml.append(LogEntry::Queued(now.clone()))?;
+        self.cache.index.replace_pending(&before, &now);
+        self.remote.outstanding(|log| log.resume(record.clone()));
+        queue.rewrite(record);
+        Ok(true)
+    }
+
+    /// What is removed before the server has heard of it is never told of. Returns the object if that is so.
+    fn cancel(&self, queue: &mut Queue, op: &CmlOp) -> Result<Option<Object>, Error> {
+        let (CmlOp::Remove { parent, name, fid } | CmlOp::RemoveDir { parent, name, fid }) = op else {
+            return Ok(None);
+        };
+        let set: BTreeSet<StoreId> = self.remote.outstanding(|log| log.about(*fid)).into_iter().collect();
+        let all: Vec<Queued> = set.iter().filter_map(|id| queue.get(*id).cloned()).collect();
+        let makes = |queued: &Queued| makes_name(&queued.record.op) == Some((*parent, name, *fid));
+        let plain = |queued: &Queued| matches!(queued.record.op, CmlOp::Store { .. } | CmlOp::SetAttr { .. });
+        let Some((first, others)) = all.split_first() else { return Ok(None) };
+        let alone = |id: &StoreId| queue.is_unsent(*id) && queue.is_wanted_by_none_but(*id, &set);
+        if all.len() != set.len() || !makes(first) || !others.iter().all(plain) || !set.iter().all(alone) {
+            return Ok(None);
+        }
+        let Some(mut object) = self.cache.index.object(fid.vnode)?.map(|cached| cached.object) else {
+            return Ok(None);
+        };
+        object.status.nlink = 0;
+        object.status.ctime = self.clock.wall();
+        for queued in all.iter().rev() {
+            let id = queued.record.id;
+            self.cache.cml.append(match queued.record.op {
+                CmlOp::Store { .. } => LogEntry::Abandoned { id },
+                _ => LogEntry::Ended { id },
+            })?;
+            self.cache.index.drop_pending(queued);
+            self.remote.end(id);
+            queue.remove(id);
+        }
+        self.note_queue_changed();
+        Ok(Some(object))
+    }
+
+    /// Checks what the server would refuse, as far as that is known here.
+    fn check_change(&self, op: &CmlOp, kind: Kind) -> Result<(), Error> {
+        match op {
+            CmlOp::Create { parent, name, .. }
+            | CmlOp::MakeDir { parent, name, .. }
+            | CmlOp::SymLink { parent, name, .. }
+            | CmlOp::Link { parent, name, .. } => self.check_name(*parent, name, None),
+            CmlOp::Remove { parent, name, fid } => self.check_name(*parent, name, Some(*fid)),
+            CmlOp::RemoveDir { parent, name, fid } => {
+                self.check_name(*parent, name, Some(*fid))?;
+                self.check_empty(*fid)
+            }
+            CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, mode } => {
+                self.check_name(*from_parent, from_name, Some(*fid))?;
+                self.check_name(*to_parent, to_name, *replaced)?;
+                match (mode, replaced) {
+                    (RenameMode::Replace, Some(replaced)) => self.check_replaceable(kind, *replaced),
+                    (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => Ok(()),
+                }
+            }
+            CmlOp::SetAttr { fid, .. }
+            | CmlOp::SetXattr { fid, .. }
+            | CmlOp::RemoveXattr { fid, .. }
+            | CmlOp::Store { fid, .. } => self.check_there(*fid),
+        }
+    }
+
+    /// Checks that a name means what is expected, unless nobody here knows.
+    fn check_name(&self, parent: Fid, name: &Name, expected: Option<Fid>) -> Result<(), Error> {
+        self.check_there(parent)?;
+        let Known::Means(entry) = self.cache.index.known_entry(parent.vnode, name)? else { return Ok(()) };
+        match (entry, expected) {
+            (None, None) => Ok(()),
+            (Some(CachedEntry { fid, .. }), Some(expected)) if fid == expected => Ok(()),
+            (Some(_), None) => Err(Error::Refused(FsError::Exists)),
+            (None, Some(_)) => Err(Error::Refused(FsError::NotFound)),
+            (Some(_), Some(_)) => Err(Error::Refused(FsError::NameChanged)),
+        }
+    }
+
+    fn check_there(&self, fid: Fid) -> Result<(), Error> {
+        match self.cache.index.is_removed(fid.vnode)? {
+            true => Err(Error::Refused(FsError::Stale)),
+            false => Ok(()),
+        }
+    }
+
+    fn check_empty(&self, fid: Fid) -> Result<(), Error> {
+        match self.cache.index.object(fid.vnode)? {
+            Some(directory) if directory.object.status.size > 0 => Err(Error::Refused(FsError::NotEmpty)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn check_replaceable(&self, kind: Kind, replaced: Fid) -> Result<(), Error> {
+        let Some(target) = self.cache.index.object(replaced.vnode)? else { return Ok(()) };
+        match (kind == Kind::Directory, target.object.status.kind == Kind::Directory) {
+            (true, false) => Err(Error::Refused(FsError::NotDirectory)),
+            (false, true) => Err(Error::Refused(FsError::IsDirectory)),
+            (true, true) => self.check_empty(replaced),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Whether `at` is known to be neither the directory `fid` nor below it.
+    fn is_placed(&self, fid: Fid, mut at: VnodeId) -> Result<bool, Error> {
+        for _ in 0..DEPTH_MAX {
+            if at == fid.vnode {
+                return Err(Error::Refused(FsError::BelowItself));
+            }
+            match self.cache.index.object(at)?.and_then(|cached| cached.parent) {
+                Some(above) => at = above,
+                None => return Ok(at == VnodeId::ROOT),
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The name that a record makes, for which object.
+fn makes_name(op: &CmlOp) -> Option<(Fid, &Name, Fid)> {
+    match op {
+        CmlOp::Create { parent, name, fid, .. }
+        | CmlOp::MakeDir { parent, name, fid, .. }
+        | CmlOp::SymLink { parent, name, fid, .. } => Some((*parent, name, *fid)),
+        _ => None,
+    }
+}

@@ -1,0 +1,106 @@
+//! The queue of an earlier run: what waits in the log is taken up when a mount starts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mafs_proto::{CmlOp, Fid, Kind, StoreId};
+
+use super::file::File;
+use super::frozen::FrozenContent;
+use super::versions::{Version, Versions};
+use super::{Caller, Inner};
+use crate::cache::CacheError;
+use crate::core::log::{LogEntry, LogState, LoggedStore, Writing};
+use crate::core::queue::Queued;
+
+impl Inner {
+    /// Takes up all that waits, in the order in which it was logged: nobody knows what of it was sent.
+    pub(super) fn take_up_queue(&self, log: &LogState) -> Result<(), CacheError> {
+        let stores = log.logged.values().filter(|store| store.queued);
+        let as_queued = |store: &LoggedStore| Queued { record: store.record.clone(), kind: Kind::File, replaced: None };
+        let mut all: BTreeMap<StoreId, Queued> = log.queued.clone();
+        all.extend(stores.clone().map(|store| (store.record.id, as_queued(store))));
+        if !all.is_empty() {
+            tracing::info!(changes = all.len(), "changes that the server does not have yet were found in the cache");
+        }
+        let mut queue = self.replay.queue();
+        for (id, queued) in all {
+            self.remote.outstanding(|outstanding| outstanding.note_queued(id));
+            self.cache.index.push_pending(&queued);
+            queue.restore(queued);
+        }
+        drop(queue);
+        for (queued, reason) in log.refused.values() {
+            self.replay.note_refused(queued.clone(), *reason);
+        }
+        let mut by_file: BTreeMap<Fid, Vec<&LoggedStore>> = BTreeMap::new();
+        stores.for_each(|store| by_file.entry(store.record.op.fid()).or_default().push(store));
+        for (fid, stores) in by_file {
+            if let Some(writing) = log.writing.get(&fid) {
+                self.take_up_versions(fid, *writing, &stores)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up a file with the versions of it that wait, oldest first. What was written after the newest of them was
+    /// closed is sent as another.
+    fn take_up_versions(&self, fid: Fid, writing: Writing, stores: &[&LoggedStore]) -> Result<(), CacheError> {
+        let Some(newest) = stores.last() else { return Ok(()) };
+        let writing = self.with_content(fid, writing, newest)?;
+        let mtime = match newest.record.op {
+            CmlOp::Store { mtime, .. } => Some(mtime),
+            _ => None,
+        };
+        let Some(file) = self.load_dirty(fid, writing, mtime)? else { return Ok(()) };
+        self.add_versions(&file, stores)?;
+        self.files().insert(file);
+        Ok(())
+    }
+
+    /// If what was being written is lost with the power, the newest version that is not takes its place.
+    fn with_content(&self, fid: Fid, writing: Writing, newest: &LoggedStore) -> Result<Writing, CacheError> {
+        let lost = self.cache.power_lost && !writing.synced;
+        let Some(snapshot) = newest.snapshot.filter(|_| lost) else {
+            return Ok(Writing { synced: writing.synced || newest.durable, ..writing });
+        };
+        let Some(content) = self.cache.containers.get(fid.vnode, snapshot)? else { return Ok(writing) };
+        let (container, copy) = self.cache.containers.duplicate(fid.vnode, content.as_ref())?;
+        copy.sync_data()?;
+        self.cache.containers.sync_name(fid.vnode)?;
+        self.cache.cml.append(LogEntry::Moved { fid, container })?;
+        self.cache.cml.sync()?;
+        Ok(Writing { container, synced: true, ..writing })
+    }
+
+    fn add_versions(&self, file: &File, stores: &[&LoggedStore]) -> Result<(), CacheError> {
+        let mut versions = Versions::default();
+        for (edits, store) in (1..).zip(stores) {
+            let CmlOp::Store { size, .. } = store.record.op else { continue };
+            let content = FrozenContent::new(Arc::clone(&file.container), size, None);
+            let gone = match store.snapshot {
+                Some(snapshot) => match self.cache.containers.get(file.fid.vnode, snapshot)? {
+                    Some(copy) => {
+                        content.move_to(copy);
+                        false
+                    }
+                    None => true,
+                },
+                None => file.container.len()? != size,
+            };
+            let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
+            versions.push_back(Version { id, edits, content, snapshot, durable, gone });
+        }
+        // What was begun after the newest was moved out of its way.
+        let newer = versions.back().is_some_and(|newest| newest.snapshot.is_some());
+        let mut state = file.state();
+        if let Some(oldest) = stores.first() {
+            state.writer = Caller { uid: oldest.record.uid, gid: oldest.record.gid };
+        }
+        state.interrupted = true;
+        state.logged_edits = versions.back().map_or(0, |newest| newest.edits);
+        state.edits = state.logged_edits + u64::from(newer);
+        state.versions = versions;
+        Ok(())
+    }
+}

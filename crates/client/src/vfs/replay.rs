@@ -1,0 +1,474 @@
+//! Replay: sends what waits in the queue, as long as there is a connection, and takes the answers in.
+//!
+//! Answers are taken in in the order of the changes that they tell of, so that what is known of a directory goes from
+//! one of its versions to the next.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mafs_arpc::{blocking, watch};
+use mafs_proto::call::ApplyReply;
+use mafs_proto::{CmlOp, CmlRecord, FsError, Purpose, StoreId, VnodeId};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::file::File;
+use super::frozen::FrozenContent;
+use super::{Error, Inner};
+use crate::core::log::LogEntry;
+use crate::core::overlay::edits_of;
+use crate::core::queue::{Polled, Queue, Queued};
+use crate::remote::{Answer, Link, RemoteError};
+
+/// Answers that may wait to be taken in: more than there are records under way.
+const ANSWERS_MAX: usize = 1024;
+
+/// Pauses after a refusal that may pass: the first and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Refused changes that are listed.
+const REFUSED_MAX: usize = 1000;
+
+/// The queue, and who waits for it.
+pub(super) struct Replay {
+    queue: Mutex<Queue>,
+    verdicts: Mutex<HashMap<StoreId, oneshot::Sender<Result<(), FsError>>>>,
+    refused: Mutex<Vec<(Queued, FsError)>>,
+    trouble: Mutex<Option<FsError>>,
+    changed: Notify,
+    progress: watch::Sender<()>,
+}
+
+impl Default for Replay {
+    fn default() -> Self {
+        Self {
+            queue: Mutex::default(),
+            verdicts: Mutex::default(),
+            refused: Mutex::default(),
+            trouble: Mutex::default(),
+            changed: Notify::new(),
+            progress: watch::Sender::new(()),
+        }
+    }
+}
+
+/// A record's answer.
+struct Answered {
+    record: CmlRecord,
+    result: Result<Answer<ApplyReply>, RemoteError>,
+    /// Whether the content was sent with it.
+    whole: bool,
+}
+
+impl Answered {
+    /// Answers that tell of no change come last.
+    fn order(&self) -> (u64, StoreId) {
+        let change = self.result.as_ref().map_or(u64::MAX, |answer| answer.reply.change.0);
+        (change, self.record.id)
+    }
+}
+
+impl Replay {
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has somebody told what the server says of a record.
+    pub(super) fn watch_verdict(&self, id: StoreId) -> oneshot::Receiver<Result<(), FsError>> {
+        let (sender, receiver) = oneshot::channel();
+        self.verdicts().insert(id, sender);
+        receiver
+    }
+
+    /// Wakes who waits for records to go.
+    pub(super) fn note_progress(&self) {
+        self.progress.send_replace(());
+    }
+
+    /// How many changes of names and attributes the server does not have, and those that it has refused.
+    pub(super) fn report(&self) -> (usize, Vec<(Queued, FsError)>) {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (self.queue().changes(), refused)
+    }
+
+    pub(super) fn note_refused(&self, queued: Queued, reason: FsError) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() < REFUSED_MAX {
+            refused.push((queued, reason));
+        }
+    }
+
+    fn verdicts(&self) -> MutexGuard<'_, HashMap<StoreId, oneshot::Sender<Result<(), FsError>>>> {
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_awaited(&self, id: StoreId) -> bool {
+        self.verdicts().get(&id).is_some_and(|verdict| !verdict.is_closed())
+    }
+
+    fn tell(&self, id: StoreId, verdict: Result<(), FsError>) -> bool {
+        let waiting = self.verdicts().remove(&id);
+        waiting.is_some_and(|waiting| waiting.send(verdict).is_ok())
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<FsError>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// There may be something to send.
+    pub(super) fn note_queue_changed(&self) {
+        self.replay.changed.notify_one();
+        self.log_changed.notify_one();
+    }
+
+    /// Sends what waits, for ever: after every connect, and whenever something comes.
+    pub(super) async fn keep_replaying(self: Arc<Self>) {
+        let mut link = self.remote.watch_link();
+        let (sender, mut answers) = mpsc::channel(ANSWERS_MAX);
+        let mut pause = PAUSES[0];
+        let mut resume_at = Instant::now();
+        loop {
+            let up = match self.remote.link().0 {
+                Link::Up(..) => true,
+                Link::Down(_) => false,
+                Link::Closed => return,
+            };
+            if up && resume_at <= Instant::now() {
+                self.send_ready(&sender);
+            }
+            tokio::select! {
+                biased;
+                changed = link.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    resume_at = Instant::now();
+                }
+                Some(first) = answers.recv() => {
+                    let mut arrived = vec![first];
+                    while let Ok(next) = answers.try_recv() {
+                        arrived.push(next);
+                    }
+                    arrived.sort_by_key(Answered::order);
+                    match blocking(|| self.take_in(arrived)) {
+                        Outcome::Passes => {
+                            resume_at = Instant::now() + pause;
+                            pause = (pause * 2).min(PAUSES[1]);
+                        }
+                        Outcome::Done => pause = PAUSES[0],
+                    }
+                }
+                () = self.replay.changed.notified() => {}
+                () = sleep_until(resume_at), if up && resume_at > Instant::now() => {}
+            }
+        }
+    }
+
+    /// Sends as much as may be under way.
+    fn send_ready(self: &Arc<Self>, answers: &mpsc::Sender<Answered>) {
+        loop {
+            let next = self.replay.queue().poll_next();
+            let Some(Polled { record, repeated }) = next else { return };
+            let (inner, answers) = (Arc::clone(self), answers.clone());
+            tokio::spawn(async move {
+                let answered = match record.op {
+                    CmlOp::Store { .. } => inner.send_version(record).await,
+                    _ => inner.send_change(record, repeated).await,
+                };
+                // It fails when the mount has ended.
+                let _ = answers.send(answered).await;
+            });
+        }
+    }
+
+    async fn send_change(&self, record: CmlRecord, repeated: bool) -> Answered {
+        let purpose = if self.replay.is_awaited(record.id) { Purpose::Change } else { Purpose::Replay };
+        let result = self.remote.replay(&record, purpose, repeated).await;
+        Answered { record, result, whole: true }
+    }
+
+    async fn send_version(self: &Arc<Self>, record: CmlRecord) -> Answered {
+        let id = record.id;
+        match self.prepare_version(&record).await {
+            Ok(Some((record, content, interrupted))) => {
+                let begun = self.clock.now();
+                let result = self.remote.store(&record, &content, interrupted).await;
+                if result.is_ok() {
+                    let sent = content.allocated().unwrap_or(content.size).min(content.size);
+                    self.upload_rate().observe(sent, self.clock.now().since(begun));
+                }
+                Answered { record, result, whole: true }
+            }
+            // Its content is not there any more: only whether it was applied before is of interest.
+            Ok(None) => {
+                let frozen = self.replay.queue().freeze(id);
+                let record = frozen.unwrap_or(record);
+                let result = self.remote.resolve(&record).await;
+                Answered { record, result, whole: false }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a content cannot be sent yet");
+                let result = Err(RemoteError::refused(FsError::Io, &error.to_string()));
+                Answered { record, result, whole: true }
+            }
+        }
+    }
+
+    /// The content of a version, which does not change from now on, and its record.
+    async fn prepare_version(
+        &self,
+        record: &CmlRecord,
+    ) -> Result<Option<(CmlRecord, Arc<FrozenContent>, bool)>, Error> {
+        let Some(file) = self.file_of(record) else { return Ok(None) };
+        if file.state().kernel.writers > 0 {
+            self.settle(&file).await?;
+        }
+        super::editing::before_copy(&file).await;
+        blocking(|| self.freeze_version(&file, record.id))
+    }
+
+    fn file_of(&self, record: &CmlRecord) -> Option<Arc<File>> {
+        let file = self.files().get(record.op.fid().vnode)?;
+        let has_version = file.state().version(record.id).is_some();
+        has_version.then_some(file)
+    }
+
+    fn freeze_version(&self, file: &File, id: StoreId) -> Result<Option<(CmlRecord, Arc<FrozenContent>, bool)>, Error> {
+        let _edit = file.edit();
+        self.end_edit(file)?;
+        let (newer, writers) = {
+            let mut state = file.state();
+            let edits = state.edits;
+            let Some(version) = state.version(id).filter(|version| !version.gone) else { return Ok(None) };
+            let newer = version.edits != edits && version.content.is_in_container();
+            (newer, state.kernel.writers > 0)
+        };
+        let mut queue = self.replay.queue();
+        if newer
+            && !queue.is_frozen(id)
+            && let Some(record) = queue.get(id).map(|queued| queued.record.clone())
+        {
+            // The kernel has written since, past the copy that any other change makes first.
+            self.rewrite_version(&mut queue, file, record)?;
+        }
+        let content = match file.state().version(id) {
+            Some(version) => Arc::clone(&version.content),
+            None => return Ok(None),
+        };
+        if writers && content.is_in_container() {
+            content.preserve(&self.cache.containers)?;
+        }
+        let Some(record) = queue.freeze(id) else { return Ok(None) };
+        let mut state = file.state();
+        state.set_sending(Arc::clone(&content));
+        let interrupted = std::mem::replace(&mut state.interrupted, true);
+        Ok(Some((record, content, interrupted)))
+    }
+
+    /// Takes answers in.
+    fn take_in(&self, answers: Vec<Answered>) -> Outcome {
+        let mut outcome = Outcome::Done;
+        for Answered { record, result, whole } in answers {
+            let id = record.id;
+            match result {
+                Ok(answer) => {
+                    *self.replay.trouble() = None;
+                    if let Err(error) = self.take_in_applied(&record, &answer, whole) {
+                        tracing::error!(%error, "an answer of the server cannot be noted");
+                    }
+                }
+                Err(RemoteError::Refused { error, .. }) if error.is_transient() || self.waits_for_another(&record) => {
+                    self.end_sending(&record);
+                    self.replay.queue().postpone(id, true);
+                    if error.is_transient() {
+                        *self.replay.trouble() = Some(error);
+                        outcome = Outcome::Passes;
+                    }
+                }
+                Err(RemoteError::Refused { error: FsError::Malformed, .. }) if !whole => self.send_anew(&record),
+                Err(RemoteError::Refused { error, message }) => self.take_in_refusal(&record, error, &message),
+                Err(error) => {
+                    tracing::debug!(%id, %error, "a change was not answered");
+                    self.end_sending(&record);
+                    self.replay.queue().postpone(id, false);
+                }
+            }
+        }
+        self.replay.note_progress();
+        outcome
+    }
+
+    /// What it depends on was refused and comes again, so its own refusal says nothing.
+    fn waits_for_another(&self, record: &CmlRecord) -> bool {
+        let queue = self.replay.queue();
+        record.depends_on.iter().any(|before| queue.contains(*before))
+    }
+
+    fn take_in_applied(&self, record: &CmlRecord, answer: &Answer<ApplyReply>, whole: bool) -> Result<(), Error> {
+        let id = record.id;
+        let Some(queued) = self.replay.queue().get(id).cloned() else { return Ok(()) };
+        if let CmlOp::Store { .. } = record.op {
+            return self.take_in_stored(record, answer, whole);
+        }
+        let noted = self.cache.index.applied_pending(&answer.reply, answer.session, &queued);
+        self.replay.queue().remove(id);
+        // Or the server forgets a reply that the next start asks for again.
+        if let Err(error) = self.cache.cml.append(LogEntry::Ended { id }) {
+            tracing::error!(%error, "the modify log cannot be written");
+        } else {
+            self.remote.end(id);
+        }
+        self.replay.tell(id, Ok(()));
+        self.log_changed.notify_one();
+        Ok(noted?)
+    }
+
+    fn take_in_stored(&self, record: &CmlRecord, answer: &Answer<ApplyReply>, whole: bool) -> Result<(), Error> {
+        let file = self.file_of(record);
+        self.replay.queue().remove(record.id);
+        let Some(file) = file else {
+            self.cache.index.applied(&answer.reply, answer.session, &[])?;
+            self.log_all([LogEntry::Abandoned { id: record.id }]);
+            self.remote.end(record.id);
+            return Ok(());
+        };
+        file.state().sending = None;
+        let edits = {
+            let _edit = file.edit();
+            self.forget_version(&file, record.id).filter(|_| whole)
+        };
+        self.stored(&file, record, answer, edits)?;
+        if !whole {
+            self.log_version(&file)?;
+        }
+        file.notify();
+        self.drop_if_unused(&file);
+        Ok(())
+    }
+
+    /// A store whose content had gone was not applied: it is sent with what the file holds now.
+    fn send_anew(&self, record: &CmlRecord) {
+        let file = self.file_of(record);
+        let rewritten = file.map(|file| {
+            let _edit = file.edit();
+            let mut queue = self.replay.queue();
+            queue.thaw(record.id);
+            self.rewrite_version(&mut queue, &file, record.clone())
+        });
+        match rewritten {
+            Some(Ok(())) => self.replay.queue().postpone(record.id, true),
+            Some(Err(error)) => {
+                tracing::error!(%error, "a content cannot be logged anew");
+                self.replay.queue().postpone(record.id, true);
+            }
+            None => self.take_in_refusal(record, FsError::Malformed, "its content is not there any more"),
+        }
+    }
+
+    fn end_sending(&self, record: &CmlRecord) {
+        if let Some(file) = self.file_of(record) {
+            file.state().sending = None;
+            file.notify();
+        }
+    }
+
+    /// The server will never do what a record says.
+    fn take_in_refusal(&self, record: &CmlRecord, reason: FsError, message: &str) {
+        let id = record.id;
+        let file = self.file_of(record);
+        let Some(queued) = self.replay.queue().remove(id) else { return };
+        if let CmlOp::Store { .. } = record.op {
+            self.log_all([LogEntry::Abandoned { id }]);
+            if let Some(file) = file {
+                file.state().sending = None;
+                self.refuse_version(&file, id, reason);
+                file.notify();
+            }
+        } else {
+            self.cache.index.drop_pending(&queued);
+            self.forget_refused(&queued);
+            let awaited = self.replay.tell(id, Err(reason));
+            tracing::warn!(?reason, message, awaited, op = ?record.op, "the server refused a change");
+            if awaited {
+                self.log_all([LogEntry::Ended { id }]);
+            } else {
+                self.log_all([LogEntry::Refused { id, reason }]);
+                self.replay.note_refused(queued, reason);
+            }
+        }
+        self.remote.end(id);
+    }
+
+    /// What was known here said that it could be done, so it is asked for again, by the kernel too.
+    fn forget_refused(&self, queued: &Queued) {
+        let names: Vec<_> = edits_of(queued).into_iter().map(|(parent, name, _)| (parent, name)).collect();
+        let fid = queued.record.op.fid();
+        let touched = names.iter().map(|(parent, _)| *parent).chain([fid]);
+        if let Err(error) = self.cache.index.distrust(touched) {
+            tracing::warn!(%error, "everything must be asked for again, because the index cannot be written");
+        }
+        self.kernel.forget_names(names.into_iter().map(|(parent, name)| (parent.vnode, name)).collect());
+        self.kernel.forget_inodes(vec![fid.vnode]);
+    }
+
+    fn refuse_version(&self, file: &Arc<File>, id: StoreId, reason: FsError) {
+        {
+            let _edit = file.edit();
+            self.forget_version(file, id);
+        }
+        let unlinked = file.state().unlinked.is_some();
+        if !unlinked {
+            self.note_refused(file, reason, &RemoteError::refused(reason, ""));
+        }
+        self.drop_if_unused(file);
+    }
+
+    /// Waits until nothing about an object waits for the server.
+    pub(super) async fn until_applied(&self, vnode: VnodeId) -> Result<(), Error> {
+        let fid = self.fid_of(vnode)?;
+        let newest = self.remote.outstanding(|log| log.newest(fid));
+        match newest.filter(|id| self.replay.queue().contains(*id)) {
+            Some(newest) => self.until_answered(newest).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the server has answered to a record.
+    pub(super) async fn until_answered(&self, id: StoreId) -> Result<(), Error> {
+        self.until_gone(|queue| !queue.contains(id)).await
+    }
+
+    /// Waits until the server has everything that is in the queue now.
+    pub(super) async fn replayed(&self) -> Result<(), Error> {
+        let Some((_, last)) = self.replay.queue().ends() else { return Ok(()) };
+        self.until_gone(|queue| queue.ends().is_none_or(|(first, _)| first > last)).await
+    }
+
+    /// Waits as long as there is progress, or a connection on which nothing speaks against it.
+    async fn until_gone(&self, is_gone: impl Fn(&Queue) -> bool) -> Result<(), Error> {
+        let mut progress = self.replay.progress.subscribe();
+        loop {
+            if is_gone(&self.replay.queue()) {
+                return Ok(());
+            }
+            if let Some(error) = *self.replay.trouble() {
+                return Err(Error::Refused(error));
+            }
+            let waited = timeout(self.settings.deadline, progress.changed()).await;
+            if waited.is_err() && !self.remote.is_up() {
+                return Err(Error::TimedOut("the server cannot be reached".to_owned()));
+            }
+        }
+    }
+}
+
+/// What the answers say about those to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Done,
+    /// Something stands in the way that may pass.
+    Passes,
+}
