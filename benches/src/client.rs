@@ -99,7 +99,7 @@ impl Client {
         command
     }
 
-    /// Mounts.
+    /// Mounts, with the options in `MAFS_MOUNT_OPTIONS` besides its own: so that all tests can be run with any.
     ///
     /// # Errors
     /// If the mount does not appear in time.
@@ -107,7 +107,9 @@ impl Client {
         let mount = self.mount();
         let mut command = self.command();
         command.args(["mount", &self.target]).arg(&mount);
-        command.arg("-o").arg(format!("cache={},{}", self.cache().display(), self.options)).arg("-f");
+        let everywhere = std::env::var("MAFS_MOUNT_OPTIONS").unwrap_or_default();
+        let options = format!("cache={},{everywhere},{}", self.cache().display(), self.options);
+        command.arg("-o").arg(options).arg("-f");
         let mut daemon = Daemon::start("mafs-client", &mut command, &self.directory.join("client.log"))?;
         // A dead mount may be there before, which does not answer, and then for a moment none, where the bare directory
         // answers: so first the answer, then the mount.

@@ -14,8 +14,15 @@ use crate::real::sent;
 use crate::workload::Sent;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };
-const READ: OpenMode =
-    OpenMode { read: true, write: false, truncate: false, append: false, direct: false, execute: false };
+const READ: OpenMode = OpenMode {
+    read: true,
+    write: false,
+    truncate: false,
+    append: false,
+    direct: false,
+    execute: false,
+    exclusive: false,
+};
 const WRITE: OpenMode = OpenMode { write: true, ..READ };
 
 /// What a program's open, read and close of a file took over real mounts beyond what they took in virtual time: a

@@ -32,5 +32,5 @@ pub use machine::Machine;
 pub use model::{Model, Snapshot};
 pub use network::{Connecting, Path, Silence, Way};
 pub use operation::{Operation, Outcome};
-pub use run::{run, run_in_turns};
+pub use run::{run, run_in_background, run_in_turns};
 pub use world::{BREAK_TIMEOUT, Crash, LEASE, LEASE_BIAS, World};

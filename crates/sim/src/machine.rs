@@ -7,7 +7,7 @@ use std::time::Duration;
 use mafs_arpc::{Config, Scheduling};
 use mafs_client::cache::CacheStorage;
 use mafs_client::options::FSYNC_WAIT_DEFAULT;
-use mafs_client::vfs::{Fsync, Settings, StartError, Vfs};
+use mafs_client::vfs::{Fsync, Settings, StartError, Vfs, Writeback};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
@@ -23,6 +23,7 @@ pub struct Machine {
     link: Link,
     passthrough: bool,
     scheduling: Scheduling,
+    writeback: Writeback,
     fsync: Fsync,
     cache_limit_bytes: u64,
     disk: MemoryDisk,
@@ -50,6 +51,7 @@ impl Machine {
             link,
             passthrough,
             scheduling,
+            writeback: Writeback::default(),
             fsync,
             cache_limit_bytes,
             disk,
@@ -68,6 +70,11 @@ impl Machine {
     /// From the next start on, for comparison.
     pub fn set_scheduling(&mut self, scheduling: Scheduling) {
         self.scheduling = scheduling;
+    }
+
+    /// When the server gets changes, from the next start on.
+    pub fn set_writeback(&mut self, writeback: Writeback) {
+        self.writeback = writeback;
     }
 
     /// Where fsync makes content durable, from the next start on.
@@ -101,6 +108,7 @@ impl Machine {
             cache_limit_bytes: self.cache_limit_bytes,
             min_free_bytes: 0,
             deadline: DEADLINE,
+            writeback: self.writeback,
             fsync: self.fsync,
             fsync_wait: FSYNC_WAIT_DEFAULT,
             classes: Classes::default(),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use mafs_client::vfs::Writeback;
 use mafs_proto::Random;
 use tokio::time::Instant;
 
@@ -10,7 +11,7 @@ use crate::faults::{Faults, Outage, Strike, delays, happens, some_client};
 use crate::model::{Model, Snapshot};
 use crate::network::Connecting;
 use crate::operation::{Operation, Outcome, snapshot};
-use crate::world::{LEASE, World};
+use crate::world::{Crash, LEASE, World};
 
 /// Runs `operations` random operations of one client from `seed`, over a link of at most this one-way delay. The trace
 /// names every operation and answer.
@@ -19,6 +20,19 @@ use crate::world::{LEASE, World};
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
 pub async fn run(seed: u64, operations: usize, delay: Duration, faults: Faults) -> Result<Vec<String>, String> {
     run_in_turns(seed, 1, operations, delay, faults).await
+}
+
+/// The same with a client that sends its changes in the background.
+///
+/// # Errors
+/// The first answer or tree that the model does not allow, with the seed and the end of the trace.
+pub async fn run_in_background(
+    seed: u64,
+    operations: usize,
+    delay: Duration,
+    faults: Faults,
+) -> Result<Vec<String>, String> {
+    run_all(seed, 1, operations, delay, faults, Writeback::Async).await
 }
 
 /// The same with operations of `clients` clients, one at a time. What one has been answered all others must show, also
@@ -33,11 +47,31 @@ pub async fn run_in_turns(
     delay: Duration,
     faults: Faults,
 ) -> Result<Vec<String>, String> {
+    run_all(seed, clients, operations, delay, faults, Writeback::Sync).await
+}
+
+async fn run_all(
+    seed: u64,
+    clients: usize,
+    operations: usize,
+    delay: Duration,
+    faults: Faults,
+    writeback: Writeback,
+) -> Result<Vec<String>, String> {
     let mut random = Random::new(seed);
     let delays = delays(&mut random, clients, delay);
+    let mut world = World::start_with_delays(seed, &delays, seed.is_multiple_of(2)).await?;
+    for machine in world.machines_mut() {
+        if writeback != Writeback::default() {
+            machine.stop().await;
+            machine.set_writeback(writeback);
+            machine.start().await?;
+        }
+    }
     let mut run = Run {
         random,
-        world: World::start_with_delays(seed, &delays, seed.is_multiple_of(2)).await?,
+        world,
+        writeback,
         model: Model::default(),
         faults,
         cut_off: None,
@@ -56,6 +90,7 @@ pub async fn run_in_turns(
 struct Run {
     random: Random,
     world: World,
+    writeback: Writeback,
     model: Model,
     faults: Faults,
     /// The client that is cut off.
@@ -87,6 +122,9 @@ const SILENCE_SURVIVED: Duration = Duration::from_secs(8);
 
 /// A client that is reachable hears within this time of what nobody has been acknowledged yet.
 const CATCH_UP: Duration = Duration::from_secs(10);
+
+/// What was logged is durable on the client's disk after this time: consistency.md says 1 s.
+const DURABLE_AFTER: Duration = Duration::from_millis(1500);
 
 /// How often a client that was refused an answer is asked to send what it has: longer than a lease in all.
 const SETTLE_TRIES: u32 = 10;
@@ -198,6 +236,9 @@ impl Run {
     async fn disturbed(&mut self, actor: usize, operation: &Operation, strike: Strike) -> Result<(), String> {
         let after = Duration::from_micros(self.random.below(60_000));
         let client = self.world.machines()[actor].client().clone();
+        if self.writeback == Writeback::Async && matches!(strike, Strike::Client(_, Crash::Power)) {
+            tokio::time::sleep(DURABLE_AFTER).await;
+        }
         let mut work = std::pin::pin!(operation.perform(&client));
         let early = tokio::time::timeout(after, &mut work).await.ok();
         self.trace.push(format!("{strike:?} {}", if early.is_some() { "after" } else { "during" }));
@@ -219,7 +260,9 @@ impl Run {
                 self.world.crash_machine(victim, crash);
                 self.world.machines_mut()[victim].start().await?;
                 if victim == actor {
-                    return self.crashed(actor, operation, early).await;
+                    // What was answered just before a loss of power may be lost with it.
+                    let may_be_lost = self.writeback == Writeback::Async && crash == Crash::Power;
+                    return self.crashed(actor, operation, early.filter(|_| !may_be_lost)).await;
                 }
             }
         }

@@ -51,8 +51,15 @@ pub(crate) struct Actor {
     pub(crate) record: Arc<Mutex<Record>>,
 }
 
-const WRITE: OpenMode =
-    OpenMode { read: false, write: true, truncate: true, append: false, direct: false, execute: false };
+const WRITE: OpenMode = OpenMode {
+    read: false,
+    write: true,
+    truncate: true,
+    append: false,
+    direct: false,
+    execute: false,
+    exclusive: false,
+};
 const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, ..WRITE };
 
 impl Actor {

@@ -216,6 +216,17 @@ impl World {
         self.machines[0].limit_disk(bytes_free)
     }
 
+    /// Leaves this many bytes free on the server's disk.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn limit_server_disk(&self, bytes_free: u64) -> io::Result<()> {
+        let disk = self.server_storage.memory_disk();
+        let space = disk.space()?;
+        disk.set_capacity(space.bytes_total - space.bytes_free + bytes_free);
+        Ok(())
+    }
+
     /// Flips a bit in each content of the client's cache, which must be down: see [`Machine::damage_cached_contents`].
     ///
     /// # Errors

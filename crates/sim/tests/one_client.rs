@@ -8,7 +8,7 @@ mod support;
 
 use std::time::Duration;
 
-use mafs_sim::{Faults, run};
+use mafs_sim::{Faults, run, run_in_background};
 use support::{assert_same, seeds, simulated};
 
 /// The longest of a link, one way.
@@ -70,6 +70,45 @@ fn reftest_everything_at_once() {
 fn reftest_a_silent_link_loses_nothing() {
     for seed in 50_000..50_000 + seeds(2) {
         run_seed(seed, Faults { silent: 8, ..Faults::default() });
+    }
+}
+
+fn run_in_background_seed(seed: u64, faults: Faults) -> Vec<String> {
+    simulated(run_in_background(seed, OPERATIONS, DELAY, faults)).unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+#[test]
+fn reftest_changes_in_the_background_are_what_the_model_says() {
+    for seed in 70_000..70_000 + seeds(4) {
+        run_in_background_seed(seed, Faults { remount: 40, ..Faults::default() });
+    }
+}
+
+#[test]
+fn reftest_invariant_1_nothing_that_waits_is_lost_when_the_client_dies() {
+    for seed in 80_000..80_000 + seeds(2) {
+        run_in_background_seed(seed, Faults { kill_client: 12, power_client: 12, ..Faults::default() });
+    }
+}
+
+#[test]
+fn reftest_invariant_2_what_waits_is_applied_once_over_broken_links_and_dying_servers() {
+    for seed in 90_000..90_000 + seeds(2) {
+        run_in_background_seed(seed, Faults { cut: 5, kill_server: 12, power_server: 12, ..Faults::default() });
+    }
+}
+
+#[test]
+fn reftest_everything_at_once_in_the_background() {
+    for seed in 100_000..100_000 + seeds(4) {
+        run_in_background_seed(seed, ALL);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_in_the_background() {
+    for seed in 110_000..110_000 + seeds(1) {
+        assert_same(&run_in_background_seed(seed, ALL), &run_in_background_seed(seed, ALL));
     }
 }
 

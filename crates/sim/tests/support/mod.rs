@@ -11,8 +11,15 @@ use mafs_proto::{Mode, VnodeId};
 use mafs_sim::World;
 
 pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0 };
-pub(crate) const READ: OpenMode =
-    OpenMode { read: true, write: false, truncate: false, append: false, direct: false, execute: false };
+pub(crate) const READ: OpenMode = OpenMode {
+    read: true,
+    write: false,
+    truncate: false,
+    append: false,
+    direct: false,
+    execute: false,
+    exclusive: false,
+};
 pub(crate) const WRITE: OpenMode = OpenMode { write: true, ..READ };
 
 /// Runs a test in a paused, single-threaded runtime.

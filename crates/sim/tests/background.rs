@@ -1,0 +1,342 @@
+//! `writeback=async`: a close returns at once, and the server gets everything in the end, in an order that shows nobody
+//! what was not so.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_arpc::link::Profile;
+use mafs_client::vfs::{Attributes, Error, Fsync, Vfs, Writeback};
+use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
+use mafs_sim::{Crash, Path, World};
+use support::{CALLER, READ, WRITE, content, create, open_as, simulate, with_empty_cache, write_and_close};
+use tokio::time::Instant;
+
+/// What a call that waits for nobody may take: virtual time passes only while somebody waits.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// One client over a link of 1 MB/s, 300 ms there and back, in the background.
+async fn far_world() -> World {
+    let link = Profile::steady(1_000_000, Duration::from_millis(150));
+    background(World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world")).await
+}
+
+async fn near_world(clients: usize, passthrough: bool) -> World {
+    let delay = Duration::from_millis(10);
+    background(World::start_several(1, clients, delay, passthrough).await.expect("a world")).await
+}
+
+async fn background(mut world: World) -> World {
+    for machine in world.machines_mut() {
+        machine.stop().await;
+        machine.set_writeback(Writeback::Async);
+        machine.set_fsync(Fsync::Local);
+        machine.start().await.expect("a client");
+    }
+    world
+}
+
+async fn rename(vfs: &Vfs, from: &'static str, to: &'static str) -> Result<(), Error> {
+    let (from, to) = (Bytes::from(from), Bytes::from(to));
+    vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await
+}
+
+async fn is_there(vfs: &Vfs, name: &'static str) -> bool {
+    match vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await {
+        Ok(_) => true,
+        Err(Error::Refused(FsError::NotFound)) => false,
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+async fn overwrite(vfs: &Vfs, name: &'static str, bytes: Vec<u8>) {
+    let file = open_as(vfs, name, WRITE).await;
+    vfs.write(file, 0, bytes.into()).await.expect("a write");
+    vfs.flush(file).await.expect("a close");
+    vfs.release(file);
+}
+
+#[test]
+fn a_close_waits_for_nobody_and_what_was_closed_is_there_at_once() {
+    simulate(async {
+        let world = far_world().await;
+        let vfs = world.client().clone();
+        assert!(!is_there(&vfs, "a").await);
+        let begun = Instant::now();
+        write_and_close(&vfs, "a", vec![7; 500_000]).await;
+        rename(&vfs, "a", "b").await.expect("a rename");
+        overwrite(&vfs, "b", vec![8; 500_000]).await;
+        assert_eq!(content(&vfs, "b").await, vec![8; 500_000]);
+        assert!(!is_there(&vfs, "a").await);
+        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+        let status = vfs.status();
+        assert_eq!((status.unsent_files, status.unsent_bytes, status.unsent_changes), (1, 500_000, 2));
+        vfs.sync().await.expect("a sync");
+        let status = vfs.status();
+        assert_eq!((status.unsent_files, status.unsent_bytes, status.unsent_changes), (0, 0, 0));
+        let mut world = world;
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "b").await, vec![8; 500_000]);
+    });
+}
+
+/// Part 5, line 4.
+#[test]
+fn a_thousand_files_are_replayed_as_fast_as_the_link_takes_them() {
+    const FILES: u32 = 1000;
+    const BYTES: u32 = 4096;
+    simulate(async {
+        let world = far_world().await;
+        let vfs = world.client().clone();
+        assert!(!is_there(&vfs, "before").await);
+        let content = [1; BYTES as usize].to_vec();
+        let begun = Instant::now();
+        for number in 0..FILES {
+            let (name, mode) = (Bytes::from(format!("f{number}")), Mode::from_bits(0o644));
+            let made = vfs.create(VnodeId::ROOT, name, mode, WRITE, CALLER).await;
+            let (_, opened) = made.expect("a file");
+            vfs.write(opened.file, 0, content.clone().into()).await.expect("a write");
+            vfs.flush(opened.file).await.expect("a close");
+            vfs.release(opened.file);
+        }
+        let closed = begun.elapsed();
+        vfs.sync().await.expect("a sync");
+        let sent = begun.elapsed();
+        let limit = Duration::from_secs_f64(1.2 * f64::from(FILES * BYTES) / 1e6 + 5.0 * 0.3);
+        println!("closed after {closed:?}, on the server after {sent:?} (limit {limit:?})");
+        assert!(closed < Duration::from_millis(700), "a round trip or two for fids: {closed:?}");
+        assert!(sent <= limit, "{sent:?} of {limit:?}");
+    });
+}
+
+#[test]
+fn what_waits_survives_a_restart_and_is_sent_by_the_next_life() {
+    for crash in [Crash::Kill, Crash::Power] {
+        simulate(async {
+            let mut world = far_world().await;
+            let vfs = world.client().clone();
+            assert!(!is_there(&vfs, "d").await);
+            write_and_close(&vfs, "draft", vec![3; 200_000]).await;
+            rename(&vfs, "draft", "d").await.expect("a rename");
+            overwrite(&vfs, "d", vec![4; 200_000]).await;
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+            world.crash_client(crash);
+            world.start_client().await.expect("the client starts");
+            let vfs = world.client().clone();
+            assert_eq!(content(&vfs, "d").await, vec![4; 200_000], "{crash:?}");
+            assert!(!is_there(&vfs, "draft").await);
+            vfs.sync().await.expect("a sync");
+            with_empty_cache(&mut world).await;
+            assert_eq!(content(world.client(), "d").await, vec![4; 200_000], "{crash:?}");
+        });
+    }
+}
+
+/// consistency.md: "A logged version is immutable until acknowledged".
+#[test]
+fn invariant_4_a_file_that_is_edited_while_it_is_sent_goes_as_one_version_and_then_the_other() {
+    for passthrough in [false, true] {
+        simulate(async move {
+            let link = Profile::steady(200_000, Duration::from_millis(20));
+            let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
+            let world = background(World::start_over(1, paths, passthrough).await.expect("a world")).await;
+            let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+            write_and_close(&writer, "f", vec![0; 10]).await;
+            writer.sync().await.expect("a sync");
+            overwrite(&writer, "f", vec![1; 300_000]).await;
+            let file = open_as(&writer, "f", WRITE).await;
+            let mut seen = Vec::new();
+            for step in 0..40u64 {
+                let at = step * 5000;
+                let container = writer.container(file).expect("a container");
+                match passthrough {
+                    true => container.write_all_at(&[2; 5000], at).expect("a write of the kernel"),
+                    false => writer.write(file, at, vec![2; 5000].into()).await.expect("a write"),
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let bytes = content(&reader, "f").await;
+                seen.push(bytes.first().copied().zip(bytes.last().copied()));
+            }
+            assert!(seen.contains(&Some((1, 1))), "the first version: {seen:?}");
+            assert!(seen.iter().all(|seen| [Some((0, 0)), Some((1, 1))].contains(seen)), "{seen:?}");
+            writer.flush(file).await.expect("a close");
+            writer.release(file);
+            writer.sync().await.expect("a sync");
+            let expected = [vec![2; 200_000], vec![1; 100_000]].concat();
+            assert_eq!(content(&reader, "f").await, expected);
+        });
+    }
+}
+
+/// Whoever makes a name that must be new asks the server; so of several clients one wins.
+#[test]
+fn what_must_have_one_winner_is_asked_of_the_server() {
+    simulate(async {
+        let world = near_world(3, false).await;
+        let clients: Vec<Vfs> = world.machines().iter().map(|machine| machine.client().clone()).collect();
+        for client in &clients {
+            assert!(!is_there(client, "lock").await);
+        }
+        let exclusive = |vfs: Vfs| async move {
+            let mode = mafs_client::vfs::OpenMode { exclusive: true, ..WRITE };
+            let (name, permissions) = (Bytes::from("lock"), Mode::from_bits(0o600));
+            vfs.create(VnodeId::ROOT, name, permissions, mode, CALLER).await.map(drop)
+        };
+        let tries: Vec<_> = clients.iter().map(|client| tokio::spawn(exclusive(client.clone()))).collect();
+        let mut won = 0;
+        for attempt in tries {
+            match attempt.await.expect("a task") {
+                Ok(()) => won += 1,
+                Err(Error::Refused(FsError::Exists)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(won, 1);
+    });
+}
+
+/// consistency.md: "fsync orders: no other client ever shows an update made after fsync() returned without what was
+/// fsynced".
+#[test]
+fn nothing_overtakes_what_was_fsynced_before_it() {
+    simulate(async {
+        let link = Profile::steady(100_000, Duration::from_millis(20));
+        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
+        let world = background(World::start_over(1, paths, false).await.expect("a world")).await;
+        let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+        assert!(!is_there(&writer, "database").await);
+        write_and_close(&writer, "journal", vec![1; 300_000]).await;
+        let file = open_as(&writer, "journal", WRITE).await;
+        writer.fsync(file).await.expect("an fsync");
+        writer.release(file);
+        create(&writer, "database").await;
+        let mut journal = 0;
+        for _ in 0..100 {
+            if is_there(&reader, "database").await {
+                journal = content(&reader, "journal").await.len();
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(journal, 300_000, "the database is there without its journal");
+    });
+}
+
+/// What the server has no room for stays in the log, and what depends on it waits: an empty file never takes the place
+/// of the old one.
+#[test]
+fn a_full_server_delays_and_loses_nothing() {
+    simulate(async {
+        let mut world = near_world(2, false).await;
+        let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+        write_and_close(&writer, "f", vec![1; 1000]).await;
+        writer.sync().await.expect("a sync");
+        world.limit_server_disk(1000).expect("a full disk");
+        write_and_close(&writer, "draft", vec![2; 50_000]).await;
+        rename(&writer, "draft", "f").await.expect("a rename");
+        let refused = writer.sync().await;
+        assert!(matches!(refused, Err(Error::Refused(FsError::NoSpace))), "{refused:?}");
+        assert_eq!(content(&reader, "f").await, vec![1; 1000]);
+        assert_eq!(content(&writer, "f").await, vec![2; 50_000]);
+        world.limit_server_disk(1 << 30).expect("room");
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        writer.sync().await.expect("a sync");
+        assert_eq!(content(&reader, "f").await, vec![2; 50_000]);
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "f").await, vec![2; 50_000]);
+    });
+}
+
+/// consistency.md, "Optimiser".
+#[test]
+fn what_is_removed_before_it_was_sent_is_never_sent() {
+    simulate(async {
+        let world = near_world(1, false).await;
+        let vfs = world.client().clone();
+        assert!(!is_there(&vfs, "temporary").await);
+        world.machines()[0].isolate();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for _ in 0..10 {
+            write_and_close(&vfs, "temporary", vec![1; 100_000]).await;
+            vfs.unlink(VnodeId::ROOT, Bytes::from("temporary"), CALLER).await.expect("an unlink");
+        }
+        let status = vfs.status();
+        assert_eq!((status.unsent_files, status.unsent_changes), (0, 0), "{status:?}");
+        let vnode = write_and_close(&vfs, "kept", vec![2; 1000]).await;
+        for mode in [0o600, 0o640, 0o644] {
+            overwrite(&vfs, "kept", vec![3; 2000]).await;
+            let set = Attributes { mode: Some(Mode::from_bits(mode)), ..Attributes::default() };
+            vfs.set_attributes(vnode, set, None, CALLER).await.expect("a chmod");
+            vfs.set_attributes(vnode, set, None, CALLER).await.expect("a chmod");
+        }
+        assert!(vfs.status().unsent_changes <= 4, "{:?}", vfs.status());
+        world.machines()[0].restore_link();
+        vfs.sync().await.expect("a sync");
+        let mut world = world;
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "kept").await, vec![3; 2000]);
+    });
+}
+
+/// The server's word counts: what another client was quicker with is refused and listed, and nothing breaks.
+#[test]
+fn a_name_that_another_client_took_first_is_refused_and_listed() {
+    simulate(async {
+        let mut world = near_world(2, false).await;
+        let (late, quick) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+        assert!(!is_there(&late, "f").await);
+        world.machines()[0].isolate();
+        write_and_close(&late, "f", vec![1; 1000]).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        write_and_close(&quick, "f", vec![2; 2000]).await;
+        quick.sync().await.expect("a sync");
+        world.machines()[0].restore_link();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(content(&late, "f").await, vec![2; 2000]);
+        let refused = late.status().refused;
+        assert!(refused.iter().any(|(what, _)| what == "make f" || what == "make /f"), "{refused:?}");
+        write_and_close(&late, "g", vec![3; 10]).await;
+        late.sync().await.ok();
+        assert_eq!(content(&quick, "g").await, vec![3; 10]);
+        world.crash_client(Crash::Kill);
+        world.start_client().await.expect("the client starts");
+        assert!(!world.client().status().refused.is_empty(), "it is listed until somebody acts");
+    });
+}
+
+#[test]
+fn what_is_made_here_is_listed_read_and_removed_without_the_server() {
+    simulate(async {
+        let world = near_world(1, false).await;
+        let vfs = world.client().clone();
+        assert!(!is_there(&vfs, "d").await);
+        let mode = Mode::from_bits(0o755);
+        let made = vfs.make_dir(VnodeId::ROOT, Bytes::from("d"), mode, CALLER).await;
+        let directory = made.expect("a directory").fid.vnode;
+        vfs.sync().await.expect("a sync");
+        world.machines()[0].isolate();
+        let begun = Instant::now();
+        for name in ["x", "y", "z"] {
+            let made = vfs.create(directory, Bytes::from(name), mode, WRITE, CALLER).await;
+            vfs.release(made.expect("a file").1.file);
+        }
+        vfs.unlink(directory, Bytes::from("y"), CALLER).await.expect("an unlink");
+        let page = vfs.read_dir_plus(directory, 0, 100).await.expect("a listing");
+        let names: Vec<_> = page.entries.iter().map(|entry| entry.entry.name.clone()).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
+        let status = vfs.get_attributes(directory).await.expect("a status").status;
+        assert_eq!(status.size, 2);
+        let empty = vfs.lookup(directory, Bytes::from("x")).await.expect("a name");
+        let file = vfs.open(empty.fid.vnode, READ, CALLER).await.expect("an open").file;
+        assert_eq!(vfs.read(file, 0, 10).await.expect("a read"), Bytes::new());
+        vfs.release(file);
+        let refused = vfs.remove_dir(VnodeId::ROOT, Bytes::from("d"), CALLER).await;
+        assert!(matches!(refused, Err(Error::Refused(FsError::NotEmpty))), "{refused:?}");
+        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+        world.machines()[0].restore_link();
+        vfs.sync().await.expect("a sync");
+    });
+}
