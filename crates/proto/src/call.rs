@@ -41,15 +41,19 @@ pub enum Method {
     GetXattrs = 10,
     /// [`RenewLeaseRequest`].
     RenewLease = 11,
-    /// [`BreakRequest`]: the only call that the server makes.
+    /// [`BreakRequest`]: made by the server.
     Break = 12,
     /// [`ResumeStoreRequest`].
     ResumeStore = 13,
+    /// [`InvalidateRequest`].
+    Invalidate = 14,
+    /// [`PullRequest`]: made by the server.
+    Pull = 15,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Attach,
         Self::Detach,
         Self::GrantFids,
@@ -63,6 +67,8 @@ impl Method {
         Self::RenewLease,
         Self::Break,
         Self::ResumeStore,
+        Self::Invalidate,
+        Self::Pull,
     ];
 
     /// The number on the wire.
@@ -146,6 +152,9 @@ pub struct GrantFidsReply {
 pub struct GetStatusRequest {
     /// At most [`GetStatusRequest::FIDS_MAX`].
     pub fids: Vec<Fid>,
+    /// Whether the answer waits until the updates of the first of them that other clients have announced have been
+    /// applied: it is about to be opened. While that takes long the answer is [`FsError::Pulling`](crate::FsError).
+    pub settled: bool,
 }
 
 impl GetStatusRequest {
@@ -161,6 +170,11 @@ pub struct GetStatusReply {
     /// The change before which nothing is missing in the answer: a promise for each object comes with it, unless a
     /// later change has broken it.
     pub change: ChangeNumber,
+    /// Those of which other clients have announced updates, as these will make them: size and times are those to come,
+    /// versions those of `objects`. No promise comes with them.
+    pub pending: Vec<Object>,
+    /// Whether an announced update of the first object is not in the answer because the client that has it is gone.
+    pub stale: bool,
 }
 
 /// Asks what a name means.
@@ -181,6 +195,8 @@ pub struct LookupReply {
     pub parent_version: DataVersion,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
+    /// Whether another client has announced an update of the object, so that no promise comes with it.
+    pub pending: bool,
 }
 
 /// Asks for entries of a directory in the order of their names' bytes.
@@ -210,6 +226,8 @@ pub struct ReadDirPage {
     pub end: bool,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
+    /// Objects of the entries of which other clients have announced updates: no promise comes with them.
+    pub pending: Vec<Fid>,
 }
 
 /// Body of the reply to [`ReadDirRequest`]: the page is the payload.
@@ -236,6 +254,8 @@ pub struct FetchReply {
     pub hash: ContentHash,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
+    /// As in [`LookupReply`].
+    pub pending: bool,
 }
 
 /// Asks to apply a record exactly once.
@@ -252,13 +272,15 @@ pub struct ApplyRequest {
     /// [transient](crate::FsError::is_transient). Until then nothing that depends on it is applied but removals, which
     /// make room.
     pub comes_again: bool,
+    /// The request counts as an [`InvalidateRequest`] too: as the announcement of a content that comes with it.
+    pub announces: bool,
 }
 
 impl ApplyRequest {
     /// Applies a record that does not come again; the payload is all of the content, if there is any.
     #[must_use]
     pub fn new(record: CmlRecord, confirmed_below: Option<StoreId>) -> Self {
-        Self { record, confirmed_below, content_offset: 0, comes_again: false }
+        Self { record, confirmed_below, content_offset: 0, comes_again: false, announces: false }
     }
 }
 
@@ -319,6 +341,8 @@ pub struct GetXattrsReply {
     pub xattrs: Xattrs,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
+    /// As in [`LookupReply`].
+    pub pending: bool,
 }
 
 /// Keeps the session's promises for another lease. The first call of every connection behind [`AttachRequest`]: it
@@ -394,11 +418,53 @@ pub struct ResumeStoreReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakReply;
 
+/// Announces records that wait in their client's log ("Invalidate" in section 5.3 of the MAFS paper): from the answer on
+/// nobody is shown what was before them, though their contents come later. A record that is announced again has
+/// changed since.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InvalidateRequest {
+    /// In the order of the log, at most [`InvalidateRequest::RECORDS_MAX`].
+    pub records: Vec<CmlRecord>,
+    /// Announced before, and never to come; as many at most.
+    pub retracted: Vec<StoreId>,
+    /// As in [`ApplyRequest`].
+    pub confirmed_below: Option<StoreId>,
+}
+
+impl InvalidateRequest {
+    /// The most records of one call.
+    pub const RECORDS_MAX: usize = 64;
+}
+
+/// Answers [`InvalidateRequest`] when nobody relies any more on what was before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InvalidateReply {
+    /// Records that are not announced: in conflict with others, or too many. Nobody waits for them.
+    pub refused: Vec<StoreId>,
+}
+
+/// Made by the server: somebody waits for announced records. The client sends them now, with all that they depend on,
+/// in class Fetch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PullRequest {
+    /// At most [`InvalidateRequest::RECORDS_MAX`].
+    pub ids: Vec<StoreId>,
+}
+
+/// Answers [`PullRequest`], at once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PullReply {
+    /// Those that are not in the client's log.
+    pub missing: Vec<StoreId>,
+}
+
 /// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorDetail {
     /// One line.
     pub message: String,
+    /// With [`FsError::Pulling`](crate::FsError): a number that rises as long as there is progress. Otherwise 0.
+    pub progress: u64,
 }
 
 macro_rules! calls {
@@ -424,4 +490,6 @@ calls! {
     RenewLeaseRequest => RenewLease, RenewLeaseReply;
     BreakRequest => Break, BreakReply;
     ResumeStoreRequest => ResumeStore, ResumeStoreReply;
+    InvalidateRequest => Invalidate, InvalidateReply;
+    PullRequest => Pull, PullReply;
 }

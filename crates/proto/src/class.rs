@@ -64,6 +64,10 @@ pub enum Purpose {
     Remove,
     /// Replays a change of names or attributes from the log: nobody waits for it.
     Replay,
+    /// Announces what waits in the log.
+    Announce,
+    /// Asks a client for what it has announced.
+    Pull,
     /// Writes file data back.
     Store,
     /// The same, while a program waits until the server has it (fsync).
@@ -72,7 +76,7 @@ pub enum Purpose {
 
 impl Purpose {
     /// All purposes.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Ask,
         Self::Break,
         Self::Fetch,
@@ -80,6 +84,8 @@ impl Purpose {
         Self::Change,
         Self::Remove,
         Self::Replay,
+        Self::Announce,
+        Self::Pull,
         Self::Store,
         Self::ForcedStore,
     ];
@@ -100,11 +106,11 @@ impl Classes {
     #[must_use]
     pub const fn class(self, purpose: Purpose) -> Class {
         match (purpose, self) {
-            (Purpose::Ask | Purpose::Break, _) => Class::Control,
+            (Purpose::Ask | Purpose::Break | Purpose::Pull, _) => Class::Control,
             (Purpose::Fetch | Purpose::ForcedStore, _) => Class::Fetch,
             (Purpose::Prefetch, _) => Class::Prefetch,
             (Purpose::Change | Purpose::Remove, Self::ByWaiting) => Class::Control,
-            (Purpose::Change, Self::Paper) | (Purpose::Replay, _) => Class::Metadata,
+            (Purpose::Change, Self::Paper) | (Purpose::Replay | Purpose::Announce, _) => Class::Metadata,
             (Purpose::Remove, Self::Paper) | (Purpose::Store, _) => Class::Store,
         }
     }
@@ -127,6 +133,8 @@ mod tests {
             (Purpose::Change, Class::Metadata),
             (Purpose::Remove, Class::Store),
             (Purpose::Replay, Class::Metadata),
+            (Purpose::Announce, Class::Metadata),
+            (Purpose::Pull, Class::Control),
             (Purpose::Store, Class::Store),
         ];
         for (purpose, class) in expected {
@@ -137,7 +145,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_for_a_small_answer_is_control() {
-        for purpose in [Purpose::Ask, Purpose::Break, Purpose::Change, Purpose::Remove] {
+        for purpose in [Purpose::Ask, Purpose::Break, Purpose::Pull, Purpose::Change, Purpose::Remove] {
             assert_eq!(Classes::default().class(purpose), Class::Control, "{purpose:?}");
         }
         assert_eq!(Classes::default().class(Purpose::Store), Class::Store);

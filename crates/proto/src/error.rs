@@ -100,6 +100,8 @@ fs_errors! {
     NoXattr = 31 "no such extended attribute";
     /// The part of the content that the client does not send is not at the server (any more).
     NotKept = 32 "the server does not have the part of the content that was sent before";
+    /// An announced update is on its way from the client that has it: ask again.
+    Pulling = 33 "the newest version is on its way from another client";
 }
 
 impl FsError {
@@ -134,6 +136,7 @@ impl FsError {
             | Self::VersionGone
             | Self::NoXattr
             | Self::NotKept
+            | Self::Pulling
             | Self::Unknown(_) => false,
         }
     }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
-    ApplyRequest, BreakRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusRequest,
-    GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply,
-    RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
+    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusRequest, GetXattrsRequest,
+    GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest,
+    ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Segment, Wire};
 
@@ -40,7 +40,7 @@ pub(crate) async fn answer(server: &Arc<Server>, session: &Arc<Session>, mut cal
         }
         Err(refusal) => {
             tracing::debug!(method = call.method, error = ?refusal.error, %refusal, "refused");
-            let detail = ErrorDetail { message: refusal.detail };
+            let detail = ErrorDetail { message: refusal.detail, progress: 0 };
             call.reply(refusal.error.number(), detail.encode(), Payload::None);
         }
     }
@@ -103,10 +103,8 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
             let attached = session.attachment()?;
             reply(RenewLeaseReply { renewed: attached.volume.renew_lease(attached.ticket)? })
         }
-        Method::Break => {
-            BreakRequest::decode(body)?;
-            Err(Refusal::new(FsError::NoMethod, "only a server breaks promises"))
-        }
+        Method::Invalidate => Err(FsError::NoMethod.into()),
+        Method::Break | Method::Pull => Err(Refusal::new(FsError::NoMethod, "only a server makes this call")),
     }
 }
 

@@ -58,8 +58,10 @@ async fn files_and_directories_are_served_as_they_were_stored() {
     let names: Vec<_> = page.entries.iter().map(|entry| entry.name.to_string()).collect();
     assert_eq!((names, page.end), (vec!["f".to_owned(), "l".to_owned()], true));
     assert_eq!(page.entries[1].object.target.as_ref(), Some(&target));
-    let objects =
-        alice.call(GetStatusRequest { fids: vec![link, Fid { vnode: VnodeId(99), ..dir }, dir] }).await.unwrap();
+    let objects = alice
+        .call(GetStatusRequest { fids: vec![link, Fid { vnode: VnodeId(99), ..dir }, dir], settled: false })
+        .await
+        .unwrap();
     assert_eq!(objects.objects.iter().map(|object| object.fid).collect::<Vec<_>>(), [link, dir]);
 }
 
@@ -471,7 +473,10 @@ async fn checkpoints_are_written_while_mutations_go_on() {
     assert!(disk.list("volumes/home/journal").unwrap().len() < 10, "what a checkpoint covers is not kept for ever");
     let server = open(&storage.crash(1));
     let alice = Client::attached(&server, ALICE).await;
-    assert_eq!(alice.call(GetStatusRequest { fids: vec![root] }).await.unwrap().objects[0].status.size, 300);
+    assert_eq!(
+        alice.call(GetStatusRequest { fids: vec![root], settled: false }).await.unwrap().objects[0].status.size,
+        300
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -71,6 +71,8 @@ fn errno_of_refusal(refusal: FsError) -> Errno {
         // The whole file system is not there; ENOENT would say that a file is not.
         FsError::NoVolume => Errno::ENODEV,
         FsError::VolumeDamaged => Errno::EIO,
+        // It has not come for as long as people wait.
+        FsError::Pulling => Errno::ETIMEDOUT,
         // Not ENOTCONN: that is how the kernel says that the daemon is dead.
         FsError::NotAttached => Errno::EIO,
         // Faults of this client, which the server was right to refuse.

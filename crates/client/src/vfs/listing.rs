@@ -390,7 +390,7 @@ mod tests {
         let object = example().object;
         let entry = |name: &&'static str| Entry { name: Name::new(*name).unwrap(), object: object.clone() };
         let entries = names.iter().map(entry).collect();
-        ReadDirPage { directory: object.clone(), entries, end, change: ChangeNumber(1) }
+        ReadDirPage { directory: object.clone(), entries, end, change: ChangeNumber(1), pending: Vec::new() }
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl Inner {
 
     /// Asks the server for the status of objects; those it does not know are forgotten.
     async fn validate(&self, fids: Vec<Fid>) -> Result<Vec<Object>, Error> {
-        let request = GetStatusRequest { fids };
+        let request = GetStatusRequest { fids, settled: false };
         let Answer { reply, session, .. } = self.remote.call(&request, Purpose::Ask).await?;
         self.cache.index.install(&reply.objects, Grant { session, change: reply.change })?;
         for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {

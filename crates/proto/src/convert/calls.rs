@@ -9,9 +9,9 @@ use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
     DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
-    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage,
-    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest,
-    StatFsReply, StatFsRequest,
+    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateReply, InvalidateRequest,
+    LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply, ReadDirRequest, RenewLeaseReply,
+    RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
 };
 use crate::{
     ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, ServerEpoch, ServerId, VolumeName,
@@ -137,11 +137,11 @@ impl Convert for GetStatusRequest {
     const NAME: &'static str = "GetStatusRequest";
 
     fn to_message(&self) -> wire::GetStatusRequest {
-        wire::GetStatusRequest { fids: to_messages(&self.fids) }
+        wire::GetStatusRequest { fids: to_messages(&self.fids), settled: self.settled }
     }
 
     fn from_message(message: wire::GetStatusRequest) -> Result<Self, Malformed> {
-        Ok(Self { fids: list(message.fids, Self::FIDS_MAX, "fids")? })
+        Ok(Self { fids: list(message.fids, Self::FIDS_MAX, "fids")?, settled: message.settled })
     }
 }
 
@@ -150,13 +150,20 @@ impl Convert for GetStatusReply {
     const NAME: &'static str = "GetStatusReply";
 
     fn to_message(&self) -> wire::GetStatusReply {
-        wire::GetStatusReply { objects: to_messages(&self.objects), change: self.change.0 }
+        wire::GetStatusReply {
+            objects: to_messages(&self.objects),
+            change: self.change.0,
+            pending: to_messages(&self.pending),
+            stale: self.stale,
+        }
     }
 
     fn from_message(message: wire::GetStatusReply) -> Result<Self, Malformed> {
         Ok(Self {
             objects: list(message.objects, GetStatusRequest::FIDS_MAX, "objects")?,
             change: ChangeNumber(message.change),
+            pending: list(message.pending, GetStatusRequest::FIDS_MAX, "pending")?,
+            stale: message.stale,
         })
     }
 }
@@ -183,6 +190,7 @@ impl Convert for LookupReply {
             object: self.object.as_ref().map(Convert::to_message),
             parent_version: self.parent_version.0,
             change: self.change.0,
+            pending: self.pending,
         }
     }
 
@@ -191,6 +199,7 @@ impl Convert for LookupReply {
             object: optional_object(message.object)?,
             parent_version: DataVersion(message.parent_version),
             change: ChangeNumber(message.change),
+            pending: message.pending,
         })
     }
 }
@@ -229,6 +238,7 @@ impl Convert for ReadDirPage {
             entries: to_messages(&self.entries),
             end: self.end,
             change: self.change.0,
+            pending: to_messages(&self.pending),
         }
     }
 
@@ -239,6 +249,7 @@ impl Convert for ReadDirPage {
             entries: list(message.entries, count_max, "entries")?,
             end: message.end,
             change: ChangeNumber(message.change),
+            pending: list(message.pending, count_max, "pending")?,
         })
     }
 }
@@ -273,6 +284,7 @@ impl Convert for FetchReply {
             object: Some(self.object.to_message()),
             hash: Bytes::copy_from_slice(&self.hash.0),
             change: self.change.0,
+            pending: self.pending,
         }
     }
 
@@ -281,6 +293,7 @@ impl Convert for FetchReply {
             object: required(message.object, "object")?,
             hash: content_hash(&message.hash)?,
             change: ChangeNumber(message.change),
+            pending: message.pending,
         })
     }
 }
@@ -295,6 +308,7 @@ impl Convert for ApplyRequest {
             confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
             content_offset: self.content_offset,
             comes_again: self.comes_again,
+            announces: self.announces,
         }
     }
 
@@ -304,6 +318,7 @@ impl Convert for ApplyRequest {
             confirmed_below: optional(message.confirmed_below)?,
             content_offset: message.content_offset,
             comes_again: message.comes_again,
+            announces: message.announces,
         })
     }
 }
@@ -419,6 +434,7 @@ impl Convert for GetXattrsReply {
             object: Some(self.object.to_message()),
             xattrs: Some(self.xattrs.to_message()),
             change: self.change.0,
+            pending: self.pending,
         }
     }
 
@@ -427,6 +443,7 @@ impl Convert for GetXattrsReply {
             object: required(message.object, "object")?,
             xattrs: required(message.xattrs, "xattrs")?,
             change: ChangeNumber(message.change),
+            pending: message.pending,
         })
     }
 }
@@ -483,18 +500,79 @@ impl Convert for BrokenObject {
     }
 }
 
+impl Convert for InvalidateRequest {
+    type Message = wire::InvalidateRequest;
+    const NAME: &'static str = "InvalidateRequest";
+
+    fn to_message(&self) -> wire::InvalidateRequest {
+        wire::InvalidateRequest {
+            records: to_messages(&self.records),
+            retracted: to_messages(&self.retracted),
+            confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
+        }
+    }
+
+    fn from_message(message: wire::InvalidateRequest) -> Result<Self, Malformed> {
+        Ok(Self {
+            records: list(message.records, Self::RECORDS_MAX, "records")?,
+            retracted: list(message.retracted, Self::RECORDS_MAX, "retracted")?,
+            confirmed_below: optional(message.confirmed_below)?,
+        })
+    }
+}
+
+impl Convert for InvalidateReply {
+    type Message = wire::InvalidateReply;
+    const NAME: &'static str = "InvalidateReply";
+
+    fn to_message(&self) -> wire::InvalidateReply {
+        wire::InvalidateReply { refused: to_messages(&self.refused) }
+    }
+
+    fn from_message(message: wire::InvalidateReply) -> Result<Self, Malformed> {
+        Ok(Self { refused: list(message.refused, InvalidateRequest::RECORDS_MAX, "refused")? })
+    }
+}
+
+impl Convert for PullRequest {
+    type Message = wire::PullRequest;
+    const NAME: &'static str = "PullRequest";
+
+    fn to_message(&self) -> wire::PullRequest {
+        wire::PullRequest { ids: to_messages(&self.ids) }
+    }
+
+    fn from_message(message: wire::PullRequest) -> Result<Self, Malformed> {
+        Ok(Self { ids: list(message.ids, InvalidateRequest::RECORDS_MAX, "ids")? })
+    }
+}
+
+impl Convert for PullReply {
+    type Message = wire::PullReply;
+    const NAME: &'static str = "PullReply";
+
+    fn to_message(&self) -> wire::PullReply {
+        wire::PullReply { missing: to_messages(&self.missing) }
+    }
+
+    fn from_message(message: wire::PullReply) -> Result<Self, Malformed> {
+        Ok(Self { missing: list(message.missing, InvalidateRequest::RECORDS_MAX, "missing")? })
+    }
+}
+
 impl Convert for ErrorDetail {
     type Message = wire::ErrorDetail;
     const NAME: &'static str = "ErrorDetail";
 
     fn to_message(&self) -> wire::ErrorDetail {
-        wire::ErrorDetail { message: self.message.chars().take(ERROR_MESSAGE_BYTES_MAX / 4).collect() }
+        let message = self.message.chars().take(ERROR_MESSAGE_BYTES_MAX / 4).collect();
+        wire::ErrorDetail { message, progress: self.progress }
     }
 
     fn from_message(message: wire::ErrorDetail) -> Result<Self, Malformed> {
         if message.message.len() > ERROR_MESSAGE_BYTES_MAX {
             return Err(Malformed::invalid("message", "longer than 1,000 bytes"));
         }
-        Ok(Self { message: message.message })
+        Ok(Self { message: message.message, progress: message.progress })
     }
 }

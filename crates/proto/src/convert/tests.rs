@@ -11,9 +11,9 @@ use super::{Malformed, Wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
     DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
-    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, LookupReply, LookupRequest, ReadDirPage,
-    ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest,
-    StatFsReply, StatFsRequest,
+    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateReply, InvalidateRequest,
+    LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply, ReadDirRequest, RenewLeaseReply,
+    RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
 };
 use crate::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange,
@@ -218,9 +218,10 @@ fn broken(objects: Vec<(Fid, Vec<Name>)>) -> Broken {
 prop_compose! {
     fn apply_request()(
         record in record(), confirmed_below in option::of(store_id()), content_offset in any::<u64>(),
-        comes_again in any::<bool>(),
+        flags in any::<[bool; 2]>(),
     ) -> ApplyRequest {
-        ApplyRequest { record, confirmed_below, content_offset, comes_again }
+        let [comes_again, announces] = flags;
+        ApplyRequest { record, confirmed_below, content_offset, comes_again, announces }
     }
 }
 
@@ -262,26 +263,43 @@ round_trips! {
     proptest_attach_requests_round_trip: AttachRequest = attach_request();
     proptest_attach_replies_round_trip: AttachReply = attach_reply();
     proptest_grants_round_trip: GrantFidsReply = fid_range().prop_map(|fids| GrantFidsReply { fids });
-    proptest_status_requests_round_trip: GetStatusRequest = vec(fid(), 0..5).prop_map(|fids| GetStatusRequest { fids });
-    proptest_status_replies_round_trip: GetStatusReply = (vec(object(), 0..5), change())
-        .prop_map(|(objects, change)| GetStatusReply { objects, change });
+    proptest_status_requests_round_trip: GetStatusRequest = (vec(fid(), 0..5), any::<bool>())
+        .prop_map(|(fids, settled)| GetStatusRequest { fids, settled });
+    proptest_status_replies_round_trip: GetStatusReply =
+        (vec(object(), 0..5), change(), vec(object(), 0..5), any::<bool>())
+            .prop_map(|(objects, change, pending, stale)| GetStatusReply { objects, change, pending, stale });
     proptest_lookup_requests_round_trip: LookupRequest = (fid(), name())
         .prop_map(|(parent, name)| LookupRequest { parent, name });
-    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>(), change())
-        .prop_map(|(object, version, change)| LookupReply { object, parent_version: DataVersion(version), change });
+    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>(), change(), any::<bool>())
+        .prop_map(|(object, version, change, pending)| LookupReply {
+            object,
+            parent_version: DataVersion(version),
+            change,
+            pending,
+        });
     proptest_listing_requests_round_trip: ReadDirRequest = (fid(), option::of(name()), 1u32..=1024)
         .prop_map(|(fid, after, entries_max)| ReadDirRequest { fid, after, entries_max });
-    proptest_listing_pages_round_trip: ReadDirPage = (object(), vec((name(), object()), 0..5), any::<bool>(), change())
-        .prop_map(|(directory, entries, end, change)| ReadDirPage {
-            directory,
-            entries: entries.into_iter().map(|(name, object)| Entry { name, object }).collect(),
-            end,
-            change,
-        });
+    proptest_listing_pages_round_trip: ReadDirPage =
+        (object(), vec((name(), object()), 0..5), any::<bool>(), change(), vec(fid(), 0..5))
+            .prop_map(|(directory, entries, end, change, pending)| ReadDirPage {
+                directory,
+                entries: entries.into_iter().map(|(name, object)| Entry { name, object }).collect(),
+                end,
+                change,
+                pending,
+            });
     proptest_fetch_requests_round_trip: FetchRequest = (fid(), option::of(1u64..), any::<u64>())
         .prop_map(|(fid, version, offset)| FetchRequest { fid, data_version: version.map(DataVersion), offset });
-    proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>(), change())
-        .prop_map(|(object, hash, change)| FetchReply { object, hash: ContentHash(hash), change });
+    proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>(), change(), any::<bool>())
+        .prop_map(|(object, hash, change, pending)| FetchReply { object, hash: ContentHash(hash), change, pending });
+    proptest_invalidate_requests_round_trip: InvalidateRequest =
+        (vec(record(), 0..5), vec(store_id(), 0..5), option::of(store_id())).prop_map(
+            |(records, retracted, confirmed_below)| InvalidateRequest { records, retracted, confirmed_below },
+        );
+    proptest_invalidate_replies_round_trip: InvalidateReply = vec(store_id(), 0..5)
+        .prop_map(|refused| InvalidateReply { refused });
+    proptest_pull_requests_round_trip: PullRequest = vec(store_id(), 0..5).prop_map(|ids| PullRequest { ids });
+    proptest_pull_replies_round_trip: PullReply = vec(store_id(), 0..5).prop_map(|missing| PullReply { missing });
     proptest_apply_requests_round_trip: ApplyRequest = apply_request();
     proptest_resume_requests_round_trip: ResumeStoreRequest = fid().prop_map(|fid| ResumeStoreRequest { fid });
     proptest_resume_replies_round_trip: ResumeStoreReply = (any::<u64>(), any::<[u8; 32]>())
@@ -296,12 +314,13 @@ round_trips! {
         });
     proptest_xattrs_round_trip: Xattrs = xattrs();
     proptest_xattr_requests_round_trip: GetXattrsRequest = fid().prop_map(|fid| GetXattrsRequest { fid });
-    proptest_xattr_replies_round_trip: GetXattrsReply = (object(), xattrs(), change())
-        .prop_map(|(object, xattrs, change)| GetXattrsReply { object, xattrs, change });
+    proptest_xattr_replies_round_trip: GetXattrsReply = (object(), xattrs(), change(), any::<bool>())
+        .prop_map(|(object, xattrs, change, pending)| GetXattrsReply { object, xattrs, change, pending });
     proptest_renewals_round_trip: RenewLeaseReply = any::<bool>().prop_map(|renewed| RenewLeaseReply { renewed });
     proptest_breaks_round_trip: BreakRequest = (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)))
         .prop_map(|(change, objects)| BreakRequest { change, broken: objects.map_or(Broken::All, broken) });
-    proptest_error_details_round_trip: ErrorDetail = "[a-zé ]{0,200}".prop_map(|message| ErrorDetail { message });
+    proptest_error_details_round_trip: ErrorDetail = ("[a-zé ]{0,200}", any::<u64>())
+        .prop_map(|(message, progress)| ErrorDetail { message, progress });
 }
 
 /// Feeds the same bytes to the parser of every type.
@@ -321,6 +340,10 @@ fn decode_as_everything(bytes: &Bytes) {
         StatFsRequest,
         StatFsReply,
         ErrorDetail,
+        InvalidateRequest,
+        InvalidateReply,
+        PullRequest,
+        PullReply,
         Xattrs,
         GetXattrsRequest,
         GetXattrsReply,

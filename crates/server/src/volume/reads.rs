@@ -51,7 +51,9 @@ impl Volume {
     /// Those of `fids` that exist, in their order.
     pub(crate) fn objects(&self, ticket: Ticket, fids: &[Fid]) -> Result<GetStatusReply, Refusal> {
         let change = self.promise(ticket, fids.iter().copied());
-        self.shared.read(|transaction| Ok(GetStatusReply { objects: existing_of(transaction, fids)?, change }))
+        self.shared.read(|transaction| {
+            Ok(GetStatusReply { objects: existing_of(transaction, fids)?, change, pending: Vec::new(), stale: false })
+        })
     }
 
     /// What `name` means in `parent`.
@@ -68,7 +70,7 @@ impl Volume {
                     }
                 }
             };
-            Ok(Some(LookupReply { object, parent_version: directory.status.data_version, change }))
+            Ok(Some(LookupReply { object, parent_version: directory.status.data_version, change, pending: false }))
         })
     }
 
@@ -78,7 +80,7 @@ impl Volume {
         self.shared.read_directory(request.fid, |transaction, directory| {
             let entries = self.entries(transaction, ticket, request)?;
             let directory = directory.object(request.fid);
-            Ok(entries.map(|(entries, end)| ReadDirPage { directory, entries, end, change }))
+            Ok(entries.map(|(entries, end)| ReadDirPage { directory, entries, end, change, pending: Vec::new() }))
         })
     }
 
@@ -93,7 +95,7 @@ impl Volume {
                     Some(version) => transaction.xattrs(fid, version)?,
                 };
                 if let Some(xattrs) = xattrs {
-                    return Ok(GetXattrsReply { object: node.object(fid), xattrs, change });
+                    return Ok(GetXattrsReply { object: node.object(fid), xattrs, change, pending: false });
                 }
             }
             Err(busy(fid))
@@ -123,7 +125,10 @@ impl Volume {
             }
             let content = node.content.ok_or_else(|| Refusal::damaged(&format!("the file {fid} has no content")))?;
             if let Some(reading) = self.shared.reading(fid, &node, content.hash)? {
-                return Ok((FetchReply { object: node.object(fid), hash: content.hash, change }, reading));
+                return Ok((
+                    FetchReply { object: node.object(fid), hash: content.hash, change, pending: false },
+                    reading,
+                ));
             }
         }
         Err(busy(fid))

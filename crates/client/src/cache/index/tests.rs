@@ -195,7 +195,7 @@ fn a_restarted_client_has_nothing_valid() {
 #[test]
 fn a_name_of_a_newer_version_makes_its_directory_invalid() {
     let attached = attached();
-    let reply = LookupReply { object: None, parent_version: DataVersion(2), change: ChangeNumber(1) };
+    let reply = LookupReply { object: None, parent_version: DataVersion(2), change: ChangeNumber(1), pending: false };
     attached.index.install_lookup(root(), &Name::new("f").unwrap(), &reply, attached.session).unwrap();
     assert_eq!(attached.valid(), None, "the break is on its way");
 }
@@ -208,7 +208,7 @@ fn a_name_that_is_not_noted_is_not_good_for_any_time() {
         let attached = attached();
         attached.show(2, 1);
         let parent_version = DataVersion(version);
-        let reply = LookupReply { object: shown.clone(), parent_version, change: ChangeNumber(1) };
+        let reply = LookupReply { object: shown.clone(), parent_version, change: ChangeNumber(1), pending: false };
         attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
         let noted = attached.index.entry(VnodeId::ROOT, &name).unwrap().is_some();
         assert_eq!(noted, attached.valid().is_some(), "version {version}: nobody would tell the kernel of its end");
@@ -220,7 +220,7 @@ fn an_overtaken_listing_is_known_but_not_valid() {
     let attached = attached();
     attached.break_root(5);
     let directory = object(root(), Kind::Directory, 2);
-    let page = ReadDirPage { directory, entries: Vec::new(), end: true, change: ChangeNumber(4) };
+    let page = ReadDirPage { directory, entries: Vec::new(), end: true, change: ChangeNumber(4), pending: Vec::new() };
     attached.index.install_page(&page, attached.session, true).unwrap();
     assert_eq!(attached.valid(), None);
     let known = attached.index.object(VnodeId::ROOT).unwrap().unwrap();
