@@ -4,15 +4,21 @@
 //! they depend on are under way: the server applies them in order. Only what it could not hold back waits here: a
 //! record behind one that it has refused before, or behind more than a record can name.
 
+mod announce;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
+
+pub(crate) use self::announce::{Announcement, Heard, Policy, Raised};
+use self::announce::{Announcing, Telling};
 
 /// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
 const SMALL_MAX: usize = 128;
 /// Stores that may be under way.
 const STORES_MAX: usize = 64;
-/// Bytes of stores that may be under way, but one store always may: what a link of 10 MB/s and 400 ms holds.
+/// Bytes of stores that may be under way unless somebody says how many, but one store always may: what a link of 10
+/// MB/s and 400 ms holds.
 const STORE_BYTES_MAX: u64 = 4 << 20;
 
 /// A record in the queue, with the kinds that the names it gives have.
@@ -41,6 +47,12 @@ struct Entry {
     frozen: bool,
     /// The server has refused it before, so what depends on it waits until it is answered.
     alone: bool,
+    /// Somebody waits for it.
+    raised: bool,
+    /// What the server has been told of it.
+    telling: Telling,
+    /// What it depends on besides what it names.
+    unlisted: Vec<StoreId>,
     /// How many of those it depends on keep it from being sent.
     blocked_by: usize,
     /// Those that depend on it, and whether they name it.
@@ -51,6 +63,11 @@ impl Entry {
     /// Whether it keeps a dependent from being sent.
     fn blocks(&self, is_named: bool) -> bool {
         !(self.place == Place::UnderWay && is_named && !self.alone)
+    }
+
+    /// What it depends on, be it answered or not.
+    fn before(&self) -> impl Iterator<Item = StoreId> {
+        self.queued.record.depends_on.iter().chain(&self.unlisted).copied()
     }
 
     fn store_bytes(&self) -> Option<u64> {
@@ -70,15 +87,31 @@ pub(crate) struct Polled {
 }
 
 /// The records that wait for the server.
-#[derive(Default)]
 pub(crate) struct Queue {
     entries: BTreeMap<StoreId, Entry>,
-    /// Waiting ones that nothing keeps from being sent: without content, and with.
-    ready: [BTreeSet<StoreId>; 2],
+    /// Waiting ones that nothing keeps from being sent: without content, with, and those that somebody waits for.
+    ready: [BTreeSet<StoreId>; 3],
     stores: usize,
     small_under_way: usize,
     stores_under_way: usize,
     bytes_under_way: u64,
+    store_bytes_max: u64,
+    announcing: Announcing,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            ready: Default::default(),
+            stores: 0,
+            small_under_way: 0,
+            stores_under_way: 0,
+            bytes_under_way: 0,
+            store_bytes_max: STORE_BYTES_MAX,
+            announcing: Announcing::default(),
+        }
+    }
 }
 
 impl Queue {
@@ -95,11 +128,26 @@ impl Queue {
                 blocked_by += usize::from(entry.blocks(is_named));
             }
         }
-        let entry =
-            Entry { queued, place: Place::Waiting, frozen: false, alone: false, blocked_by, dependents: Vec::new() };
+        let entry = Entry {
+            queued,
+            place: Place::Waiting,
+            frozen: false,
+            alone: false,
+            raised: false,
+            telling: Telling::default(),
+            unlisted: unlisted.to_vec(),
+            blocked_by,
+            dependents: Vec::new(),
+        };
         self.stores += usize::from(entry.store_bytes().is_some());
         self.entries.insert(id, entry);
         self.note_ready(id);
+        self.note_candidate(id);
+    }
+
+    /// How many bytes of stores may be under way from now on.
+    pub(crate) fn set_store_bytes_max(&mut self, bytes: u64) {
+        self.store_bytes_max = bytes;
     }
 
     /// Takes in a record of an earlier life: nobody knows whether it was sent.
@@ -121,16 +169,20 @@ impl Queue {
         });
         self.unready(id);
         self.count(id, true);
+        self.note_header(id);
         Some(Polled { record: self.entries.get(&id)?.queued.record.clone(), repeated })
     }
 
     fn next(&self) -> Option<StoreId> {
-        let [small, stores] = &self.ready;
+        let [small, stores, raised] = &self.ready;
+        if let Some(raised) = raised.first() {
+            return Some(*raised);
+        }
         let small = small.first().filter(|_| self.small_under_way < SMALL_MAX);
         let fits = |id: &&StoreId| {
             let bytes = self.entries.get(*id).and_then(Entry::store_bytes).unwrap_or(0);
             let alone = self.stores_under_way == 0;
-            alone || (self.stores_under_way < STORES_MAX && self.bytes_under_way + bytes <= STORE_BYTES_MAX)
+            alone || (self.stores_under_way < STORES_MAX && self.bytes_under_way + bytes <= self.store_bytes_max)
         };
         let store = stores.first().filter(fits);
         small.into_iter().chain(store).min().copied()
@@ -148,9 +200,16 @@ impl Queue {
             entry.alone |= refused;
         });
         self.note_ready(id);
+        self.note_candidate(id);
     }
 
-    /// The record has been answered for good, or is not wanted any more.
+    /// The record is not wanted any more, and will never be sent.
+    pub(crate) fn withdraw(&mut self, id: StoreId) -> Option<Queued> {
+        self.retract(id);
+        self.remove(id)
+    }
+
+    /// The record has been answered for good.
     pub(crate) fn remove(&mut self, id: StoreId) -> Option<Queued> {
         if self.entries.get(&id)?.place == Place::UnderWay {
             self.count(id, false);
@@ -163,6 +222,7 @@ impl Queue {
                 self.unblock(*dependent);
             }
         }
+        self.forget_telling(id, &entry);
         Some(entry.queued)
     }
 
@@ -175,6 +235,7 @@ impl Queue {
         if let (true, CmlOp::Store { size: before, .. }, Some(now)) = (under_way, before, entry.store_bytes()) {
             self.bytes_under_way = self.bytes_under_way.saturating_sub(before).saturating_add(now);
         }
+        self.note_changed(id);
     }
 
     /// The record is about to be sent: it stays as it is. Returns it, unless it is not wanted any more.
@@ -220,12 +281,13 @@ impl Queue {
         if !self.is_unsent(id) || !dependents.iter().all(unsent) {
             return None;
         }
-        self.remove(id);
+        self.withdraw(id);
         let mut changed = Vec::new();
         for dependent in dependents {
             if let Some(entry) = self.entries.get_mut(&dependent) {
                 entry.queued.record.depends_on.retain(|before| *before != id);
                 changed.push(entry.queued.clone());
+                self.note_changed(dependent);
             }
         }
         Some(changed)
@@ -315,8 +377,8 @@ impl Queue {
             && entry.place == Place::Waiting
             && entry.blocked_by == 0
         {
-            let stores = usize::from(entry.store_bytes().is_some());
-            self.ready[stores].insert(id);
+            let place = if entry.raised { 2 } else { usize::from(entry.store_bytes().is_some()) };
+            self.ready[place].insert(id);
         }
     }
 }

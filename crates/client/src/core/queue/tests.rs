@@ -4,15 +4,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::outstanding::Outstanding;
 
-fn fid(vnode: u64) -> Fid {
+pub(super) fn fid(vnode: u64) -> Fid {
     Fid { vnode: VnodeId(vnode), ..Fid::root(VolumeId(1)) }
 }
 
-fn name(number: u64) -> Name {
+pub(super) fn name(number: u64) -> Name {
     Name::new(format!("n{number}")).unwrap()
 }
 
-fn create(parent: u64, vnode: u64) -> CmlOp {
+pub(super) fn create(parent: u64, vnode: u64) -> CmlOp {
     let mode = Mode::from_bits(0o644);
     CmlOp::Create { parent: fid(parent), name: name(vnode), fid: fid(vnode), kind: Kind::File, mode, rdev: 0 }
 }
@@ -21,35 +21,35 @@ fn make_dir(parent: u64, vnode: u64) -> CmlOp {
     CmlOp::MakeDir { parent: fid(parent), name: name(vnode), fid: fid(vnode), mode: Mode::from_bits(0o755) }
 }
 
-fn store(vnode: u64, size: u64) -> CmlOp {
+pub(super) fn store(vnode: u64, size: u64) -> CmlOp {
     CmlOp::Store { fid: fid(vnode), base: Base::Version(DataVersion(1)), size, mtime: Timestamp::default() }
 }
 
-struct Log {
-    outstanding: Outstanding,
-    queue: Queue,
+pub(super) struct Log {
+    pub(super) outstanding: Outstanding,
+    pub(super) queue: Queue,
 }
 
 impl Log {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut outstanding = Outstanding::new(ClientId([1; 16]), Incarnation(1));
         outstanding.begin_life(Incarnation(2));
         Self { outstanding, queue: Queue::default() }
     }
 
-    fn push(&mut self, op: CmlOp) -> StoreId {
+    pub(super) fn push(&mut self, op: CmlOp) -> StoreId {
         let (record, unlisted) = self.outstanding.begin_queued(op, Timestamp::default(), 0, 0);
         let id = record.id;
         self.queue.push(Queued { record, kind: Kind::File, replaced: None }, &unlisted);
         id
     }
 
-    fn answer(&mut self, id: StoreId) {
+    pub(super) fn answer(&mut self, id: StoreId) {
         self.outstanding.end(id);
         assert!(self.queue.remove(id).is_some());
     }
 
-    fn poll_all(&mut self) -> Vec<StoreId> {
+    pub(super) fn poll_all(&mut self) -> Vec<StoreId> {
         std::iter::from_fn(|| self.queue.poll_next()).map(|polled| polled.record.id).collect()
     }
 }

@@ -1,0 +1,326 @@
+//! Announcements: what the server is told of records that wait, and what it asks for (consistency.md, "SIRP").
+//!
+//! A record that cannot be sent now is announced, so that nobody is shown what was before it. It may still change or go
+//! away until it is sent: then it is announced again, or retracted. Of a content that is sent its own header is the
+//! announcement.
+
+use std::collections::BTreeSet;
+
+use mafs_proto::call::InvalidateRequest;
+use mafs_proto::{CmlRecord, StoreId};
+
+use super::{Entry, Place, Queue};
+
+/// Records that the server may know of by announcements. Its bound for one client is four times this.
+const ANNOUNCED_MAX: usize = 1024;
+/// Announcements that may be unanswered, so that one whose answer waits for an unreachable client does not hold up the
+/// next.
+const CALLS_MAX: usize = 16;
+/// Retractions that wait. The server forgets what is dropped here when this client confirms later records.
+const RETRACTED_MAX: usize = 4096;
+/// Records that one look for something to announce passes over.
+const LOOK_MAX: usize = 4096;
+
+/// What is announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Policy {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What cannot be sent now.
+    Waiting,
+    /// Contents that are sent, too: the paper's compulsory invalidation.
+    All,
+}
+
+/// What the server knows of a record that it does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Told {
+    #[default]
+    Nothing,
+    /// An announcement of it may have arrived, perhaps of what it was before it changed.
+    Perhaps,
+    /// The record as it is, and nobody relies any more on what was before.
+    Present,
+    /// It did not want to hear of the record as it is.
+    Refused,
+}
+
+impl Told {
+    fn is_heard(self) -> bool {
+        matches!(self, Self::Perhaps | Self::Present)
+    }
+}
+
+/// Where the announcement of one record stands.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Telling {
+    told: Told,
+    /// A call that announces it is under way.
+    under_way: bool,
+    /// It has changed since that call was made.
+    changed: bool,
+    /// Somebody waits until it is announced, be it under way itself.
+    demanded: bool,
+}
+
+/// One call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Announcement {
+    /// In the order of the log.
+    pub(crate) records: Vec<CmlRecord>,
+    /// Announced before, and never to come.
+    pub(crate) retracted: Vec<StoreId>,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heard<'a> {
+    /// It was answered: these the server did not take.
+    But(&'a [StoreId]),
+    /// Whether it arrived is not known.
+    Perhaps,
+}
+
+/// What [`Queue::raise`] has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Raised {
+    /// Those that are not in the queue.
+    pub(crate) missing: Vec<StoreId>,
+    /// Those under way, with what they depend on.
+    pub(crate) under_way: Vec<CmlRecord>,
+}
+
+/// The announcements of all records.
+#[derive(Default)]
+pub(super) struct Announcing {
+    policy: Policy,
+    /// Records of which the server should perhaps be told.
+    candidates: BTreeSet<StoreId>,
+    /// How many the server may have heard of.
+    heard: usize,
+    retracted: BTreeSet<StoreId>,
+    /// To be retracted once the calls are answered that announce them.
+    withdrawn: BTreeSet<StoreId>,
+    calls: usize,
+    answered: u64,
+}
+
+impl Queue {
+    /// From now on this is announced.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.announcing.policy = policy;
+    }
+
+    /// Whether the header of a content that is sent is its announcement.
+    pub(crate) fn announces(&self) -> bool {
+        self.announcing.policy != Policy::Nothing
+    }
+
+    /// How many announcements of records have been answered.
+    pub(crate) fn announced(&self) -> u64 {
+        self.announcing.answered
+    }
+
+    /// The next call, with at most `records_max` records and as many retractions; `None` if there is nothing to say
+    /// now. Worth asking again after a push, a rewrite, a withdrawal, an answer of any kind and a postponement.
+    #[must_use]
+    pub(crate) fn poll_announce(&mut self, records_max: usize) -> Option<Announcement> {
+        if self.announcing.policy == Policy::Nothing || self.announcing.calls >= CALLS_MAX {
+            return None;
+        }
+        let looked_at: Vec<StoreId> = self.announcing.candidates.iter().take(LOOK_MAX).copied().collect();
+        let mut records = Vec::new();
+        for id in looked_at {
+            if records.len() == records_max.min(InvalidateRequest::RECORDS_MAX) {
+                break;
+            }
+            if self.is_due(id)
+                && let Some(entry) = self.entries.get_mut(&id)
+            {
+                (entry.telling.under_way, entry.telling.changed) = (true, false);
+                records.push(entry.queued.record.clone());
+                self.announcing.candidates.remove(&id);
+                self.set_told(id, Told::Perhaps);
+            }
+        }
+        let mut retracted = Vec::new();
+        while retracted.len() < InvalidateRequest::RECORDS_MAX
+            && let Some(id) = self.announcing.retracted.pop_first()
+        {
+            retracted.push(id);
+        }
+        if records.is_empty() && retracted.is_empty() {
+            return None;
+        }
+        self.announcing.calls += 1;
+        Some(Announcement { records, retracted })
+    }
+
+    /// A call has been answered, or is lost.
+    pub(crate) fn end_announcement(&mut self, announcement: &Announcement, heard: Heard<'_>) {
+        self.announcing.calls = self.announcing.calls.saturating_sub(1);
+        for CmlRecord { id, .. } in &announcement.records {
+            let Some(entry) = self.entries.get_mut(id) else {
+                if self.announcing.withdrawn.remove(id) {
+                    self.announcing.retracted.insert(*id);
+                }
+                continue;
+            };
+            let changed = entry.telling.changed;
+            (entry.telling.under_way, entry.telling.changed) = (false, false);
+            let told = match heard {
+                Heard::But(refused) if refused.contains(id) => {
+                    if changed {
+                        Told::Nothing
+                    } else {
+                        Told::Refused
+                    }
+                }
+                Heard::But(_) if !changed => Told::Present,
+                Heard::But(_) | Heard::Perhaps => Told::Perhaps,
+            };
+            self.announcing.answered += u64::from(told == Told::Present);
+            self.set_told(*id, told);
+            self.note_candidate(*id);
+        }
+        if heard == Heard::Perhaps {
+            self.announcing.retracted.extend(&announcement.retracted);
+        }
+    }
+
+    /// Whether the server is known to have heard of a record, or to want to hear nothing; `None` if the record is not
+    /// in the queue.
+    pub(crate) fn is_announced(&self, id: StoreId) -> Option<bool> {
+        Some(self.entries.get(&id)?.telling.told == Told::Present)
+    }
+
+    /// Somebody waits until the record is announced: its own header does not tell when that is.
+    pub(crate) fn demand_announcement(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.telling.demanded = true;
+            self.note_candidate(id);
+        }
+    }
+
+    /// What the server knew it knows no more: its history is another.
+    pub(crate) fn forget_announcements(&mut self) {
+        self.announcing.retracted.clear();
+        let ids: Vec<StoreId> = self.entries.keys().copied().collect();
+        for id in ids {
+            if self.entries.get(&id).is_some_and(|entry| !entry.telling.under_way) {
+                self.set_told(id, Told::Nothing);
+                self.note_candidate(id);
+            }
+        }
+    }
+
+    /// Somebody waits for these: they are sent next, with all that they depend on, whatever else is under way.
+    pub(crate) fn raise(&mut self, ids: &[StoreId]) -> Raised {
+        let mut raised = Raised::default();
+        raised.missing.extend(ids.iter().filter(|id| !self.entries.contains_key(id)));
+        let mut open: Vec<StoreId> = ids.to_vec();
+        while let Some(id) = open.pop() {
+            let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.raised) else { continue };
+            entry.raised = true;
+            open.extend(entry.before());
+            if entry.place == Place::UnderWay {
+                raised.under_way.push(entry.queued.record.clone());
+            }
+            self.unready(id);
+            self.note_ready(id);
+        }
+        raised
+    }
+
+    /// Whether somebody waits for a record.
+    pub(crate) fn is_raised(&self, id: StoreId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.raised)
+    }
+
+    /// Takes out a record that will never come.
+    pub(super) fn retract(&mut self, id: StoreId) {
+        let Some(entry) = self.entries.get(&id).filter(|entry| entry.telling.told.is_heard()) else { return };
+        let announcing = &mut self.announcing;
+        let under_way = entry.telling.under_way;
+        let later = if under_way { &mut announcing.withdrawn } else { &mut announcing.retracted };
+        if later.len() < RETRACTED_MAX {
+            later.insert(id);
+        }
+    }
+
+    /// A record has changed in its place.
+    pub(super) fn note_changed(&mut self, id: StoreId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.telling.changed = entry.telling.under_way;
+        let told = if entry.telling.told.is_heard() { Told::Perhaps } else { Told::Nothing };
+        self.set_told(id, told);
+        self.note_candidate(id);
+    }
+
+    /// A content is about to be sent, with a header that announces it.
+    pub(super) fn note_header(&mut self, id: StoreId) {
+        let unheard = |entry: &&Entry| entry.store_bytes().is_some() && !entry.telling.told.is_heard();
+        if self.announcing.policy == Policy::Waiting && self.entries.get(&id).filter(unheard).is_some() {
+            self.set_told(id, Told::Perhaps);
+        }
+    }
+
+    /// A record may have to be announced.
+    pub(super) fn note_candidate(&mut self, id: StoreId) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        let Telling { told, under_way, demanded, .. } = entry.telling;
+        let unknown = matches!(told, Told::Nothing | Told::Perhaps);
+        // What has no content and waits for nothing is sent as soon as it could be announced.
+        let waits = demanded || entry.store_bytes().is_some() || entry.before().next().is_some();
+        if self.announcing.policy != Policy::Nothing && unknown && !under_way && waits {
+            self.announcing.candidates.insert(id);
+        } else {
+            self.announcing.candidates.remove(&id);
+        }
+    }
+
+    /// A record leaves the queue: those behind it that the server did not want to hear of yet are told of once more.
+    pub(super) fn forget_telling(&mut self, id: StoreId, entry: &Entry) {
+        self.announcing.candidates.remove(&id);
+        self.announcing.heard -= usize::from(entry.telling.told.is_heard());
+        for (dependent, _) in &entry.dependents {
+            if self.entries.get(dependent).is_some_and(|entry| entry.telling.told == Told::Refused) {
+                self.set_told(*dependent, Told::Nothing);
+                self.note_candidate(*dependent);
+            }
+        }
+    }
+
+    fn set_told(&mut self, id: StoreId, told: Told) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            let before = std::mem::replace(&mut entry.telling.told, told);
+            self.announcing.heard -= usize::from(before.is_heard());
+            self.announcing.heard += usize::from(told.is_heard());
+        }
+    }
+
+    /// Whether the server is to be told of a candidate now.
+    fn is_due(&self, id: StoreId) -> bool {
+        let Some(entry) = self.entries.get(&id) else { return false };
+        let told = entry.telling.told;
+        if !told.is_heard() && self.announcing.heard >= ANNOUNCED_MAX {
+            return false;
+        }
+        let mut behind_content = false;
+        for before in entry.before().filter_map(|before| self.entries.get(&before)) {
+            let (heard, under_way) = (before.telling.told.is_heard(), before.place == Place::UnderWay);
+            if !heard && !under_way {
+                return false;
+            }
+            behind_content |= heard || before.store_bytes().is_some();
+        }
+        let policy = self.announcing.policy;
+        let content = entry.store_bytes().is_some();
+        let waits = entry.place == Place::Waiting || policy == Policy::All;
+        entry.telling.demanded || behind_content && !content || waits && content
+    }
+}
+
+#[cfg(test)]
+mod tests;

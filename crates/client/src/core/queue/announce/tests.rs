@@ -1,0 +1,343 @@
+use std::collections::BTreeMap;
+
+use mafs_proto::{CmlOp, RenameMode, StoreId};
+use proptest::prelude::*;
+
+use super::*;
+use crate::core::queue::tests::{Log, create, fid, name, store};
+use crate::core::queue::{STORE_BYTES_MAX, STORES_MAX};
+
+/// More than fits under way with another.
+const BIG: u64 = STORE_BYTES_MAX;
+
+fn log(policy: Policy) -> Log {
+    let mut log = Log::new();
+    log.queue.set_policy(policy);
+    log
+}
+
+fn rename(vnode: u64, from: u64, to: u64) -> CmlOp {
+    CmlOp::Rename {
+        from_parent: fid(1),
+        from_name: name(from),
+        to_parent: fid(1),
+        to_name: name(to),
+        fid: fid(vnode),
+        replaced: None,
+        mode: RenameMode::Replace,
+    }
+}
+
+/// The records of the next call, and those that it retracts.
+fn announce(log: &mut Log) -> Option<(Announcement, Vec<StoreId>)> {
+    let announcement = log.queue.poll_announce(InvalidateRequest::RECORDS_MAX)?;
+    let ids = announcement.records.iter().map(|record| record.id).collect();
+    Some((announcement, ids))
+}
+
+/// Has everything announced that can be, with success.
+fn announce_all(log: &mut Log) -> Vec<StoreId> {
+    let mut all = Vec::new();
+    while let Some((announcement, ids)) = announce(log) {
+        log.queue.end_announcement(&announcement, Heard::But(&[]));
+        all.extend(ids);
+    }
+    all
+}
+
+fn resize(log: &mut Log, id: StoreId, vnode: u64, bytes: u64) {
+    let mut record = log.queue.get(id).unwrap().record.clone();
+    record.op = store(vnode, bytes);
+    log.queue.rewrite(record);
+}
+
+#[test]
+fn contents_that_wait_are_announced_in_log_order_and_those_under_way_by_their_headers() {
+    let mut log = log(Policy::Waiting);
+    let ids: Vec<_> = (0..3).map(|at| log.push(store(20 + at, BIG))).collect();
+    assert_eq!(log.poll_all(), ids[..1]);
+    assert_eq!(announce_all(&mut log), ids[1..]);
+    assert_eq!(ids.iter().map(|id| log.queue.is_announced(*id)).collect::<Vec<_>>(), [false, true, true].map(Some));
+    assert_eq!(announce_all(&mut log), []);
+}
+
+#[test]
+fn nothing_is_announced_where_nobody_asked_for_it() {
+    let mut log = log(Policy::Nothing);
+    log.push(store(20, BIG));
+    log.push(store(21, BIG));
+    assert_eq!((log.poll_all().len(), announce(&mut log)), (1, None));
+}
+
+#[test]
+fn compulsory_invalidation_announces_what_is_under_way_too() {
+    let mut log = log(Policy::All);
+    let ids = [log.push(store(20, BIG)), log.push(store(21, BIG))];
+    assert_eq!(log.poll_all(), ids[..1]);
+    assert_eq!(announce_all(&mut log), ids);
+}
+
+#[test]
+fn a_rename_behind_a_content_is_announced_wherever_both_are() {
+    for before in [false, true] {
+        let mut log = log(Policy::Waiting);
+        if before {
+            log.push(store(50, BIG));
+        }
+        let made = log.push(create(1, 20));
+        let (content, renamed) = (log.push(store(20, 5)), log.push(rename(20, 20, 21)));
+        let alone = log.push(create(1, 30));
+        let sent = log.poll_all();
+        assert!(sent.contains(&made) && sent.contains(&alone));
+        let expected = if before { vec![content, renamed] } else { vec![renamed] };
+        assert_eq!(announce_all(&mut log), expected);
+    }
+}
+
+#[test]
+fn what_depends_on_something_that_is_not_announced_is_not_announced() {
+    let mut log = log(Policy::Waiting);
+    let mut first = log.push(create(1, 100));
+    for at in 1..200 {
+        first = log.push(create(1, 100 + at));
+    }
+    let content = log.push(store(299, 5));
+    log.poll_all();
+    assert!(log.queue.get(first).is_some() && announce(&mut log).is_none());
+    for _ in 0..100 {
+        let (oldest, _) = log.queue.ends().unwrap();
+        log.answer(oldest);
+    }
+    assert_eq!(log.poll_all().len(), 73);
+    assert!(!log.queue.contains(content) || !log.queue.is_unsent(content), "it is sent with what it waited for");
+}
+
+#[test]
+fn an_announced_record_that_changes_is_announced_again() {
+    let mut log = log(Policy::Waiting);
+    log.push(store(20, BIG));
+    let id = log.push(store(21, BIG));
+    log.poll_all();
+    assert_eq!(announce_all(&mut log), [id]);
+    resize(&mut log, id, 21, 7);
+    assert_eq!(log.queue.is_announced(id), Some(false));
+    let (announcement, ids) = announce(&mut log).unwrap();
+    assert_eq!((ids, &announcement.records[0].op), (vec![id], &store(21, 7)));
+    // And once more while the call is under way: not before that has been answered, so that none overtakes another.
+    resize(&mut log, id, 21, 8);
+    assert!(announce(&mut log).is_none());
+    log.queue.end_announcement(&announcement, Heard::But(&[]));
+    assert_eq!(log.queue.is_announced(id), Some(false));
+    assert_eq!(announce_all(&mut log), [id]);
+    assert_eq!(log.queue.is_announced(id), Some(true));
+}
+
+#[test]
+fn an_announcement_whose_answer_is_lost_is_repeated() {
+    let mut log = log(Policy::Waiting);
+    let ids = [log.push(store(20, BIG)), log.push(store(21, BIG))];
+    log.poll_all();
+    let (announcement, _) = announce(&mut log).unwrap();
+    log.queue.end_announcement(&announcement, Heard::Perhaps);
+    // The header of the other is lost with the same connection.
+    log.queue.postpone(ids[0], false);
+    assert_eq!(announce_all(&mut log), ids);
+}
+
+#[test]
+fn what_is_withdrawn_is_retracted_behind_its_announcement_and_only_if_there_was_one() {
+    let mut log = log(Policy::Waiting);
+    log.push(store(20, BIG));
+    let ids = [log.push(store(21, 5)), log.push(store(22, BIG)), log.push(store(23, BIG))];
+    log.queue.set_store_bytes_max(0);
+    log.poll_all();
+    let (announcement, announced) = announce(&mut log).unwrap();
+    assert_eq!(announced, ids);
+    log.queue.withdraw(ids[0]);
+    assert!(announce(&mut log).is_none(), "the announcement might come later");
+    log.queue.end_announcement(&announcement, Heard::But(&[]));
+    log.queue.withdraw(ids[1]);
+    let (retraction, _) = announce(&mut log).unwrap();
+    assert_eq!((retraction.retracted.as_slice(), retraction.records.as_slice()), (&ids[..2], &[][..]));
+    log.queue.end_announcement(&retraction, Heard::Perhaps);
+    let (again, _) = announce(&mut log).unwrap();
+    assert_eq!(again.retracted, ids[..2]);
+    log.queue.end_announcement(&again, Heard::But(&[]));
+    let unheard = log.push(store(24, 5));
+    log.queue.withdraw(unheard);
+    log.answer(ids[2]);
+    assert!(announce(&mut log).is_none(), "what was applied or never announced needs no retraction");
+}
+
+#[test]
+fn a_record_that_goes_out_of_those_that_name_it_changes_them() {
+    let mut log = log(Policy::Waiting);
+    log.push(store(50, BIG));
+    log.queue.set_store_bytes_max(0);
+    let (content, renamed) = (log.push(store(20, 5)), log.push(rename(20, 20, 21)));
+    assert_eq!(log.poll_all().len(), 1);
+    assert_eq!(announce_all(&mut log), [content, renamed]);
+    assert!(log.queue.detach(content).is_some());
+    assert_eq!(log.queue.is_announced(renamed), Some(false));
+    let (announcement, _) = announce(&mut log).unwrap();
+    assert_eq!(announcement.retracted, [content]);
+}
+
+#[test]
+fn what_the_server_did_not_take_is_told_again_when_what_it_depends_on_is_done() {
+    let mut log = log(Policy::Waiting);
+    log.push(store(50, BIG));
+    log.queue.set_store_bytes_max(0);
+    let (made, content) = (log.push(create(1, 20)), log.push(store(20, 5)));
+    log.poll_all();
+    let (announcement, ids) = announce(&mut log).unwrap();
+    assert_eq!(ids, [content]);
+    log.queue.end_announcement(&announcement, Heard::But(&[content]));
+    assert!(announce(&mut log).is_none());
+    assert_eq!(log.queue.is_announced(content), Some(false));
+    log.answer(made);
+    assert_eq!(announce_all(&mut log), [content]);
+}
+
+#[test]
+fn what_somebody_waits_for_is_announced_while_it_is_under_way() {
+    let mut log = log(Policy::Waiting);
+    let ids = [log.push(store(20, 5)), log.push(store(21, 5))];
+    assert_eq!(log.poll_all(), ids);
+    log.queue.demand_announcement(ids[1]);
+    assert_eq!(announce_all(&mut log), ids[1..]);
+    assert_eq!(log.queue.is_announced(ids[1]), Some(true));
+}
+
+#[test]
+fn another_history_is_told_everything_again() {
+    let mut log = log(Policy::Waiting);
+    let ids = [log.push(store(20, BIG)), log.push(store(21, BIG)), log.push(store(22, BIG))];
+    log.poll_all();
+    announce_all(&mut log);
+    log.queue.withdraw(ids[2]);
+    log.queue.forget_announcements();
+    let (announcement, announced) = announce(&mut log).unwrap();
+    assert_eq!((announced.as_slice(), announcement.retracted.as_slice()), (&ids[1..2], &[][..]));
+}
+
+#[test]
+fn announcements_are_bounded() {
+    let mut log = log(Policy::Waiting);
+    let ids: Vec<_> = (0..2000).map(|at| log.push(store(20 + at, 5))).collect();
+    log.queue.set_store_bytes_max(0);
+    assert_eq!(log.poll_all().len(), 1);
+    let mut calls = Vec::new();
+    while let Some((announcement, _)) = announce(&mut log) {
+        assert!(announcement.records.len() <= InvalidateRequest::RECORDS_MAX);
+        calls.push(announcement);
+    }
+    assert_eq!(calls.len(), CALLS_MAX);
+    calls.iter().for_each(|call| log.queue.end_announcement(call, Heard::But(&[])));
+    announce_all(&mut log);
+    let heard = |log: &Log| ids.iter().filter(|id| log.queue.is_announced(**id) == Some(true)).count();
+    // The header of the first counts as well.
+    assert_eq!(heard(&log), ANNOUNCED_MAX - 1);
+    log.answer(ids[0]);
+    assert_eq!(announce_all(&mut log), ids[ANNOUNCED_MAX..=ANNOUNCED_MAX]);
+}
+
+#[test]
+fn what_is_asked_for_goes_first_with_all_that_it_depends_on() {
+    let mut log = log(Policy::Waiting);
+    let first: Vec<_> = (0..STORES_MAX as u64 + 1).map(|at| log.push(store(100 + at, 5))).collect();
+    log.queue.set_store_bytes_max(20);
+    let (made, content) = (log.push(create(1, 20)), log.push(store(20, BIG)));
+    let (renamed, other) = (log.push(rename(20, 20, 21)), log.push(create(1, 22)));
+    let under_way = log.poll_all();
+    assert_eq!(under_way, [&first[..4], &[made, other]].concat());
+    let gone = StoreId { seq: 99_999, ..renamed };
+    let raised = log.queue.raise(&[renamed, gone]);
+    assert_eq!(raised.missing, [gone]);
+    assert_eq!(raised.under_way.iter().map(|record| record.id).collect::<Vec<_>>(), [made]);
+    assert!(log.queue.is_raised(content) && !log.queue.is_raised(other));
+    assert_eq!(log.poll_all(), [content, renamed]);
+    // Asked for once more there is nothing to be done.
+    assert_eq!(log.queue.raise(&[renamed]), Raised::default());
+    log.queue.postpone(content, false);
+    assert_eq!(log.poll_all(), [content], "it stays first");
+}
+
+proptest! {
+    /// Whatever is sent, lost, changed and withdrawn: once all calls are answered the server has been told of every
+    /// content that waits as it is, and in the end it expects nothing that does not come.
+    #[test]
+    fn proptest_the_server_knows_what_waits_and_expects_nothing_else(
+        steps in proptest::collection::vec((0usize..8, 0u64..6, any::<prop::sample::Index>()), 1..200),
+    ) {
+        let mut log = log(Policy::Waiting);
+        log.queue.set_store_bytes_max(10);
+        let mut server: BTreeMap<StoreId, CmlRecord> = BTreeMap::new();
+        let mut under_way: Vec<StoreId> = Vec::new();
+        let mut calls: Vec<Announcement> = Vec::new();
+        let hear = |server: &mut BTreeMap<StoreId, CmlRecord>, call: &Announcement| {
+            call.retracted.iter().for_each(|id| drop(server.remove(id)));
+            server.extend(call.records.iter().map(|record| (record.id, record.clone())));
+        };
+        let all = |log: &Log| log.queue.entries.keys().copied().collect::<Vec<_>>();
+        for (what, vnode, at) in steps {
+            match what {
+                0 | 1 => drop(log.push(store(20 + vnode, 6))),
+                2 => under_way.extend(log.queue.poll_next().map(|polled| {
+                    server.insert(polled.record.id, polled.record.clone());
+                    polled.record.id
+                })),
+                3 if !under_way.is_empty() => {
+                    let id = under_way.remove(at.index(under_way.len()));
+                    server.remove(&id);
+                    log.answer(id);
+                    // A call that arrived before is older than the answer.
+                    calls.iter_mut().for_each(|call| call.records.retain(|record| record.id != id));
+                }
+                4 => calls.extend(log.queue.poll_announce(3)),
+                5 if !calls.is_empty() => {
+                    let call = calls.remove(at.index(calls.len()));
+                    hear(&mut server, &call);
+                    log.queue.end_announcement(&call, Heard::But(&[]));
+                }
+                6 if !calls.is_empty() => {
+                    let call = calls.remove(at.index(calls.len()));
+                    if vnode % 2 == 0 {
+                        hear(&mut server, &call);
+                    }
+                    log.queue.end_announcement(&call, Heard::Perhaps);
+                }
+                7 => {
+                    let ids: Vec<_> = all(&log).into_iter().filter(|id| log.queue.is_unsent(*id)).collect();
+                    if let Some(id) = (!ids.is_empty()).then(|| ids[at.index(ids.len())]) {
+                        if vnode % 2 == 0 {
+                            log.outstanding.end(id);
+                            log.queue.withdraw(id);
+                        } else {
+                            let fid = log.queue.get(id).unwrap().record.op.fid();
+                            resize(&mut log, id, fid.vnode.0, 7 + vnode);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        calls.drain(..).for_each(|call| {
+            hear(&mut server, &call);
+            log.queue.end_announcement(&call, Heard::But(&[]));
+        });
+        while let Some(call) = log.queue.poll_announce(3) {
+            hear(&mut server, &call);
+            log.queue.end_announcement(&call, Heard::But(&[]));
+        }
+        for id in all(&log) {
+            if log.queue.is_unsent(id) {
+                prop_assert_eq!(server.get(&id), log.queue.get(id).map(|queued| &queued.record));
+            }
+        }
+        for id in server.keys() {
+            prop_assert!(log.queue.contains(*id), "it never comes");
+        }
+        prop_assert_eq!(log.queue.announcing.withdrawn.len(), 0);
+    }
+}
