@@ -5,8 +5,10 @@ mod background;
 mod exit;
 mod limit;
 mod mount;
+mod queue;
 mod reach;
 mod signals;
+mod state;
 mod stats;
 mod status;
 mod status_text;
@@ -51,7 +53,8 @@ enum Command {
     },
     /// Mount a volume.
     Mount(mount::MountArgs),
-    /// Unmount, and wait until the client has ended; says what it could not send.
+    /// Unmount, and wait until the client has ended; says what it could not send. With --flush only if it could send
+    /// everything.
     Umount(umount::UmountArgs),
     /// Show what is going on: connection, unsent files, cache.
     Status(status::StatusArgs),
@@ -59,8 +62,12 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Limit what travels of a class, such as stores to 64 KiB per second; at once, and until the mount ends.
     Limit(limit::LimitArgs),
-    /// Wait until the server has everything that was written before.
+    /// Wait until the server has everything that was written before, or everything of some files.
     Sync(sync::SyncArgs),
+    /// Show the modify log: what the server does not have, in the order in which it gets it.
+    Queue(queue::QueueArgs),
+    /// Show what of files is in the cache, and what of them the server does not have.
+    State(state::StateArgs),
 }
 
 /// Runs the command line of this process.
@@ -101,6 +108,8 @@ impl Command {
             Self::Stats(args) => stats::run(&args),
             Self::Limit(args) => limit::run(&args),
             Self::Sync(args) => sync::run(&args),
+            Self::Queue(args) => queue::run(args),
+            Self::State(args) => state::run(&args),
         }
     }
 }

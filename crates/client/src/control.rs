@@ -14,13 +14,13 @@ pub use client::{Client, ControlError};
 pub use server::Server;
 
 use crate::limit::ClassLimit;
-use crate::vfs::{RpcStatistics, StatusReport};
+use crate::vfs::{ObjectState, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress};
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What a command asks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// What is going on?
@@ -30,9 +30,24 @@ pub enum Request {
     /// Limit what travels of a class.
     Limit(ClassLimit),
     /// Answer when the server has everything that was written before now.
-    Sync,
+    Sync(SyncRequest),
+    /// How much is left of what the [`Request::Sync`] with this number waits for?
+    Progress(u64),
+    /// What waits for the server?
+    Queue(QueuePage),
+    /// What of the object at this path below the mount point is here, and what of it the server lacks?
+    State(Vec<u8>),
     /// Answer with the last status when the mount has ended and what could be sent has been.
     End,
+}
+
+/// What is to be at the server.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SyncRequest {
+    /// The object at this path below the mount point, with what is below it; empty for everything.
+    pub below: Vec<u8>,
+    /// A number of the command's choice, for [`Request::Progress`].
+    pub ticket: u64,
 }
 
 /// What the daemon answers.
@@ -47,6 +62,14 @@ pub enum Response {
     Limited,
     /// To [`Request::Sync`].
     Synced,
+    /// To [`Request::Progress`]; none if nobody waits with this number.
+    Progress(Option<SyncProgress>),
+    /// To [`Request::Queue`].
+    Queue(Box<QueueReport>),
+    /// To [`Request::State`].
+    State(Box<ObjectState>),
+    /// To [`Request::Sync`] and [`Request::State`]: this client knows no object by this path.
+    Unknown,
     /// The daemon cannot; why, in one line.
     Failed(String),
 }

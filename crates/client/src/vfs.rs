@@ -21,16 +21,21 @@ mod integrity;
 mod kernel;
 mod listing;
 mod names;
+mod naming;
 mod passthrough;
 mod paths;
+mod progress;
 mod promises;
 mod queue;
+mod queue_report;
 mod replay;
 mod report;
 mod rests;
 mod shown;
 mod start;
+mod state;
 mod storing;
+mod syncing;
 mod versions;
 mod xattrs;
 
@@ -49,6 +54,7 @@ use mafs_proto::{
 use tokio::sync::Notify;
 
 use crate::cache::{Cache, CacheStorage};
+use crate::core::drain::Drain;
 use crate::core::replacement::Replacement;
 pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics};
 use crate::core::upload::UploadRate;
@@ -62,10 +68,14 @@ pub use fsync::Fsync;
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
+use progress::SyncJobs;
+pub use progress::SyncProgress;
+pub use queue_report::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
 use replay::Replay;
 pub use report::{SpaceReport, StatusReport};
 use rests::Rests;
 pub use start::{Settings, StartError};
+pub use state::{Cached, ObjectState};
 
 /// Who asks: the owner of what is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -200,6 +210,10 @@ struct Inner {
     log_changed: Notify,
     last_space: Mutex<Option<(Instant, SpaceReport)>>,
     upload_rate: Mutex<UploadRate>,
+    /// How fast the queue empties.
+    drain: Mutex<Drain>,
+    /// What commands wait for.
+    sync_jobs: SyncJobs,
     /// Keeps the cache's directory locked.
     #[allow(dead_code, reason = "held for its lock")]
     storage: CacheStorage,
@@ -220,6 +234,10 @@ impl Inner {
 
     fn upload_rate(&self) -> MutexGuard<'_, UploadRate> {
         self.upload_rate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drain(&self) -> MutexGuard<'_, Drain> {
+        self.drain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn last_space(&self) -> MutexGuard<'_, Option<(Instant, SpaceReport)>> {
@@ -510,6 +528,36 @@ impl Vfs {
     /// Waits until the server has everything that was written before the call.
     pub async fn sync(&self) -> Result<(), Error> {
         self.inner.sync().await
+    }
+
+    /// The object at a path below the mount point, as far as this client knows the names on the way.
+    #[must_use]
+    pub fn find(&self, below: &[u8]) -> Option<VnodeId> {
+        self.inner.find(below)
+    }
+
+    /// Waits until the server has everything of this object and of what is below it that was written before the call.
+    /// Meanwhile [`Self::sync_progress`] tells how much is left, by the same number.
+    pub async fn sync_below(&self, vnode: VnodeId, ticket: u64) -> Result<(), Error> {
+        self.inner.sync_with_ticket(vnode, ticket).await
+    }
+
+    /// What is left of what somebody waits for. `None`: nobody does.
+    #[must_use]
+    pub fn sync_progress(&self, ticket: u64) -> Option<SyncProgress> {
+        self.inner.sync_progress(ticket)
+    }
+
+    /// A part of what the server does not have.
+    #[must_use]
+    pub fn queue(&self, page: &QueuePage) -> QueueReport {
+        self.inner.queue_report(page)
+    }
+
+    /// What of an object is here, and what of it the server lacks. `None`: this client knows nothing of it.
+    #[must_use]
+    pub fn object_state(&self, vnode: VnodeId) -> Option<ObjectState> {
+        self.inner.object_state(vnode)
     }
 
     /// What is going on.

@@ -16,6 +16,8 @@ pub(crate) enum Exit {
     NoDaemon,
     /// The server does not have everything.
     Unsent,
+    /// There is no such file.
+    NotFound,
     /// As mount(8): the command line makes no sense.
     MountUsage,
     /// As mount(8): the system refuses something else than the mount.
@@ -33,6 +35,7 @@ impl Exit {
             Self::Usage | Self::System => 2,
             Self::NoDaemon => 3,
             Self::Unsent => 4,
+            Self::NotFound => 6,
             Self::MountFailed => 32,
         }
     }

@@ -1,11 +1,14 @@
 //! Finding the daemons that commands talk to.
 
-use std::path::{Path, PathBuf};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
 use mafs_client::control::{Client, ControlError, MountStatus};
 use mafs_client::mount_point::{self, MountEntry};
 use mafs_client::printable::printable_path;
 use mafs_client::runtime_dir::RuntimeDir;
+use mafs_client::vfs::ObjectState;
 
 use super::{Exit, Failure};
 
@@ -19,22 +22,64 @@ pub(super) struct Reached {
 
 /// The daemon of the mount that `directory` is, or lies in.
 pub(super) async fn daemon_of(runtime_dir: &RuntimeDir, directory: &Path) -> Result<Reached, Failure> {
-    let named =
-        |exit, error: &dyn std::fmt::Display| Failure::new(exit, format!("{}: {error}", printable_path(directory)));
-    let path = mount_point::resolve(directory).map_err(|error| named(Exit::Failed, &error))?;
+    let path = mount_point::resolve(directory).map_err(|error| named(directory, Exit::Failed, &error))?;
+    Ok(daemon_above(runtime_dir, directory, &path).await?.0)
+}
+
+/// An object in a mount.
+pub(super) struct Found {
+    pub(super) daemon: Reached,
+    /// Its path below the mount point; empty for that itself.
+    pub(super) below: Vec<u8>,
+    pub(super) state: ObjectState,
+}
+
+/// The object at a path. The path is taken as it is written first, which asks nobody but the daemon; only if that knows
+/// no such object are links followed, for which the kernel may have to ask the server.
+pub(super) async fn object_at(runtime_dir: &RuntimeDir, path: &Path) -> Result<Found, Failure> {
+    let written = std::path::absolute(path).ok();
+    let is_plain = |path: &PathBuf| !path.components().any(|part| part == Component::ParentDir);
+    if let Some(written) = written.filter(is_plain)
+        && let Ok((mut daemon, below)) = daemon_above(runtime_dir, path, &written).await
+        && let Ok(state) = daemon.client.state(below.clone()).await
+    {
+        return Ok(Found { daemon, below, state });
+    }
+    let resolved = mount_point::resolve(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => named(path, Exit::NotFound, &"there is no such file"),
+        _ => named(path, Exit::Failed, &error),
+    })?;
+    let (mut daemon, below) = daemon_above(runtime_dir, path, &resolved).await?;
+    match daemon.client.state(below.clone()).await {
+        Ok(state) => Ok(Found { daemon, below, state }),
+        Err(error @ ControlError::Unknown) => Err(named(path, Exit::NotFound, &error)),
+        Err(error) => Err(named(path, Exit::NoDaemon, &error)),
+    }
+}
+
+/// The daemon of the mount that an absolute path lies in, and the path below the mount point. Errors are about `shown`.
+async fn daemon_above(runtime_dir: &RuntimeDir, shown: &Path, path: &Path) -> Result<(Reached, Vec<u8>), Failure> {
     for ancestor in path.ancestors() {
         match reach(runtime_dir.socket(ancestor)).await {
             Err(ControlError::NoDaemon) => {}
-            other => return other.map_err(|error| named(Exit::Failed, &error)),
+            Err(error) => return Err(named(shown, Exit::Failed, &error)),
+            Ok(reached) => {
+                let below = path.strip_prefix(ancestor).unwrap_or(path);
+                return Ok((reached, below.as_os_str().as_bytes().to_vec()));
+            }
         }
-        let mount = mount_point::mafs_mount_at(ancestor).map_err(|error| named(Exit::Failed, &error))?;
+        let mount = mount_point::mafs_mount_at(ancestor).map_err(|error| named(shown, Exit::Failed, &error))?;
         if let Some(mount) = mount
             && !mount_point::is_alive(ancestor, runtime_dir)
         {
             return Err(Failure::new(Exit::NoDaemon, died(&mount)));
         }
     }
-    Err(named(Exit::NoDaemon, &ControlError::NoDaemon))
+    Err(named(shown, Exit::NoDaemon, &ControlError::NoDaemon))
+}
+
+fn named(path: &Path, exit: Exit, error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(exit, format!("{}: {error}", printable_path(path)))
 }
 
 /// The mounts whose daemon has died, each in a line that says what to do.

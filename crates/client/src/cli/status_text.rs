@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration};
 use mafs_client::control::MountStatus;
-use mafs_client::vfs::StatusReport;
+use mafs_client::vfs::{LogReport, StatusReport, SyncProgress};
 use mafs_proto::Class;
 
 /// Files left behind that are named; the rest is counted.
@@ -28,6 +28,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     }
     line("lease", &lease(report));
     line("unsent", &unsent(report));
+    if report.log.records > 0 {
+        line("log", &log(&report.log));
+    }
     let queued = queued(report);
     if !queued.is_empty() {
         line("queued", &queued);
@@ -64,11 +67,20 @@ pub(crate) fn one_line(report: &StatusReport) -> String {
 
 /// What the server does not have.
 pub(crate) fn unsent(report: &StatusReport) -> String {
-    let contents = match report.unsent_files {
+    what_lacks(report.unsent_files, report.unsent_bytes, report.unsent_changes)
+}
+
+/// What has not arrived of what somebody waits for.
+pub(super) fn left(progress: &SyncProgress) -> String {
+    what_lacks(progress.contents, progress.bytes, progress.changes)
+}
+
+fn what_lacks(count: u64, bytes: u64, changes: u64) -> String {
+    let contents = match count {
         0 => None,
-        count => Some(format!("{}, {}", files(count), HumanBytes(report.unsent_bytes))),
+        count => Some(format!("{}, {}", files(count), HumanBytes(bytes))),
     };
-    let changes = match report.unsent_changes {
+    let changes = match changes {
         0 => None,
         count => Some(counted(count, "change")),
     };
@@ -76,6 +88,40 @@ pub(crate) fn unsent(report: &StatusReport) -> String {
         (None, None) => "nothing".to_owned(),
         (Some(only), None) | (None, Some(only)) => only,
         (Some(contents), Some(changes)) => format!("{contents}, {changes}"),
+    }
+}
+
+/// The modify log: what waits in it, since when, and how long that will take.
+pub(super) fn log(report: &LogReport) -> String {
+    let mut parts = vec![counted(report.records, "record")];
+    if report.bytes > 0 {
+        parts.push(format!("{} to go", HumanBytes(report.bytes)));
+    }
+    if let Some(age) = report.oldest_s {
+        parts.push(format!("the oldest {} old", brief(age)));
+    }
+    if report.announced > 0 {
+        parts.push(format!("{} announced", report.announced));
+    }
+    if report.sending > 0 {
+        parts.push(format!("{} being sent", report.sending));
+    }
+    if let (Some(rate), Some(eta)) = (report.rate_bytes_per_s, report.eta_s) {
+        parts.push(format!("about {} left at {}/s", brief(eta), HumanBytes(rate)));
+    }
+    if let Some(why) = &report.trouble {
+        parts.push(format!("tried again: {why}"));
+    }
+    parts.join(", ")
+}
+
+/// A time in its largest unit.
+pub(super) fn brief(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
     }
 }
 
@@ -160,7 +206,7 @@ fn files(count: u64) -> String {
     counted(count, "file")
 }
 
-fn counted(count: u64, noun: &str) -> String {
+pub(super) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -190,6 +236,7 @@ mod tests {
             unsent_bytes: 0,
             unsent_changes: 0,
             unsent: Vec::new(),
+            log: LogReport::default(),
             fetching_files: 0,
             refused: Vec::new(),
             passthrough: true,

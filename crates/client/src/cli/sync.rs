@@ -1,15 +1,18 @@
-//! `sync [DIR...] [--timeout T]`.
+//! `sync [PATH...] [--timeout T]`.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use mafs_client::control::{Client, ControlError};
+use mafs_client::control::{Client, ControlError, SyncRequest};
+use mafs_client::printable::printable_path;
 use mafs_client::runtime_dir::RuntimeDir;
+use mafs_client::vfs::SyncProgress;
 use tokio::time::Instant;
 
-use super::reach::{Reached, all_daemons, daemon_of};
-use super::status_text::unsent;
+use super::reach::{all_daemons, object_at};
+use super::status_text::{left, unsent};
 use super::{Exit, Failure, command_runtime};
 
 /// How often the bar moves.
@@ -18,78 +21,153 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// What waits without `--timeout`: longer than any process lives.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
+/// The daemon gets this much more than the time given, to say that there was nothing to do, or how much there is.
+const LAST_LOOK: Duration = Duration::from_millis(300);
+
 #[derive(clap::Args, Debug)]
 pub(super) struct SyncArgs {
-    /// Mount points; all mounts of this user if none is given.
-    dirs: Vec<PathBuf>,
-    /// Give up after this long: 90, 90s, 5m or 1h.
+    /// Mount points, or files and directories below them: of these only what they hold is waited for. All mounts of this
+    /// user if none is given.
+    paths: Vec<PathBuf>,
+    /// Give up after this long: 90, 90s, 5m or 1h; the exit code is 4 then, and what remains is told. 0 only looks.
+    /// Without it sync waits for as long as the server can be reached.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     timeout: Option<Duration>,
 }
 
-/// Waits for one mount after the other.
+/// What is to be at the server.
+pub(super) struct Target {
+    /// For people.
+    pub(super) name: String,
+    /// Of the daemon.
+    pub(super) socket: PathBuf,
+    /// The path below the mount point; empty for everything.
+    pub(super) below: Vec<u8>,
+}
+
+/// What came of waiting.
+pub(super) enum Waited {
+    /// The server has everything.
+    Done,
+    /// It has not; why, and what it lacks as far as that is known.
+    Unsent { why: String, left: Option<String> },
+    /// The daemon does not answer.
+    Gone(String),
+}
+
+/// Waits for one after the other.
 pub(super) fn run(args: &SyncArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
-    let give_up = Instant::now() + args.timeout.unwrap_or(FOR_EVER);
+    let give_up = args.timeout.map(|patience| Instant::now() + patience);
     command_runtime()?.block_on(async {
-        let mut daemons = Vec::new();
-        for dir in &args.dirs {
-            daemons.push(daemon_of(&runtime_dir, dir).await?);
-        }
-        if args.dirs.is_empty() {
-            daemons = all_daemons(&runtime_dir).await?;
-        }
-        if daemons.is_empty() {
+        let targets = targets(args, &runtime_dir).await?;
+        if targets.is_empty() {
             return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
         }
         let mut exit = Exit::Ok;
-        for daemon in daemons {
-            if let Err(failure) = sync(daemon, give_up).await {
-                eprintln!("mafs-client: {}", failure.message);
-                exit = failure.exit;
-            }
+        for target in targets {
+            let patience = give_up.map(|give_up| give_up.saturating_duration_since(Instant::now()));
+            let (failed, why) = match wait_for(&target, patience).await {
+                Waited::Done => continue,
+                Waited::Unsent { why, left: Some(left) } => (Exit::Unsent, format!("{why}; unsent: {left}")),
+                Waited::Unsent { why, left: None } => (Exit::Unsent, why),
+                Waited::Gone(why) => (Exit::NoDaemon, why),
+            };
+            eprintln!("mafs-client: {}: {why}", target.name);
+            exit = failed;
         }
         Ok(exit)
     })
 }
 
-async fn sync(mut daemon: Reached, give_up: Instant) -> Result<(), Failure> {
-    let place = daemon.status.mount_point.clone();
-    let failed = |exit, why: &dyn std::fmt::Display| Failure::new(exit, format!("{place}: {why}"));
-    let mut watching = Client::connect(&daemon.socket).await.map_err(|error| failed(Exit::NoDaemon, &error))?;
+/// Found before anything is waited for, so that a mistake is told at once. No connection is kept: a daemon has few.
+async fn targets(args: &SyncArgs, runtime_dir: &RuntimeDir) -> Result<Vec<Target>, Failure> {
+    let mut targets = Vec::new();
+    for path in &args.paths {
+        let found = object_at(runtime_dir, path).await?;
+        let mount = found.daemon.status.mount_point;
+        let name = if found.below.is_empty() { mount } else { printable_path(path) };
+        targets.push(Target { name, socket: found.daemon.socket, below: found.below });
+    }
+    if args.paths.is_empty() {
+        let whole = |daemon: super::reach::Reached| Target {
+            name: daemon.status.mount_point,
+            socket: daemon.socket,
+            below: Vec::new(),
+        };
+        targets.extend(all_daemons(runtime_dir).await?.into_iter().map(whole));
+    }
+    Ok(targets)
+}
+
+/// Waits until the server has everything, `patience` long at most, and shows how far it is on a terminal.
+pub(super) async fn wait_for(target: &Target, patience: Option<Duration>) -> Waited {
+    match try_wait(target, patience).await {
+        Ok(waited) => waited,
+        Err(error) => Waited::Gone(error.to_string()),
+    }
+}
+
+async fn try_wait(target: &Target, patience: Option<Duration>) -> Result<Waited, ControlError> {
+    let mut waiting = Client::connect(&target.socket).await?;
+    let mut watching = Client::connect(&target.socket).await?;
+    let ticket = u64::from(std::process::id());
+    let syncing = waiting.sync(SyncRequest { below: target.below.clone(), ticket });
+    tokio::pin!(syncing);
+    let bar = bar();
+    let seen = Cell::new(None);
+    let outcome = tokio::select! {
+        outcome = &mut syncing => Some(outcome),
+        () = tokio::time::sleep(patience.unwrap_or(FOR_EVER)) => None,
+        error = show(&mut watching, ticket, (&bar, &target.name), &seen) => return Err(error),
+    };
+    bar.finish_and_clear();
+    let outcome = match outcome {
+        Some(outcome) => Some(outcome),
+        None => tokio::time::timeout(LAST_LOOK, &mut syncing).await.ok(),
+    };
+    let why = match outcome {
+        Some(Ok(())) => return Ok(Waited::Done),
+        Some(Err(ControlError::Failed(why))) => why,
+        Some(Err(error)) => return Err(error),
+        None => "the time given is over".to_owned(),
+    };
+    let progress = watching.progress(ticket).await?.or(seen.get());
+    let mut lacking = progress.filter(|progress| !progress.is_nothing()).map(|progress| left(&progress));
+    if target.below.is_empty() {
+        // What was refused is in no queue, but it is unsent too.
+        let report = watching.status().await?.report;
+        lacking = (report.unsent_files + report.unsent_changes > 0).then(|| unsent(&report));
+    }
+    Ok(Waited::Unsent { why, left: lacking })
+}
+
+fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
         bar.set_style(style.progress_chars("=> "));
     }
-    bar.set_message(place.clone());
-    let outcome = tokio::select! {
-        outcome = daemon.client.sync() => outcome.map_err(|error| error.to_string()),
-        () = tokio::time::sleep_until(give_up) => Err("the time given is over".to_owned()),
-        error = show(&mut watching, &bar) => Err(error.to_string()),
-    };
-    bar.finish_and_clear();
-    let Err(why) = outcome else { return Ok(()) };
-    match watching.status().await {
-        Ok(status) if status.report.unsent_files + status.report.unsent_changes > 0 => {
-            Err(failed(Exit::Unsent, &format!("{why}; unsent: {}", unsent(&status.report))))
-        }
-        // It was over before an answer came, but there was nothing to send.
-        Ok(_) if Instant::now() >= give_up => Ok(()),
-        Ok(_) => Err(failed(Exit::Failed, &why)),
-        Err(_) => Err(failed(Exit::NoDaemon, &why)),
-    }
+    bar
 }
 
-/// Moves the bar until the daemon does not answer any more.
-async fn show(client: &mut Client, bar: &ProgressBar) -> ControlError {
+/// Moves the bar until the daemon does not answer any more, and notes what is left.
+async fn show(
+    client: &mut Client,
+    ticket: u64,
+    (bar, name): (&ProgressBar, &str),
+    seen: &Cell<Option<SyncProgress>>,
+) -> ControlError {
     let mut progress = Progress::default();
     loop {
-        match client.status().await {
-            Ok(status) => {
-                let (done, all) = progress.update(status.report.unsent_bytes);
+        match client.progress(ticket).await {
+            Ok(Some(now)) => {
+                let (done, all) = progress.update(now.bytes);
                 bar.set_length(all);
                 bar.set_position(done);
+                bar.set_message(format!("{name}: {}", left(&now)));
+                seen.set(Some(now));
             }
+            Ok(None) => {}
             Err(error) => return error,
         }
         tokio::time::sleep(LOOK_EVERY).await;

@@ -9,7 +9,7 @@ use mafs_client::printable::printable_path;
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::status_text::left_behind;
-use super::sync::parse_time;
+use super::sync::{Target, Waited, parse_time, wait_for};
 use super::{Exit, Failure, command_runtime};
 
 /// How long a client may take to end: what it gives itself, and some more.
@@ -17,7 +17,9 @@ const END_MAX: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct UmountArgs {
-    /// Before that, wait up to this long until the server has everything: 90, 90s, 5m or 1h.
+    /// Unmount only if the server has everything, and wait up to this long for that (30 s by themselves): 90, 90s, 5m or
+    /// 1h. Else it stays mounted and the exit code is 4, so that whoever is about to switch the machine off knows.
+    /// Without it what is unsent stays in the cache and is sent at the next mount.
     #[arg(
         long,
         value_name = "TIME",
@@ -49,7 +51,10 @@ pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     }
     command_runtime()?.block_on(async {
         // Connected before, because the socket goes with the client.
-        let client = match connect(&runtime_dir.socket(&path), args.flush).await {
+        if let Some(patience) = args.flush {
+            flush(&path, &runtime_dir, patience).await?;
+        }
+        let client = match connect(&runtime_dir.socket(&path)).await {
             Ok(client) => Some(client),
             Err(ControlError::NoDaemon) => None,
             Err(error) => return Err(failed(&error)),
@@ -67,13 +72,25 @@ pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// The daemon of the mount, asked for its last status; with `flush` after it had that long to send what is unsent.
-async fn connect(socket: &Path, flush: Option<Duration>) -> Result<Client, ControlError> {
-    if let Some(patience) = flush {
-        let mut client = Client::connect(socket).await?;
-        // What came of it the last status tells.
-        let _ = tokio::time::timeout(patience, client.sync()).await;
+/// Waits until the server has everything, or says what it lacks.
+async fn flush(path: &Path, runtime_dir: &RuntimeDir, patience: Duration) -> Result<(), Failure> {
+    let place = printable_path(path);
+    let target = Target { name: place.clone(), socket: runtime_dir.socket(path), below: Vec::new() };
+    match wait_for(&target, Some(patience)).await {
+        Waited::Done => Ok(()),
+        Waited::Unsent { why, left } => {
+            let left = left.map_or_else(String::new, |left| format!("; unsent: {left}"));
+            let message = format!(
+                "{place}: not unmounted: {why}{left}; without --flush it stays in the cache and is sent at the next mount"
+            );
+            Err(Failure::new(Exit::Unsent, message))
+        }
+        Waited::Gone(why) => Err(Failure::new(Exit::MountFailed, format!("{place}: not unmounted: {why}"))),
     }
+}
+
+/// The daemon of the mount, asked for its last status.
+async fn connect(socket: &Path) -> Result<Client, ControlError> {
     let mut client = Client::connect(socket).await?;
     client.ask_end().await?;
     Ok(client)

@@ -12,9 +12,9 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::line::{self, RESPONSE_BYTES_MAX};
-use super::{MountStatus, Request, Response};
+use super::{MountStatus, Request, Response, SyncRequest};
 use crate::limit::ClassLimit;
-use crate::vfs::RpcStatistics;
+use crate::vfs::{ObjectState, QueuePage, QueueReport, RpcStatistics, SyncProgress};
 
 /// How long a daemon may take to say how it is. It never waits for the network to do so.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
@@ -34,6 +34,9 @@ pub enum ControlError {
     /// It says that it cannot.
     #[error("{0}")]
     Failed(String),
+    /// It knows no object by this path.
+    #[error("there is no such file, as far as this client knows")]
+    Unknown,
 }
 
 /// A connection to the daemon of a mount.
@@ -115,10 +118,44 @@ impl Client {
     /// Waits until the server has everything that was written before the call.
     ///
     /// # Errors
-    /// As for [`Self::ask`]; [`ControlError::Failed`] if it cannot be sent.
-    pub async fn sync(&mut self) -> Result<(), ControlError> {
-        match self.ask(Request::Sync).await? {
+    /// As for [`Self::ask`]; [`ControlError::Failed`] if it cannot be sent, [`ControlError::Unknown`] if there is no
+    /// such path.
+    pub async fn sync(&mut self, request: SyncRequest) -> Result<(), ControlError> {
+        match self.ask(Request::Sync(request)).await? {
             Response::Synced => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Asks how much is left of what [`Self::sync`] waits for on another connection; none if it has not begun, or ended.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn progress(&mut self, ticket: u64) -> Result<Option<SyncProgress>, ControlError> {
+        match self.ask_at_once(Request::Progress(ticket)).await? {
+            Response::Progress(progress) => Ok(progress),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Asks for a part of what waits for the server.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn queue(&mut self, page: QueuePage) -> Result<QueueReport, ControlError> {
+        match self.ask_at_once(Request::Queue(page)).await? {
+            Response::Queue(report) => Ok(*report),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Asks for the state of the object at a path below the mount point.
+    ///
+    /// # Errors
+    /// As for [`Self::status`]; [`ControlError::Unknown`] if there is no such path.
+    pub async fn state(&mut self, below: Vec<u8>) -> Result<ObjectState, ControlError> {
+        match self.ask_at_once(Request::State(below)).await? {
+            Response::State(state) => Ok(*state),
             other => Err(unexpected(other)),
         }
     }
@@ -171,8 +208,13 @@ fn process_behind(stream: &UnixStream) -> Option<OwnedFd> {
 fn unexpected(response: Response) -> ControlError {
     match response {
         Response::Failed(why) => ControlError::Failed(why),
-        Response::Status(_) | Response::Statistics(_) | Response::Limited | Response::Synced => {
-            ControlError::Broken(io::Error::other("its answer is for another question"))
-        }
+        Response::Unknown => ControlError::Unknown,
+        Response::Status(_)
+        | Response::Statistics(_)
+        | Response::Limited
+        | Response::Synced
+        | Response::Progress(_)
+        | Response::Queue(_)
+        | Response::State(_) => ControlError::Broken(io::Error::other("its answer is for another question")),
     }
 }

@@ -8,8 +8,8 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 
 use super::VERSION;
 
-/// The longest question.
-pub(super) const REQUEST_BYTES_MAX: u64 = 4 * 1024;
+/// The longest question: a path of 4,096 bytes, each as a number, fits.
+pub(super) const REQUEST_BYTES_MAX: u64 = 20 * 1024;
 
 /// The longest answer: a status with [`REFUSED_MAX`] refused updates whose paths are 4,096 bytes each fits.
 ///
@@ -68,7 +68,7 @@ fn invalid(message: String) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Request;
+    use super::super::{Request, SyncRequest};
     use super::*;
 
     async fn parse(mut line: &[u8]) -> io::Result<Option<Request>> {
@@ -78,27 +78,31 @@ mod tests {
     #[tokio::test]
     async fn a_message_survives_the_wire() {
         let mut wire = Vec::new();
-        write(&mut wire, Request::Sync).await.unwrap();
-        assert_eq!(wire, b"{\"version\":3,\"message\":\"sync\"}\n");
-        assert_eq!(parse(&wire).await.unwrap(), Some(Request::Sync));
+        write(&mut wire, Request::Status).await.unwrap();
+        assert_eq!(wire, b"{\"version\":4,\"message\":\"status\"}\n");
+        assert_eq!(parse(&wire).await.unwrap(), Some(Request::Status));
         let limit = Request::Limit("store=64k".parse().unwrap());
         let mut wire = Vec::new();
-        write(&mut wire, limit).await.unwrap();
-        assert_eq!(wire, b"{\"version\":3,\"message\":{\"limit\":\"store=65536\"}}\n");
+        write(&mut wire, limit.clone()).await.unwrap();
+        assert_eq!(wire, b"{\"version\":4,\"message\":{\"limit\":\"store=65536\"}}\n");
         assert_eq!(parse(&wire).await.unwrap(), Some(limit));
         assert_eq!(parse(b"").await.unwrap(), None);
+        let longest = Request::Sync(SyncRequest { below: vec![0xff; 4096], ticket: u64::MAX });
+        let mut wire = Vec::new();
+        write(&mut wire, longest.clone()).await.unwrap();
+        assert_eq!(parse(&wire).await.unwrap(), Some(longest));
     }
 
     #[tokio::test]
     async fn bad_lines_give_clear_errors() {
-        let long = [b"{\"version\":3,\"message\":\"".as_slice(), &vec![b'x'; 5000], b"\"}\n"].concat();
+        let long = [b"{\"version\":4,\"message\":\"".as_slice(), &vec![b'x'; 25_000], b"\"}\n"].concat();
         for (line, expected) in [
-            (b"{\"version\":3,\"message\":\"status\"}".as_slice(), "cut short"),
-            (long.as_slice(), "longer than 4096 bytes"),
+            (b"{\"version\":4,\"message\":\"status\"}".as_slice(), "cut short"),
+            (long.as_slice(), "longer than 20480 bytes"),
             (b"\xff\n", "not a message"),
-            (b"{\"version\":9,\"message\":{\"new\":1}}\n", "version 9, this program speaks 3"),
-            (b"{\"version\":3,\"message\":\"fly\"}\n", "not a known message"),
-            (b"{\"version\":3,\"message\":{\"limit\":\"control=64k\"}}\n", "`control` cannot be limited"),
+            (b"{\"version\":9,\"message\":{\"new\":1}}\n", "version 9, this program speaks 4"),
+            (b"{\"version\":4,\"message\":\"fly\"}\n", "not a known message"),
+            (b"{\"version\":4,\"message\":{\"limit\":\"control=64k\"}}\n", "`control` cannot be limited"),
         ] {
             let error = parse(line).await.unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

@@ -153,7 +153,7 @@ fn bounded(mut response: Response) -> Response {
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    use super::super::{Client, ControlError};
+    use super::super::{Client, ControlError, SyncRequest};
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(10);
@@ -168,8 +168,8 @@ mod tests {
         let path = dir.path().join("x.sock");
         let server = Server::start(&path, echo).unwrap();
         let mut client = Client::connect(&path).await.unwrap();
-        for request in [Request::Status, Request::Sync] {
-            let response = client.ask(request).await.unwrap();
+        for request in [Request::Status, Request::Progress(7)] {
+            let response = client.ask(request.clone()).await.unwrap();
             assert_eq!(response, Response::Failed(format!("{request:?}")));
         }
         assert!(Server::start(&path, echo).is_err(), "a living daemon keeps its socket");
@@ -244,7 +244,7 @@ mod tests {
         };
         tokio::spawn(serve(theirs, Arc::new(wait_for_ever)));
         let (_reader, mut writer) = tokio::io::split(ours);
-        line::write(&mut writer, Request::Sync).await.unwrap();
+        line::write(&mut writer, Request::Sync(SyncRequest { below: Vec::new(), ticket: 1 })).await.unwrap();
         drop((_reader, writer));
         tokio::time::timeout(PATIENCE, is_dropped).await.unwrap().unwrap();
     }

@@ -4,14 +4,13 @@
 //! they depend on are under way: the server applies them in order. Only what it could not hold back waits here: a
 //! record behind one that it has refused before, or behind more than a record can name.
 
-mod announce;
+mod list;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
 
-pub(crate) use self::announce::{Announcement, Heard, Policy, Raised};
-use self::announce::{Announcing, Telling};
+pub(crate) use list::{Listed, Totals};
 
 /// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
 const SMALL_MAX: usize = 128;
@@ -92,6 +91,9 @@ pub(crate) struct Queue {
     /// Waiting ones that nothing keeps from being sent: without content, with, and those that somebody waits for.
     ready: [BTreeSet<StoreId>; 3],
     stores: usize,
+    /// Bytes of all stores.
+    store_bytes: u64,
+    under_way: BTreeSet<StoreId>,
     small_under_way: usize,
     stores_under_way: usize,
     bytes_under_way: u64,
@@ -140,6 +142,7 @@ impl Queue {
             dependents: Vec::new(),
         };
         self.stores += usize::from(entry.store_bytes().is_some());
+        self.store_bytes = self.store_bytes.saturating_add(entry.store_bytes().unwrap_or(0));
         self.entries.insert(id, entry);
         self.note_ready(id);
         self.note_candidate(id);
@@ -217,6 +220,7 @@ impl Queue {
         self.unready(id);
         let entry = self.entries.remove(&id)?;
         self.stores -= usize::from(entry.store_bytes().is_some());
+        self.store_bytes = self.store_bytes.saturating_sub(entry.store_bytes().unwrap_or(0));
         for (dependent, is_named) in &entry.dependents {
             if entry.blocks(*is_named) {
                 self.unblock(*dependent);
@@ -232,8 +236,11 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.frozen) else { return };
         let under_way = entry.place == Place::UnderWay;
         let before = std::mem::replace(&mut entry.queued.record, record).op;
-        if let (true, CmlOp::Store { size: before, .. }, Some(now)) = (under_way, before, entry.store_bytes()) {
-            self.bytes_under_way = self.bytes_under_way.saturating_sub(before).saturating_add(now);
+        if let (CmlOp::Store { size: before, .. }, Some(now)) = (before, entry.store_bytes()) {
+            self.store_bytes = self.store_bytes.saturating_sub(before).saturating_add(now);
+            if under_way {
+                self.bytes_under_way = self.bytes_under_way.saturating_sub(before).saturating_add(now);
+            }
         }
         self.note_changed(id);
     }
@@ -303,21 +310,16 @@ impl Queue {
         self.entries.contains_key(&id)
     }
 
-    /// The oldest and the newest record.
-    pub(crate) fn ends(&self) -> Option<(StoreId, StoreId)> {
-        Some((*self.entries.keys().next()?, *self.entries.keys().next_back()?))
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How many of them have no content.
-    pub(crate) fn changes(&self) -> usize {
-        self.entries.len() - self.stores
-    }
-
     fn count(&mut self, id: StoreId, begun: bool) {
+        if begun {
+            self.under_way.insert(id);
+        } else {
+            self.under_way.remove(&id);
+        }
         let change = |count: usize| if begun { count + 1 } else { count.saturating_sub(1) };
         match self.entries.get(&id).map(Entry::store_bytes) {
             Some(Some(bytes)) => {

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use mafs_arpc::blocking;
 use tokio::sync::watch;
 
-use crate::control::{MountStatus, Request, Response};
+use crate::control::{MountStatus, Request, Response, SyncRequest};
 use crate::printable::printable_path;
 use crate::vfs::Vfs;
 
@@ -34,10 +35,19 @@ impl Answers {
                 self.vfs.limit(limit);
                 Response::Limited
             }
-            Request::Sync => match self.vfs.sync().await {
-                Ok(()) => Response::Synced,
-                Err(error) => Response::Failed(error.to_string()),
+            Request::Sync(SyncRequest { below, ticket }) => match self.vfs.find(&below) {
+                Some(vnode) => match self.vfs.sync_below(vnode, ticket).await {
+                    Ok(()) => Response::Synced,
+                    Err(error) => Response::Failed(error.to_string()),
+                },
+                None => Response::Unknown,
             },
+            Request::Progress(ticket) => Response::Progress(self.vfs.sync_progress(ticket)),
+            Request::Queue(page) => Response::Queue(Box::new(blocking(|| self.vfs.queue(&page)))),
+            Request::State(below) => {
+                let state = blocking(|| self.vfs.find(&below).and_then(|vnode| self.vfs.object_state(vnode)));
+                state.map_or(Response::Unknown, |state| Response::State(Box::new(state)))
+            }
             Request::End => {
                 // The sender lives in `self`, so this ends with the mount.
                 let _ = self.ended.subscribe().wait_for(|ended| *ended).await;

@@ -86,14 +86,13 @@ impl Replay {
         self.progress.send_replace(());
     }
 
-    /// How many changes of names and attributes the server does not have, and those that it has refused.
-    pub(super) fn report(&self) -> (usize, Vec<(Queued, FsError)>) {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (self.queue().changes(), refused)
+    /// The changes of names and attributes that the server has refused, the oldest first.
+    pub(super) fn refused(&self) -> MutexGuard<'_, Vec<(Queued, FsError)>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn note_refused(&self, queued: Queued, reason: FsError) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused();
         if refused.len() < REFUSED_MAX {
             refused.push((queued, reason));
         }
@@ -112,7 +111,7 @@ impl Replay {
         waiting.is_some_and(|waiting| waiting.send(verdict).is_ok())
     }
 
-    fn trouble(&self) -> MutexGuard<'_, Option<FsError>> {
+    pub(super) fn trouble(&self) -> MutexGuard<'_, Option<FsError>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -139,6 +138,7 @@ impl Inner {
             if up && resume_at <= Instant::now() {
                 self.send_ready(&sender);
             }
+            self.note_drain();
             tokio::select! {
                 biased;
                 changed = link.changed() => {
@@ -230,7 +230,7 @@ impl Inner {
         blocking(|| self.freeze_version(&file, record.id))
     }
 
-    fn file_of(&self, record: &CmlRecord) -> Option<Arc<File>> {
+    pub(super) fn file_of(&self, record: &CmlRecord) -> Option<Arc<File>> {
         let file = self.files().get(record.op.fid().vnode)?;
         let has_version = file.state().version(record.id).is_some();
         has_version.then_some(file)
@@ -276,6 +276,9 @@ impl Inner {
             match result {
                 Ok(answer) => {
                     *self.replay.trouble() = None;
+                    if let CmlOp::Store { size, .. } = record.op {
+                        self.drain().finish(size);
+                    }
                     if let Err(error) = self.take_in_applied(&record, &answer, whole) {
                         tracing::error!(%error, "an answer of the server cannot be noted");
                     }
@@ -441,14 +444,8 @@ impl Inner {
         self.until_gone(|queue| !queue.contains(id)).await
     }
 
-    /// Waits until the server has everything that is in the queue now.
-    pub(super) async fn replayed(&self) -> Result<(), Error> {
-        let Some((_, last)) = self.replay.queue().ends() else { return Ok(()) };
-        self.until_gone(|queue| queue.ends().is_none_or(|(first, _)| first > last)).await
-    }
-
     /// Waits as long as there is progress, or a connection on which nothing speaks against it.
-    async fn until_gone(&self, is_gone: impl Fn(&Queue) -> bool) -> Result<(), Error> {
+    pub(super) async fn until_gone(&self, is_gone: impl Fn(&Queue) -> bool) -> Result<(), Error> {
         let mut progress = self.replay.progress.subscribe();
         loop {
             if is_gone(&self.replay.queue()) {

@@ -9,7 +9,7 @@ use mafs_proto::{CmlOp, Fid, Instant, Name, Purpose};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, Refused};
-use super::{Error, Inner};
+use super::{Error, Inner, LogReport};
 use crate::core::queue::Queued;
 use crate::remote::Link;
 
@@ -68,6 +68,8 @@ pub struct StatusReport {
     pub unsent_bytes: u64,
     /// Changes of names and attributes that the server does not have yet.
     pub unsent_changes: u64,
+    /// What of it is in the modify log and waits to be sent, in order.
+    pub log: LogReport,
     /// Files being fetched.
     pub fetching_files: u64,
     /// Up to five of them that were not refused: paths below the mount point.
@@ -161,6 +163,7 @@ impl Inner {
             unsent_bytes: 0,
             unsent_changes: 0,
             unsent: Vec::new(),
+            log: self.log_report(),
             fetching_files: 0,
             refused: Vec::new(),
             passthrough: self.passthrough.load(Ordering::Relaxed),
@@ -170,8 +173,8 @@ impl Inner {
             open_files,
             calls: self.remote.calls(),
         };
-        let (changes, refused) = self.replay.report();
-        report.unsent_changes = changes as u64;
+        report.unsent_changes = report.log.changes;
+        let refused = self.replay.refused().clone();
         for (queued, reason) in refused.iter().take(PATHS_MAX) {
             report.refused.push((self.describe(queued), reason.to_string()));
         }

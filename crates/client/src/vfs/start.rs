@@ -16,6 +16,7 @@ use super::files::Files;
 use super::fsync::Fsync;
 use super::kernel::Kernel;
 use super::listing::Listings;
+use super::progress::SyncJobs;
 use super::promises::SessionListener;
 use super::replay::Replay;
 use super::rests::Rests;
@@ -128,6 +129,8 @@ impl Vfs {
             log_changed: Notify::new(),
             last_space: Mutex::new(None),
             upload_rate: Mutex::new(UploadRate::default()),
+            drain: Mutex::default(),
+            sync_jobs: SyncJobs::default(),
             storage,
         });
         blocking(|| inner.take_up(&log).and_then(|()| inner.cache.cml.begin_run(inner.storage.boot())))?;
@@ -244,27 +247,8 @@ impl Inner {
         }
     }
 
-    /// Sends everything that was dirty at the call.
-    pub(super) async fn sync(self: &Arc<Self>) -> Result<(), Error> {
-        let mut result = Ok(());
-        self.look_at_all();
-        let dirty = self.files().dirty();
-        for file in &dirty {
-            if let Err(error) = self.sync_file(file).await {
-                result = Err(error);
-            }
-        }
-        blocking(|| self.cache.cml.sync())?;
-        self.replayed().await?;
-        let refused = |file: &Arc<File>| file.state().refused.as_ref().map(|refused| refused.reason);
-        match dirty.iter().find_map(refused) {
-            Some(reason) => Err(Error::Refused(reason)),
-            None => result,
-        }
-    }
-
     /// Sends the content of a file, or puts it in the queue.
-    async fn sync_file(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+    pub(super) async fn sync_file(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
         let waits = !file.state().versions.is_empty();
         match self.settings.writeback {
             Writeback::Sync if !waits => self.store(file, Patience::Full).await,

@@ -1,0 +1,233 @@
+//! `queue [list] [DIR] [--all] [--json]`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::HumanBytes;
+use mafs_client::runtime_dir::RuntimeDir;
+use mafs_client::vfs::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
+use serde::Serialize;
+
+use super::reach::{Reached, all_daemons, daemon_of};
+use super::status_text::{brief, counted, log};
+use super::{Exit, Failure, command_runtime};
+
+/// Changes that are shown without `--all`.
+const SHOWN: usize = 100;
+
+/// Changes that are asked for at a time.
+const PAGE: u32 = 1_000;
+
+#[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct QueueArgs {
+    #[command(subcommand)]
+    command: Option<QueueCommand>,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum QueueCommand {
+    /// One line for each change that the server does not have, the oldest first; the same as `queue` alone.
+    List(ListArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct ListArgs {
+    /// The mount point, or anything below it; all mounts of this user if it is not given.
+    dir: Option<PathBuf>,
+    /// Every change, not only the first 100: there may be very many.
+    #[arg(long)]
+    all: bool,
+    /// For programs: one JSON object per mount with DIR, an array without.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The queue of one mount.
+#[derive(Serialize)]
+struct Listing {
+    mount_point: String,
+    target: String,
+    changes: Vec<QueuedChange>,
+    /// Whether there are more changes than these.
+    more: bool,
+    log: LogReport,
+}
+
+/// Shows the queue of one mount, or of all.
+pub(super) fn run(args: QueueArgs) -> Result<Exit, Failure> {
+    let args = match args.command {
+        Some(QueueCommand::List(args)) => args,
+        None => args.list,
+    };
+    let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
+    command_runtime()?.block_on(async {
+        let daemons = match &args.dir {
+            Some(dir) => vec![daemon_of(&runtime_dir, dir).await?],
+            None => all_daemons(&runtime_dir).await?,
+        };
+        if daemons.is_empty() {
+            return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
+        }
+        let mut listings = Vec::new();
+        for daemon in daemons {
+            listings.push(look(daemon, args.all).await?);
+        }
+        let text = if args.json {
+            json(&listings, args.dir.is_some())?
+        } else {
+            listings.iter().map(describe).collect::<Vec<_>>().join("\n")
+        };
+        // Whoever reads it may have seen enough.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        Ok(Exit::Ok)
+    })
+}
+
+fn json(listings: &[Listing], only: bool) -> Result<String, Failure> {
+    let text = match listings {
+        [one] if only => serde_json::to_string_pretty(one),
+        all => serde_json::to_string_pretty(all),
+    };
+    text.map(|text| text + "\n")
+        .map_err(|error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}")))
+}
+
+async fn look(mut daemon: Reached, all: bool) -> Result<Listing, Failure> {
+    let (mount_point, target) = (daemon.status.mount_point, daemon.status.target);
+    let mut changes: Vec<QueuedChange> = Vec::new();
+    let mut after = None;
+    loop {
+        let left = if all { PAGE } else { u32::try_from(SHOWN + 1 - changes.len()).unwrap_or(PAGE) };
+        let page = daemon.client.queue(QueuePage { after, count_max: left }).await;
+        let QueueReport { changes: found, next, log } =
+            page.map_err(|error| Failure::new(Exit::NoDaemon, format!("{mount_point}: {error}")))?;
+        changes.extend(found);
+        let more = !all && changes.len() > SHOWN;
+        if more {
+            changes.truncate(SHOWN);
+        }
+        if more || next.is_none() {
+            return Ok(Listing { mount_point, target, changes, more, log });
+        }
+        after = next;
+    }
+}
+
+/// A heading, a line for each change, and all in one line.
+fn describe(listing: &Listing) -> String {
+    let mut text = format!("{}  {}\n", listing.mount_point, listing.target);
+    let mut line = |columns: [&str; 6]| {
+        let [number, what, size, state, age, path] = columns;
+        text += &format!("  {number:>6}  {what:<16}  {size:>10}  {state:<28}  {age:>7}  {path}\n");
+    };
+    if !listing.changes.is_empty() {
+        line(["number", "what", "size", "state", "age", "path"]);
+    }
+    for (number, change) in (1..).zip(&listing.changes) {
+        let size = change.size.map_or_else(String::new, |size| HumanBytes(size).to_string());
+        let age = change.age_s.map_or_else(String::new, brief);
+        let path = match &change.to {
+            Some(to) => format!("{} -> {to}", change.path),
+            None => change.path.clone(),
+        };
+        line([&number.to_string(), &change.what, &size, &state(&change.state), &age, &path]);
+    }
+    if listing.more {
+        text += &format!("  these are the first {SHOWN}; --all shows all\n");
+    }
+    if listing.log.records > 0 {
+        text += &format!("  {}\n", log(&listing.log));
+    } else if listing.changes.is_empty() {
+        text += "  nothing waits: the server has everything\n";
+    } else {
+        text += &format!("  {}, none in the log\n", counted(listing.changes.len() as u64, "change"));
+    }
+    text
+}
+
+/// How far a change is, in a few words.
+pub(super) fn state(state: &RecordState) -> String {
+    match state {
+        RecordState::Open => "open: goes when closed".to_owned(),
+        RecordState::Waiting => "waiting".to_owned(),
+        RecordState::Announced => "announced".to_owned(),
+        RecordState::Sending { acknowledged_bytes: 0 } => "sending".to_owned(),
+        RecordState::Sending { acknowledged_bytes } => format!("sending, {} arrived", HumanBytes(*acknowledged_bytes)),
+        RecordState::Refused { why } => format!("refused: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    fn change(what: &str, path: &str, state: RecordState) -> QueuedChange {
+        let (what, path) = (what.to_owned(), path.to_owned());
+        QueuedChange { id: Some("2-7".to_owned()), what, path, to: None, size: None, state, age_s: Some(4) }
+    }
+
+    fn listing() -> Listing {
+        let sending = RecordState::Sending { acknowledged_bytes: 1024 };
+        let store = QueuedChange { size: Some(4096), ..change("store", "docs/a", sending) };
+        let rename = change("rename", "docs/a~", RecordState::Waiting);
+        let rename = QueuedChange { to: Some("docs/a".to_owned()), age_s: Some(150), ..rename };
+        let refused = change("make", "b", RecordState::Refused { why: "no space".to_owned() });
+        let log = LogReport { records: 2, changes: 1, bytes: 3072, oldest_s: Some(150), ..LogReport::default() };
+        let (mount_point, target) = ("/mnt".to_owned(), "host:/home".to_owned());
+        Listing { mount_point, target, changes: vec![store, rename, refused], more: false, log }
+    }
+
+    #[test]
+    fn a_change_takes_one_line() {
+        assert_eq!(
+            describe(&listing()),
+            "/mnt  host:/home\n\
+             \x20 number  what                    size  state                             age  path\n\
+             \x20      1  store               4.00 KiB  sending, 1.00 KiB arrived         4 s  docs/a\n\
+             \x20      2  rename                        waiting                         2 min  docs/a~ -> docs/a\n\
+             \x20      3  make                          refused: no space                 4 s  b\n\
+             \x20 2 records, 3.00 KiB to go, the oldest 2 min old\n"
+        );
+        let more = Listing { more: true, ..listing() };
+        assert!(describe(&more).contains("first 100; --all shows all\n"));
+        let nothing = Listing { changes: Vec::new(), log: LogReport::default(), ..listing() };
+        assert_eq!(describe(&nothing), "/mnt  host:/home\n  nothing waits: the server has everything\n");
+    }
+
+    #[test]
+    fn programs_get_the_state_and_what_belongs_to_it() {
+        let text = json(&[listing()], true).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let changes = &value["changes"];
+        assert_eq!((&changes[0]["state"], &changes[0]["acknowledged_bytes"]), (&"sending".into(), &1024.into()));
+        assert_eq!((&changes[1]["state"], &changes[1]["to"]), (&"waiting".into(), &"docs/a".into()));
+        assert_eq!((&changes[2]["state"], &changes[2]["why"]), (&"refused".into(), &"no space".into()));
+        assert_eq!((&value["log"]["records"], &value["more"]), (&2.into(), &false.into()));
+        assert!(json(&[listing()], false).unwrap().starts_with('['));
+        let back: Vec<QueuedChange> = serde_json::from_value(changes.clone()).unwrap();
+        assert_eq!(back, listing().changes, "the control socket carries them so");
+    }
+
+    #[test]
+    fn list_may_be_left_out() {
+        let parse = |arguments: &[&str]| {
+            let command = Cli::try_parse_from(["mafs-client", "queue"].iter().chain(arguments)).ok()?.command;
+            match command {
+                Command::Queue(QueueArgs { command: Some(QueueCommand::List(list)), .. }) => Some((list.dir, list.all)),
+                Command::Queue(QueueArgs { command: None, list }) => Some((list.dir, list.all)),
+                other => panic!("{other:?}"),
+            }
+        };
+        for arguments in [&["/mnt", "--all"][..], &["list", "/mnt", "--all"]] {
+            assert_eq!(parse(arguments), Some((Some("/mnt".into()), true)));
+        }
+        assert_eq!(parse(&[]), Some((None, false)));
+        assert_eq!(parse(&["/mnt", "/other"]), None);
+    }
+}

@@ -1,0 +1,119 @@
+//! Naming: the paths of many objects at a time, for lists that people read.
+//!
+//! An object is known by its fid, and its name has to be looked for in its directory. So the names that waiting records
+//! give are tried first, directories are named once, and only so many are searched.
+
+use std::collections::HashMap;
+
+use mafs_proto::{CmlOp, Fid, Name, VnodeId};
+
+use super::Inner;
+use crate::printable::printable;
+
+/// Directories searched for names by one list: a large one takes some milliseconds.
+const SEARCHES_MAX: u32 = 64;
+
+/// Deeper than any path a program can name.
+const DEPTH_MAX: u32 = 2048;
+
+/// Names objects for one list.
+pub(super) struct Naming<'vfs> {
+    inner: &'vfs Inner,
+    directories: HashMap<VnodeId, Option<String>>,
+    searches: u32,
+}
+
+impl<'vfs> Naming<'vfs> {
+    pub(super) fn new(inner: &'vfs Inner) -> Self {
+        let directories = HashMap::from([(VnodeId::ROOT, Some(String::new()))]);
+        Self { inner, directories, searches: 0 }
+    }
+
+    /// A name in a directory, as a path below the mount point.
+    pub(super) fn name_in(&mut self, parent: Fid, name: &Name) -> String {
+        match self.directory(parent.vnode, 0) {
+            Some(directory) => join(&directory, name),
+            None => format!("(directory {})/{}", parent.vnode.0, printable(name.as_bytes())),
+        }
+    }
+
+    /// Where an object is below the mount point.
+    pub(super) fn object(&mut self, fid: Fid) -> String {
+        self.place(fid.vnode, 0).unwrap_or_else(|| format!("(object {})", fid.vnode.0))
+    }
+
+    fn directory(&mut self, vnode: VnodeId, depth: u32) -> Option<String> {
+        if let Some(known) = self.directories.get(&vnode) {
+            return known.clone();
+        }
+        let place = self.place(vnode, depth + 1);
+        self.directories.insert(vnode, place.clone());
+        place
+    }
+
+    fn place(&mut self, vnode: VnodeId, depth: u32) -> Option<String> {
+        if vnode == VnodeId::ROOT {
+            return Some(String::new());
+        }
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        let cached = self.inner.cache.index.object(vnode).ok()??;
+        let (parent, name) = match self.given_name(cached.object.fid) {
+            Some(given) => given,
+            None if self.searches < SEARCHES_MAX => {
+                self.searches += 1;
+                let parent = cached.parent?;
+                (parent, self.inner.name_in(parent, vnode)?)
+            }
+            None => return None,
+        };
+        let directory = self.directory(parent, depth)?;
+        Some(join(&directory, &name))
+    }
+
+    /// The name that the newest record gives that does, if it is still its name.
+    fn given_name(&self, fid: Fid) -> Option<(VnodeId, Name)> {
+        let about = self.inner.remote.outstanding(|log| log.about(fid));
+        let queue = self.inner.replay.queue();
+        let mut ops = about.iter().rev().filter_map(|id| queue.get(*id)).map(|queued| &queued.record.op);
+        let (parent, name) = ops.find_map(|op| given_by(op, fid)).map(|(parent, name)| (parent, name.clone()))?;
+        drop(queue);
+        let means = self.inner.cache.index.entry(parent.vnode, &name).ok()??;
+        (means.fid == fid).then_some((parent.vnode, name))
+    }
+}
+
+/// The name that a record gives to an object.
+fn given_by(op: &CmlOp, fid: Fid) -> Option<(Fid, &Name)> {
+    match op {
+        CmlOp::Create { parent, name, fid: made, .. }
+        | CmlOp::MakeDir { parent, name, fid: made, .. }
+        | CmlOp::SymLink { parent, name, fid: made, .. }
+        | CmlOp::Link { parent, name, fid: made }
+        | CmlOp::Rename { to_parent: parent, to_name: name, fid: made, .. } => {
+            (*made == fid).then_some((*parent, name))
+        }
+        CmlOp::Remove { .. }
+        | CmlOp::RemoveDir { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::SetXattr { .. }
+        | CmlOp::RemoveXattr { .. }
+        | CmlOp::Store { .. } => None,
+    }
+}
+
+fn join(directory: &str, name: &Name) -> String {
+    let name = printable(name.as_bytes());
+    if directory.is_empty() { name } else { format!("{directory}/{name}") }
+}
+
+impl Inner {
+    pub(super) fn find(&self, below: &[u8]) -> Option<VnodeId> {
+        let names = below.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        names.into_iter().try_fold(VnodeId::ROOT, |parent, name| {
+            let name = Name::new(bytes::Bytes::copy_from_slice(name)).ok()?;
+            Some(self.cache.index.entry(parent, &name).ok()??.fid.vnode)
+        })
+    }
+}

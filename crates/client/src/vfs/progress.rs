@@ -1,0 +1,130 @@
+//! Progress: what is left of what somebody waits for, for the bar of `sync`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mafs_proto::{CmlOp, StoreId};
+use serde::{Deserialize, Serialize};
+
+use super::Inner;
+use super::file::File;
+use crate::core::queue::Queue;
+
+/// What of it has not arrived at the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SyncProgress {
+    /// Contents of files.
+    pub contents: u64,
+    /// Their bytes, without what has arrived of those that are on their way.
+    pub bytes: u64,
+    /// Changes of names and attributes.
+    pub changes: u64,
+}
+
+impl SyncProgress {
+    /// Whether everything has arrived.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        self.contents == 0 && self.changes == 0
+    }
+}
+
+/// What one `sync` waits for.
+#[derive(Default)]
+pub(super) struct SyncJob(Mutex<Left>);
+
+#[derive(Default)]
+struct Left {
+    /// Files that are being sent, or put in the queue.
+    files: Vec<Arc<File>>,
+    /// Records in the queue, newest first.
+    records: Vec<(StoreId, Option<u64>)>,
+}
+
+impl SyncJob {
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_files(&self, files: Vec<Arc<File>>) {
+        self.left().files = files;
+    }
+
+    /// From now on only what is in the queue is waited for.
+    pub(super) fn set_records(&self, records: Vec<(StoreId, Option<u64>)>) {
+        *self.left() = Left { files: Vec::new(), records };
+    }
+
+    /// Whether none of the records is in the queue. Cheap: the oldest of them is mostly the one that is.
+    pub(super) fn is_done(&self, queue: &Queue) -> bool {
+        let records = &mut self.left().records;
+        while records.pop_if(|(id, _)| !queue.contains(*id)).is_some() {}
+        records.is_empty()
+    }
+}
+
+/// The jobs that commands may ask about, by their numbers.
+#[derive(Default)]
+pub(super) struct SyncJobs(Mutex<HashMap<u64, Arc<SyncJob>>>);
+
+impl SyncJobs {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Arc<SyncJob>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Can be asked about as long as what is returned lives.
+    pub(super) fn begin(&self, ticket: u64) -> Underway<'_> {
+        let job = Arc::new(SyncJob::default());
+        self.all().insert(ticket, Arc::clone(&job));
+        Underway { jobs: self, ticket, job }
+    }
+}
+
+/// A job that somebody waits for.
+pub(super) struct Underway<'jobs> {
+    jobs: &'jobs SyncJobs,
+    ticket: u64,
+    pub(super) job: Arc<SyncJob>,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.jobs.all().remove(&self.ticket);
+    }
+}
+
+impl Inner {
+    pub(super) fn sync_progress(&self, ticket: u64) -> Option<SyncProgress> {
+        let job = self.sync_jobs.all().get(&ticket).cloned()?;
+        let (files, records, under_way) = {
+            let queue = self.replay.queue();
+            let mut left = job.left();
+            queue.retain_queued(&mut left.records);
+            (left.files.clone(), left.records.clone(), queue.stores_under_way())
+        };
+        let mut progress = SyncProgress::default();
+        for file in files {
+            let state = file.state();
+            if state.is_dirty() {
+                let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
+                progress.contents += 1;
+                progress.bytes += state.size.saturating_sub(arrived);
+            }
+        }
+        progress.contents += records.iter().filter(|(_, bytes)| bytes.is_some()).count() as u64;
+        progress.changes += records.iter().filter(|(_, bytes)| bytes.is_none()).count() as u64;
+        progress.bytes += records.iter().filter_map(|(_, bytes)| *bytes).sum::<u64>();
+        let is_wanted = |id: StoreId| records.binary_search_by(|(at, _)| id.cmp(at)).is_ok();
+        let wanted = under_way.iter().filter(|(id, _)| is_wanted(*id));
+        let arrived: u64 = wanted.map(|(id, op)| self.arrived_bytes(*id, op)).sum();
+        progress.bytes = progress.bytes.saturating_sub(arrived);
+        Some(progress)
+    }
+
+    /// What has arrived at the server of a content that is being sent.
+    pub(super) fn arrived_bytes(&self, id: StoreId, op: &CmlOp) -> u64 {
+        let file = self.files().get(op.fid().vnode);
+        let content = file.and_then(|file| file.state().version(id).map(|version| Arc::clone(&version.content)));
+        content.map_or(0, |content| content.arrived_bytes())
+    }
+}

@@ -1,0 +1,145 @@
+//! The state of one object, for people: what of it is here, and what of it the server lacks.
+
+use mafs_proto::{CmlOp, Kind, Object, VnodeId};
+use serde::{Deserialize, Serialize};
+
+use super::file::{Arrival, File};
+use super::naming::Naming;
+use super::{Inner, RecordState};
+use crate::cache::CachedObject;
+
+/// How much of an object is in the cache: of a file of its content, of a directory of its names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cached {
+    /// All.
+    Whole,
+    /// Some.
+    Partly,
+    /// None.
+    No,
+}
+
+/// What `mafs-client state` shows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectState {
+    /// Where it is below the mount point.
+    pub path: String,
+    /// `file`, `directory`, `symlink` or `other`.
+    pub kind: String,
+    /// Bytes of a file, entries of a directory.
+    pub size: u64,
+    /// The server's version that it is, or was made from; 0 if it was made here and the server does not have it.
+    pub version: u64,
+    /// What of it is here.
+    pub cached: Cached,
+    /// Bytes of the content that are here.
+    pub cached_bytes: u64,
+    /// Whether there are changes that the server lacks.
+    pub dirty: bool,
+    /// How far these are; none if the server has everything.
+    pub unsent: Option<RecordState>,
+    /// Records in the log about it, contents included.
+    pub records: u64,
+}
+
+impl Inner {
+    pub(super) fn object_state(&self, vnode: VnodeId) -> Option<ObjectState> {
+        let cached = self.cache.index.object(vnode).ok()??;
+        let file = self.files().get(vnode);
+        if let Some(file) = &file
+            && let Err(error) = self.look_now(file)
+        {
+            tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
+        }
+        let object = &cached.object;
+        let (records, queued) = self.records_about(object);
+        let content = file.as_ref().and_then(|file| unsent_content(file));
+        let unsent = content.or(queued);
+        let (how, cached_bytes) = file.as_ref().and_then(|file| present(file)).unwrap_or_else(|| indexed(&cached));
+        let size = match &file {
+            Some(file) if object.status.kind == Kind::File => file.state().size,
+            _ => object.status.size,
+        };
+        Some(ObjectState {
+            path: Naming::new(self).object(object.fid),
+            kind: kind(object.status.kind).to_owned(),
+            size,
+            version: if self.cache.index.is_made_here(vnode) { 0 } else { object.status.data_version.0 },
+            cached: how,
+            cached_bytes,
+            dirty: unsent.is_some(),
+            unsent,
+            records,
+        })
+    }
+
+    /// How many records of the log are about an object, and how far the first of them is.
+    fn records_about(&self, object: &Object) -> (u64, Option<RecordState>) {
+        let about = self.remote.outstanding(|log| log.about(object.fid));
+        let queue = self.replay.queue();
+        let queued: Vec<_> = about.into_iter().filter_map(|id| Some((id, queue.get(id)?.record.op.clone()))).collect();
+        let under_way = queued.iter().find(|(id, _)| queue.is_under_way(*id)).cloned();
+        drop(queue);
+        let state = match under_way {
+            Some((id, op @ CmlOp::Store { .. })) => {
+                Some(RecordState::Sending { acknowledged_bytes: self.arrived_bytes(id, &op) })
+            }
+            Some(_) => Some(RecordState::Sending { acknowledged_bytes: 0 }),
+            None => queued.first().map(|_| RecordState::Waiting),
+        };
+        (queued.len() as u64, state)
+    }
+}
+
+/// How far the content of a file is that the server lacks.
+fn unsent_content(file: &File) -> Option<RecordState> {
+    let state = file.state();
+    if !state.is_dirty() {
+        return None;
+    }
+    if let Some(refused) = &state.refused {
+        return Some(RecordState::Refused { why: refused.reason.to_string() });
+    }
+    if let Some(content) = &state.sending {
+        return Some(RecordState::Sending { acknowledged_bytes: content.arrived_bytes() });
+    }
+    let is_open = state.handles > 0 && state.is_unlogged();
+    Some(if is_open { RecordState::Open } else { RecordState::Waiting })
+}
+
+/// What of the content of a file in use is here. `None`: nothing by this, so the index may know more.
+fn present(file: &File) -> Option<(Cached, u64)> {
+    let state = file.state();
+    match &state.arrival {
+        Arrival::Complete => Some((Cached::Whole, state.size)),
+        Arrival::Partial { present, .. } => Some((Cached::Partly, present.bytes().min(state.size))),
+        Arrival::Missing | Arrival::Failed(_) => None,
+    }
+}
+
+fn indexed(cached: &CachedObject) -> (Cached, u64) {
+    let status = &cached.object.status;
+    match status.kind {
+        Kind::File if status.size == 0 => (Cached::Whole, 0),
+        Kind::File => match cached.content.filter(|content| content.version == status.data_version) {
+            Some(_) => (Cached::Whole, status.size),
+            None => (Cached::No, 0),
+        },
+        Kind::Directory => match cached.entries {
+            Some(entries) if entries.complete => (Cached::Whole, 0),
+            Some(_) => (Cached::Partly, 0),
+            None => (Cached::No, 0),
+        },
+        _ => (Cached::Whole, 0),
+    }
+}
+
+const fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "file",
+        Kind::Directory => "directory",
+        Kind::Symlink => "symlink",
+        _ => "other",
+    }
+}
