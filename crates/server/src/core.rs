@@ -1,7 +1,7 @@
 //! Core: every decision of the file server, as plain functions over an index.
 //!
 //! Owns what a volume's index holds ([`tables`], [`node`], [`records`]), the meaning of each operation
-//! ([`directory`], [`rename`]), exactly-once ([`replies`]), and grants ([`clients`]). A decision reads the index
+//! ([`directory`], [`rename`]), exactly-once ([`replies`]), grants ([`clients`]), and what is announced ([`pending`]). A decision reads the index
 //! through an [`overlay`] and comes out as one batch, so the effect and the record of having done it are one
 //! transaction (invariant 2).
 //!
@@ -13,6 +13,7 @@ pub(crate) mod edit;
 pub(crate) mod fids;
 pub(crate) mod node;
 pub(crate) mod overlay;
+pub(crate) mod pending;
 pub(crate) mod promises;
 pub(crate) mod quota;
 pub(crate) mod records;

@@ -67,7 +67,7 @@ pub(crate) fn touched(op: &CmlOp, reply: &ApplyReply) -> Vec<Touched> {
 }
 
 /// The names that an operation gives another meaning, with their directories.
-fn changed_names(op: &CmlOp) -> Vec<(Fid, &Name)> {
+pub(crate) fn changed_names(op: &CmlOp) -> Vec<(Fid, &Name)> {
     match op {
         CmlOp::Create { parent, name, .. }
         | CmlOp::MakeDir { parent, name, .. }
@@ -225,6 +225,12 @@ impl Promises {
 
     pub(crate) fn has_session(&self, client: ClientId) -> bool {
         self.sessions.values().any(|session| session.client == client)
+    }
+
+    /// Whether a client has a session whose lease has not ended.
+    pub(crate) fn is_live(&self, client: ClientId, now: Instant) -> bool {
+        let is_live = |session: &Session| session.client == client && session.until > now;
+        self.current(client).is_some_and(is_live) || self.sessions.values().any(is_live)
     }
 
     /// A client is about to be shown these objects. Returns the change that it will see at least.

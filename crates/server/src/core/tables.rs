@@ -16,6 +16,7 @@ const REPLY: u8 = b'r';
 const GRANT: u8 = b'g';
 const USED: u8 = b'u';
 const XATTRS: u8 = b'x';
+const ANNOUNCED: u8 = b'a';
 
 /// An object.
 pub(crate) fn node(fid: Fid) -> Vec<u8> {
@@ -73,6 +74,16 @@ pub(crate) fn reply(id: &StoreId) -> Vec<u8> {
 /// All replies to a client, oldest first.
 pub(crate) fn replies(client: ClientId) -> Vec<u8> {
     key(REPLY, &[&client.0])
+}
+
+/// An announced record.
+pub(crate) fn announced(id: &StoreId) -> Vec<u8> {
+    key(ANNOUNCED, &[&id.client.0, &id.incarnation.0.to_be_bytes(), &id.seq.to_be_bytes()])
+}
+
+/// All announced records.
+pub(crate) fn all_announced() -> Vec<u8> {
+    vec![ANNOUNCED]
 }
 
 /// Who owns a block of vnode numbers.

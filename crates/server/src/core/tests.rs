@@ -4,6 +4,7 @@ mod directory;
 mod exactly_once;
 mod formats;
 mod model;
+mod pending;
 mod promises;
 mod quota;
 mod refused;

@@ -1,0 +1,314 @@
+//! Pending: what clients have announced and not delivered yet (consistency.md, "SIRP").
+//!
+//! An announced record *counts* for everybody but its own client, as long as that client has a session: who opens what
+//! it touches waits for it, and nobody is promised anything about that. Entries are in the order of their announcement;
+//! a record that is announced again keeps its place, so that who waits for it need not be moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use mafs_proto::{
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Fid, Incarnation, Name, SetAttr, Status, StoreId, SymlinkTarget,
+    Timestamp, VnodeId, Wire, XattrValue,
+};
+
+use super::Refusal;
+use super::promises::{Touched, changed_names};
+
+/// Announced records of one client; about 2 MB. A client announces a quarter of it at a time.
+pub(crate) const PENDING_MAX: usize = 4096;
+
+/// An entry's place: by the change that its announcement was, then by its place in its log.
+type Place = (ChangeNumber, StoreId);
+
+/// The announced records of a volume.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    records: BTreeMap<StoreId, Announced>,
+    counts: BTreeMap<ClientId, usize>,
+    /// By what they are about. By vnode, as promises are.
+    objects: BTreeMap<VnodeId, BTreeSet<Place>>,
+    names: BTreeMap<(VnodeId, Name), BTreeSet<Place>>,
+    directories: BTreeMap<VnodeId, BTreeSet<Place>>,
+}
+
+/// An announced record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Announced {
+    /// As [`slim`] leaves it.
+    pub(crate) record: CmlRecord,
+    /// The change that its first announcement was.
+    pub(crate) since: ChangeNumber,
+    /// The change that its last announcement was. After a start, that of the first.
+    pub(crate) changed: ChangeNumber,
+}
+
+/// What an announcement was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entered {
+    /// The first of its record, or one that changes what was announced.
+    Changed,
+    /// One that repeats the last: its answer was lost.
+    Repeated,
+    /// One too many of its client.
+    Full,
+}
+
+/// What somebody asks about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum About {
+    /// An object; of a directory that includes its names.
+    Object(VnodeId),
+    /// What a name means in a directory.
+    Name(VnodeId, Name),
+    /// What all names of a directory mean.
+    Names(VnodeId),
+}
+
+/// Who asks, and whose announcements count.
+#[derive(Clone, Copy)]
+pub(crate) struct Viewer<'v> {
+    /// Its own records do not count: it sees them anyway.
+    pub(crate) client: ClientId,
+    /// Whether a client has a session.
+    pub(crate) is_live: &'v dyn Fn(ClientId) -> bool,
+}
+
+/// What an announced record will do to the status of its object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Laid {
+    Store { size: u64, mtime: Timestamp, ctime: Timestamp },
+    SetAttr { set: SetAttr, ctime: Timestamp },
+}
+
+impl Viewer<'_> {
+    fn counts(&self, client: ClientId) -> bool {
+        client != self.client && (self.is_live)(client)
+    }
+}
+
+impl Pending {
+    /// Enters a record, announced as `change`, or replaces what was announced of it before.
+    pub(crate) fn announce(&mut self, record: &CmlRecord, change: ChangeNumber) -> Entered {
+        let record = slim(record);
+        let since = match self.records.get(&record.id) {
+            Some(known) if known.record == record => return Entered::Repeated,
+            Some(known) => known.since,
+            None if self.count(record.id.client) >= PENDING_MAX => return Entered::Full,
+            None => change,
+        };
+        self.remove(&record.id);
+        self.insert(Announced { record, since, changed: change });
+        Entered::Changed
+    }
+
+    /// Enters what an earlier start has kept.
+    pub(crate) fn insert(&mut self, announced: Announced) {
+        let (op, place) = (&announced.record.op, (announced.since, announced.record.id));
+        for vnode in objects_of(op) {
+            self.objects.entry(vnode).or_default().insert(place);
+        }
+        for (directory, name) in changed_names(op) {
+            self.names.entry((directory.vnode, name.clone())).or_default().insert(place);
+            self.directories.entry(directory.vnode).or_default().insert(place);
+        }
+        *self.counts.entry(place.1.client).or_default() += 1;
+        self.records.insert(place.1, announced);
+    }
+
+    /// Forgets a record; says whether it was there.
+    pub(crate) fn remove(&mut self, id: &StoreId) -> bool {
+        let Some(Announced { record, since, .. }) = self.records.remove(id) else { return false };
+        let place = (since, *id);
+        for vnode in objects_of(&record.op) {
+            take_out(&mut self.objects, &vnode, &place);
+        }
+        for (directory, name) in changed_names(&record.op) {
+            take_out(&mut self.names, &(directory.vnode, name.clone()), &place);
+            take_out(&mut self.directories, &directory.vnode, &place);
+        }
+        if let Some(count) = self.counts.get_mut(&id.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&id.client);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn get(&self, id: &StoreId) -> Option<&Announced> {
+        self.records.get(id)
+    }
+
+    /// All of a client, in the order of its log.
+    pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Announced> {
+        let first = StoreId { client, incarnation: Incarnation(0), seq: 0 };
+        let last = StoreId { client, incarnation: Incarnation(u64::MAX), seq: u64::MAX };
+        self.records.range(first..=last).map(|(_, announced)| announced)
+    }
+
+    /// Those of the client of `below` that come before that record in its log.
+    pub(crate) fn below(&self, below: StoreId) -> Vec<StoreId> {
+        let ids = self.of_client(below.client).map(|announced| announced.record.id);
+        ids.take_while(|id| *id < below).collect()
+    }
+
+    /// The records that count and touch what `viewer` asks about, in the order of their announcement.
+    pub(crate) fn touching(&self, about: &About, viewer: Viewer<'_>) -> Vec<StoreId> {
+        self.places(about).into_iter().map(|(_, id)| id).filter(|id| viewer.counts(id.client)).collect()
+    }
+
+    /// Whether a record touches what `viewer` asks about that does not count, because its client is gone.
+    pub(crate) fn leaves_out(&self, about: &About, viewer: Viewer<'_>) -> bool {
+        let others = self.places(about).into_iter().filter(|(_, id)| id.client != viewer.client);
+        others.into_iter().any(|(_, id)| !viewer.counts(id.client))
+    }
+
+    /// What the records that count will do to the status of an object; `None` if none touches it. That of a directory
+    /// whose names are touched stays as it is.
+    pub(crate) fn laid_over(&self, vnode: VnodeId, viewer: Viewer<'_>) -> Option<Vec<Laid>> {
+        let touching = self.touching(&About::Object(vnode), viewer);
+        let laid = |id: &StoreId| {
+            let record = &self.records.get(id)?.record;
+            if record.op.fid().vnode == vnode { Laid::of(record) } else { None }
+        };
+        (!touching.is_empty()).then(|| touching.iter().filter_map(laid).collect())
+    }
+
+    /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced. `present` is the
+    /// version that the file has, `ended` are records that do not count any more.
+    pub(crate) fn is_in_conflict(
+        &self,
+        fid: Fid,
+        base: Base,
+        ended: &BTreeSet<StoreId>,
+        viewer: Viewer<'_>,
+    ) -> bool {
+        let is_store = |id: &StoreId| {
+            self.get(id).is_some_and(|announced| matches!(announced.record.op, CmlOp::Store { .. }))
+        };
+        match base {
+            Base::Record(_) => false,
+            Base::Version(_) => {
+                let touching = self.touching(&About::Object(fid.vnode), viewer);
+                touching.iter().any(|id| is_store(id) && !ended.contains(id))
+            }
+        }
+    }
+
+    fn count(&self, client: ClientId) -> usize {
+        self.counts.get(&client).copied().unwrap_or_default()
+    }
+
+    /// Whatever touches it, in the order of announcement.
+    fn places(&self, about: &About) -> BTreeSet<Place> {
+        let (found, names) = match about {
+            About::Object(vnode) => (self.objects.get(vnode), self.directories.get(vnode)),
+            About::Name(directory, name) => (self.names.get(&(*directory, name.clone())), None),
+            About::Names(directory) => (self.directories.get(directory), None),
+        };
+        [found, names].into_iter().flatten().flatten().copied().collect()
+    }
+}
+
+impl Announced {
+    /// As the index keeps it: docs/formats.md, "Keys of the index".
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        [&self.since.0.to_be_bytes()[..], &self.record.encode()].concat()
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
+        let damaged = || Refusal::damaged("an announced record");
+        let (since, record) = bytes.split_first_chunk::<8>().ok_or_else(damaged)?;
+        let since = ChangeNumber(u64::from_be_bytes(*since));
+        let record = CmlRecord::decode(Bytes::copy_from_slice(record)).map_err(|_| damaged())?;
+        Ok(Self { record, since, changed: since })
+    }
+}
+
+impl Laid {
+    fn of(record: &CmlRecord) -> Option<Self> {
+        let ctime = record.time;
+        match record.op {
+            CmlOp::Store { size, mtime, .. } => Some(Self::Store { size, mtime, ctime }),
+            CmlOp::SetAttr { set, .. } => Some(Self::SetAttr { set, ctime }),
+            CmlOp::Create { .. }
+            | CmlOp::MakeDir { .. }
+            | CmlOp::SymLink { .. }
+            | CmlOp::Link { .. }
+            | CmlOp::Remove { .. }
+            | CmlOp::RemoveDir { .. }
+            | CmlOp::Rename { .. }
+            | CmlOp::SetXattr { .. }
+            | CmlOp::RemoveXattr { .. } => None,
+        }
+    }
+
+    /// Does to a status what the record will do; versions stay.
+    pub(crate) fn lay_over(self, status: &mut Status) {
+        match self {
+            Self::Store { size, mtime, ctime } => {
+                (status.size, status.mtime, status.ctime) = (size, mtime, ctime);
+            }
+            Self::SetAttr { set, ctime } => {
+                status.set(&set);
+                status.ctime = ctime;
+            }
+        }
+    }
+}
+
+/// What an announced record will touch, for the breaks of promises.
+pub(crate) fn touched(op: &CmlOp) -> Vec<Touched> {
+    let mut touched: BTreeMap<Fid, Vec<Name>> = BTreeMap::new();
+    touched.entry(op.fid()).or_default();
+    if let Some(fid) = replaced(op) {
+        touched.entry(fid).or_default();
+    }
+    for (directory, name) in changed_names(op) {
+        touched.entry(directory).or_default().push(name.clone());
+    }
+    touched.into_iter().map(|(fid, names)| Touched { fid, names, gone: false }).collect()
+}
+
+/// A record without what nobody asks of an announced one, so that it takes 1 KB at most.
+pub(crate) fn slim(record: &CmlRecord) -> CmlRecord {
+    let mut slim = CmlRecord { depends_on: Vec::new(), ..record.clone() };
+    match &mut slim.op {
+        CmlOp::SetXattr { value, .. } => *value = XattrValue::default(),
+        CmlOp::SymLink { target, .. } => {
+            if let Ok(short) = SymlinkTarget::new(&b"."[..]) {
+                *target = short;
+            }
+        }
+        CmlOp::Create { .. }
+        | CmlOp::MakeDir { .. }
+        | CmlOp::Link { .. }
+        | CmlOp::Remove { .. }
+        | CmlOp::RemoveDir { .. }
+        | CmlOp::Rename { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::RemoveXattr { .. }
+        | CmlOp::Store { .. } => {}
+    }
+    slim
+}
+
+fn objects_of(op: &CmlOp) -> impl Iterator<Item = VnodeId> {
+    [Some(op.fid()), replaced(op)].into_iter().flatten().map(|fid| fid.vnode)
+}
+
+/// What loses the name that the operation gives to another object.
+fn replaced(op: &CmlOp) -> Option<Fid> {
+    if let CmlOp::Rename { replaced, .. } = op { *replaced } else { None }
+}
+
+fn take_out<K: Ord>(index: &mut BTreeMap<K, BTreeSet<Place>>, key: &K, place: &Place) {
+    if let Some(places) = index.get_mut(key) {
+        places.remove(place);
+        if places.is_empty() {
+            index.remove(key);
+        }
+    }
+}

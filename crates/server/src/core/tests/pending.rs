@@ -1,0 +1,219 @@
+//! Pending: an announced record holds others back, and only them, for as long as it may.
+
+use std::collections::BTreeSet;
+
+use mafs_proto::{
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, Kind, Mode, RenameMode, SetAttr,
+    Status, StatusVersion, StoreId, SymlinkTarget, Uniquifier, VnodeId, XattrMode, XattrName, XattrValue,
+};
+
+use super::{ROOT, create, name, time};
+use crate::core::pending::{About, Announced, Entered, PENDING_MAX, Pending, Viewer, slim, touched};
+
+const ALICE: ClientId = ClientId([1; 16]);
+const BOB: ClientId = ClientId([2; 16]);
+const CAROL: ClientId = ClientId([3; 16]);
+const FILE: Fid = Fid { vnode: VnodeId(7), unique: Uniquifier(1), ..ROOT };
+const OLD: Fid = Fid { vnode: VnodeId(8), ..FILE };
+const OBJECT: About = About::Object(FILE.vnode);
+
+fn id(client: ClientId, seq: u64) -> StoreId {
+    StoreId { client, incarnation: Incarnation(1), seq }
+}
+
+fn record(client: ClientId, seq: u64, op: CmlOp) -> CmlRecord {
+    let seconds = i64::try_from(seq).unwrap();
+    CmlRecord { id: id(client, seq), depends_on: Vec::new(), time: time(seconds), uid: 0, gid: 0, op }
+}
+
+fn store(client: ClientId, seq: u64, size: u64) -> CmlRecord {
+    let base = Base::Version(DataVersion(1));
+    record(client, seq, CmlOp::Store { fid: FILE, base, size, mtime: time(500) })
+}
+
+fn rename(client: ClientId, seq: u64) -> CmlRecord {
+    let op = CmlOp::Rename {
+        from_parent: ROOT,
+        from_name: name("temp"),
+        to_parent: ROOT,
+        to_name: name("f"),
+        fid: FILE,
+        replaced: Some(OLD),
+        mode: RenameMode::Replace,
+    };
+    record(client, seq, op)
+}
+
+/// With these records, announced one after the other.
+fn pending(records: &[CmlRecord]) -> Pending {
+    let mut pending = Pending::default();
+    for (change, record) in (1..).zip(records) {
+        assert_eq!(pending.announce(record, ChangeNumber(change)), Entered::Changed);
+    }
+    pending
+}
+
+const EVERYBODY: &dyn Fn(ClientId) -> bool = &|_| true;
+const NOBODY: &dyn Fn(ClientId) -> bool = &|_| false;
+
+fn bob(is_live: &dyn Fn(ClientId) -> bool) -> Viewer<'_> {
+    Viewer { client: BOB, is_live }
+}
+
+fn ids(client: ClientId, seqs: &[u64]) -> Vec<StoreId> {
+    seqs.iter().map(|seq| id(client, *seq)).collect()
+}
+
+#[test]
+fn an_announced_store_touches_its_object_for_others_and_not_for_its_client() {
+    let pending = pending(&[store(ALICE, 1, 10)]);
+    assert_eq!(pending.touching(&OBJECT, bob(EVERYBODY)), ids(ALICE, &[1]));
+    let alice = Viewer { client: ALICE, is_live: EVERYBODY };
+    assert_eq!(pending.touching(&OBJECT, alice), []);
+    assert!(pending.laid_over(FILE.vnode, alice).is_none());
+    assert_eq!(pending.touching(&About::Object(OLD.vnode), bob(EVERYBODY)), []);
+}
+
+#[test]
+fn records_of_a_client_without_session_do_not_count_and_are_known_to_be_left_out() {
+    let pending = pending(&[store(ALICE, 1, 10)]);
+    assert_eq!(pending.touching(&OBJECT, bob(NOBODY)), []);
+    assert!(pending.leaves_out(&OBJECT, bob(NOBODY)));
+    assert!(!pending.leaves_out(&OBJECT, bob(EVERYBODY)));
+    assert!(!pending.leaves_out(&OBJECT, Viewer { client: ALICE, is_live: NOBODY }), "its own are no loss");
+}
+
+#[test]
+fn a_rename_touches_both_names_their_directories_and_both_objects() {
+    let pending = pending(&[rename(ALICE, 1)]);
+    let touches = |about| !pending.touching(&about, bob(EVERYBODY)).is_empty();
+    for text in ["temp", "f"] {
+        assert!(touches(About::Name(ROOT.vnode, name(text))));
+    }
+    assert!(!touches(About::Name(ROOT.vnode, name("g"))));
+    assert!(touches(About::Names(ROOT.vnode)) && touches(About::Object(ROOT.vnode)));
+    assert!(touches(OBJECT) && touches(About::Object(OLD.vnode)));
+    let touched = touched(&rename(ALICE, 1).op);
+    let fids: BTreeSet<_> = touched.iter().map(|touched| touched.fid).collect();
+    assert_eq!(fids, BTreeSet::from([ROOT, FILE, OLD]));
+    let of_root = touched.iter().find(|touched| touched.fid == ROOT).unwrap();
+    assert_eq!(of_root.names, [name("temp"), name("f")]);
+}
+
+#[test]
+fn what_is_announced_again_is_replaced_and_keeps_its_place() {
+    let mut pending = pending(&[store(ALICE, 1, 10), store(CAROL, 1, 20)]);
+    assert_eq!(pending.announce(&store(ALICE, 1, 30), ChangeNumber(9)), Entered::Changed);
+    assert_eq!(pending.announce(&store(ALICE, 1, 30), ChangeNumber(10)), Entered::Repeated);
+    assert_eq!(pending.touching(&OBJECT, bob(EVERYBODY)), [id(ALICE, 1), id(CAROL, 1)]);
+    let announced = pending.get(&id(ALICE, 1)).unwrap();
+    assert_eq!((announced.since, announced.changed), (ChangeNumber(1), ChangeNumber(9)));
+}
+
+#[test]
+fn a_status_shows_the_announced_stores_and_attributes_in_order_with_the_versions_as_they_are() {
+    let mode = SetAttr { mode: Some(Mode::from_bits(0o600)), mtime: Some(time(700)), ..SetAttr::default() };
+    let chmod = record(ALICE, 2, CmlOp::SetAttr { fid: FILE, set: mode });
+    let pending = pending(&[store(ALICE, 1, 10), chmod]);
+    let committed = status();
+    let mut shown = committed;
+    pending.laid_over(FILE.vnode, bob(EVERYBODY)).unwrap().iter().for_each(|laid| laid.lay_over(&mut shown));
+    let expected =
+        Status { size: 10, mode: Mode::from_bits(0o600), mtime: time(700), ctime: time(2), ..committed };
+    assert_eq!(shown, expected);
+    assert_eq!(pending.laid_over(OLD.vnode, bob(EVERYBODY)), None);
+}
+
+#[test]
+fn a_directory_with_announced_names_is_touched_and_shown_as_it_is() {
+    let pending = pending(&[record(ALICE, 1, create(ROOT, "f", FILE))]);
+    assert_eq!(pending.laid_over(ROOT.vnode, bob(EVERYBODY)), Some(Vec::new()));
+}
+
+#[test]
+fn what_has_ended_touches_nothing() {
+    let mut pending = pending(&[store(ALICE, 1, 10), rename(ALICE, 2)]);
+    assert!(pending.remove(&id(ALICE, 1)) && pending.remove(&id(ALICE, 2)));
+    assert!(!pending.remove(&id(ALICE, 2)));
+    for about in [OBJECT, About::Name(ROOT.vnode, name("f")), About::Names(ROOT.vnode)] {
+        assert_eq!(pending.touching(&about, bob(EVERYBODY)), []);
+    }
+    assert_eq!(pending.of_client(ALICE).count(), 0);
+}
+
+#[test]
+fn what_is_below_a_confirmation_is_that_of_its_client_only() {
+    let records = [store(ALICE, 1, 10), store(ALICE, 2, 20), store(ALICE, 3, 30), store(BOB, 1, 40)];
+    let pending = pending(&records);
+    assert_eq!(pending.below(id(ALICE, 3)), ids(ALICE, &[1, 2]));
+    let next_life = StoreId { incarnation: Incarnation(2), ..id(ALICE, 1) };
+    assert_eq!(pending.below(next_life), ids(ALICE, &[1, 2, 3]));
+}
+
+#[test]
+fn one_client_announces_no_more_than_the_bound_and_that_holds_up_nobody_else() {
+    let mut pending = Pending::default();
+    let max = u64::try_from(PENDING_MAX).unwrap();
+    for seq in 1..=max {
+        assert_eq!(pending.announce(&store(ALICE, seq, 1), ChangeNumber(seq)), Entered::Changed);
+    }
+    assert_eq!(pending.announce(&store(ALICE, max + 1, 1), ChangeNumber(max + 1)), Entered::Full);
+    assert_eq!(pending.announce(&store(ALICE, 1, 2), ChangeNumber(max + 1)), Entered::Changed, "again, as it counts");
+    assert_eq!(pending.announce(&store(BOB, 1, 1), ChangeNumber(max + 1)), Entered::Changed);
+    pending.remove(&id(ALICE, 1));
+    assert_eq!(pending.announce(&store(ALICE, max + 1, 1), ChangeNumber(max + 1)), Entered::Changed);
+}
+
+#[test]
+fn a_store_on_a_version_is_in_conflict_with_a_store_that_another_has_announced() {
+    let pending = pending(&[store(ALICE, 1, 10), rename(CAROL, 1)]);
+    let (base, none) = (Base::Version(DataVersion(1)), BTreeSet::new());
+    assert!(pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY)));
+    assert!(!pending.is_in_conflict(FILE, base, &none, bob(NOBODY)), "its client is gone");
+    assert!(!pending.is_in_conflict(FILE, base, &BTreeSet::from([id(ALICE, 1)]), bob(EVERYBODY)), "it has ended");
+    assert!(!pending.is_in_conflict(FILE, Base::Record(id(BOB, 1)), &none, bob(EVERYBODY)), "its own chain");
+    assert!(!pending.is_in_conflict(OLD, base, &none, bob(EVERYBODY)), "a rename is no content");
+    let alice = Viewer { client: ALICE, is_live: EVERYBODY };
+    assert!(!pending.is_in_conflict(FILE, base, &none, alice), "its own");
+}
+
+#[test]
+fn an_entry_is_small_and_survives_encoding() {
+    let target = SymlinkTarget::new(vec![b'x'; 4000]).unwrap();
+    let link = CmlOp::SymLink { parent: ROOT, name: name("l"), fid: FILE, target };
+    let value = XattrValue::new(vec![0; XattrValue::BYTES_MAX]).unwrap();
+    let attribute =
+        CmlOp::SetXattr { fid: FILE, name: XattrName::new(&b"user.a"[..]).unwrap(), value, mode: XattrMode::Either };
+    let depends_on = (1..1000).map(|seq| id(ALICE, seq)).collect();
+    for op in [link, attribute, store(ALICE, 1, 1).op, rename(ALICE, 1).op] {
+        let record = CmlRecord { depends_on: Vec::clone(&depends_on), ..record(ALICE, 1001, op) };
+        let (since, changed) = (ChangeNumber(5), ChangeNumber(5));
+        let announced = Announced { record: slim(&record), since, changed };
+        let bytes = announced.encode();
+        assert!(bytes.len() < 1024, "{}", bytes.len());
+        assert_eq!(Announced::decode(&bytes).unwrap(), announced);
+        for cut in 0..bytes.len() {
+            // Any outcome but a panic.
+            let _ = Announced::decode(&bytes[..cut]);
+        }
+    }
+}
+
+fn status() -> Status {
+    Status {
+        kind: Kind::File,
+        mode: Mode::from_bits(0o644),
+        nlink: 1,
+        uid: 1,
+        gid: 1,
+        size: 3,
+        rdev: 0,
+        atime: time(1),
+        mtime: time(1),
+        ctime: time(1),
+        crtime: time(1),
+        data_version: DataVersion(4),
+        status_version: StatusVersion(5),
+        xattrs: None,
+    }
+}
