@@ -7,6 +7,8 @@
 //! it says what may be seen when operations of several clients overlap, as those of [`run_together`] do,
 //! and of [`run_for`], where the links change instead.
 //!
+//! [`workload`] has the programs of the papers' figures, which are measured instead of judged.
+//!
 //! A run follows from its seed alone: tasks of one thread are woken in a fixed order, and nothing else is random.
 //! `plants/run` shows what the runs find: it plants known bugs and names the test and the seed that find each.
 
@@ -21,6 +23,7 @@ mod network;
 mod operation;
 mod run;
 mod step;
+pub mod workload;
 mod world;
 
 pub use clock::VirtualClock;
