@@ -7,12 +7,15 @@
 
 mod control;
 mod files;
+mod jobs;
+mod m1;
 mod m2;
 mod plain;
 mod real;
 mod simulated;
 mod step;
 mod table;
+mod variant;
 mod workload;
 
 use std::env;
@@ -35,6 +38,7 @@ fn main() -> io::Result<()> {
     }
     for figure in &arguments {
         match figure.as_str() {
+            "m1" => m1::measure(&directory(), seeds)?,
             "m2" => m2::simulated(&directory(), seeds)?,
             "m2-real" => m2::real(&directory(), seeds)?,
             "control" => control::measure(&directory())?,

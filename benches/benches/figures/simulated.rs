@@ -1,4 +1,4 @@
-//! Figure M2 in virtual time: the real client and server over an emulated link.
+//! Figures in virtual time: the real client and server over an emulated link.
 
 use std::io;
 use std::time::Duration;
@@ -6,15 +6,51 @@ use std::time::Duration;
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_server::ServerConfig;
-use mafs_sim::{Path, World};
+use mafs_sim::workload::{Compilation, Compiled, Tree};
+use mafs_sim::{Machine, Path, World};
 
 use crate::files::Files;
+use crate::variant::Variant;
 use crate::workload::{Background, Foreground, Outcome, populate, run, warm};
 
 /// Large enough for all that the workloads make.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// One run: the client at the end of the link has what a search needs in its cache, and has just been started again, so
+/// One run of M1: the client at the end of the link has nothing in its cache.
+pub(crate) fn m1(kbytes_per_s: u64, rtt: Duration, variant: Variant, seed: u64) -> io::Result<Compiled> {
+    in_virtual_time(async {
+        let link = Profile::steady(kbytes_per_s * 1024, rtt);
+        let mut world = start(seed, variant.scheduling, vec![link]).await?;
+        let compilation = Compilation::of_paper(seed);
+        compilation.populate(&Tree::new(world.client().clone())).await?;
+        let machine = &mut world.machines_mut()[1];
+        restart(machine, variant).await?;
+        compilation.run(&Tree::new(machine.client().clone())).await
+    })
+}
+
+fn in_virtual_time<T>(work: impl Future<Output = Result<T, String>>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    runtime.block_on(work).map_err(io::Error::other)
+}
+
+/// A server, a client beside it and one at the end of each link.
+async fn start(seed: u64, scheduling: Scheduling, links: Vec<Profile>) -> Result<World, String> {
+    let far = links.into_iter().map(|link| Path::Link(Box::new(link)));
+    let paths = std::iter::once(Path::Delay(Duration::ZERO)).chain(far).collect();
+    World::start_configured(seed, ServerConfig::default().with_scheduling(scheduling), paths, false).await
+}
+
+/// With a cache that is large enough for all that the workloads make; what is in it stays.
+async fn restart(machine: &mut Machine, Variant { scheduling, writeback, .. }: Variant) -> Result<(), String> {
+    machine.stop().await;
+    machine.set_cache_limit_bytes(CACHE_BYTES);
+    machine.set_scheduling(scheduling);
+    machine.set_writeback(writeback);
+    machine.start().await
+}
+
+/// One run of M2: the client at the end of the link has what a search needs in its cache, and has just been started again, so
 /// all of it has to be validated.
 pub(crate) fn m2(
     kbytes_per_s: u64,
