@@ -236,6 +236,9 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         min_free_bytes: mount.options.min_free_bytes,
         deadline: mount.options.deadline(),
         writeback: mount.options.writeback,
+        close: mount.options.close,
+        stale: mount.options.stale,
+        pull_timeout: mount.options.pull_timeout,
         fsync: mount.options.fsync,
         fsync_wait: mount.options.fsync_wait,
         classes: mount.options.classes,
@@ -281,7 +284,9 @@ fn cache_advice(error: &CacheError) -> &'static str {
 /// Whether another attempt may succeed although nobody does anything about it.
 fn is_passing(error: &StartError) -> bool {
     match error {
-        StartError::Remote(RemoteError::Unreachable(_) | RemoteError::TimedOut(_)) => true,
+        StartError::Remote(RemoteError::Pulling { .. } | RemoteError::Unreachable(_) | RemoteError::TimedOut(_)) => {
+            true
+        }
         StartError::Remote(RemoteError::Refused { error, .. }) => {
             matches!(error, FsError::Busy | FsError::ShuttingDown)
         }

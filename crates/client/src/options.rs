@@ -15,7 +15,7 @@ use mafs_arpc::{Config, Reserve, Scheduling};
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
-use crate::vfs::{Fsync, Writeback};
+use crate::vfs::{Close, Fsync, Stale, Writeback};
 use names::Known;
 
 /// Bytes of clean and dirty content that may be in the cache, unless `cachesize` says otherwise.
@@ -32,6 +32,9 @@ pub const RETRANS_DEFAULT: u32 = 3;
 
 /// How long `fsync=auto` waits for the server, unless `fsync_wait` says otherwise.
 pub const FSYNC_WAIT_DEFAULT: Duration = Duration::from_millis(500);
+
+/// How long an open waits without progress for what another client has announced, unless `pull_timeout` says otherwise.
+pub const PULL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// What `hard` waits. Not the longest duration there is, so that it can be added to the present.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -91,6 +94,12 @@ pub struct MountOptions {
     pub awake: bool,
     /// `writeback`: when the server gets changes. Default: `sync`.
     pub writeback: Writeback,
+    /// `close`: when close returns, if the server gets changes later. Default: `logged`.
+    pub close: Close,
+    /// `stale`: what an open gets of a file whose newest version does not come. Default: `error`.
+    pub stale: Stale,
+    /// `pull_timeout`, seconds: how long an open waits for it without progress.
+    pub pull_timeout: Duration,
     /// `fsync`: where fsync makes content durable. Default: `auto`.
     pub fsync: Fsync,
     /// `fsync_wait`, milliseconds: how long `fsync=auto` waits for the server.
@@ -122,6 +131,9 @@ impl Default for MountOptions {
             passthrough: true,
             awake: true,
             writeback: Writeback::default(),
+            close: Close::default(),
+            stale: Stale::default(),
+            pull_timeout: PULL_TIMEOUT_DEFAULT,
             fsync: Fsync::default(),
             fsync_wait: FSYNC_WAIT_DEFAULT,
             classes: Classes::default(),
@@ -177,6 +189,9 @@ impl MountOptions {
                 other => other?,
             }
         }
+        if (options.close, options.writeback) == (Close::Announced, Writeback::Async) {
+            return Err(bad("close", "announced", "`writeback=async` announces nothing".to_owned()));
+        }
         Ok(options)
     }
 
@@ -216,6 +231,9 @@ impl MountOptions {
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
             Known::Awake => self.awake = auto_or_off(name, given()?)?,
             Known::Writeback => self.writeback = writeback(name, given()?)?,
+            Known::Close => self.close = close(name, given()?)?,
+            Known::Stale => self.stale = stale(name, given()?)?,
+            Known::PullTimeout => self.pull_timeout = Duration::from_secs(number(name, given()?, 1, COUNT_MAX)?.into()),
             Known::Fsync => self.fsync = fsync(name, given()?)?,
             Known::FsyncWait => self.fsync_wait = Duration::from_millis(number(name, given()?, 0, COUNT_MAX)?.into()),
             Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
@@ -271,7 +289,25 @@ fn writeback(name: &str, value: &str) -> Result<Writeback, InvalidOption> {
     match value {
         "sync" => Ok(Writeback::Sync),
         "async" => Ok(Writeback::Async),
-        _ => Err(bad(name, value, "`sync` or `async` is wanted".to_owned())),
+        "sirp" => Ok(Writeback::Sirp),
+        "sirp-c" => Ok(Writeback::SirpC),
+        _ => Err(bad(name, value, "`sync`, `async`, `sirp` or `sirp-c` is wanted".to_owned())),
+    }
+}
+
+fn close(name: &str, value: &str) -> Result<Close, InvalidOption> {
+    match value {
+        "logged" => Ok(Close::Logged),
+        "announced" => Ok(Close::Announced),
+        _ => Err(bad(name, value, "`logged` or `announced` is wanted".to_owned())),
+    }
+}
+
+fn stale(name: &str, value: &str) -> Result<Stale, InvalidOption> {
+    match value {
+        "error" => Ok(Stale::Error),
+        "serve" => Ok(Stale::Serve),
+        _ => Err(bad(name, value, "`error` or `serve` is wanted".to_owned())),
     }
 }
 
@@ -337,6 +373,11 @@ mod tests {
         assert!(!parse("awake=off").unwrap().awake && parse("awake=off,awake=auto").unwrap().awake);
         assert_eq!(parse("writeback=async").unwrap().writeback, Writeback::Async);
         assert_eq!(parse("writeback=async,writeback=sync").unwrap().writeback, Writeback::Sync);
+        assert_eq!(parse("writeback=sirp").unwrap().writeback, Writeback::Sirp);
+        let announced = parse("writeback=sirp-c,close=announced,stale=serve,pull_timeout=7").unwrap();
+        assert_eq!((announced.writeback, announced.close), (Writeback::SirpC, Close::Announced));
+        assert_eq!((announced.stale, announced.pull_timeout), (Stale::Serve, Duration::from_secs(7)));
+        assert_eq!(parse("close=announced,close=logged,stale=serve,stale=error").unwrap(), MountOptions::default());
         assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
         let local = parse("fsync=server,fsync=local,fsync_wait=70").unwrap();
         assert_eq!((local.fsync, local.fsync_wait), (Fsync::Local, Duration::from_millis(70)));
@@ -380,8 +421,8 @@ mod tests {
     #[test]
     fn options_that_are_not_known_are_errors_unless_sloppy() {
         assert_eq!(parse("ro,speed=9"), Err(InvalidOption::Unknown("speed".to_owned())));
-        assert_eq!(parse("stale=serve"), Err(InvalidOption::NotYet("stale".to_owned())));
-        assert!(parse("speed=9,stale=serve,ro,sloppy").unwrap().read_only);
+        assert_eq!(parse("lease_s=9"), Err(InvalidOption::NotYet("lease_s".to_owned())));
+        assert!(parse("speed=9,lease_s=9,ro,sloppy").unwrap().read_only);
         assert!(parse("timeo=x,sloppy").is_err(), "sloppy forgives no bad value");
     }
 
@@ -396,7 +437,11 @@ mod tests {
             ("cachesize=0", "at least 1"),
             ("passthrough=on", "`auto` or `off`"),
             ("awake=on", "`auto` or `off`"),
-            ("writeback=later", "`sync` or `async`"),
+            ("writeback=later", "`sync`, `async`, `sirp`"),
+            ("close=later", "`logged` or `announced`"),
+            ("close=announced,writeback=async", "announces nothing"),
+            ("stale=yes", "`error` or `serve`"),
+            ("pull_timeout=0", "from 1 to"),
             ("classes=ours", "`waiting`, `paper`"),
             ("reserve=51", "from 0 to 50"),
             ("reserve=5%", "from 0 to 50"),

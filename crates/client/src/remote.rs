@@ -20,7 +20,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mafs_arpc::{CallError, CallHandle, Config, Payload, PayloadReader, Peer, watch};
 use mafs_proto::call::{
-    ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest,
+    ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest, InvalidateReply,
+    InvalidateRequest, PullReply, PullRequest,
 };
 use mafs_proto::{
     Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method,
@@ -52,6 +53,8 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn lapsed(&self);
     /// Promises are broken: returns when the client will ask again, with what ends when the kernel will as well.
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()>;
+    /// Somebody waits for records of this client.
+    fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply>;
 }
 
 /// Whom to talk to, and how long to wait.
@@ -68,6 +71,8 @@ pub(crate) struct RemoteConfig {
     pub(crate) arpc: Config,
     /// The newest incarnation this client knows of.
     pub(crate) incarnation: Incarnation,
+    /// Whether the header of a content from the queue announces it.
+    pub(crate) announces: bool,
 }
 
 /// A connection that calls go out on.
@@ -223,10 +228,43 @@ impl Remote {
         repeated: bool,
     ) -> Result<Answer<ApplyReply>, RemoteError> {
         let attempts = Attempts::new(&self.shared.config, repeated);
+        let answer = self.once(&self.apply_request(record), purpose, &attempts).await?;
+        Ok(attempts.answered(Method::Apply, answer))
+    }
+
+    /// Tells the server of records of the queue that wait, and of others that will never come. There is no deadline
+    /// while there is a connection, and no second attempt.
+    pub(crate) async fn announce(
+        &self,
+        records: Vec<CmlRecord>,
+        retracted: Vec<StoreId>,
+    ) -> Result<InvalidateReply, RemoteError> {
+        let confirmed_below = Some(self.shared.ids().outstanding.confirmed_below());
+        let request = InvalidateRequest { records, retracted, confirmed_below };
+        let attempts = Attempts::new(&self.shared.config, false);
+        Ok(self.once(&request, Purpose::Announce, &attempts).await?.reply)
+    }
+
+    /// Asks for what another client may have to send first, for which the server lets it wait.
+    pub(crate) async fn call_patiently<C: Call>(
+        &self,
+        request: &C,
+        purpose: Purpose,
+    ) -> Result<Answer<C::Reply>, RemoteError> {
+        let deadline = Instant::now() + self.shared.config.deadline + PULL_WAIT;
+        self.call_until(request, purpose, Some(deadline), &|| Payload::None).await
+    }
+
+    /// Makes a call on the connection that there is, or will be soon.
+    async fn once<C: Call>(
+        &self,
+        request: &C,
+        purpose: Purpose,
+        attempts: &Attempts,
+    ) -> Result<Answer<C::Reply>, RemoteError> {
         let connection = self.connected(attempts.connect_by()).await?;
-        let request = self.apply_request(record);
-        match self.attempt(&connection, &request, purpose, None, Payload::None).await {
-            Ok(answer) => Ok(attempts.answered(Method::Apply, answer)),
+        match self.attempt(&connection, request, purpose, None, Payload::None).await {
+            Ok(answer) => Ok(answer),
             Err(Failure::Broken(why)) => {
                 self.left(connection.number).await;
                 Err(RemoteError::TimedOut(why))
@@ -317,7 +355,9 @@ impl Remote {
     fn apply_request(&self, record: &CmlRecord) -> ApplyRequest {
         let ids = self.shared.ids();
         let request = ApplyRequest::new(record.clone(), Some(ids.outstanding.confirmed_below()));
-        ApplyRequest { comes_again: ids.outstanding.is_queued(record.id), ..request }
+        let queued = ids.outstanding.is_queued(record.id);
+        let content = matches!(record.op, CmlOp::Store { .. });
+        ApplyRequest { comes_again: queued, announces: queued && content && self.shared.config.announces, ..request }
     }
 
     /// Asks for fids and takes one of them.
@@ -405,6 +445,10 @@ impl Remote {
                     connection.peer.close("the server says that this client is not attached");
                     Err(Failure::Broken("not attached".to_owned()))
                 }
+                FsError::Pulling => {
+                    let progress = ErrorDetail::decode(reply.body).map_or(0, |detail| detail.progress);
+                    Err(RemoteError::Pulling { progress }.into())
+                }
                 error => Err(RemoteError::refused(error, &detail(reply.body)).into()),
             },
             Err(CallError::Disconnected(why)) => Err(Failure::Broken(why)),
@@ -481,6 +525,9 @@ impl Remote {
 /// A server acknowledges a change when everybody who could rely on what was before has been told, or has lost its
 /// lease: one that hears nothing may renew it for 15 s more, then it lasts 62 s.
 pub(crate) const HOLDER_WAIT: Duration = Duration::from_secs(80);
+/// How long the server lets a question wait for what another client has announced, before it says how far that is: 10
+/// s, and some for the way.
+const PULL_WAIT: Duration = Duration::from_secs(12);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 /// An ended connection is noticed at once; this only bounds the wait.
 const NOTICE_WAIT: Duration = Duration::from_secs(5);

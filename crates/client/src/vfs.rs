@@ -5,9 +5,11 @@
 //! local disk; the others wait for the server, within the deadlines of `remote`. All futures are `'static`.
 
 mod absent;
+mod announce;
 mod attributes;
 mod changes;
 mod contents;
+mod delivery;
 mod editing;
 mod error;
 mod extents;
@@ -21,7 +23,7 @@ mod integrity;
 mod kernel;
 mod listing;
 mod names;
-mod naming;
+mod object_state;
 mod passthrough;
 mod paths;
 mod progress;
@@ -33,13 +35,13 @@ mod report;
 mod rests;
 mod shown;
 mod start;
-mod state;
+mod statuses;
 mod storing;
 mod syncing;
 mod versions;
 mod xattrs;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,7 +62,8 @@ pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics}
 use crate::core::upload::UploadRate;
 use crate::limit::ClassLimit;
 use crate::remote::Remote;
-pub use changes::Writeback;
+pub use changes::{Close, Writeback};
+pub use delivery::Stale;
 pub use error::Error;
 pub use extents::SeekTarget;
 use files::Files;
@@ -68,9 +71,7 @@ pub use fsync::Fsync;
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
-use progress::SyncJobs;
-pub use progress::SyncProgress;
-pub use queue_report::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
+pub use object_state::{ObjectState, UpdateState};
 use replay::Replay;
 pub use report::{SpaceReport, StatusReport};
 use rests::Rests;
@@ -204,6 +205,8 @@ struct Inner {
     rests: Rests,
     /// What waits to be sent.
     replay: Replay,
+    /// Opens that got a version which is not the newest that was announced.
+    stale_reads: AtomicU64,
     /// A file was closed that the server does not have.
     left_dirty: Notify,
     /// The modify log has grown.
@@ -564,6 +567,14 @@ impl Vfs {
     #[must_use]
     pub fn status(&self) -> StatusReport {
         self.inner.status()
+    }
+
+    /// How far one object is between this machine and the server.
+    ///
+    /// # Errors
+    /// If it is gone, or nothing is known of it and the server cannot be asked.
+    pub async fn object_state(&self, vnode: VnodeId) -> Result<ObjectState, Error> {
+        self.inner.object_state(vnode).await
     }
 
     /// Limits what is sent of a class, from now on.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mafs_arpc::{Config, Scheduling};
 use mafs_client::cache::CacheStorage;
-use mafs_client::options::FSYNC_WAIT_DEFAULT;
-use mafs_client::vfs::{Fsync, Settings, StartError, Vfs, Writeback};
+use mafs_client::options::{FSYNC_WAIT_DEFAULT, PULL_TIMEOUT_DEFAULT};
+use mafs_client::vfs::{Close, Fsync, Settings, Stale, StartError, Vfs, Writeback};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
@@ -24,6 +24,8 @@ pub struct Machine {
     passthrough: bool,
     scheduling: Scheduling,
     writeback: Writeback,
+    close: Close,
+    stale: Stale,
     fsync: Fsync,
     cache_limit_bytes: u64,
     disk: MemoryDisk,
@@ -52,6 +54,8 @@ impl Machine {
             passthrough,
             scheduling,
             writeback: Writeback::default(),
+            close: Close::default(),
+            stale: Stale::default(),
             fsync,
             cache_limit_bytes,
             disk,
@@ -75,6 +79,16 @@ impl Machine {
     /// When the server gets changes, from the next start on.
     pub fn set_writeback(&mut self, writeback: Writeback) {
         self.writeback = writeback;
+    }
+
+    /// When close returns, from the next start on.
+    pub fn set_close(&mut self, close: Close) {
+        self.close = close;
+    }
+
+    /// What an open gets whose newest version does not come, from the next start on.
+    pub fn set_stale(&mut self, stale: Stale) {
+        self.stale = stale;
     }
 
     /// Where fsync makes content durable, from the next start on.
@@ -109,6 +123,9 @@ impl Machine {
             min_free_bytes: 0,
             deadline: DEADLINE,
             writeback: self.writeback,
+            close: self.close,
+            stale: self.stale,
+            pull_timeout: PULL_TIMEOUT_DEFAULT,
             fsync: self.fsync,
             fsync_wait: FSYNC_WAIT_DEFAULT,
             classes: Classes::default(),

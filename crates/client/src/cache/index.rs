@@ -15,6 +15,7 @@ mod recent;
 mod tests;
 mod xattrs;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -147,9 +148,20 @@ impl Index {
 
     /// The server has shown objects.
     pub(crate) fn install(&self, objects: &[Object], grant: Grant) -> Result<(), CacheError> {
+        self.install_some(objects, grant, |_| true)
+    }
+
+    /// The same, without a promise for those that are not to be `trusted`.
+    pub(crate) fn install_some(
+        &self,
+        objects: &[Object],
+        grant: Grant,
+        trusted: impl Fn(Fid) -> bool,
+    ) -> Result<(), CacheError> {
         let volume = self.settled()?;
         let mut batch = Batch::default();
         for object in objects {
+            let grant = if trusted(object.fid) { grant } else { grant.without_promise() };
             self.install_one(&volume, object, None, grant, &mut batch)?;
         }
         self.apply(&batch)
@@ -167,6 +179,7 @@ impl Index {
         let volume = self.settled()?;
         let mut batch = Batch::default();
         if let Some(object) = &reply.object {
+            let grant = if reply.pending { grant.without_promise() } else { grant };
             self.install_one(&volume, object, Some(parent.vnode), grant, &mut batch)?;
         }
         if let Some(mut directory) = self.shown(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
@@ -202,7 +215,9 @@ impl Index {
             self.forget_names(vnode)?;
         }
         let mut batch = Batch::default();
+        let pending: BTreeSet<Fid> = page.pending.iter().copied().collect();
         for entry in &page.entries {
+            let grant = if pending.contains(&entry.object.fid) { grant.without_promise() } else { grant };
             self.install_one(&volume, &entry.object, Some(vnode), grant, &mut batch)?;
             batch.put(entry_key(vnode, entry.name.as_bytes()), CachedEntry::of(&entry.object).encode());
         }
@@ -244,6 +259,10 @@ impl Index {
         let mut batch = Batch::default();
         for object in &reply.objects {
             let parent = edits.iter().find(|edit| edit.entry.is_some_and(|entry| entry.fid == object.fid));
+            let known = self.shown(object.fid.vnode)?.filter(|known| known.object.fid == object.fid);
+            let broken = known.is_some_and(|known| known.trust != self.trust());
+            // What another client has announced of it meanwhile is not in the answer.
+            let grant = if broken { grant.without_promise() } else { grant };
             self.install_one(volume, object, parent.map(|edit| edit.parent.vnode), grant, &mut batch)?;
         }
         self.apply(&batch)

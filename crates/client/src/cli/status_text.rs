@@ -39,6 +39,10 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     if !limited.is_empty() {
         line("limited", &limited);
     }
+    if report.stale_reads > 0 {
+        let opens = counted(report.stale_reads, "open");
+        line("stale", &format!("{opens} got a version before the newest: who had that one did not send it"));
+    }
     if report.fetching_files > 0 {
         line("fetching", &files(report.fetching_files));
     }
@@ -236,7 +240,8 @@ mod tests {
             unsent_bytes: 0,
             unsent_changes: 0,
             unsent: Vec::new(),
-            log: LogReport::default(),
+            announced_changes: 0,
+            stale_reads: 0,
             fetching_files: 0,
             refused: Vec::new(),
             passthrough: true,
@@ -287,7 +292,7 @@ mod tests {
         (report.unsent_files, report.unsent_bytes, report.unsent_changes) = (2, 4096, 1);
         report.queued_bytes = [0, 0, 0, 24, 1000];
         report.limits_bytes_per_s = [None, Some(2 << 20), None, None, Some(64 << 10)];
-        report.fetching_files = 1;
+        (report.fetching_files, report.stale_reads) = (1, 1);
         report.profile = Some("flaky".to_owned());
         report.refused = (0..12).map(|number| (format!("file{number}"), "no space".to_owned())).collect();
         let text = describe(&status);

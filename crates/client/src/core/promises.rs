@@ -63,6 +63,13 @@ pub(crate) struct Grant {
     pub(crate) change: ChangeNumber,
 }
 
+impl Grant {
+    /// The same of what must be asked for again.
+    pub(crate) fn without_promise(self) -> Self {
+        Self { session: SessionNumber::NONE, ..self }
+    }
+}
+
 /// The session, and what has been broken in it: an answer that was overtaken by a break brings no promise.
 #[derive(Debug, Default)]
 pub(crate) struct Breaks {

@@ -7,10 +7,12 @@
 mod list;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
 
-pub(crate) use list::{Listed, Totals};
+pub(crate) use self::announce::{Announcement, Heard, Policy};
+use self::announce::{Announcing, Telling};
 
 /// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
 const SMALL_MAX: usize = 128;
@@ -19,6 +21,18 @@ const STORES_MAX: usize = 64;
 /// Bytes of stores that may be under way unless somebody says how many, but one store always may: what a link of 10
 /// MB/s and 400 ms holds.
 const STORE_BYTES_MAX: u64 = 4 << 20;
+
+/// Where what waits is announced, no more is begun than the link holds twice: what has been sent in part cannot make way
+/// for what somebody asks for. At least and at most, and where nothing is known of the link.
+const FOLLOWING_BYTES: [u64; 3] = [64 << 10, 8 << 20, 256 << 10];
+
+/// How many bytes of stores may be under way over a link of this rate, in bytes per second, and this round trip.
+pub(crate) fn store_bytes_for(link: Option<(u64, Duration)>) -> u64 {
+    let [min, max, unknown] = FOLLOWING_BYTES;
+    let holds = |(rate, rtt): (u64, Duration)| u128::from(rate) * rtt.as_micros() / 1_000_000;
+    let twice = |bytes: u128| u64::try_from(2 * bytes).unwrap_or(max).clamp(min, max);
+    link.map(holds).map_or(unknown, twice)
+}
 
 /// A record in the queue, with the kinds that the names it gives have.
 #[derive(Clone, PartialEq, Eq, Debug)]

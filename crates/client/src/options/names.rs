@@ -21,8 +21,14 @@ pub(super) enum Known {
     Passthrough,
     /// `auto` or `off`.
     Awake,
-    /// `sync` or `async`.
+    /// `sync`, `async`, `sirp` or `sirp-c`.
     Writeback,
+    /// `logged` or `announced`.
+    Close,
+    /// `error` or `serve`.
+    Stale,
+    /// Seconds.
+    PullTimeout,
     /// `auto`, `local` or `server`.
     Fsync,
     /// Milliseconds.
@@ -87,7 +93,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 23] = [
+const NOT_YET: [&str; 20] = [
     "bg",
     "mnttimeo",
     "rsize",
@@ -103,9 +109,6 @@ const NOT_YET: [&str; 23] = [
     "nolock",
     "proto",
     "port",
-    "close",
-    "stale",
-    "pull_timeout",
     "lease_s",
     "prefetch",
     "insecure",
@@ -141,6 +144,9 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "passthrough" => Some(Known::Passthrough),
         "awake" => Some(Known::Awake),
         "writeback" => Some(Known::Writeback),
+        "close" => Some(Known::Close),
+        "stale" => Some(Known::Stale),
+        "pull_timeout" => Some(Known::PullTimeout),
         "fsync" => Some(Known::Fsync),
         "fsync_wait" => Some(Known::FsyncWait),
         "classes" => Some(Known::Classes),

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
-use mafs_proto::call::{AttachReply, AttachRequest, BreakReply, BreakRequest, RenewLeaseReply, RenewLeaseRequest};
-use mafs_proto::{Call, FsError, Generation, Instant, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
+use mafs_proto::call::{
+    AttachReply, AttachRequest, BreakReply, BreakRequest, InvalidateRequest, PullRequest, RenewLeaseReply,
+    RenewLeaseRequest,
+};
+use mafs_proto::{Call, FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
 
 use super::{Connection, Held, Link, RemoteError, Shared, add_traffic, detail};
@@ -114,21 +117,36 @@ async fn log_link(peer: &Peer) -> Infallible {
     }
 }
 
-/// The server makes one kind of call; those of a newer one are refused.
+/// The server makes two kinds of calls; those of a newer one are refused. There are as many tasks at most as the peer
+/// may have calls under way.
 fn take_call(shared: &Arc<Shared>, call: IncomingCall) {
-    if call.method != BreakRequest::METHOD.number() {
-        return call.reply(FsError::NoMethod.number(), bytes::Bytes::new(), Payload::None);
+    match Method::from_number(call.method) {
+        Some(Method::Break) => take_break(shared, call),
+        Some(Method::Pull) => take_pull(shared, call),
+        Some(_) | None => refuse(call, FsError::NoMethod),
     }
-    let Ok(request) = BreakRequest::decode(call.body.clone()) else {
-        return call.reply(FsError::Malformed.number(), bytes::Bytes::new(), Payload::None);
-    };
+}
+
+fn take_break(shared: &Arc<Shared>, call: IncomingCall) {
+    let Ok(request) = BreakRequest::decode(call.body.clone()) else { return refuse(call, FsError::Malformed) };
     let kernel_told = shared.listener.broken(request);
     let shared = Arc::clone(shared);
-    // As many of these tasks at most as the peer may have calls under way.
     tokio::spawn(async move {
         told(&shared, kernel_told).await;
         call.reply(0, BreakReply.encode(), Payload::None);
     });
+}
+
+fn take_pull(shared: &Arc<Shared>, call: IncomingCall) {
+    let request = PullRequest::decode(call.body.clone()).ok();
+    let request = request.filter(|request| request.ids.len() <= InvalidateRequest::RECORDS_MAX);
+    let Some(request) = request else { return refuse(call, FsError::Malformed) };
+    let pulled = shared.listener.pulled(request);
+    tokio::spawn(async move { call.reply(0, pulled.await.encode(), Payload::None) });
+}
+
+fn refuse(call: IncomingCall, error: FsError) {
+    call.reply(error.number(), bytes::Bytes::new(), Payload::None);
 }
 
 /// Waits until the kernel has been told, as long as nothing speaks against it.

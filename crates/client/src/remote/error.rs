@@ -13,6 +13,12 @@ pub enum RemoteError {
         /// More about it, for people.
         message: String,
     },
+    /// Another client has announced what was asked for and has not brought it in time; what it brings goes on.
+    #[error("another client has not sent yet what was asked for")]
+    Pulling {
+        /// Rises as long as something arrives.
+        progress: u64,
+    },
     /// There is no connection, and none can be made.
     #[error("{0}")]
     Unreachable(String),

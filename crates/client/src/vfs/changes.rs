@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, Known, NameEdit};
 use crate::core::log::LogEntry;
-use crate::core::queue::{Queue, Queued};
+use crate::core::queue::{Policy, Queue, Queued};
 use crate::remote::HOLDER_WAIT;
 
 /// The most records that wait for the server; more are refused as by a full disk. Each takes about 1 KB of memory.
@@ -32,6 +32,37 @@ pub enum Writeback {
     Sync,
     /// In the background, in order.
     Async,
+    /// The same, and what waits is announced, so that nobody opens what was before it: the paper's selective
+    /// invalidation.
+    Sirp,
+    /// The same with an announcement of every content, for comparison: the paper's compulsory invalidation.
+    SirpC,
+}
+
+impl Writeback {
+    /// Whether changes are logged and sent in the background.
+    pub(crate) const fn is_logged(self) -> bool {
+        !matches!(self, Self::Sync)
+    }
+
+    /// What is announced of them.
+    pub(crate) const fn policy(self) -> Policy {
+        match self {
+            Self::Sync | Self::Async => Policy::Nothing,
+            Self::Sirp => Policy::Waiting,
+            Self::SirpC => Policy::All,
+        }
+    }
+}
+
+/// When close(2) returns, of a mount that sends in the background.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Close {
+    /// When what was written is in the log.
+    #[default]
+    Logged,
+    /// When the server has heard of it, and nobody is shown any more what was before.
+    Announced,
 }
 
 /// A change, with the kinds of the objects that its names mean.
@@ -84,7 +115,7 @@ impl Inner {
                 let reply = self.mutate(change.op, caller, edits).await?;
                 Ok(reply.objects.into_iter().find(|object| object.fid == fid))
             }
-            Writeback::Async => {
+            Writeback::Async | Writeback::Sirp | Writeback::SirpC => {
                 self.log_change(change, caller, edits).await?;
                 Ok(self.cache.index.object(fid.vnode)?.map(|cached| cached.object))
             }
@@ -187,6 +218,8 @@ impl Inner {
         self.log_all(entries);
         self.cache.index.drop_pending(&queued);
         self.remote.end(id);
+        // It may have been announced.
+        self.note_queue_changed();
     }
 
     /// Tells the log what it will only repeat in vain if it is not told.
@@ -242,7 +275,7 @@ impl Inner {
             })?;
             self.cache.index.drop_pending(queued);
             self.remote.end(id);
-            queue.remove(id);
+            queue.withdraw(id);
         }
         self.note_queue_changed();
         Ok(Some(object))

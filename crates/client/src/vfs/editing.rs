@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mafs_arpc::blocking;
 use mafs_proto::{FILE_SIZE_MAX, FsError};
 
-use super::changes::Writeback;
+use super::changes::Close;
 use super::file::{Arrival, File, FileState};
 use super::files::Handle;
 use super::storing::Patience;
@@ -145,9 +145,13 @@ impl Inner {
         if !self.is_changed(&file)? {
             return Ok(());
         }
-        match self.settings.writeback {
-            Writeback::Sync => self.store(&file, Patience::Once).await,
-            Writeback::Async => self.close_version(&file).await,
+        if !self.settings.writeback.is_logged() {
+            return self.store(&file, Patience::Once).await;
+        }
+        self.close_version(&file).await?;
+        match self.settings.close {
+            Close::Logged => Ok(()),
+            Close::Announced => self.until_announced(&file).await,
         }
     }
 

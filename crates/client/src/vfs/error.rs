@@ -85,6 +85,7 @@ impl From<RemoteError> for Error {
                 }
                 Self::Refused(error)
             }
+            RemoteError::Pulling { .. } => Self::TimedOut(error.to_string()),
             RemoteError::Unreachable(why) => Self::Unreachable(why),
             RemoteError::TimedOut(why) => Self::TimedOut(why),
         }

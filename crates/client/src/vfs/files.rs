@@ -10,7 +10,6 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Object, VnodeId};
 
-use super::changes::Writeback;
 use super::contents::loaded;
 use super::file::{Arrival, File, Unlinked};
 use super::names::parse;
@@ -141,7 +140,7 @@ impl Inner {
         // A descriptor of a file without a name can be opened once more, by way of /proc.
         let cached = match self.unlinked(vnode) {
             Some(object) => CachedObject::shown(object),
-            None => self.status_of(vnode).await?,
+            None => self.settled_status(vnode).await?,
         };
         if cached.object.status.kind != Kind::File {
             return Err(Error::Refused(FsError::WrongKind));
@@ -286,7 +285,7 @@ impl Inner {
             state.is_unlogged() && !state.storing && state.unresolved.is_none() && state.kernel.writers == 0
         };
         if unlogged
-            && self.settings.writeback == Writeback::Async
+            && self.settings.writeback.is_logged()
             && let Err(error) = blocking(|| self.log_version(file))
         {
             tracing::error!(fid = %file.fid, %error, "a file that was written is not in the log; it is sent at once");

@@ -47,16 +47,32 @@ impl Source {
 
 /// How a content travels.
 struct Travel {
-    /// What it is sent for.
+    /// What it is sent for, unless somebody elsewhere waits for it.
     purpose: Purpose,
+    /// Whether somebody elsewhere does.
+    pulled: bool,
     /// From where on it is being sent, how far that has come, and how urgent it is.
     sending: Option<(u64, CallProgress, Urgency)>,
+}
+
+impl Travel {
+    fn purpose(&self) -> Purpose {
+        if self.pulled { Purpose::ForcedStore } else { self.purpose }
+    }
+
+    /// Makes what is on its way as urgent as it is.
+    fn set_urgency(&mut self) {
+        let purpose = self.purpose();
+        if let Some((_, _, urgency)) = &mut self.sending {
+            urgency.set(purpose);
+        }
+    }
 }
 
 impl FrozenContent {
     pub(super) fn new(container: Arc<dyn DiskFile>, size: u64, watched: Option<DataVersion>) -> Arc<Self> {
         let source = RwLock::new(Source::Container(container));
-        let travel = Mutex::new(Travel { purpose: Purpose::Store, sending: None });
+        let travel = Mutex::new(Travel { purpose: Purpose::Store, pulled: false, sending: None });
         Arc::new(Self { size, watched, torn: AtomicBool::new(false), source, travel })
     }
 
@@ -64,9 +80,14 @@ impl FrozenContent {
     pub(super) fn set_purpose(&self, purpose: Purpose) {
         let mut travel = self.travel();
         travel.purpose = purpose;
-        if let Some((_, _, urgency)) = &mut travel.sending {
-            urgency.set(purpose);
-        }
+        travel.set_urgency();
+    }
+
+    /// Somebody elsewhere waits for it: from now on it is sent as what is fetched, also what is on its way.
+    pub(super) fn pull(&self) {
+        let mut travel = self.travel();
+        travel.pulled = true;
+        travel.set_urgency();
     }
 
     fn travel(&self) -> MutexGuard<'_, Travel> {
@@ -205,13 +226,13 @@ impl StoreContent for Arc<FrozenContent> {
     }
 
     fn purpose(&self) -> Purpose {
-        self.travel().purpose
+        self.travel().purpose()
     }
 
-    fn sending(&self, offset: u64, progress: CallProgress, mut urgency: Urgency) {
+    fn sending(&self, offset: u64, progress: CallProgress, urgency: Urgency) {
         let mut travel = self.travel();
-        urgency.set(travel.purpose);
         travel.sending = Some((offset, progress, urgency));
+        travel.set_urgency();
     }
 }
 

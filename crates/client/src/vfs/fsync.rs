@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use mafs_arpc::blocking;
 
-use super::changes::Writeback;
 use super::file::File;
 use super::storing::Patience;
 use super::{Error, FileHandle, Inner};
@@ -81,7 +80,7 @@ impl Inner {
     }
 
     pub(super) async fn fsync_dir(&self) -> Result<(), Error> {
-        if self.settings.writeback == Writeback::Async {
+        if self.settings.writeback.is_logged() {
             // Not on a session thread: a disk takes its time.
             tokio::task::yield_now().await;
             blocking(|| self.cache.cml.sync())?;
@@ -92,7 +91,7 @@ impl Inner {
     /// Stores the content, be it that it waits in the queue.
     async fn store_awaited(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
         let waits = !file.state().versions.is_empty();
-        if self.settings.writeback == Writeback::Sync && !waits {
+        if !self.settings.writeback.is_logged() && !waits {
             return self.store(file, Patience::Full).await;
         }
         self.close_version(file).await?;

@@ -129,12 +129,16 @@ impl Inner {
         directory: VnodeId,
         page: Vec<(DirEntry, Option<CachedEntry>)>,
     ) -> Result<Vec<DirEntryPlus>, Error> {
-        self.validate_together(page.iter().filter_map(|(_, named)| *named)).await?;
+        let pending = self.validate_together(page.iter().filter_map(|(_, named)| *named)).await?;
         let mut with_objects = Vec::with_capacity(page.len());
         for (mut entry, named) in page {
             let mut object = None;
             if let Some(named) = named {
-                let Some(listed) = self.listed_object(directory, named.fid, &entry.name).await? else { continue };
+                let listed = match pending.get(&named.fid) {
+                    Some(object) => Some(self.present(object.clone())),
+                    None => self.listed_object(directory, named.fid, &entry.name).await?,
+                };
+                let Some(listed) = listed else { continue };
                 (entry.vnode, entry.kind) = (listed.fid.vnode, listed.status.kind);
                 object = Some(listed);
             }
@@ -317,7 +321,7 @@ impl Inner {
     async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<(ReadDirPage, SessionNumber), Error> {
         let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
         for _ in 0..PAGE_TRIES_MAX {
-            let answer = self.remote.call(&request, Purpose::Fetch).await?;
+            let answer = self.delivered(&request, Purpose::Fetch).await?;
             let Some(bytes) = self.collect(answer.payload).await? else { continue };
             let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
             return Ok((page, answer.session));

@@ -4,23 +4,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
-use mafs_proto::call::{ApplyReply, GetStatusRequest, LookupRequest};
+use mafs_proto::call::{ApplyReply, LookupRequest};
 use mafs_proto::{
     CmlOp, Fid, FsError, InvalidName, Kind, Mode, Name, Object, Purpose, RenameMode, Status, SymlinkTarget, VnodeId,
 };
 
-use super::changes::{Change, Writeback};
+use super::changes::Change;
 use super::file::File;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, CachedObject, NameEdit};
-use crate::core::promises::Grant;
 use crate::remote::{Answer, RemoteError};
 
 /// Directories up to this many entries are fetched whole at the second miss; larger ones are asked name by name.
 const WHOLE_LISTING_ENTRIES_MAX: u64 = 4096;
-
-/// Targets of symlinks in one answer: with them and 256 statuses it is well below the 256 KB that an answer may have.
-const SIBLING_TARGET_BYTES_MAX: usize = 128 << 10;
 
 /// How often a name is removed or moved that other clients change at the same time.
 const ATTEMPTS_MAX: u32 = 8;
@@ -104,10 +100,14 @@ impl Inner {
     /// Asks the server what a name means.
     async fn ask_name(&self, parent: Fid, name: &Name) -> Result<CachedObject, Error> {
         let request = LookupRequest { parent, name: name.clone() };
-        let Answer { reply, session, .. } = self.remote.call(&request, Purpose::Ask).await?;
+        let Answer { reply, session, .. } = self.delivered(&request, Purpose::Ask).await?;
         self.cache.index.install_lookup(parent, name, &reply, session)?;
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
-        Ok(CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) })
+        match reply.pending {
+            // As it is to become.
+            true => self.status_of_fid(object.fid).await,
+            false => Ok(CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) }),
+        }
     }
 
     /// A directory with a valid status.
@@ -119,96 +119,6 @@ impl Inner {
                 Err(Error::Refused(FsError::NotDirectory))
             }
         }
-    }
-
-    /// What is known of an object, validated if need be.
-    pub(super) async fn status_of(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
-        if let Some(cached) = self.cache.index.valid_object(vnode)? {
-            return Ok(cached);
-        }
-        let in_use = self.files().get(vnode).map(|file| file.fid);
-        let known = self.cache.index.object(vnode)?.map(|cached| cached.object.fid);
-        self.status_of_fid(known.or(in_use).ok_or(Error::Refused(FsError::Stale))?).await
-    }
-
-    /// The same of an object that the index may have lost.
-    pub(super) async fn status_of_fid(&self, fid: Fid) -> Result<CachedObject, Error> {
-        self.status_of_named(fid, None).await
-    }
-
-    /// The same of an object that was asked for by this name.
-    pub(super) async fn status_of_named(&self, fid: Fid, name: Option<&Name>) -> Result<CachedObject, Error> {
-        let of_fid = |cached: &CachedObject| cached.object.fid == fid;
-        if let Some(cached) = self.cache.index.valid_object(fid.vnode)?.filter(of_fid) {
-            return Ok(cached);
-        }
-        if self.cache.index.is_removed(fid.vnode)? {
-            return Err(Error::Refused(FsError::Stale));
-        }
-        let known = self.cache.index.object(fid.vnode)?.filter(of_fid);
-        let mut fids = vec![fid];
-        if let Some(parent) = known.and_then(|cached| cached.parent) {
-            self.add_siblings(parent, name, &mut fids)?;
-        }
-        let shown = self.validate(fids).await?.into_iter().find(|object| object.fid == fid);
-        let shown = shown.ok_or(Error::Refused(FsError::Stale))?;
-        // What the index has besides belongs to it, unless an older answer has come after it.
-        let as_new = |cached: &CachedObject| cached.object.status.status_version >= shown.status.status_version;
-        let cached = self.cache.index.object(fid.vnode)?.filter(of_fid).filter(as_new);
-        Ok(cached.unwrap_or_else(|| CachedObject::shown(shown)))
-    }
-
-    /// Whoever looks at one object of a directory will look at those behind its name: they are validated in one round
-    /// trip.
-    fn add_siblings(&self, parent: VnodeId, name: Option<&Name>, fids: &mut Vec<Fid>) -> Result<(), Error> {
-        let siblings = self.cache.index.entries_up_to(GetStatusRequest::FIDS_MAX, parent, name)?;
-        self.add_invalid(siblings.into_iter().map(|(_, entry)| entry), fids)
-    }
-
-    /// Validates objects that are about to be shown together, in one round trip if they are not too many.
-    pub(super) async fn validate_together(&self, entries: impl Iterator<Item = CachedEntry>) -> Result<(), Error> {
-        let mut fids = Vec::new();
-        self.add_invalid(entries, &mut fids)?;
-        match fids.is_empty() {
-            true => Ok(()),
-            false => self.validate(fids).await.map(drop),
-        }
-    }
-
-    /// Adds what must be validated to what will be, as much as one answer holds.
-    fn add_invalid(&self, entries: impl Iterator<Item = CachedEntry>, fids: &mut Vec<Fid>) -> Result<(), Error> {
-        let asked = fids.first().copied();
-        let mut target_bytes = 0;
-        for entry in entries {
-            if fids.len() == GetStatusRequest::FIDS_MAX || target_bytes > SIBLING_TARGET_BYTES_MAX {
-                break;
-            }
-            if Some(entry.fid) != asked && self.cache.index.valid_object(entry.fid.vnode)?.is_none() {
-                target_bytes += self.target_bytes(entry)?;
-                fids.push(entry.fid);
-            }
-        }
-        Ok(())
-    }
-
-    /// What the target of a symlink adds to its status.
-    fn target_bytes(&self, entry: CachedEntry) -> Result<usize, Error> {
-        if entry.kind != Kind::Symlink {
-            return Ok(0);
-        }
-        let target = self.cache.index.object(entry.fid.vnode)?.and_then(|cached| cached.object.target);
-        Ok(target.map_or(SymlinkTarget::BYTES_MAX, |target| target.as_bytes().len()))
-    }
-
-    /// Asks the server for the status of objects; those it does not know are forgotten.
-    async fn validate(&self, fids: Vec<Fid>) -> Result<Vec<Object>, Error> {
-        let request = GetStatusRequest { fids, settled: false };
-        let Answer { reply, session, .. } = self.remote.call(&request, Purpose::Ask).await?;
-        self.cache.index.install(&reply.objects, Grant { session, change: reply.change })?;
-        for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
-            self.object_gone_elsewhere(*gone)?;
-        }
-        Ok(reply.objects)
     }
 
     /// The fid of an inode the kernel knows.
@@ -422,7 +332,7 @@ impl Inner {
         {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
         }
-        if self.settings.writeback == Writeback::Async {
+        if self.settings.writeback.is_logged() {
             return Ok(None);
         }
         let begun = self.note_removing(&file)?;

@@ -10,10 +10,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
-use mafs_proto::call::{AttachReply, BreakRequest, Broken};
+use mafs_proto::call::{AttachReply, BreakRequest, Broken, PullReply, PullRequest};
 use mafs_proto::{Instant, Name, Object, VnodeId};
 
 use super::Inner;
+use super::announce::Writer;
 use super::kernel::{Kernel, NamesOf};
 use super::shown::{Noted, Part};
 use crate::cache::{AttachedVolume, Cache, CacheError};
@@ -33,11 +34,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct SessionListener {
     pub(super) cache: Arc<Cache>,
     pub(super) kernel: Arc<Kernel>,
+    pub(super) writer: Writer,
 }
 
 impl Listener for SessionListener {
     fn attached(&self, reply: &AttachReply) -> Result<(SessionNumber, BoxFuture<'static, ()>), String> {
         let before = self.cache.index.session();
+        if self.cache.index.known_volume().is_some_and(|known| known.history != reply.history) {
+            self.writer.forget_announcements();
+        }
         let session = blocking(|| attached(&self.cache, reply)).map_err(|error| error.to_string())?;
         let told = match session == before {
             true => std::future::ready(()).boxed(),
@@ -69,6 +74,10 @@ impl Listener for SessionListener {
             }
         }
     }
+
+    fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply> {
+        self.writer.pulled(request).boxed()
+    }
 }
 
 /// Takes in an attach: whose volume this is, whether the promises still hold, and the new life.
@@ -84,7 +93,9 @@ fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheEr
     }
     let volume = AttachedVolume { server: reply.server, history: reply.history, change: reply.change };
     let session = cache.index.attached(volume, reply.resumed)?;
-    cache.index.install(std::slice::from_ref(&reply.root), Grant { session, change: reply.change })?;
+    // Names of it may be announced that the server does not have yet.
+    let grant = Grant { session: SessionNumber::NONE, change: reply.change };
+    cache.index.install(std::slice::from_ref(&reply.root), grant)?;
     cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;
     cache.cml.sync()?;
     Ok(session)

@@ -18,7 +18,7 @@ use super::frozen::FrozenContent;
 use super::{Error, Inner};
 use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
-use crate::core::queue::{Polled, Queue, Queued};
+use crate::core::queue::{Policy, Polled, Queue, Queued};
 use crate::remote::{Answer, Link, RemoteError};
 
 /// Answers that may wait to be taken in: more than there are records under way.
@@ -40,10 +40,13 @@ pub(super) struct Replay {
     progress: watch::Sender<()>,
 }
 
-impl Default for Replay {
-    fn default() -> Self {
+impl Replay {
+    /// An empty queue, of which this is announced.
+    pub(super) fn new(policy: Policy) -> Self {
+        let mut queue = Queue::default();
+        queue.set_policy(policy);
         Self {
-            queue: Mutex::default(),
+            queue: Mutex::new(queue),
             verdicts: Mutex::default(),
             refused: Mutex::default(),
             trouble: Mutex::default(),
@@ -131,14 +134,19 @@ impl Inner {
         let mut resume_at = Instant::now();
         loop {
             let up = match self.remote.link().0 {
-                Link::Up(..) => true,
+                Link::Up(connection) => {
+                    self.follow_link(&connection);
+                    true
+                }
                 Link::Down(_) => false,
                 Link::Closed => return,
             };
             if up && resume_at <= Instant::now() {
                 self.send_ready(&sender);
             }
-            self.note_drain();
+            if up {
+                self.announce_ready();
+            }
             tokio::select! {
                 biased;
                 changed = link.changed() => {
@@ -185,7 +193,8 @@ impl Inner {
     }
 
     async fn send_change(&self, record: CmlRecord, repeated: bool) -> Answered {
-        let purpose = if self.replay.is_awaited(record.id) { Purpose::Change } else { Purpose::Replay };
+        let awaited = self.replay.is_awaited(record.id) || self.replay.queue().is_raised(record.id);
+        let purpose = if awaited { Purpose::Change } else { Purpose::Replay };
         let result = self.remote.replay(&record, purpose, repeated).await;
         Answered { record, result, whole: true }
     }
@@ -262,6 +271,9 @@ impl Inner {
             content.preserve(&self.cache.containers)?;
         }
         let Some(record) = queue.freeze(id) else { return Ok(None) };
+        if queue.is_raised(id) {
+            content.pull();
+        }
         let mut state = file.state();
         state.set_sending(Arc::clone(&content));
         let interrupted = std::mem::replace(&mut state.interrupted, true);
@@ -442,6 +454,17 @@ impl Inner {
     /// Waits until the server has answered to a record.
     pub(super) async fn until_answered(&self, id: StoreId) -> Result<(), Error> {
         self.until_gone(|queue| !queue.contains(id)).await
+    }
+
+    /// Waits until the server has everything that is in the queue now.
+    pub(super) async fn replayed(&self) -> Result<(), Error> {
+        let Some((_, last)) = self.replay.queue().ends() else { return Ok(()) };
+        self.until_gone(|queue| queue.ends().is_none_or(|(first, _)| first > last)).await
+    }
+
+    /// Notifies of records that go, and of announcements.
+    pub(super) fn watch_progress(&self) -> watch::Receiver<()> {
+        self.replay.progress.subscribe()
     }
 
     /// Waits as long as there is progress, or a connection on which nothing speaks against it.

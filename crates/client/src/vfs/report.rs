@@ -68,8 +68,12 @@ pub struct StatusReport {
     pub unsent_bytes: u64,
     /// Changes of names and attributes that the server does not have yet.
     pub unsent_changes: u64,
-    /// What of it is in the modify log and waits to be sent, in order.
-    pub log: LogReport,
+    /// Announcements of changes that the server has acknowledged since the mount.
+    #[serde(default)]
+    pub announced_changes: u64,
+    /// Opens since the mount that got a version before the newest that another client has announced.
+    #[serde(default)]
+    pub stale_reads: u64,
     /// Files being fetched.
     pub fetching_files: u64,
     /// Up to five of them that were not refused: paths below the mount point.
@@ -162,6 +166,8 @@ impl Inner {
             unsent_files: 0,
             unsent_bytes: 0,
             unsent_changes: 0,
+            announced_changes: self.replay.queue().announced(),
+            stale_reads: self.stale_reads.load(Ordering::Relaxed),
             unsent: Vec::new(),
             log: self.log_report(),
             fetching_files: 0,

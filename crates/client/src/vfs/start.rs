@@ -1,7 +1,7 @@
 //! Start and end: what the last life left is taken up, and what this one leaves is put in order.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +10,9 @@ use mafs_arpc::{Config, blocking, watch};
 use mafs_proto::{Base, Classes, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
-use super::changes::Writeback;
+use super::announce::Writer;
+use super::changes::{Close, Writeback};
+use super::delivery::Stale;
 use super::file::{File, Unresolved};
 use super::files::Files;
 use super::fsync::Fsync;
@@ -46,6 +48,12 @@ pub struct Settings {
     pub deadline: Duration,
     /// When the server gets changes.
     pub writeback: Writeback,
+    /// When close returns, if the server gets changes later.
+    pub close: Close,
+    /// What an open gets of a file whose newest version does not come.
+    pub stale: Stale,
+    /// How long an open waits for it without progress.
+    pub pull_timeout: Duration,
     /// Where fsync makes content durable.
     pub fsync: Fsync,
     /// How long an automatic fsync waits for the server.
@@ -105,12 +113,16 @@ impl Vfs {
             classes: settings.classes,
             arpc: settings.arpc,
             incarnation: log.incarnation.unwrap_or(Incarnation(0)),
+            announces: settings.writeback == Writeback::Sirp,
         };
-        let listener = Box::new(SessionListener { cache: Arc::clone(&cache), kernel: Arc::clone(&kernel) });
+        let writer = Writer::default();
+        let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
+        let listener = Box::new(SessionListener { cache: listening, kernel: telling, writer: writer.clone() });
         let queued = log.queued.values().map(|queued| queued.record.clone());
         let unanswered: Vec<_> = log.logged.values().map(|store| store.record.clone()).chain(queued).collect();
         let remote = Remote::start(config, unanswered, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
+        let policy = settings.writeback.policy();
         let inner = Arc::new(Inner {
             replacement: Mutex::new(Replacement::new(settings.cache_limit_bytes)),
             settings,
@@ -124,7 +136,8 @@ impl Vfs {
             passthrough,
             watching_sizes: AtomicBool::new(false),
             rests: Rests::default(),
-            replay: Replay::default(),
+            replay: Replay::new(policy),
+            stale_reads: AtomicU64::new(0),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
             last_space: Mutex::new(None),
@@ -134,6 +147,7 @@ impl Vfs {
             storage,
         });
         blocking(|| inner.take_up(&log).and_then(|()| inner.cache.cml.begin_run(inner.storage.boot())))?;
+        writer.begin(&inner);
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
         inner.sweep_containers(&log);
@@ -250,9 +264,9 @@ impl Inner {
     /// Sends the content of a file, or puts it in the queue.
     pub(super) async fn sync_file(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
         let waits = !file.state().versions.is_empty();
-        match self.settings.writeback {
-            Writeback::Sync if !waits => self.store(file, Patience::Full).await,
-            Writeback::Sync | Writeback::Async => self.close_version(file).await,
+        match self.settings.writeback.is_logged() || waits {
+            true => self.close_version(file).await,
+            false => self.store(file, Patience::Full).await,
         }
     }
 }

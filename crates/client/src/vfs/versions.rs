@@ -211,6 +211,7 @@ impl Inner {
                 self.forget_version(file, id);
             }
         }
+        self.note_queue_changed();
         self.replay.note_progress();
     }
 

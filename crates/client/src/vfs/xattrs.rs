@@ -11,7 +11,7 @@ use mafs_proto::call::GetXattrsRequest;
 use mafs_proto::{CmlOp, Fid, FsError, Object, Purpose, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
 
 use super::{Caller, Error, Inner};
-use crate::core::promises::Grant;
+use crate::core::promises::{Grant, SessionNumber};
 use crate::remote::Answer;
 
 const TRUSTED: &[u8] = b"trusted.";
@@ -107,6 +107,7 @@ impl Inner {
         }
         let answer = self.remote.call(&GetXattrsRequest { fid: object.fid }, Purpose::Fetch).await?;
         let Answer { reply, session, .. } = answer;
+        let session = if reply.pending { SessionNumber::NONE } else { session };
         let grant = Grant { session, change: reply.change };
         self.cache.index.install(std::slice::from_ref(&reply.object), grant)?;
         if let Some(version) = reply.object.status.xattrs {

@@ -193,6 +193,19 @@ impl Index {
         })
     }
 
+    /// An object that is about to become this, with the changes on top; `None` if they remove it. Nothing is said of the
+    /// names in it.
+    pub(crate) fn with_own_changes(&self, object: Object) -> Result<Option<CachedObject>, CacheError> {
+        let vnode = object.fid.vnode;
+        let overlay = self.pending.read();
+        let parent = self.shown(vnode)?.and_then(|known| known.parent);
+        let coming = CachedObject { parent, ..CachedObject::shown(object) };
+        match overlay {
+            Some(overlay) => Ok(self.laid_over(&overlay, vnode, Some(coming))),
+            None => Ok(Some(coming)),
+        }
+    }
+
     /// What was shown of an object, or made of it here, with the changes on top; `None` if they remove it.
     fn laid_over(&self, overlay: &Overlay, vnode: VnodeId, shown: Option<CachedObject>) -> Option<CachedObject> {
         if !overlay.changes_object(vnode) {

@@ -195,6 +195,11 @@ impl Queue {
         Some(self.entries.get(&id)?.telling.told == Told::Present)
     }
 
+    /// Whether a record is under way, with its content if it has one.
+    pub(crate) fn is_under_way(&self, id: StoreId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.place == Place::UnderWay)
+    }
+
     /// Somebody waits until the record is announced: its own header does not tell when that is.
     pub(crate) fn demand_announcement(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id) {

@@ -1,0 +1,137 @@
+//! Announcing: tells the server of what waits in the log, and sends at once what somebody elsewhere waits for.
+//!
+//! From the answer to an announcement on nobody is shown what was before the announced records (consistency.md, "SIRP").
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use mafs_arpc::watch;
+use mafs_proto::StoreId;
+use mafs_proto::call::{InvalidateRequest, PullReply, PullRequest};
+use tokio::time::timeout;
+
+use super::file::File;
+use super::{Error, Inner};
+use crate::core::queue::{Announcement, Heard, store_bytes_for};
+use crate::remote::{Connection, RemoteError};
+
+/// The pause behind an announcement that the server could not take now.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Who answers the server's pulls: nobody until the log of the last life has been taken up, or it would seem to be lost.
+#[derive(Clone)]
+pub(super) struct Writer(Arc<watch::Sender<Weak<Inner>>>);
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(Weak::new())))
+    }
+}
+
+impl Writer {
+    /// The log has been taken up.
+    pub(super) fn begin(&self, inner: &Arc<Inner>) {
+        self.0.send_replace(Arc::downgrade(inner));
+    }
+
+    /// What the server knew of announcements it knows no more.
+    pub(super) fn forget_announcements(&self) {
+        let inner = self.0.borrow().upgrade();
+        if let Some(inner) = inner {
+            inner.replay.queue().forget_announcements();
+            inner.note_queue_changed();
+        }
+    }
+
+    /// Somebody waits for these records. Those of a mount that has ended are in its log.
+    pub(super) fn pulled(&self, request: PullRequest) -> impl Future<Output = PullReply> + use<> {
+        let mut writer = self.0.subscribe();
+        async move {
+            let begun = writer.wait_for(|inner| inner.strong_count() > 0).await;
+            let inner = begun.ok().and_then(|inner| inner.upgrade());
+            inner.map_or_else(|| PullReply { missing: Vec::new() }, |inner| inner.pulled(&request))
+        }
+    }
+}
+
+impl Inner {
+    /// Lets as much be under way as the link holds, if the rest is announced.
+    pub(super) fn follow_link(&self, connection: &Connection) {
+        let mut queue = self.replay.queue();
+        if queue.announces() {
+            let estimate = connection.peer.estimate();
+            queue.set_store_bytes_max(store_bytes_for(estimate.rate.zip(estimate.rtt_min)));
+        }
+    }
+
+    /// Announces what waits.
+    pub(super) fn announce_ready(self: &Arc<Self>) {
+        loop {
+            let next = self.replay.queue().poll_announce(InvalidateRequest::RECORDS_MAX);
+            let Some(announcement) = next else { return };
+            let inner = Arc::clone(self);
+            tokio::spawn(async move { inner.announce(announcement).await });
+        }
+    }
+
+    async fn announce(&self, announcement: Announcement) {
+        let Announcement { records, retracted } = announcement.clone();
+        let ids: Vec<StoreId> = records.iter().map(|record| record.id).collect();
+        let answer = self.remote.announce(records, retracted).await;
+        if let Err(RemoteError::Refused { error, .. }) = &answer
+            && error.is_transient()
+        {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let heard = match &answer {
+            Ok(reply) => Heard::But(&reply.refused),
+            Err(RemoteError::Refused { error, .. }) if error.is_transient() => Heard::Perhaps,
+            // As to a server that knows no announcements.
+            Err(RemoteError::Refused { .. }) => Heard::But(&ids),
+            Err(RemoteError::Pulling { .. } | RemoteError::Unreachable(_) | RemoteError::TimedOut(_)) => Heard::Perhaps,
+        };
+        match heard {
+            Heard::But(refused) => tracing::debug!(?ids, ?refused, "announced"),
+            Heard::Perhaps => tracing::debug!(?ids, "an announcement was not answered"),
+        }
+        self.replay.queue().end_announcement(&announcement, heard);
+        self.replay.note_progress();
+        self.note_queue_changed();
+    }
+
+    /// Sends these records next, with all that they depend on.
+    fn pulled(&self, request: &PullRequest) -> PullReply {
+        let raised = self.replay.queue().raise(&request.ids);
+        for record in &raised.under_way {
+            let content = self.file_of(record).and_then(|file| {
+                file.state().version(record.id).map(|version| Arc::clone(&version.content))
+            });
+            if let Some(content) = content {
+                content.pull();
+            }
+        }
+        tracing::debug!(ids = ?request.ids, missing = ?raised.missing, "somebody waits for what was announced");
+        self.note_queue_changed();
+        PullReply { missing: raised.missing }
+    }
+
+    /// Waits until the newest version of a file is announced, or more than that.
+    pub(super) async fn until_announced(&self, file: &File) -> Result<(), Error> {
+        let newest = file.state().versions.back().map(|version| version.id);
+        let Some(id) = newest else { return Ok(()) };
+        self.replay.queue().demand_announcement(id);
+        self.note_queue_changed();
+        let mut progress = self.watch_progress();
+        let announced = async {
+            while self.replay.queue().is_announced(id) == Some(false) {
+                // The sender lives in `self`.
+                let _ = progress.changed().await;
+            }
+        };
+        if timeout(self.settings.deadline, announced).await.is_err() {
+            return Err(Error::TimedOut("the server has not heard of what was written".to_owned()));
+        }
+        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
+        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+    }
+}
