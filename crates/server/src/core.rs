@@ -7,6 +7,7 @@
 //!
 //! Must not know tasks, sessions, files or clocks: times come from the records, contents come as [`NewContent`].
 
+pub(crate) mod announce;
 pub(crate) mod clients;
 pub(crate) mod directory;
 pub(crate) mod edit;

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
-    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusRequest, GetXattrsRequest,
-    GrantFidsReply, GrantFidsRequest, LookupRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest,
-    ResumeStoreRequest, StatFsRequest,
+    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest,
+    GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest, LookupRequest, ReadDirReply, ReadDirRequest,
+    RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Segment, Wire};
 
 use crate::core::Refusal;
+use crate::core::pending::About;
 use crate::server::Server;
-use crate::session::Session;
+use crate::session::{Attachment, Session};
 use crate::volume::Reading;
 use content::{ContentReader, Received};
 
@@ -40,7 +41,7 @@ pub(crate) async fn answer(server: &Arc<Server>, session: &Arc<Session>, mut cal
         }
         Err(refusal) => {
             tracing::debug!(method = call.method, error = ?refusal.error, %refusal, "refused");
-            let detail = ErrorDetail { message: refusal.detail, progress: 0 };
+            let detail = ErrorDetail { message: refusal.detail, progress: refusal.progress };
             call.reply(refusal.error.number(), detail.encode(), Payload::None);
         }
     }
@@ -68,16 +69,19 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         Method::GetStatus => {
             let request = GetStatusRequest::decode(body)?;
             let attached = session.attachment()?;
-            reply(blocking(|| attached.volume.objects(attached.ticket, &request.fids))?)
+            reply(status(&attached, &request).await?)
         }
         Method::Lookup => {
             let request = LookupRequest::decode(body)?;
             let attached = session.attachment()?;
+            let about = About::Name(request.parent.vnode, request.name.clone());
+            attached.volume.settle(attached.ticket, &about).await?;
             reply(blocking(|| attached.volume.lookup(attached.ticket, request.parent, &request.name))?)
         }
         Method::ReadDir => {
             let request = ReadDirRequest::decode(body)?;
             let attached = session.attachment()?;
+            attached.volume.settle(attached.ticket, &About::Names(request.fid.vnode)).await?;
             let page = blocking(|| attached.volume.read_dir(attached.ticket, &request))?;
             Ok(Answer { body: ReadDirReply.encode(), payload: Payload::Bytes(page.encode()), reader: None })
         }
@@ -103,9 +107,24 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
             let attached = session.attachment()?;
             reply(RenewLeaseReply { renewed: attached.volume.renew_lease(attached.ticket)? })
         }
-        Method::Invalidate => Err(FsError::NoMethod.into()),
+        Method::Invalidate => {
+            let request = InvalidateRequest::decode(body)?;
+            let attached = session.attachment()?;
+            reply(attached.volume.announce(attached.ticket, request).await?)
+        }
         Method::Break | Method::Pull => Err(Refusal::new(FsError::NoMethod, "only a server makes this call")),
     }
+}
+
+/// The status of objects; of the first one, if it is to be settled, when what others have announced of it is there.
+async fn status(attached: &Attachment, request: &GetStatusRequest) -> Result<GetStatusReply, Refusal> {
+    let first = request.fids.first().filter(|_| request.settled).map(|fid| About::Object(fid.vnode));
+    if let Some(first) = &first {
+        attached.volume.settle(attached.ticket, first).await?;
+    }
+    let reply = blocking(|| attached.volume.objects(attached.ticket, &request.fids))?;
+    let stale = first.is_some_and(|first| attached.volume.is_stale(attached.ticket, &first));
+    Ok(GetStatusReply { stale, ..reply })
 }
 
 async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, Refusal> {

@@ -5,9 +5,11 @@
 //!
 //! Dropping a volume without [`Volume::stop`] is like kill -9: its tasks end, nothing is lost that was answered.
 
+mod announced;
 mod committer;
 mod group;
 mod janitor;
+mod pulls;
 mod reads;
 mod sessions;
 mod waiting;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::{Peer, blocking};
 use mafs_durable::{Disk, KvError, LoggedIndex, LoggedIndexError};
-use mafs_proto::call::{ApplyRequest, StatFsReply};
+use mafs_proto::call::{ApplyRequest, InvalidateReply, InvalidateRequest, StatFsReply};
 use mafs_proto::{
     ChangeNumber, ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeId,
     VolumeName,
@@ -28,9 +30,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::ServerError;
 use crate::config::ServerConfig;
 use crate::core::clients::{self, Granted};
-use crate::core::{NewContent, Overlay, Refusal, quota, replies};
+use crate::core::pending::Pending;
+use crate::core::{NewContent, Overlay, Refusal, announce, quota, replies};
 use crate::store::{ContentStore, SpaceReserve, Spools, Storage, VolumeFile, open_index, volume_dir};
-use committer::Job;
+use committer::{Announce, Job};
 pub(crate) use reads::{Reading, StoredContent};
 use sessions::Sessions;
 use waiting::Apply;
@@ -87,8 +90,8 @@ impl Volume {
         let spools = Spools::open(Arc::clone(&contents), spool_dir, Arc::clone(&clock))
             .map_err(|source| ServerError::io(format!("open the contents of the volume {name}"), source))?;
         let index = open_index(storage, name, config.index())?;
-        let (change, listed) = last_state(name, file.id(), &index)?;
-        let sessions = Sessions::new(config.timing(), change, listed, Arc::clone(&clock));
+        let (change, listed, pending) = last_state(name, file.id(), &index)?;
+        let sessions = Sessions::new(config.timing(), change, listed, pending, Arc::clone(&clock));
         let shared = Arc::new(Shared {
             name: name.clone(),
             file,
@@ -170,6 +173,30 @@ impl Volume {
         self.submit(|answer| Job::Apply(Apply { ticket, request, content, answer })).await
     }
 
+    /// Takes note of records that come later; returns when nobody relies on what was before them.
+    pub(crate) async fn announce(
+        &self,
+        ticket: Ticket,
+        request: InvalidateRequest,
+    ) -> Result<InvalidateReply, Refusal> {
+        self.submit(|answer| Job::Announce(Announce { ticket, request, answer: Some(answer) })).await
+    }
+
+    /// Takes note of a record whose content is arriving, if it is not announced yet. Waits for nobody.
+    pub(crate) async fn announce_arriving(&self, ticket: Ticket, request: &ApplyRequest) {
+        if !self.shared.sessions.is_announced(&request.record.id) {
+            let records = vec![request.record.clone()];
+            let request = InvalidateRequest { records, retracted: Vec::new(), confirmed_below: None };
+            // If the volume stops, the record itself is refused.
+            let _ = self.jobs.send(Job::Announce(Announce { ticket, request, answer: None })).await;
+        }
+    }
+
+    /// Takes note that bytes of a client's content have arrived: whoever waits for it sees progress.
+    pub(crate) fn note_delivered(&self, ticket: Ticket, bytes: u64) {
+        self.shared.sessions.note_delivered(ticket.client, bytes);
+    }
+
     /// Waits until nobody relies on what was before a record that had been applied already; then its kept reply may be
     /// given.
     pub(crate) async fn settled(&self, ticket: Ticket, record: &CmlRecord, reply: &Bytes) -> Result<(), Refusal> {
@@ -240,16 +267,17 @@ impl Volume {
     }
 }
 
-/// The last change of a volume, and the clients that may hold promises. A volume whose first transaction is missing has
+/// The last change of a volume, the clients that may hold promises, and what is announced. A volume whose first transaction is missing has
 /// lost its journal.
 fn last_state(
     name: &VolumeName,
     id: VolumeId,
     index: &LoggedIndex,
-) -> Result<(ChangeNumber, Vec<ClientId>), ServerError> {
+) -> Result<(ChangeNumber, Vec<ClientId>, Pending), ServerError> {
     let overlay = Overlay::new(id, index.index());
     let state = overlay.begin().state();
-    let found = state.and_then(|state| Ok((state.change, clients::with_sessions(index.index())?)));
+    let index = index.index();
+    let found = state.and_then(|state| Ok((state.change, clients::with_sessions(index)?, announce::load(index)?)));
     found.map_err(|refusal| ServerError::Volume {
         name: name.clone(),
         source: LoggedIndexError::Index(KvError::Damaged(refusal.detail)),

@@ -136,6 +136,10 @@ impl Pending {
         true
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
     pub(crate) fn get(&self, id: &StoreId) -> Option<&Announced> {
         self.records.get(id)
     }
@@ -175,18 +179,11 @@ impl Pending {
         (!touching.is_empty()).then(|| touching.iter().filter_map(laid).collect())
     }
 
-    /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced. `present` is the
-    /// version that the file has, `ended` are records that do not count any more.
-    pub(crate) fn is_in_conflict(
-        &self,
-        fid: Fid,
-        base: Base,
-        ended: &BTreeSet<StoreId>,
-        viewer: Viewer<'_>,
-    ) -> bool {
-        let is_store = |id: &StoreId| {
-            self.get(id).is_some_and(|announced| matches!(announced.record.op, CmlOp::Store { .. }))
-        };
+    /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced. Those in `ended`
+    /// do not count any more.
+    pub(crate) fn is_in_conflict(&self, fid: Fid, base: Base, ended: &BTreeSet<StoreId>, viewer: Viewer<'_>) -> bool {
+        let is_store =
+            |id: &StoreId| self.get(id).is_some_and(|announced| matches!(announced.record.op, CmlOp::Store { .. }));
         match base {
             Base::Record(_) => false,
             Base::Version(_) => {

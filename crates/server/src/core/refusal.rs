@@ -11,11 +11,13 @@ use mafs_proto::{FsError, Malformed};
 pub(crate) struct Refusal {
     pub(crate) error: FsError,
     pub(crate) detail: String,
+    /// With `Pulling`: how much has been delivered so far. Otherwise 0.
+    pub(crate) progress: u64,
 }
 
 impl Refusal {
     pub(crate) fn new(error: FsError, detail: impl Into<String>) -> Self {
-        Self { error, detail: detail.into() }
+        Self { error, detail: detail.into(), progress: 0 }
     }
 
     /// The index holds what this server never writes.

@@ -23,11 +23,12 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// A record was refused.
-    pub(crate) fn refuse(&mut self, request: &ApplyRequest, error: FsError) {
+    /// A record was refused. Returns whether for good.
+    pub(crate) fn refuse(&mut self, request: &ApplyRequest, error: FsError) -> bool {
         let id = request.record.id;
         self.forget(&id);
-        if request.comes_again && error.is_transient() {
+        let is_postponed = request.comes_again && error.is_transient();
+        if is_postponed {
             self.postponed.insert(id, error);
             if self.postponed.len() > REFUSED_MAX {
                 self.postponed.pop_first();
@@ -38,6 +39,7 @@ impl Refused {
                 self.for_good.pop_first();
             }
         }
+        !is_postponed
     }
 
     /// A record was applied, though it had been refused before.

@@ -189,7 +189,10 @@ pub(crate) fn confirm(
 }
 
 /// Checks that `id` belongs to a life granted to `client`.
-fn check_new(transaction: &Transaction<'_>, client: ClientId, id: &StoreId) -> Result<ClientState, Refusal> {
+///
+/// # Errors
+/// `Malformed` if it does not.
+pub(crate) fn check_new(transaction: &Transaction<'_>, client: ClientId, id: &StoreId) -> Result<ClientState, Refusal> {
     let refuse = |why: &str| Refusal::new(FsError::Malformed, format!("the record {id} {why}"));
     let state = transaction.client(client)?.ok_or_else(|| refuse("is from a client that never attached"))?;
     if id.incarnation.0 == 0 || id.incarnation > state.incarnation {

@@ -38,6 +38,8 @@ pub(super) async fn attach(
     let (root, change) = blocking(|| volume.root(ticket))?;
     let (breaking, connection) = (Arc::clone(&volume), Arc::clone(session));
     tokio::spawn(async move { breaking.deliver_breaks(ticket, connection.peer()).await });
+    let (pulling, connection) = (Arc::clone(&volume), Arc::clone(session));
+    tokio::spawn(async move { pulling.deliver_pulls(ticket, connection.peer()).await });
     tracing::info!(
         volume = %volume.name(), client = %request.client, name = request.client_name, generation = ticket.generation.0,
         resumed, "attached"

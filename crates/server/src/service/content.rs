@@ -45,8 +45,11 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
         Ok(Some(reply)) => return Received::Known(reply),
         Err(refusal) => return Received::Content(Err(refusal)),
     }
+    if request.announces && size > INLINE_BYTES_MAX {
+        attached.volume.announce_arriving(attached.ticket, request).await;
+    }
     let content = match size {
-        0..=INLINE_BYTES_MAX => receive_inline(size, payload).await,
+        0..=INLINE_BYTES_MAX => receive_inline(attached, size, payload).await,
         _ => receive_spooled(attached, fid, (size, request.content_offset), payload).await,
     };
     match content {
@@ -84,10 +87,15 @@ impl From<PayloadError> for NotReceived {
     }
 }
 
-async fn receive_inline(size: u64, payload: &mut PayloadReader) -> Result<NewContent, NotReceived> {
+async fn receive_inline(
+    attached: &Attachment,
+    size: u64,
+    payload: &mut PayloadReader,
+) -> Result<NewContent, NotReceived> {
     let mut segments = SegmentReader::new(size);
     let mut content = BytesMut::new();
     while let Some(mut piece) = payload.read().await? {
+        attached.volume.note_delivered(attached.ticket, piece.len() as u64);
         while let Some(part) = segments.next(&mut piece).map_err(|_| wrong_size(size))? {
             match part {
                 // No more than `size`, which is small: the reader has looked.
@@ -120,7 +128,7 @@ async fn receive_spooled(
         attached.volume.check_quota(fid, size)?;
         attached.volume.spools().begin(attached.ticket.client, fid, size, offset)
     })?;
-    let received = receive_rest(&mut arrival, (size, offset), first, payload).await;
+    let received = receive_rest(attached, &mut arrival, (size, offset), first, payload).await;
     blocking(|| match received {
         Ok(()) => Ok(arrival.finish()?),
         Err(NotReceived::CallEnded(why)) => {
@@ -135,6 +143,7 @@ async fn receive_spooled(
 }
 
 async fn receive_rest(
+    attached: &Attachment,
     arrival: &mut Arrival,
     (size, offset): (u64, u64),
     mut pieces: Vec<Bytes>,
@@ -142,6 +151,7 @@ async fn receive_rest(
 ) -> Result<(), NotReceived> {
     let mut segments = SegmentReader::new(size - offset);
     while !pieces.is_empty() {
+        attached.volume.note_delivered(attached.ticket, pieces.iter().map(|piece| piece.len() as u64).sum());
         blocking(|| {
             pieces.into_iter().try_for_each(|piece| spool_piece(arrival, &mut segments, size, piece))?;
             arrival.mark_now_and_then();

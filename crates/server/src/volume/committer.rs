@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mafs_arpc::blocking;
+use mafs_proto::call::{InvalidateReply, InvalidateRequest};
 use mafs_proto::{ClientId, Clock, FidRange, Generation, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -40,9 +41,23 @@ pub(super) enum Job {
         answer: Answer<FidRange>,
     },
     Apply(Apply),
+    Announce(Announce),
+    /// The client does not have these announced records.
+    EndAnnounced {
+        ticket: Ticket,
+        ids: Vec<StoreId>,
+    },
     Stop {
         answer: oneshot::Sender<()>,
     },
+}
+
+/// An announcement, and who waits for nobody to rely on what was before.
+pub(super) struct Announce {
+    pub(super) ticket: Ticket,
+    pub(super) request: InvalidateRequest,
+    /// `None`: nobody does.
+    pub(super) answer: Option<Answer<InvalidateReply>>,
 }
 
 /// Runs until [`Job::Stop`], or until the volume is dropped.

@@ -2,24 +2,26 @@
 //!
 //! All answers wait for the commit, refusals too: what they rest on may be a transaction of the same group.
 
+mod announcements;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_durable::{Batch, LoggedIndexError};
-use mafs_proto::{ChangeNumber, ClientId, FidRange, FsError, Generation, Instant, StoreId};
+use mafs_proto::{ChangeNumber, ClientId, CmlOp, FidRange, FsError, Generation, Instant, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::{Answer, Job};
 use super::janitor::Chore;
-use super::sessions::Sessions;
+use super::sessions::{Attached, Sessions};
 use super::waiting::{Apply, Parked, Waiting};
 use super::{Shared, Ticket};
 use crate::core::clients::{self, Granted};
 use crate::core::edit::ContentBody;
 use crate::core::promises::{Owed, Touched};
 use crate::core::replies::{self, Decision, Limits};
-use crate::core::{ContentId, Overlay, Refusal, directory};
+use crate::core::{ContentId, Overlay, Refusal, directory, tables};
 
 /// What is done with the outcome of a commit.
 type OnCommit<'s> = Box<dyn FnOnce(&Result<(), Refusal>) + 's>;
@@ -31,6 +33,8 @@ pub(super) struct Group<'s> {
     now: Instant,
     /// Records applied or refused, as long as those that wait for them have not been tried again.
     decided: BTreeSet<StoreId>,
+    /// Announcements that end with the commit.
+    ended: BTreeSet<StoreId>,
     overlay: Overlay<'s>,
     batches: Vec<Batch>,
     /// Called with the outcome of the commit.
@@ -69,6 +73,7 @@ impl<'s> Group<'s> {
             waiting,
             now,
             decided: BTreeSet::new(),
+            ended: BTreeSet::new(),
             overlay: Overlay::new(shared.file.id(), shared.index.index()),
             batches: Vec::new(),
             answers: Vec::new(),
@@ -92,6 +97,8 @@ impl<'s> Group<'s> {
                 self.answer(answer, fids);
             }
             Job::Apply(apply) => self.take(apply, None),
+            Job::Announce(announce) => self.announce(announce),
+            Job::EndAnnounced { ticket, ids } => self.end_announced(ticket, ids),
             Job::Stop { answer } => self.stop = Some(answer),
         }
     }
@@ -152,11 +159,20 @@ impl<'s> Group<'s> {
         let (batch, granted) = clients::attach(&self.overlay, ticket.client, client_name, confirmed_below)?;
         self.add(batch);
         // From here on the records of an older attach are refused, also those in this group.
-        let resumed = self.shared.sessions.attach(ticket, continued);
+        let Attached { resumed, returns } = self.shared.sessions.attach(ticket, continued);
+        self.announce_again(ticket, returns)?;
+        self.end_confirmed(confirmed_below);
         for Parked { apply, .. } in self.waiting.take_fenced(ticket) {
             self.take(apply, None);
         }
         Ok((granted, resumed))
+    }
+
+    /// The client has the replies to these records, or has given them up.
+    fn end_confirmed(&mut self, below: Option<StoreId>) {
+        if let Some(below) = below {
+            self.end(self.shared.sessions.announced_below(below));
+        }
     }
 
     /// A client that could not be noted is waited for at the next start.
@@ -219,7 +235,7 @@ impl<'s> Group<'s> {
         };
         let read_only = || self.shared.file.read_only.then(|| Refusal::from(FsError::ReadOnly));
         let full = || self.full.refusal(directory::grows(&apply.request.record.op));
-        let closed = not_taken.or_else(read_only).or_else(full);
+        let closed = not_taken.or_else(read_only).or_else(full).or_else(|| self.conflict(&apply));
         let limits = Limits { closed, quota_bytes: self.shared.file.quota_bytes };
         match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, limits) {
             Ok(Decision::Known(reply)) => {
@@ -232,12 +248,29 @@ impl<'s> Group<'s> {
             Ok(Decision::Apply(applied)) => {
                 self.waiting.refused.forget(&apply.request.record.id);
                 self.decided.insert(apply.request.record.id);
-                self.add(applied.batch);
+                let id = apply.request.record.id;
+                let mut batch = applied.batch;
+                if self.shared.sessions.is_announced(&id) {
+                    batch.remove(tables::announced(&id));
+                    self.ended.insert(id);
+                }
+                self.add(batch);
                 self.freed.extend(applied.freed);
+                self.end_confirmed(apply.request.confirmed_below);
                 self.answer_applied(apply, applied.reply, applied.change, applied.touched);
             }
             Err(refusal) => self.refuse(apply, refusal),
         }
+    }
+
+    /// Who announced first comes first: a Store that is not announced does not pass one of another client that is.
+    fn conflict(&self, apply: &Apply) -> Option<Refusal> {
+        let record = &apply.request.record;
+        let CmlOp::Store { fid, base, .. } = record.op else { return None };
+        let sessions = &self.shared.sessions;
+        let passes =
+            !sessions.is_announced(&record.id) && sessions.is_in_conflict(record.id.client, fid, base, &self.ended);
+        passes.then(|| Refusal::new(FsError::BaseChanged, format!("another client has announced a content of {fid}")))
     }
 
     fn refuse(&mut self, apply: Apply, refusal: Refusal) {
@@ -245,7 +278,9 @@ impl<'s> Group<'s> {
             tracing::error!(volume = %self.shared.name, %refusal, "a client used a record's id twice");
         }
         self.decided.insert(apply.request.record.id);
-        self.waiting.refused.refuse(&apply.request, refusal.error);
+        if self.waiting.refused.refuse(&apply.request, refusal.error) {
+            self.end(vec![apply.request.record.id]);
+        }
         self.drop_content(&apply);
         self.answer(apply.answer, Err(refusal));
     }
@@ -259,7 +294,7 @@ impl<'s> Group<'s> {
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move |committed| {
             let owed = match committed {
-                Ok(()) => sessions.changed(apply.ticket.client, change, &touched),
+                Ok(()) => sessions.applied(apply.request.record.id, change, &touched),
                 Err(_) => Owed::default(),
             };
             answer_settled(sessions, owed, apply.answer, committed.clone().map(|()| reply));

@@ -12,6 +12,7 @@ use mafs_proto::call::{
 };
 use mafs_proto::{ChangeNumber, ContentHash, Entry, Fid, FsError, Kind, Name, Object, Xattrs};
 
+use super::sessions::Granted;
 use super::{Shared, Ticket, Volume};
 use crate::core::{Node, Overlay, Refusal, Transaction, tables};
 use crate::store::refuse_io;
@@ -44,49 +45,58 @@ impl Volume {
     /// The root directory, and the last change.
     pub(crate) fn root(&self, ticket: Ticket) -> Result<(Object, ChangeNumber), Refusal> {
         let root = Fid::root(self.shared.file.id());
-        let change = self.promise(ticket, [root]);
+        let change = self.promise(ticket, [root]).change;
         self.shared.read(|transaction| Ok((transaction.node(root)?.object(root), change)))
     }
 
-    /// Those of `fids` that exist, in their order.
+    /// Those of `fids` that exist, in their order; and as they will be those that others have announced changes of.
     pub(crate) fn objects(&self, ticket: Ticket, fids: &[Fid]) -> Result<GetStatusReply, Refusal> {
-        let change = self.promise(ticket, fids.iter().copied());
-        self.shared.read(|transaction| {
-            Ok(GetStatusReply { objects: existing_of(transaction, fids)?, change, pending: Vec::new(), stale: false })
-        })
+        let Granted { change, pending: laid_over } = self.promise(ticket, fids.iter().copied());
+        let objects = self.shared.read(|transaction| existing_of(transaction, fids))?;
+        let mut pending = Vec::new();
+        for object in &objects {
+            if let Some(laid) = laid_over.get(&object.fid.vnode) {
+                let mut object = object.clone();
+                laid.iter().for_each(|laid| laid.lay_over(&mut object.status));
+                pending.push(object);
+            }
+        }
+        Ok(GetStatusReply { objects, change, pending, stale: false })
     }
 
     /// What `name` means in `parent`.
     pub(crate) fn lookup(&self, ticket: Ticket, parent: Fid, name: &Name) -> Result<LookupReply, Refusal> {
-        let change = self.promise(ticket, [parent]);
+        let change = self.promise(ticket, [parent]).change;
         self.shared.read_directory(parent, |transaction, directory| {
-            let object = match transaction.entry(parent, name)? {
-                None => None,
+            let (object, pending) = match transaction.entry(parent, name)? {
+                None => (None, false),
                 Some(fid) => {
-                    self.promise(ticket, [fid]);
+                    let pending = self.promise(ticket, [fid]).has_pending(fid);
                     match existing(transaction, fid)? {
-                        Some(object) => Some(object),
+                        Some(object) => (Some(object), pending),
                         None => return Ok(None),
                     }
                 }
             };
-            Ok(Some(LookupReply { object, parent_version: directory.status.data_version, change, pending: false }))
+            Ok(Some(LookupReply { object, parent_version: directory.status.data_version, change, pending }))
         })
     }
 
     /// Entries of a directory.
     pub(crate) fn read_dir(&self, ticket: Ticket, request: &ReadDirRequest) -> Result<ReadDirPage, Refusal> {
-        let change = self.promise(ticket, [request.fid]);
+        let granted = self.promise(ticket, [request.fid]);
         self.shared.read_directory(request.fid, |transaction, directory| {
-            let entries = self.entries(transaction, ticket, request)?;
             let directory = directory.object(request.fid);
-            Ok(entries.map(|(entries, end)| ReadDirPage { directory, entries, end, change, pending: Vec::new() }))
+            let page =
+                ReadDirPage { directory, entries: Vec::new(), end: false, change: granted.change, pending: Vec::new() };
+            self.entries(transaction, ticket, request, &granted, page)
         })
     }
 
     /// An object and its extended attributes.
     pub(crate) fn xattrs(&self, ticket: Ticket, fid: Fid) -> Result<GetXattrsReply, Refusal> {
-        let change = self.promise(ticket, [fid]);
+        let granted = self.promise(ticket, [fid]);
+        let (change, pending) = (granted.change, granted.has_pending(fid));
         self.shared.read(|transaction| {
             for _ in 0..ATTEMPTS_MAX {
                 let node = transaction.node(fid)?;
@@ -95,7 +105,7 @@ impl Volume {
                     Some(version) => transaction.xattrs(fid, version)?,
                 };
                 if let Some(xattrs) = xattrs {
-                    return Ok(GetXattrsReply { object: node.object(fid), xattrs, change, pending: false });
+                    return Ok(GetXattrsReply { object: node.object(fid), xattrs, change, pending });
                 }
             }
             Err(busy(fid))
@@ -112,7 +122,8 @@ impl Volume {
         request: &FetchRequest,
     ) -> Result<(FetchReply, Reading), Refusal> {
         let fid = request.fid;
-        let change = self.promise(ticket, [fid]);
+        let granted = self.promise(ticket, [fid]);
+        let (change, pending) = (granted.change, granted.has_pending(fid));
         for _ in 0..ATTEMPTS_MAX {
             let node = self.shared.read(|transaction| transaction.node(fid))?;
             if node.status.kind != Kind::File {
@@ -125,51 +136,66 @@ impl Volume {
             }
             let content = node.content.ok_or_else(|| Refusal::damaged(&format!("the file {fid} has no content")))?;
             if let Some(reading) = self.shared.reading(fid, &node, content.hash)? {
-                return Ok((
-                    FetchReply { object: node.object(fid), hash: content.hash, change, pending: false },
-                    reading,
-                ));
+                return Ok((FetchReply { object: node.object(fid), hash: content.hash, change, pending }, reading));
             }
         }
         Err(busy(fid))
     }
 
-    /// To be called before the objects are looked at. Returns the change that is seen then at least.
-    fn promise(&self, ticket: Ticket, fids: impl IntoIterator<Item = Fid>) -> ChangeNumber {
+    /// To be called before the objects are looked at.
+    fn promise(&self, ticket: Ticket, fids: impl IntoIterator<Item = Fid>) -> Granted {
         self.shared.sessions.grant(ticket, fids.into_iter().map(|fid| fid.vnode))
     }
 
-    /// A page of entries and whether they are the last; `None` if the directory changed meanwhile.
+    /// Fills a page of a directory, about which something is promised or not; `None` if the directory changed meanwhile.
     fn entries(
         &self,
         transaction: &Transaction<'_>,
         ticket: Ticket,
         request: &ReadDirRequest,
-    ) -> Result<Option<(Vec<Entry>, bool)>, Refusal> {
-        let prefix = tables::entries(request.fid);
-        let after = request.after.as_ref().map(|name| tables::entry(request.fid, name));
-        let limit = request.entries_max as usize;
-        let found = self.shared.index.index().scan(&prefix, after.as_deref(), limit)?;
-        let mut end = found.len() < limit;
-        let mut named = Vec::with_capacity(found.len());
-        for (key, value) in found {
-            let damaged = || Refusal::damaged(&format!("an entry of {}", request.fid));
-            let name = Name::new(key.get(prefix.len()..).unwrap_or_default().to_vec()).map_err(|_| damaged())?;
-            named.push((name, tables::parse_fid(self.shared.file.id(), &value).ok_or_else(damaged)?));
-        }
-        self.promise(ticket, named.iter().map(|(_, fid)| *fid));
-        let (mut entries, mut target_bytes) = (Vec::with_capacity(named.len()), 0);
-        for (name, fid) in named {
+        directory: &Granted,
+        mut page: ReadDirPage,
+    ) -> Result<Option<ReadDirPage>, Refusal> {
+        let named = self.names(request, directory)?;
+        page.end = named.end;
+        let granted = self.promise(ticket, named.names.iter().map(|(_, fid)| *fid));
+        page.pending.extend(directory.has_pending(request.fid).then_some(request.fid));
+        let mut target_bytes = 0;
+        for (name, fid) in named.names {
             if target_bytes > PAGE_TARGET_BYTES_MAX {
-                end = false;
+                page.end = false;
                 break;
             }
             let Some(object) = existing(transaction, fid)? else { return Ok(None) };
             target_bytes += object.target.as_ref().map_or(0, |target| target.as_bytes().len());
-            entries.push(Entry { name, object });
+            page.pending.extend(granted.has_pending(fid).then_some(fid));
+            page.entries.push(Entry { name, object });
         }
-        Ok(Some((entries, end)))
+        Ok(Some(page))
     }
+
+    /// The names of a page. A directory that is pending itself is listed among what is, and takes the place of an entry.
+    fn names(&self, request: &ReadDirRequest, directory: &Granted) -> Result<Named, Refusal> {
+        let prefix = tables::entries(request.fid);
+        let after = request.after.as_ref().map(|name| tables::entry(request.fid, name));
+        let most = ReadDirRequest::ENTRIES_MAX - u32::from(directory.has_pending(request.fid));
+        let limit = request.entries_max.min(most) as usize;
+        let found = self.shared.index.index().scan(&prefix, after.as_deref(), limit)?;
+        let end = found.len() < limit;
+        let mut names = Vec::with_capacity(found.len());
+        for (key, value) in found {
+            let damaged = || Refusal::damaged(&format!("an entry of {}", request.fid));
+            let name = Name::new(key.get(prefix.len()..).unwrap_or_default().to_vec()).map_err(|_| damaged())?;
+            names.push((name, tables::parse_fid(self.shared.file.id(), &value).ok_or_else(damaged)?));
+        }
+        Ok(Named { names, end })
+    }
+}
+
+/// Names of a directory, and whether they are the last.
+struct Named {
+    names: Vec<(Name, Fid)>,
+    end: bool,
 }
 
 impl Shared {

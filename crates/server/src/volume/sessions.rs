@@ -1,46 +1,124 @@
-//! Sessions: the clients of a volume, what they have been promised, and the breaks on their way to them.
+//! Sessions: the clients of a volume, what they have been promised and have announced, and the breaks on their way to
+//! them.
+//!
+//! Promises and announcements are behind one lock, so nobody is promised anything about what has just been announced.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mafs_arpc::{Payload, Peer, watch};
 use mafs_proto::call::{BreakReply, BreakRequest};
-use mafs_proto::{Call, ChangeNumber, Classes, ClientId, Clock, FsError, Generation, Purpose, VnodeId, Wire};
+use mafs_proto::{
+    Call, ChangeNumber, Classes, ClientId, Clock, Fid, FsError, Generation, Instant, Purpose, StoreId, VnodeId, Wire,
+};
 
 use super::Ticket;
 use crate::core::Refusal;
+use crate::core::pending::{Laid, Pending, Viewer, touched};
 use crate::core::promises::{BatchNumber, Owed, Promises, Timing, Touched};
 
 /// Timers do not run through suspend, the clock does: it is read again at least this often.
-const SLEEP_MAX: Duration = Duration::from_secs(1);
+pub(super) const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The sessions of one volume.
 pub(super) struct Sessions {
-    promises: Mutex<Promises>,
-    clock: Arc<dyn Clock>,
+    tables: Mutex<Tables>,
+    pub(super) clock: Arc<dyn Clock>,
     /// Notifies of breaks that are to be sent.
     owed: watch::Sender<()>,
     /// Notifies of breaks that need not be waited for any more.
     settled: watch::Sender<()>,
+    /// Notifies of announced records that somebody waits for.
+    pub(super) wanted: watch::Sender<()>,
+    /// Notifies of announced records that need not be waited for any more.
+    pub(super) ended: watch::Sender<()>,
+}
+
+/// What the sessions share.
+pub(super) struct Tables {
+    pub(super) promises: Promises,
+    pub(super) pending: Pending,
+    /// The announced records that somebody waits for, and how many do.
+    pub(super) wanted: BTreeMap<StoreId, usize>,
+    /// Of clients with announced records: how much of such they have delivered, in bytes and records. Only rises.
+    pub(super) delivered: BTreeMap<ClientId, u64>,
+}
+
+/// What an attach has begun.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Attached {
+    /// Whether the session of the attach before goes on.
+    pub(super) resumed: bool,
+    /// What others may have been promised meanwhile though the client has announced changes of it: the client was gone.
+    pub(super) returns: Vec<Touched>,
+}
+
+/// What comes with an answer about objects.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Granted {
+    /// The last change that is certainly in what is seen from now on.
+    pub(super) change: ChangeNumber,
+    /// The objects that nothing is promised about, and what the announced records will do to each.
+    pub(super) pending: BTreeMap<VnodeId, Vec<Laid>>,
+}
+
+impl Granted {
+    /// Whether others have announced changes of an object.
+    pub(super) fn has_pending(&self, fid: Fid) -> bool {
+        self.pending.contains_key(&fid.vnode)
+    }
+}
+
+impl Tables {
+    /// Calls `look` with the announcements, and with whose count for `client`.
+    pub(super) fn view<T>(&self, client: ClientId, now: Instant, look: impl FnOnce(&Pending, Viewer<'_>) -> T) -> T {
+        let is_live = |client| self.promises.is_live(client, now);
+        look(&self.pending, Viewer { client, is_live: &is_live })
+    }
+
+    fn laid_over(&self, client: ClientId, vnodes: &BTreeSet<VnodeId>, now: Instant) -> BTreeMap<VnodeId, Vec<Laid>> {
+        if self.pending.is_empty() {
+            return BTreeMap::new();
+        }
+        self.view(client, now, |pending, viewer| {
+            vnodes.iter().filter_map(|vnode| Some((*vnode, pending.laid_over(*vnode, viewer)?))).collect()
+        })
+    }
 }
 
 impl Sessions {
-    pub(super) fn new(timing: Timing, change: ChangeNumber, listed: Vec<ClientId>, clock: Arc<dyn Clock>) -> Self {
-        let promises = Mutex::new(Promises::new(timing, change, listed, clock.now()));
-        Self { promises, clock, owed: watch::Sender::new(()), settled: watch::Sender::new(()) }
+    pub(super) fn new(
+        timing: Timing,
+        change: ChangeNumber,
+        listed: Vec<ClientId>,
+        pending: Pending,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let promises = Promises::new(timing, change, listed, clock.now());
+        let tables = Tables { promises, pending, wanted: BTreeMap::new(), delivered: BTreeMap::new() };
+        let watched = || watch::Sender::new(());
+        let (owed, settled, wanted, ended) = (watched(), watched(), watched(), watched());
+        Self { tables: Mutex::new(tables), clock, owed, settled, wanted, ended }
     }
 
-    /// Begins a session, or continues that of an earlier attach; says whether it does.
-    pub(super) fn attach(&self, ticket: Ticket, continued: Option<Generation>) -> bool {
-        let resumed = self.promises().attach(ticket.client, ticket.generation, continued, self.clock.now());
+    /// Begins a session, or continues that of an earlier attach.
+    pub(super) fn attach(&self, ticket: Ticket, continued: Option<Generation>) -> Attached {
+        let now = self.clock.now();
+        let mut tables = self.tables();
+        let was_gone = !tables.promises.is_live(ticket.client, now);
+        let resumed = tables.promises.attach(ticket.client, ticket.generation, continued, now);
+        let announced = tables.pending.of_client(ticket.client).filter(|_| was_gone);
+        let returns = announced.flat_map(|announced| touched(&announced.record.op)).collect();
+        drop(tables);
         self.owed.send_replace(());
-        resumed
+        Attached { resumed, returns }
     }
 
     /// # Errors
     /// `NotAttached` if a later attach has replaced this one, or its lease has ended.
     pub(super) fn check(&self, ticket: Ticket) -> Result<(), Refusal> {
-        let current = self.promises().is_current(ticket.client, ticket.generation, self.clock.now());
+        let current = self.tables().promises.is_current(ticket.client, ticket.generation, self.clock.now());
         if current { Ok(()) } else { Err(FsError::NotAttached.into()) }
     }
 
@@ -49,36 +127,53 @@ impl Sessions {
     /// # Errors
     /// `NotAttached` as in [`Self::check`].
     pub(super) fn renew(&self, ticket: Ticket) -> Result<bool, Refusal> {
-        let renewed = self.promises().renew(ticket.client, ticket.generation, self.clock.now());
+        let renewed = self.tables().promises.renew(ticket.client, ticket.generation, self.clock.now());
         self.settled.send_replace(());
         renewed.ok_or_else(|| FsError::NotAttached.into())
     }
 
     /// Ends a session; says whether its client has none now.
     pub(super) fn detach(&self, ticket: Ticket) -> bool {
-        let none = self.promises().detach(ticket.client, ticket.generation);
+        let none = self.tables().promises.detach(ticket.client, ticket.generation);
         self.settled.send_replace(());
+        self.ended.send_replace(());
         none
     }
 
     /// Ends the sessions whose leases have ended; says which clients have none now.
     pub(super) fn expire(&self) -> Vec<ClientId> {
-        self.promises().expire(self.clock.now())
+        let mut tables = self.tables();
+        let ended = tables.promises.expire(self.clock.now());
+        for client in &ended {
+            tables.delivered.remove(client);
+        }
+        ended
     }
 
     pub(super) fn has_session(&self, client: ClientId) -> bool {
-        self.promises().has_session(client)
+        self.tables().promises.has_session(client)
     }
 
-    /// Promises a client to tell it of changes of objects that it is about to be shown. To be called before they are
-    /// looked at. Returns the last change that is certainly in what is seen then.
-    pub(super) fn grant(&self, ticket: Ticket, vnodes: impl IntoIterator<Item = VnodeId>) -> ChangeNumber {
-        self.promises().grant(ticket.client, vnodes)
+    /// Promises a client to tell it of changes of objects that it is about to be shown, but for those that others have
+    /// announced changes of. To be called before they are looked at.
+    pub(super) fn grant(&self, ticket: Ticket, vnodes: impl IntoIterator<Item = VnodeId>) -> Granted {
+        let vnodes: BTreeSet<_> = vnodes.into_iter().collect();
+        let now = self.clock.now();
+        let mut tables = self.tables();
+        let pending = tables.laid_over(ticket.client, &vnodes, now);
+        let free = vnodes.into_iter().filter(|vnode| !pending.contains_key(vnode));
+        let change = tables.promises.grant(ticket.client, free);
+        Granted { change, pending }
     }
 
     /// A mutation is durable: breaks the promises of others. Returns what its acknowledgement waits for.
     pub(super) fn changed(&self, client: ClientId, change: ChangeNumber, touched: &[Touched]) -> Owed {
-        let owed = self.promises().changed(client, change, touched, self.clock.now());
+        let owed = self.tables().promises.changed(client, change, touched, self.clock.now());
+        self.tell(owed)
+    }
+
+    /// Wakes those who send breaks.
+    pub(super) fn tell(&self, owed: Owed) -> Owed {
         if !owed.is_empty() {
             self.owed.send_replace(());
         }
@@ -87,7 +182,7 @@ impl Sessions {
 
     /// What an answer about objects that were changed before waits for.
     pub(super) fn owed(&self, client: ClientId, touched: &[Touched]) -> Owed {
-        self.promises().owed(client, touched, self.clock.now())
+        self.tables().promises.owed(client, touched, self.clock.now())
     }
 
     /// Waits until breaks have been acknowledged, or the leases of those who do not have ended.
@@ -96,7 +191,7 @@ impl Sessions {
         loop {
             settled.mark_unchanged();
             let now = self.clock.now();
-            let Some(until) = self.promises().remaining(&mut owed, now) else { return };
+            let Some(until) = self.tables().promises.remaining(&mut owed, now) else { return };
             // The sender lives as long as this does.
             let _ = tokio::time::timeout(until.since(now).min(SLEEP_MAX), settled.changed()).await;
         }
@@ -107,7 +202,7 @@ impl Sessions {
         let mut owed = self.owed.subscribe();
         while self.check(ticket).is_ok() {
             owed.mark_unchanged();
-            let next = self.promises().next_batch(ticket.client, ticket.generation, self.clock.now());
+            let next = self.tables().promises.next_batch(ticket.client, ticket.generation, self.clock.now());
             let Some((number, request)) = next else {
                 tokio::select! {
                     biased;
@@ -125,12 +220,12 @@ impl Sessions {
     }
 
     fn acknowledge(&self, ticket: Ticket, number: BatchNumber) {
-        self.promises().acknowledge(ticket.client, ticket.generation, number);
+        self.tables().promises.acknowledge(ticket.client, ticket.generation, number);
         self.settled.send_replace(());
     }
 
-    fn promises(&self) -> MutexGuard<'_, Promises> {
-        self.promises.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,7 +10,8 @@ use mafs_arpc::carrier::memory::{Cable, pair_with_fault};
 use mafs_arpc::{Config, Incoming, IncomingCall, Payload, PayloadReader, Peer};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, ErrorDetail, FetchReply,
-    FetchRequest, LookupRequest, ReadDirPage, ReadDirRequest, RenewLeaseRequest,
+    FetchRequest, GetStatusReply, GetStatusRequest, InvalidateReply, InvalidateRequest, LookupRequest, PullReply,
+    PullRequest, ReadDirPage, ReadDirRequest, RenewLeaseRequest,
 };
 use mafs_proto::{
     Base, Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FidRange, FsError,
@@ -63,6 +64,7 @@ pub(crate) struct Client {
 pub(crate) struct Refused {
     pub(crate) error: FsError,
     pub(crate) message: String,
+    pub(crate) progress: u64,
 }
 
 impl Client {
@@ -121,6 +123,30 @@ impl Client {
         (BreakRequest::decode(std::mem::take(&mut call.body)).unwrap(), call)
     }
 
+    /// The next pull that the server sends, answered with these as missing.
+    pub(crate) async fn next_pull(&mut self, missing: &[StoreId]) -> Vec<StoreId> {
+        let mut call = self.incoming.next().await.expect("a call of the server");
+        assert_eq!(call.method, PullRequest::METHOD.number());
+        let ids = PullRequest::decode(std::mem::take(&mut call.body)).unwrap().ids;
+        call.reply(0, PullReply { missing: missing.to_vec() }.encode(), Payload::None);
+        ids
+    }
+
+    pub(crate) async fn announce(&self, records: &[CmlRecord]) -> Result<InvalidateReply, Refused> {
+        self.invalidate(InvalidateRequest { records: records.to_vec(), retracted: Vec::new(), confirmed_below: None })
+            .await
+    }
+
+    pub(crate) async fn invalidate(&self, request: InvalidateRequest) -> Result<InvalidateReply, Refused> {
+        let method = InvalidateRequest::METHOD.number();
+        let (body, _) = self.raw(method, request.encode(), Payload::None, Class::Metadata).await?;
+        Ok(InvalidateReply::decode(body).unwrap())
+    }
+
+    pub(crate) async fn status(&self, fid: Fid, settled: bool) -> Result<GetStatusReply, Refused> {
+        self.call(GetStatusRequest { fids: vec![fid], settled }).await
+    }
+
     pub(crate) fn root(&self) -> Fid {
         self.attached.as_ref().unwrap().root.fid
     }
@@ -148,12 +174,12 @@ impl Client {
     ) -> Result<(Bytes, PayloadReader), Refused> {
         let timeout = Some(Duration::from_secs(60));
         let reply = self.peer.call(mafs_arpc::Call { class, timeout, method, body, payload }).reply().await;
-        let reply = reply.map_err(|error| Refused { error: FsError::Unknown(0), message: error.to_string() })?;
+        let reply = reply.map_err(|error| Refused { error: FsError::Unknown(0), message: error.to_string(), progress: 0 })?;
         if reply.status == 0 {
             return Ok((reply.body, reply.payload));
         }
-        let message = ErrorDetail::decode(reply.body).unwrap().message;
-        Err(Refused { error: FsError::from_number(reply.status), message })
+        let ErrorDetail { message, progress } = ErrorDetail::decode(reply.body).unwrap();
+        Err(Refused { error: FsError::from_number(reply.status), message, progress })
     }
 
     pub(crate) async fn call<C: Call>(&self, request: C) -> Result<C::Reply, Refused> {
@@ -170,7 +196,7 @@ impl Client {
         self.apply_request(ApplyRequest { comes_again: true, ..ApplyRequest::new(record, None) }, payload).await
     }
 
-    async fn apply_request(&self, request: ApplyRequest, payload: Payload) -> Result<ApplyReply, Refused> {
+    pub(crate) async fn apply_request(&self, request: ApplyRequest, payload: Payload) -> Result<ApplyReply, Refused> {
         let class = Classes::default().class(request.record.op.purpose());
         let (body, _) = self.raw(ApplyRequest::METHOD.number(), request.encode(), payload, class).await?;
         Ok(ApplyReply::decode(body).unwrap())

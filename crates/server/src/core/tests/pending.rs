@@ -118,8 +118,7 @@ fn a_status_shows_the_announced_stores_and_attributes_in_order_with_the_versions
     let committed = status();
     let mut shown = committed;
     pending.laid_over(FILE.vnode, bob(EVERYBODY)).unwrap().iter().for_each(|laid| laid.lay_over(&mut shown));
-    let expected =
-        Status { size: 10, mode: Mode::from_bits(0o600), mtime: time(700), ctime: time(2), ..committed };
+    let expected = Status { size: 10, mode: Mode::from_bits(0o600), mtime: time(700), ctime: time(2), ..committed };
     assert_eq!(shown, expected);
     assert_eq!(pending.laid_over(OLD.vnode, bob(EVERYBODY)), None);
 }

@@ -1,0 +1,111 @@
+//! Announce: what of an announcement can be entered, by what the volume holds; and what an earlier start has entered.
+//!
+//! An announcement that comes too late is no error: records overtake their announcements, and answers are lost.
+
+use mafs_durable::Kv;
+use mafs_proto::call::InvalidateRequest;
+use mafs_proto::{Base, ClientId, CmlOp, CmlRecord, FsError, StoreId};
+
+use super::pending::{Announced, Pending, touched};
+use super::{Refusal, Transaction, replies, tables};
+
+/// Announced records looked at at a time.
+const SCAN_MAX: usize = 256;
+
+/// The records of an announcement.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    /// Not applied yet, and in conflict with nothing that the volume holds.
+    pub(crate) records: Vec<CmlRecord>,
+    /// In conflict.
+    pub(crate) refused: Vec<StoreId>,
+}
+
+/// Looks at an announcement of `client`, and takes note of the replies that it confirms.
+///
+/// # Errors
+/// `Malformed` if a record cannot be one of this client's, `CrossVolume` if it is about another volume.
+pub(crate) fn check(
+    transaction: &mut Transaction<'_>,
+    client: ClientId,
+    request: &InvalidateRequest,
+) -> Result<Checked, Refusal> {
+    let ids = request.records.iter().map(|record| record.id).chain(request.retracted.iter().copied());
+    for id in ids {
+        if id.client != client {
+            return Err(Refusal::new(FsError::Malformed, format!("the record {id} was made by another client")));
+        }
+        replies::check_new(transaction, client, &id)?;
+    }
+    confirm(transaction, client, request.confirmed_below)?;
+    let confirmed_below = transaction.client(client)?.and_then(|state| state.confirmed_below);
+    let mut checked = Checked::default();
+    for record in &request.records {
+        check_volume(transaction, record)?;
+        let is_decided = confirmed_below.is_some_and(|below| record.id < below);
+        if is_decided || transaction.get(&tables::reply(&record.id))?.is_some() {
+            continue;
+        }
+        match is_on_present(transaction, record)? {
+            true => checked.records.push(record.clone()),
+            false => checked.refused.push(record.id),
+        }
+    }
+    Ok(checked)
+}
+
+/// The records that an earlier start has kept, as committed.
+pub(crate) fn load(index: &dyn Kv) -> Result<Pending, Refusal> {
+    let mut pending = Pending::default();
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let page = index.scan(&tables::all_announced(), after.as_deref(), SCAN_MAX)?;
+        let Some((last, _)) = page.last() else { return Ok(pending) };
+        after = Some(last.clone());
+        for (key, value) in page {
+            let announced = Announced::decode(&value)?;
+            if key != tables::announced(&announced.record.id) {
+                return Err(Refusal::damaged("the key of an announced record"));
+            }
+            pending.insert(announced);
+        }
+    }
+}
+
+fn confirm(transaction: &mut Transaction<'_>, client: ClientId, below: Option<StoreId>) -> Result<(), Refusal> {
+    if below.is_none() {
+        return Ok(());
+    }
+    let unknown = || Refusal::new(FsError::Malformed, "the client never attached");
+    let before = transaction.client(client)?.ok_or_else(unknown)?;
+    let mut state = before.clone();
+    replies::confirm(transaction, client, &mut state, below)?;
+    if state != before {
+        transaction.put_client(client, &state);
+    }
+    Ok(())
+}
+
+fn check_volume(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<(), Refusal> {
+    match touched(&record.op).iter().find(|touched| touched.fid.volume != transaction.volume()) {
+        Some(touched) => {
+            let detail = format!("the record {} is about {}, in another volume", record.id, touched.fid);
+            Err(Refusal::new(FsError::CrossVolume, detail))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a Store was made from the version that the file has; of what another record makes, that record's fate
+/// decides.
+fn is_on_present(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<bool, Refusal> {
+    let CmlOp::Store { fid, base, .. } = record.op else { return Ok(true) };
+    match base {
+        Base::Record(id) => Ok(id.client == record.id.client),
+        Base::Version(version) => match transaction.node(fid) {
+            Ok(node) => Ok(node.status.data_version == version),
+            Err(refusal) if refusal.error == FsError::Stale => Ok(false),
+            Err(refusal) => Err(refusal),
+        },
+    }
+}

@@ -1,0 +1,183 @@
+//! Announced: records that clients have announced, as the sessions of a volume know them: entered and ended by the
+//! committer, waited for by readers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mafs_proto::call::InvalidateRequest;
+use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Fid, StoreId};
+
+use super::Ticket;
+use super::sessions::{Sessions, Tables};
+use crate::core::pending::{About, Announced, Entered, Viewer};
+use crate::core::promises::{Owed, Touched};
+
+/// What became of an announcement's records.
+#[derive(Debug, Default)]
+pub(super) struct Announcement {
+    /// To be made durable.
+    pub(super) changed: Vec<Announced>,
+    /// In conflict with what others have announced, or too many.
+    pub(super) refused: Vec<StoreId>,
+}
+
+/// The wish that announced records come. While it lasts their clients are asked for them.
+pub(super) struct Want {
+    sessions: Arc<Sessions>,
+    ids: Vec<StoreId>,
+}
+
+impl Want {
+    pub(super) fn new(sessions: Arc<Sessions>, ids: Vec<StoreId>) -> Self {
+        let mut tables = sessions.tables();
+        for id in &ids {
+            *tables.wanted.entry(*id).or_default() += 1;
+        }
+        drop(tables);
+        sessions.wanted.send_replace(());
+        Self { sessions, ids }
+    }
+}
+
+impl Drop for Want {
+    fn drop(&mut self) {
+        let mut tables = self.sessions.tables();
+        for id in &self.ids {
+            if let Some(count) = tables.wanted.get_mut(id) {
+                *count -= 1;
+                if *count == 0 {
+                    tables.wanted.remove(id);
+                }
+            }
+        }
+    }
+}
+
+impl Sessions {
+    /// Enters records of `client` that it announces as `change`; those in `ended` are in nobody's way any more. Whoever
+    /// is shown what they touch from now on is promised nothing; that others are told is up to [`Self::changed`].
+    pub(super) fn announce(
+        &self,
+        client: ClientId,
+        change: ChangeNumber,
+        records: &[CmlRecord],
+        ended: &BTreeSet<StoreId>,
+    ) -> Announcement {
+        let now = self.clock.now();
+        let mut tables = self.tables();
+        let mut announcement = Announcement::default();
+        for record in records {
+            let is_in_conflict = |pending: &crate::core::pending::Pending, viewer: Viewer<'_>| match record.op {
+                CmlOp::Store { fid, base, .. } => pending.is_in_conflict(fid, base, ended, viewer),
+                _ => false,
+            };
+            if tables.view(client, now, is_in_conflict) {
+                announcement.refused.push(record.id);
+                continue;
+            }
+            match tables.pending.announce(record, change) {
+                Entered::Changed => announcement.changed.extend(tables.pending.get(&record.id).cloned()),
+                Entered::Repeated => {}
+                Entered::Full => announcement.refused.push(record.id),
+            }
+        }
+        let is_wanted = announcement.changed.iter().any(|changed| tables.wanted.contains_key(&changed.record.id));
+        drop(tables);
+        if is_wanted {
+            self.wanted.send_replace(());
+        }
+        announcement
+    }
+
+    /// Whether a Store of `client`'s that is not announced is in conflict with what others have announced.
+    pub(super) fn is_in_conflict(&self, client: ClientId, fid: Fid, base: Base, ended: &BTreeSet<StoreId>) -> bool {
+        let tables = self.tables();
+        let now = self.clock.now();
+        tables.view(client, now, |pending, viewer| pending.is_in_conflict(fid, base, ended, viewer))
+    }
+
+    pub(super) fn is_announced(&self, id: &StoreId) -> bool {
+        self.tables().pending.get(id).is_some()
+    }
+
+    /// The announced records of the client of `below` that come before that one.
+    pub(super) fn announced_below(&self, below: StoreId) -> Vec<StoreId> {
+        self.tables().pending.below(below)
+    }
+
+    /// Announced records have ended otherwise than by being applied.
+    pub(super) fn end(&self, ids: &[StoreId]) {
+        let mut tables = self.tables();
+        let any = ids.iter().filter(|id| tables.pending.remove(id)).count() > 0;
+        drop(tables);
+        if any {
+            self.ended.send_replace(());
+        }
+    }
+
+    /// A record has been applied, and is durable: breaks the promises of others, and ends its announcement if it was
+    /// announced, in one step. Returns what its acknowledgement waits for.
+    pub(super) fn applied(&self, id: StoreId, change: ChangeNumber, touched: &[Touched]) -> Owed {
+        let now = self.clock.now();
+        let mut tables = self.tables();
+        let owed = tables.promises.changed(id.client, change, touched, now);
+        let was_announced = tables.pending.remove(&id);
+        if was_announced {
+            *tables.delivered.entry(id.client).or_default() += 1;
+        }
+        drop(tables);
+        if was_announced {
+            self.ended.send_replace(());
+        }
+        self.tell(owed)
+    }
+
+    /// Some bytes of a client's content have arrived.
+    pub(super) fn note_delivered(&self, client: ClientId, bytes: u64) {
+        let mut tables = self.tables();
+        if tables.pending.of_client(client).next().is_some() {
+            *tables.delivered.entry(client).or_default() += bytes;
+        }
+    }
+
+    /// The records of others that count and touch something.
+    pub(super) fn touching(&self, ticket: Ticket, about: &About) -> Vec<StoreId> {
+        let (tables, now) = (self.tables(), self.clock.now());
+        tables.view(ticket.client, now, |pending, viewer| pending.touching(about, viewer))
+    }
+
+    /// Whether a record of another client touches something and does not count, because that client is gone.
+    pub(super) fn leaves_out(&self, ticket: Ticket, about: &About) -> bool {
+        let (tables, now) = (self.tables(), self.clock.now());
+        tables.view(ticket.client, now, |pending, viewer| pending.leaves_out(about, viewer))
+    }
+
+    /// Forgets those of `ids` that have ended, or whose clients are gone. Returns how much has been delivered by the
+    /// clients of the others.
+    pub(super) fn awaited(&self, ids: &mut Vec<StoreId>) -> u64 {
+        let now = self.clock.now();
+        let tables = self.tables();
+        let Tables { promises, pending, delivered, .. } = &*tables;
+        ids.retain(|id| pending.get(id).is_some() && promises.is_live(id.client, now));
+        let clients: BTreeSet<_> = ids.iter().map(|id| id.client).collect();
+        clients.iter().filter_map(|client| delivered.get(client)).sum()
+    }
+
+    /// The next records to ask a client for, beside those in `pulled`; they are added there, each with its
+    /// announcement: one that is announced again is asked for again.
+    pub(super) fn next_pull(
+        &self,
+        client: ClientId,
+        pulled: &mut BTreeMap<StoreId, ChangeNumber>,
+    ) -> Vec<(StoreId, Fid)> {
+        let tables = self.tables();
+        pulled.retain(|id, _| tables.pending.get(id).is_some());
+        let wanted = tables.pending.of_client(client).filter(|announced| {
+            let id = &announced.record.id;
+            tables.wanted.contains_key(id) && pulled.get(id) != Some(&announced.changed)
+        });
+        let next: Vec<_> = wanted.take(InvalidateRequest::RECORDS_MAX).collect();
+        pulled.extend(next.iter().map(|announced| (announced.record.id, announced.changed)));
+        next.iter().map(|announced| (announced.record.id, announced.record.op.fid())).collect()
+    }
+}

@@ -1,0 +1,135 @@
+//! Announcements, as a group decides them: in order with the records themselves.
+
+use std::sync::Arc;
+
+use mafs_durable::Batch;
+use mafs_proto::StoreId;
+use mafs_proto::call::{InvalidateReply, InvalidateRequest};
+
+use super::{Group, answer_settled};
+use crate::core::pending::touched;
+use crate::core::promises::{Owed, Touched};
+use crate::core::{Refusal, announce, tables};
+use crate::volume::Ticket;
+use crate::volume::committer::Announce;
+
+/// An announcement that has been decided.
+struct Decided {
+    reply: InvalidateReply,
+    /// The change that it was; `None`: it says nothing new.
+    change: Option<mafs_proto::ChangeNumber>,
+    touched: Vec<Touched>,
+}
+
+impl Group<'_> {
+    /// Decides an announcement, and answers when nobody relies on what was before.
+    pub(super) fn announce(&mut self, announce: Announce) {
+        let Announce { ticket, request, answer } = announce;
+        let decided = self.enter(ticket, &request);
+        let sessions = Arc::clone(&self.shared.sessions);
+        self.answers.push(Box::new(move |committed| {
+            let Decided { reply, change, touched } = match committed.clone().and(decided) {
+                Ok(decided) => decided,
+                Err(refusal) => {
+                    tracing::debug!(client = %ticket.client, %refusal, "an announcement was refused");
+                    let _ = answer.map(|answer| answer.send(Err(refusal)));
+                    return;
+                }
+            };
+            let owed = match change {
+                Some(change) => sessions.changed(ticket.client, change, &touched),
+                None if touched.is_empty() => Owed::default(),
+                // The breaks of the first time may still be on their way.
+                None => sessions.owed(ticket.client, &touched),
+            };
+            if let Some(answer) = answer {
+                answer_settled(sessions, owed, answer, Ok(reply));
+            }
+        }));
+    }
+
+    /// The client does not have these records and never will.
+    pub(super) fn end_announced(&mut self, ticket: Ticket, ids: Vec<StoreId>) {
+        if self.shared.sessions.check(ticket).is_ok() {
+            self.end(ids.into_iter().filter(|id| id.client == ticket.client).collect());
+        }
+    }
+
+    /// Ends announcements otherwise than by applying the records. Those that have not been announced, or have ended,
+    /// may be among them.
+    pub(super) fn end(&mut self, mut ids: Vec<StoreId>) {
+        ids.retain(|id| self.shared.sessions.is_announced(id) && !self.ended.contains(id));
+        if ids.is_empty() {
+            return;
+        }
+        // A journal that cannot be written takes no more. After the next start the client is asked for them, and says
+        // that it has none.
+        if self.full.refusal(false).is_none() {
+            let mut batch = Batch::default();
+            ids.iter().for_each(|id| batch.remove(tables::announced(id)));
+            self.add(batch);
+        }
+        self.ended.extend(&ids);
+        let sessions = Arc::clone(&self.shared.sessions);
+        self.answers.push(Box::new(move |committed| {
+            if committed.is_ok() {
+                sessions.end(&ids);
+            }
+        }));
+    }
+
+    /// A client is back whose announcements did not count meanwhile: others may have been promised what they touch.
+    pub(super) fn announce_again(&mut self, ticket: Ticket, touched: Vec<Touched>) -> Result<(), Refusal> {
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.overlay.begin();
+        let mut volume = transaction.state()?;
+        // A change of its own: what was promised before it holds no more.
+        volume.change = volume.change.next();
+        transaction.put_state(&volume);
+        let batch = transaction.finish();
+        self.add(batch);
+        let sessions = Arc::clone(&self.shared.sessions);
+        self.answers.push(Box::new(move |committed| {
+            if committed.is_ok() {
+                sessions.changed(ticket.client, volume.change, &touched);
+            }
+        }));
+        Ok(())
+    }
+
+    fn enter(&mut self, ticket: Ticket, request: &InvalidateRequest) -> Result<Decided, Refusal> {
+        self.shared.sessions.check(ticket)?;
+        self.full.refusal(false).map_or(Ok(()), Err)?;
+        let mut transaction = self.overlay.begin();
+        let mut checked = announce::check(&mut transaction, ticket.client, request)?;
+        if self.shared.file.read_only {
+            checked.refused.extend(checked.records.drain(..).map(|record| record.id));
+        }
+        let mut volume = transaction.state()?;
+        let change = volume.change.next();
+        let entered = self.shared.sessions.announce(ticket.client, change, &checked.records, &self.ended);
+        for announced in &entered.changed {
+            let (id, fid) = (announced.record.id, announced.record.op.fid());
+            tracing::debug!(client = %ticket.client, %id, %fid, change = change.0, "announced");
+            transaction.put(tables::announced(&id), announced.encode());
+        }
+        let change = (!entered.changed.is_empty()).then_some(change);
+        if let Some(change) = change {
+            volume.change = change;
+            transaction.put_state(&volume);
+        }
+        let batch = transaction.finish();
+        if !batch.is_empty() {
+            self.add(batch);
+        }
+        checked.records.retain(|record| !entered.refused.contains(&record.id));
+        checked.refused.extend(entered.refused);
+        let confirmed = request.confirmed_below.map(|below| self.shared.sessions.announced_below(below));
+        let ending = request.retracted.iter().chain(&checked.refused).copied().chain(confirmed.into_iter().flatten());
+        self.end(ending.collect());
+        let touched = checked.records.iter().flat_map(|record| touched(&record.op)).collect();
+        Ok(Decided { reply: InvalidateReply { refused: checked.refused }, change, touched })
+    }
+}
