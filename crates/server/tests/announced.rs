@@ -43,11 +43,18 @@ fn serve() -> (MemoryStorage, Arc<Server>) {
 
 /// A file with a content, its writer and its reader, who has not been shown it.
 async fn alice_and_bob(server: &Arc<Server>) -> (Client, Client, Fid) {
+    let alice = alice(server).await;
+    let file = alice.lookup(alice.root(), "f").await.unwrap().unwrap().fid;
+    (alice, ready(server, BOB).await, file)
+}
+
+/// With a file that has a content.
+async fn alice(server: &Arc<Server>) -> Client {
     let mut alice = Client::attached(server, ALICE).await;
     let root = alice.root();
     let file = alice.create(root, "f").await;
     alice.store(file, 1, Bytes::from_static(b"old")).await.unwrap();
-    (alice, ready(server, BOB).await, file)
+    alice
 }
 
 async fn ready(server: &Arc<Server>, id: ClientId) -> Client {
@@ -86,4 +93,511 @@ async fn an_announced_content_is_pulled_and_who_opens_the_file_gets_it() {
     assert_eq!(reply.objects[0].status.data_version, DataVersion(3));
     assert_eq!((reply.pending, reply.stale), (Vec::new(), false));
     assert_eq!(bob.read(file).await, NEW);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_announcement_is_answered_once_the_holders_have_been_told() {
+    let (_storage, server) = serve();
+    let (mut alice, mut bob, file) = alice_and_bob(&server).await;
+    let shown = bob.status(file, false).await.unwrap();
+    let record = new_content(&mut alice, file);
+    let announcing = announce_all(&alice, std::slice::from_ref(&record));
+    tokio::pin!(announcing);
+    let (request, call) = tokio::select! {
+        () = &mut announcing => panic!("answered before Bob knows"),
+        told = bob.next_break() => told,
+    };
+    let Broken::Objects(objects) = request.broken else { panic!("not everything") };
+    assert_eq!(objects.iter().map(|object| object.fid).collect::<Vec<_>>(), [file]);
+    assert!(request.change > shown.change, "an answer from before it brings no promise");
+    assert!(timeout(SOON, &mut announcing).await.is_err(), "answered before Bob has");
+    let again = announce_all(&alice, std::slice::from_ref(&record));
+    assert!(timeout(SOON, again).await.is_err(), "nor does it help to repeat it");
+    acknowledge(call);
+    timeout(SOON, announcing).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn stat_does_not_wait_and_shows_what_is_announced_without_a_promise() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let CmlRecord { id, .. } = new_content(&mut alice, file);
+    let mtime = Timestamp::new(77, 0).unwrap();
+    let base = Base::Version(DataVersion(2));
+    let stored = support::record(id, CmlOp::Store { fid: file, base, size: 1000, mtime });
+    let mode = SetAttr { mode: Some(Mode::from_bits(0o600)), ..SetAttr::default() };
+    let changed = alice.next_record(CmlOp::SetAttr { fid: file, set: mode });
+    announce_all(&alice, &[stored.clone(), changed.clone()]).await;
+    let reply = timeout(SOON, bob.status(file, false)).await.unwrap().unwrap();
+    let (committed, pending) = (&reply.objects[0].status, &reply.pending[0].status);
+    assert_eq!((committed.size, committed.data_version), (3, DataVersion(2)));
+    assert_eq!((pending.size, pending.mtime, pending.data_version), (1000, mtime, DataVersion(2)));
+    assert_eq!((pending.mode, pending.ctime), (Mode::from_bits(0o600), changed.time));
+    assert!(alice.status(file, false).await.unwrap().pending.is_empty(), "who announced it sees it anyway");
+    // Nothing was promised: Bob, who answers no breaks, holds up nothing.
+    let larger = CmlRecord { op: CmlOp::Store { fid: file, base, size: 2000, mtime }, ..stored };
+    timeout(SOON, announce_all(&alice, &[larger])).await.unwrap();
+    let reply = bob.status(file, false).await.unwrap();
+    assert_eq!(reply.pending[0].status.size, 2000, "it was announced again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_show_of_an_announced_object_says_so() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let root = alice.root();
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, &[record]).await;
+    assert!(bob.call(LookupRequest { parent: root, name: name("f") }).await.unwrap().pending);
+    assert_eq!(bob.read_dir(root, None, 10).await.unwrap().pending, [file]);
+    assert!(bob.call(GetXattrsRequest { fid: file }).await.unwrap().pending);
+    let request = FetchRequest { fid: file, data_version: None, offset: 0 };
+    let (body, _) =
+        bob.raw(FetchRequest::METHOD.number(), request.encode(), Payload::None, Class::Fetch).await.unwrap();
+    assert!(FetchReply::decode(body).unwrap().pending);
+}
+
+/// A save by way of another file: a content, and the record that moves it over the old one and waits behind it.
+async fn announced_save(alice: &mut Client) -> (Fid, CmlRecord, CmlRecord) {
+    let root = alice.root();
+    let old = alice.lookup(root, "f").await.unwrap().unwrap().fid;
+    let temp = alice.create(root, "temp").await;
+    let stored = alice.next_record(store(temp, Base::Version(DataVersion(1)), NEW.len() as u64));
+    let mut renamed = alice.next_record(CmlOp::Rename {
+        from_parent: root,
+        from_name: name("temp"),
+        to_parent: root,
+        to_name: name("f"),
+        fid: temp,
+        replaced: Some(old),
+        mode: RenameMode::Replace,
+    });
+    renamed.depends_on = vec![stored.id];
+    announce_all(alice, &[stored.clone(), renamed.clone()]).await;
+    (temp, stored, renamed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_looks_a_name_up_waits_for_the_rename_behind_the_announced_content() {
+    let (_storage, server) = serve();
+    let mut alice = alice(&server).await;
+    let root = alice.root();
+    let (temp, stored, renamed) = announced_save(&mut alice).await;
+    let bob = ready(&server, BOB).await;
+    let shown = bob.status(root, false).await.unwrap();
+    assert_eq!(shown.pending, shown.objects, "nothing is promised about the names of the directory");
+    let deliver_both = async {
+        assert_eq!(alice.next_pull(&[]).await, [renamed.id], "what it depends on its client knows");
+        deliver(&alice, stored).await.unwrap();
+        alice.apply_queued(renamed.clone(), Payload::None).await.unwrap();
+    };
+    let (found, ()) = tokio::join!(bob.call(LookupRequest { parent: root, name: name("f") }), deliver_both);
+    let found = found.unwrap();
+    assert_eq!((found.object.unwrap().fid, found.pending), (temp, false));
+    assert_eq!(bob.read(temp).await, NEW);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_lists_a_directory_waits_for_its_announced_names_and_other_names_do_not() {
+    let (_storage, server) = serve();
+    let mut alice = alice(&server).await;
+    let root = alice.root();
+    let other = alice.create(root, "other").await;
+    let (_, stored, renamed) = announced_save(&mut alice).await;
+    let bob = ready(&server, BOB).await;
+    let found = timeout(SOON, bob.lookup(root, "other")).await.unwrap().unwrap();
+    assert_eq!(found.unwrap().fid, other);
+    let deliver_both = async {
+        assert_eq!(alice.next_pull(&[]).await, [renamed.id]);
+        deliver(&alice, stored).await.unwrap();
+        alice.apply_queued(renamed.clone(), Payload::None).await.unwrap();
+    };
+    let (page, ()) = tokio::join!(bob.read_dir(root, None, 10), deliver_both);
+    let page = page.unwrap();
+    let names: Vec<_> = page.entries.iter().map(|entry| entry.name.clone()).collect();
+    assert_eq!((names, page.pending), (vec![name("f"), name("other")], Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_writer_is_gone_the_committed_version_is_shown_and_called_stale() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, &[record]).await;
+    alice.cut.cut();
+    let mut waits = 0;
+    let begun = Instant::now();
+    let reply = loop {
+        match bob.status(file, true).await {
+            Ok(reply) => break reply,
+            Err(refused) => assert_eq!((refused.error, refused.progress), (FsError::Pulling, 0)),
+        }
+        waits += 1;
+        bob.renew().await.unwrap();
+    };
+    assert!(begun.elapsed() <= LEASE + SOON, "{:?}", begun.elapsed());
+    assert_eq!(waits, 6);
+    assert!(reply.stale && reply.pending.is_empty());
+    assert_eq!(reply.objects[0].status.data_version, DataVersion(2));
+    let looked = bob.status(file, false).await.unwrap();
+    assert!(!looked.stale, "only who opens it is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_detaches_is_gone_at_once() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, &[record]).await;
+    let detach = async { alice.call(DetachRequest).await.unwrap() };
+    let (opened, _) = tokio::join!(timeout(SOON, bob.status(file, true)), detach);
+    assert!(opened.unwrap().unwrap().stale);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_writer_is_back_what_was_promised_meanwhile_is_broken() {
+    let (_storage, server) = serve();
+    let (mut alice, mut bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    alice.call(DetachRequest).await.unwrap();
+    let meanwhile = bob.status(file, false).await.unwrap();
+    assert!(meanwhile.pending.is_empty(), "it is promised");
+    let mut alice = ready(&server, ALICE).await;
+    let (request, call) = timeout(SOON, bob.next_break()).await.unwrap();
+    acknowledge(call);
+    let Broken::Objects(objects) = request.broken else { panic!("not everything") };
+    assert_eq!(objects.iter().map(|object| object.fid).collect::<Vec<_>>(), [file]);
+    assert!(request.change > meanwhile.change);
+    let (opened, ()) = tokio::join!(bob.status(file, true), deliver_pulled(&mut alice, &record));
+    assert_eq!(opened.unwrap().objects[0].status.data_version, DataVersion(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn announcements_survive_a_restart_of_the_server() {
+    let (storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    drop((alice, bob, server));
+    let storage = storage.kill(2);
+    let server = open(&storage);
+    let bob = ready(&server, BOB).await;
+    let looked = bob.status(file, false).await.unwrap();
+    assert_eq!(looked.pending[0].status.size, NEW.len() as u64, "though its client is not back yet");
+    assert!(timeout(SOON, bob.status(file, true)).await.is_err());
+    let mut alice = ready(&server, ALICE).await;
+    let (opened, ()) = tokio::join!(bob.status(file, true), deliver_pulled(&mut alice, &record));
+    assert_eq!(opened.unwrap().objects[0].status.data_version, DataVersion(3));
+    drop((alice, bob, server));
+    let server = open(&storage.kill(3));
+    let bob = ready(&server, BOB).await;
+    assert!(bob.status(file, false).await.unwrap().pending.is_empty(), "what was applied is not announced any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_a_writer_that_does_not_come_back_is_waited_for_as_long_as_its_lease_may_last() {
+    let (storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, &[record]).await;
+    drop((alice, bob, server));
+    let server = open(&storage.kill(2));
+    let bob = ready(&server, BOB).await;
+    tokio::time::sleep(LEASE - WAIT).await;
+    bob.renew().await.unwrap();
+    let refused = timeout(WAIT + SOON, bob.status(file, true)).await.unwrap();
+    let reply = match refused {
+        Ok(reply) => reply,
+        Err(_) => timeout(SOON, bob.status(file, true)).await.unwrap().unwrap(),
+    };
+    assert!(reply.stale);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_comes_over_another_connection_is_asked_again() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    let opening = bob.status(file, true);
+    tokio::pin!(opening);
+    let pulled = tokio::select! {
+        _ = &mut opening => panic!("it is not there yet"),
+        pulled = alice.next_pull(&[]) => pulled,
+    };
+    assert_eq!(pulled, [record.id]);
+    alice.cut.cut();
+    let mut alice = Client::resumed(&server, &alice).await;
+    let (opened, ()) = tokio::join!(opening, deliver_pulled(&mut alice, &record));
+    assert_eq!(opened.unwrap().objects[0].status.data_version, DataVersion(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_is_pulled_once_for_all_who_wait_for_it_unless_it_is_announced_again() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let carol = ready(&server, CAROL).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    let both = async { tokio::join!(bob.status(file, true), carol.status(file, true)) };
+    tokio::pin!(both);
+    assert!(timeout(SOON, &mut both).await.is_err());
+    assert_eq!(alice.next_pull(&[]).await, [record.id]);
+    assert!(timeout(SOON, alice.next_pull(&[])).await.is_err(), "once");
+    let larger = CmlRecord { op: store(file, Base::Version(DataVersion(2)), 5), ..record.clone() };
+    announce_all(&alice, std::slice::from_ref(&larger)).await;
+    assert_eq!(alice.next_pull(&[]).await, [record.id]);
+    let delivering = alice.apply_queued(larger, whole(b"12345"));
+    let ((one, two), delivered) = tokio::join!(both, delivering);
+    delivered.unwrap();
+    for reply in [one, two] {
+        assert_eq!(reply.unwrap().objects[0].status.size, 5);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retraction_lets_the_waiting_go_on() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    let retract = InvalidateRequest { records: Vec::new(), retracted: vec![record.id], confirmed_below: None };
+    let (opened, retracted) = tokio::join!(timeout(SOON, bob.status(file, true)), alice.invalidate(retract));
+    assert_eq!(retracted.unwrap(), InvalidateReply { refused: Vec::new() });
+    let reply = opened.unwrap().unwrap();
+    assert_eq!((reply.pending.len(), reply.stale), (0, false));
+    assert_eq!(reply.objects[0].status.data_version, DataVersion(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_says_is_missing_is_not_waited_for_nor_after_a_restart() {
+    let (storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    let foreign = StoreId { client: BOB, ..record.id };
+    let missing = [record.id, foreign];
+    let (opened, asked) = tokio::join!(timeout(SOON, bob.status(file, true)), alice.next_pull(&missing));
+    assert_eq!(asked, [record.id]);
+    let reply = opened.unwrap().unwrap();
+    assert_eq!((reply.pending.len(), reply.stale), (0, false));
+    drop((alice, bob, server));
+    let server = open(&storage.kill(2));
+    let bob = ready(&server, BOB).await;
+    assert!(bob.status(file, false).await.unwrap().pending.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_refused_for_good_ends_the_wait() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let first = new_content(&mut alice, file);
+    let second = alice.next_record(store(file, Base::Record(first.id), NEW.len() as u64));
+    announce_all(&alice, std::slice::from_ref(&second)).await;
+    let opening = bob.status(file, true);
+    tokio::pin!(opening);
+    assert!(timeout(SOON, &mut opening).await.is_err());
+    let refused = deliver(&alice, second).await.unwrap_err();
+    assert_eq!(refused.error, FsError::BaseChanged);
+    let reply = timeout(SOON, opening).await.unwrap().unwrap();
+    assert_eq!(reply.objects[0].status.data_version, DataVersion(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_postponed_record_is_waited_for_until_it_comes_again() {
+    let (storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let size = 3_900_000;
+    let record = alice.next_record(store(file, Base::Version(DataVersion(2)), size as u64));
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    storage.memory_disk().set_capacity(2_000_000);
+    let content = noise(1, size);
+    let refused = alice.apply_queued(record.clone(), whole(&content)).await.unwrap_err();
+    assert_eq!(refused.error, FsError::NoSpace);
+    assert_eq!(bob.status(file, true).await.unwrap_err().error, FsError::Pulling);
+    storage.memory_disk().set_capacity(1 << 30);
+    alice.apply_queued(record, whole(&content)).await.unwrap();
+    assert_eq!(bob.status(file, true).await.unwrap().objects[0].status.data_version, DataVersion(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_client_has_confirmed_is_not_waited_for() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let (first, second) = (new_content(&mut alice, file), new_content(&mut alice, file));
+    announce_all(&alice, std::slice::from_ref(&first)).await;
+    let confirmed_below = Some(second.id);
+    let request = InvalidateRequest { records: Vec::new(), retracted: Vec::new(), confirmed_below };
+    alice.invalidate(request).await.unwrap();
+    assert!(bob.status(file, true).await.unwrap().pending.is_empty());
+    announce_all(&alice, &[first]).await;
+    assert!(bob.status(file, true).await.unwrap().pending.is_empty(), "it comes too late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_writers_come_in_the_order_of_their_announcements() {
+    let (_storage, server) = serve();
+    let (mut alice, mut bob, file) = alice_and_bob(&server).await;
+    let carol = ready(&server, CAROL).await;
+    let first = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&first)).await;
+    let (opened, ()) = tokio::join!(bob.status(file, true), deliver_pulled(&mut alice, &first));
+    let version = opened.unwrap().objects[0].status.data_version;
+    let second = bob.next_record(store(file, Base::Version(version), 4));
+    let announcing = async {
+        let (_, call) = alice.next_break().await;
+        acknowledge(call);
+    };
+    tokio::join!(announce_all(&bob, std::slice::from_ref(&second)), announcing);
+    let delivering = async {
+        assert_eq!(bob.next_pull(&[]).await, [second.id]);
+        bob.apply_queued(second.clone(), whole(b"4444")).await.unwrap();
+    };
+    let (opened, ()) = tokio::join!(carol.status(file, true), delivering);
+    assert_eq!(opened.unwrap().objects[0].status.data_version, DataVersion(4));
+    assert_eq!(&carol.read(file).await[..], b"4444");
+}
+
+#[tokio::test(start_paused = true)]
+async fn invariant_9_an_update_in_conflict_with_an_announced_one_is_refused_and_not_waited_for() {
+    let (_storage, server) = serve();
+    let (mut alice, mut bob, file) = alice_and_bob(&server).await;
+    let first = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&first)).await;
+    let second = new_content(&mut bob, file);
+    let reply = bob.announce(std::slice::from_ref(&second)).await.unwrap();
+    assert_eq!(reply.refused, [second.id]);
+    assert!(alice.status(file, true).await.unwrap().pending.is_empty());
+    let refused = deliver(&bob, second).await.unwrap_err();
+    assert_eq!(refused.error, FsError::BaseChanged, "nor does it pass the announced one");
+    deliver(&alice, first).await.unwrap();
+    let late = bob.next_record(store(file, Base::Version(DataVersion(2)), 1));
+    assert_eq!(bob.announce(std::slice::from_ref(&late)).await.unwrap().refused, [late.id], "an old version");
+    let gone = Fid { vnode: mafs_proto::VnodeId(1 << 40), ..file };
+    let lost = bob.next_record(store(gone, Base::Version(DataVersion(2)), 1));
+    assert_eq!(bob.announce(std::slice::from_ref(&lost)).await.unwrap().refused, [lost.id], "no such file");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_takes_long_ends_with_progress_that_rises_while_the_content_arrives() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let size = 400_000;
+    let content = noise(1, size);
+    let record = alice.next_record(store(file, Base::Version(DataVersion(2)), size as u64));
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    let (mut writer, payload) = Payload::stream();
+    let sending = tokio::spawn({
+        let (method, class) = (ApplyRequest::METHOD.number(), Class::Store);
+        let request = ApplyRequest { comes_again: true, ..ApplyRequest::new(record, None) };
+        let call = mafs_arpc::Call { class, timeout: None, method, body: request.encode(), payload };
+        alice.peer.call(call).reply()
+    });
+    writer.write(header(size)).await.unwrap();
+    let mut progress = 0;
+    for piece in content.chunks(100_000) {
+        writer.write(Bytes::copy_from_slice(piece)).await.unwrap();
+        let begun = Instant::now();
+        let refused = bob.status(file, true).await.unwrap_err();
+        assert_eq!(refused.error, FsError::Pulling);
+        assert!(begun.elapsed() >= WAIT && begun.elapsed() <= WAIT + SOON, "{:?}", begun.elapsed());
+        assert!(refused.progress >= progress + 100_000, "{} after {progress}", refused.progress);
+        progress = refused.progress;
+        alice.renew().await.unwrap();
+        bob.renew().await.unwrap();
+    }
+    let stuck = bob.status(file, true).await.unwrap_err();
+    assert_eq!((stuck.error, stuck.progress), (FsError::Pulling, progress), "nothing has come since");
+    writer.finish();
+    assert_eq!(sending.await.unwrap().unwrap().status, 0);
+    assert_eq!(bob.status(file, true).await.unwrap().objects[0].status.size, size as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_content_on_its_way_is_announced_by_its_header() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = alice.next_record(store(file, Base::Version(DataVersion(2)), 100_000));
+    let (mut writer, payload) = Payload::stream();
+    let request = ApplyRequest { comes_again: true, announces: true, ..ApplyRequest::new(record, None) };
+    let (method, class) = (ApplyRequest::METHOD.number(), Class::Store);
+    let call = mafs_arpc::Call { class, timeout: None, method, body: request.encode(), payload };
+    let sending = tokio::spawn(alice.peer.call(call).reply());
+    writer.write(header(100_000)).await.unwrap();
+    tokio::time::sleep(SOON).await;
+    assert_eq!(bob.status(file, false).await.unwrap().pending[0].status.size, 100_000);
+    let content = noise(1, 100_000);
+    let rest = async {
+        writer.write(content.clone()).await.unwrap();
+        writer.finish();
+        assert_eq!(sending.await.unwrap().unwrap().status, 0);
+    };
+    let (opened, ()) = tokio::join!(bob.status(file, true), rest);
+    assert_eq!(opened.unwrap().objects[0].status.data_version, DataVersion(3));
+    assert!(bob.read(file).await == content);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_with_its_session() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, &[record]).await;
+    let opening = bob.status(file, true);
+    tokio::pin!(opening);
+    assert!(timeout(SOON, &mut opening).await.is_err());
+    let _later = Client::attached(&server, BOB).await;
+    let refused = timeout(2 * SOON, opening).await.unwrap().unwrap_err();
+    assert_eq!(refused.error, FsError::NotAttached);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_announcements_are_refused_and_nobody_waits_for_them() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let set = SetAttr { mode: Some(Mode::from_bits(0o600)), ..SetAttr::default() };
+    for _ in 0..4096 / InvalidateRequest::RECORDS_MAX {
+        let batch = (0..InvalidateRequest::RECORDS_MAX).map(|_| alice.next_record(CmlOp::SetAttr { fid: file, set }));
+        let batch: Vec<_> = batch.collect();
+        announce_all(&alice, &batch).await;
+    }
+    let root = alice.root();
+    let fid = alice.next_fid();
+    let more = alice.next_record(create(root, "more", fid));
+    assert_eq!(alice.announce(std::slice::from_ref(&more)).await.unwrap().refused, [more.id]);
+    assert!(timeout(SOON, bob.lookup(root, "more")).await.unwrap().unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn invariant_10_announcements_that_cannot_be_a_clients_own_are_refused() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    let with = |id| CmlRecord { id, ..record.clone() };
+    let bad = [
+        with(StoreId { client: BOB, ..record.id }),
+        with(StoreId { incarnation: Incarnation(99), ..record.id }),
+        with(StoreId { incarnation: Incarnation(0), ..record.id }),
+        with(StoreId { seq: 0, ..record.id }),
+    ];
+    for bad in bad {
+        // Together with a good one, which is not entered either.
+        let refused = alice.announce(&[record.clone(), bad.clone()]).await.unwrap_err();
+        assert_eq!(refused.error, FsError::Malformed, "{:?}", bad.id);
+        let request = InvalidateRequest { records: Vec::new(), retracted: vec![bad.id], confirmed_below: None };
+        assert_eq!(alice.invalidate(request).await.unwrap_err().error, FsError::Malformed);
+    }
+    let elsewhere = Fid { volume: mafs_proto::VolumeId(99), ..file };
+    let op = CmlOp::SetAttr { fid: elsewhere, set: SetAttr::default() };
+    let foreign = CmlRecord { op, ..record.clone() };
+    assert_eq!(alice.announce(&[foreign]).await.unwrap_err().error, FsError::CrossVolume);
+    let many = vec![record.clone(); InvalidateRequest::RECORDS_MAX + 1];
+    assert_eq!(alice.announce(&many).await.unwrap_err().error, FsError::Malformed);
+    let others = StoreId { client: BOB, ..record.id };
+    let request = InvalidateRequest { records: Vec::new(), retracted: Vec::new(), confirmed_below: Some(others) };
+    assert_eq!(alice.invalidate(request).await.unwrap_err().error, FsError::Malformed);
+    assert!(bob.status(file, true).await.unwrap().pending.is_empty());
+    let stranger = Client::connect(&server, CAROL);
+    assert_eq!(stranger.announce(&[record]).await.unwrap_err().error, FsError::NotAttached);
 }

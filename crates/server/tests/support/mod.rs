@@ -174,7 +174,8 @@ impl Client {
     ) -> Result<(Bytes, PayloadReader), Refused> {
         let timeout = Some(Duration::from_secs(60));
         let reply = self.peer.call(mafs_arpc::Call { class, timeout, method, body, payload }).reply().await;
-        let reply = reply.map_err(|error| Refused { error: FsError::Unknown(0), message: error.to_string(), progress: 0 })?;
+        let reply =
+            reply.map_err(|error| Refused { error: FsError::Unknown(0), message: error.to_string(), progress: 0 })?;
         if reply.status == 0 {
             return Ok((reply.body, reply.payload));
         }
