@@ -12,8 +12,9 @@ use mafs_bench::content::write_file;
 use mafs_bench::report::median;
 
 use crate::m2::RTT;
+use crate::plot::{Scale, Series, write_plot};
 use crate::real::{DOWNLOAD_TIMES, Place, status};
-use crate::table::{Series, write_csv, write_plot};
+use crate::table::write_csv;
 
 const BANDWIDTHS: [u64; 6] = [32, 64, 128, 256, 512, 1024];
 const STORE_BYTES: u64 = 10 << 20;
@@ -66,11 +67,8 @@ pub(crate) fn measure(directory: &Path) -> io::Result<()> {
     }
     let header = "kbytes_per_s,load,calls,p50_ms,p99_ms,bound_ms,store_kbytes_per_s,plain_kbytes_per_s";
     write_csv(&directory.join("control.csv"), header, &rows)?;
-    let series = [
-        Series { name: "median".to_owned(), points: medians },
-        Series { name: "99th percentile".to_owned(), points: highs },
-    ];
-    write_plot(&directory.join("control.svg"), "a Control call beside a store", "ms", &series)
+    let series = [Series::new("median", medians), Series::new("99th percentile", highs)];
+    write_plot(&directory.join("control.svg"), "a Control call beside a store", ("ms", Scale::Log), &series)
 }
 
 /// What a plain gRPC upload of the same size gets, beside a plain download if `both`.

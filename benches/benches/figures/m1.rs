@@ -12,8 +12,9 @@ use mafs_bench::report::median;
 use mafs_sim::workload::Compiled;
 
 use crate::jobs::run_all;
+use crate::plot::{Scale, Series, write_plot};
 use crate::simulated;
-use crate::table::{Series, write_csv, write_plot};
+use crate::table::write_csv;
 use crate::variant::VARIANTS;
 
 const BANDWIDTHS: [u64; 6] = [32, 64, 128, 256, 512, 1024];
@@ -93,10 +94,7 @@ fn report(directory: &Path, seeds: u64, rows: &[Row]) -> io::Result<()> {
     let header = "kbytes_per_s,variant,took_s,took_s_min,took_s_max,speedup,sent_after_s";
     write_csv(&directory.join("m1.csv"), header, &lines)?;
     let series: Vec<Series> = (0..names.len())
-        .map(|variant| Series {
-            name: names[variant].to_owned(),
-            points: rows.iter().map(|row| (row.kbytes_per_s, row.speedup(variant))).collect(),
-        })
+        .map(|variant| Series::new(names[variant], rows.iter().map(|row| (row.kbytes_per_s, row.speedup(variant)))))
         .collect();
-    write_plot(&directory.join("m1.svg"), "M1: compiling", "speedup over none+sync", &series)
+    write_plot(&directory.join("m1.svg"), "M1: compiling", ("speedup over none+sync", Scale::Linear), &series)
 }

@@ -8,9 +8,10 @@ use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_bench::report::median;
 
+use crate::plot::{Scale, Series, write_plot};
 use crate::real::Place;
 use crate::simulated;
-use crate::table::{Series, write_csv, write_plot};
+use crate::table::write_csv;
 use crate::workload::{Background, Foreground, Outcome};
 
 pub(crate) const BANDWIDTHS: [u64; 5] = [64, 128, 256, 512, 1024];
@@ -182,9 +183,8 @@ pub(crate) fn report(
     let header = "kbytes_per_s,idle_s,none_s,one_s,prio_s,limit_s,none_written_kbytes_per_s,one_written_kbytes_per_s,\
                   prio_written_kbytes_per_s,prio_lost_kbytes,idle_used_kbytes";
     write_csv(&directory.join(format!("{name}.csv")), header, &rows)?;
-    let series = |name: &str, value: fn(&Cell) -> f64| Series {
-        name: name.to_owned(),
-        points: cells.iter().map(|cell| (cell.kbytes_per_s, value(cell))).collect(),
+    let series = |name: &str, value: fn(&Cell) -> f64| {
+        Series::new(name, cells.iter().map(|cell| (cell.kbytes_per_s, value(cell))))
     };
     let lines = [
         series("idle link", |cell| cell.idle_s),
@@ -193,5 +193,5 @@ pub(crate) fn report(
         series("prio+sync", |cell| cell.beside_s[2]),
     ];
     let title = format!("M2, {how}: {foreground} beside {background}");
-    write_plot(&directory.join(format!("{name}.svg")), &title, "seconds", &lines)
+    write_plot(&directory.join(format!("{name}.svg")), &title, ("seconds", Scale::Log), &lines)
 }

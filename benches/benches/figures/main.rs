@@ -10,7 +10,9 @@ mod files;
 mod jobs;
 mod m1;
 mod m2;
+mod m4;
 mod plain;
+mod plot;
 mod real;
 mod simulated;
 mod step;
@@ -32,7 +34,8 @@ fn main() -> io::Result<()> {
         println!("measures nothing unless run by `cargo bench --bench figures -- m2`");
         return Ok(());
     }
-    let seeds = env::var("MAFS_FIGURE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let wanted: Option<u64> = env::var("MAFS_FIGURE_SEEDS").ok().and_then(|text| text.parse().ok());
+    let seeds = wanted.unwrap_or(3);
     if let Some((role, of)) = arguments.split_first().filter(|(role, _)| role.starts_with("as-")) {
         return play(role, of);
     }
@@ -40,6 +43,7 @@ fn main() -> io::Result<()> {
         match figure.as_str() {
             "m1" => m1::measure(&directory(), seeds)?,
             "m2" => m2::simulated(&directory(), seeds)?,
+            "m4" => m4::measure(&directory(), wanted.unwrap_or(m4::SEEDS))?,
             "m2-real" => m2::real(&directory(), seeds)?,
             "control" => control::measure(&directory())?,
             "step" => step::measure(&directory())?,

@@ -6,15 +6,23 @@ use std::time::Duration;
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_server::ServerConfig;
-use mafs_sim::workload::{Compilation, Compiled, Tree};
+use mafs_sim::workload::{
+    Compilation, Compiled, Plan, READERS, Read, Tree, cumulative, ideal_versions, older_than_announced,
+    populate_shared, share, staleness,
+};
 use mafs_sim::{Machine, Path, World};
 
 use crate::files::Files;
+use crate::m4::{Outcome as SharedOutcome, Policy};
 use crate::variant::Variant;
 use crate::workload::{Background, Foreground, Outcome, populate, run, warm};
 
 /// Large enough for all that the workloads make.
 const CACHE_BYTES: u64 = 1 << 30;
+
+/// Of M4 (papers/003, section 5.4); the round trip is that of the other figures.
+const READER_BYTES_PER_S: u64 = 1024 * 1024;
+const SHARED_RTT: Duration = Duration::from_millis(20);
 
 /// One run of M1: the client at the end of the link has nothing in its cache.
 pub(crate) fn m1(kbytes_per_s: u64, rtt: Duration, variant: Variant, seed: u64) -> io::Result<Compiled> {
@@ -26,6 +34,40 @@ pub(crate) fn m1(kbytes_per_s: u64, rtt: Duration, variant: Variant, seed: u64) 
         let machine = &mut world.machines_mut()[1];
         restart(machine, variant).await?;
         compilation.run(&Tree::new(machine.client().clone())).await
+    })
+}
+
+/// One run of M4: everybody begins with an empty cache, and all use the same policy.
+pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<SharedOutcome> {
+    let plan = Plan::new(seed);
+    let variant = Variant { name: policy.name, scheduling: Scheduling::Classes, writeback: policy.writeback };
+    let shared = in_virtual_time(async {
+        let readers = std::iter::repeat_n(Profile::steady(READER_BYTES_PER_S, SHARED_RTT), READERS);
+        let links = std::iter::once(Profile::steady(kbytes_per_s * 1024, SHARED_RTT)).chain(readers).collect();
+        let mut world = start(seed, variant.scheduling, links).await?;
+        populate_shared(&plan, &Tree::new(world.client().clone())).await?;
+        // It is not one of the five hosts, and has no promises when they begin.
+        world.stop_client().await;
+        let mut trees = Vec::new();
+        for machine in &mut world.machines_mut()[1..] {
+            restart(machine, variant).await?;
+            trees.push(Tree::new(machine.client().clone()));
+        }
+        let shared = share(&plan, &trees[0], &trees[1..], policy.all_announced).await?;
+        let moved: Vec<u64> = trees.iter().map(Tree::moved_bytes).collect();
+        Ok((shared, moved, trees[0].calls()))
+    });
+    let (shared, moved, writer_calls) = shared?;
+    let behind: Vec<u64> =
+        (0..READERS).flat_map(|reader| staleness(&ideal_versions(&plan, reader), &shared.reads[reader])).collect();
+    let reads: Vec<Read> = shared.reads.concat();
+    Ok(SharedOutcome {
+        within: cumulative(&behind),
+        too_old: older_than_announced(&shared.writes, &reads).len(),
+        writer_bytes: moved[0],
+        reader_bytes: moved[1..].iter().sum(),
+        writer_calls,
+        shared,
     })
 }
 

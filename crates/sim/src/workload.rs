@@ -111,6 +111,12 @@ impl Tree {
     pub fn moved_bytes(&self) -> u64 {
         self.0.statistics().iter().map(|class| class.sent_bytes + class.received_bytes).sum()
     }
+
+    /// How many calls it has made since then.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.0.statistics().iter().map(|class| class.calls).sum()
+    }
 }
 
 /// Of some bytes that do not matter.
