@@ -221,6 +221,7 @@ impl Index {
             self.install_one(&volume, &entry.object, Some(vnode), grant, &mut batch)?;
             batch.put(entry_key(vnode, entry.name.as_bytes()), CachedEntry::of(&entry.object).encode());
         }
+        let grant = if pending.contains(&page.directory.fid) { grant.without_promise() } else { grant };
         let mut cached = self.merged(&volume, &page.directory, None, grant)?;
         let version = page.directory.status.data_version;
         let current = cached.object.status.data_version == version;
