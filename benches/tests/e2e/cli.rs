@@ -273,7 +273,10 @@ fn the_server_guards_its_data_and_its_wire() {
 fn help_lists_what_works_and_nothing_else() {
     let world = World::new().unwrap();
     for (mut command, wanted) in [
-        (world.client_command(), vec!["mount", "umount", "status", "stats", "limit", "sync", "quickstart"]),
+        (
+            world.client_command(),
+            vec!["mount", "umount", "status", "stats", "limit", "sync", "queue", "state", "quickstart"],
+        ),
         (world.server_command(), vec!["init", "run", "volume"]),
     ] {
         let said = finish(command.arg("--help"), LIMIT).unwrap();

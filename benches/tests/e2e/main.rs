@@ -26,6 +26,7 @@ mod set_id;
 mod stress;
 mod two_clients;
 mod uplink;
+mod waiting;
 mod xattrs;
 
 use std::fmt::Debug;

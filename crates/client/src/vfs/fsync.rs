@@ -6,6 +6,7 @@ use mafs_arpc::blocking;
 
 use super::file::File;
 use super::storing::Patience;
+use super::versions::Version;
 use super::{Error, FileHandle, Inner};
 use crate::core::log::LogEntry;
 
@@ -108,7 +109,8 @@ impl Inner {
     pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
-            state.is_dirty() && state.kept_edits != state.edits
+            let is_durable = |version: &Version| version.durable && version.edits == state.edits;
+            state.is_dirty() && state.kept_edits != state.edits && !state.versions.back().is_some_and(is_durable)
         };
         if needed && let Err(error) = self.fsync_here(file) {
             tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");

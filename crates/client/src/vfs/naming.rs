@@ -1,7 +1,7 @@
 //! Naming: the paths of many objects at a time, for lists that people read.
 //!
 //! An object is known by its fid, and its name has to be looked for in its directory. So the names that waiting records
-//! give are tried first, directories are named once, and only so many are searched.
+//! give are tried first, a directory is read once for all that is in it, and only so many names are read.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use mafs_proto::{CmlOp, Fid, Name, VnodeId};
 use super::Inner;
 use crate::printable::printable;
 
-/// Directories searched for names by one list: a large one takes some milliseconds.
-const SEARCHES_MAX: u32 = 64;
+/// Names read for one list: some 100 ms. What is not found goes without a path.
+const NAMES_MAX: usize = 200_000;
 
 /// Deeper than any path a program can name.
 const DEPTH_MAX: u32 = 2048;
@@ -20,13 +20,15 @@ const DEPTH_MAX: u32 = 2048;
 pub(super) struct Naming<'vfs> {
     inner: &'vfs Inner,
     directories: HashMap<VnodeId, Option<String>>,
-    searches: u32,
+    /// The names of the directories that were read.
+    read: HashMap<VnodeId, HashMap<VnodeId, Name>>,
+    names_left: usize,
 }
 
 impl<'vfs> Naming<'vfs> {
     pub(super) fn new(inner: &'vfs Inner) -> Self {
         let directories = HashMap::from([(VnodeId::ROOT, Some(String::new()))]);
-        Self { inner, directories, searches: 0 }
+        Self { inner, directories, read: HashMap::new(), names_left: NAMES_MAX }
     }
 
     /// A name in a directory, as a path below the mount point.
@@ -61,15 +63,29 @@ impl<'vfs> Naming<'vfs> {
         let cached = self.inner.cache.index.object(vnode).ok()??;
         let (parent, name) = match self.given_name(cached.object.fid) {
             Some(given) => given,
-            None if self.searches < SEARCHES_MAX => {
-                self.searches += 1;
+            None => {
                 let parent = cached.parent?;
-                (parent, self.inner.name_in(parent, vnode)?)
+                (parent, self.names_of(parent).get(&vnode)?.clone())
             }
-            None => return None,
         };
         let directory = self.directory(parent, depth)?;
         Some(join(&directory, &name))
+    }
+
+    /// What a directory calls what is in it, as far as it may be read.
+    fn names_of(&mut self, parent: VnodeId) -> &HashMap<VnodeId, Name> {
+        let Self { inner, read, names_left, .. } = self;
+        read.entry(parent).or_insert_with(|| {
+            let (mut names, mut last) = (HashMap::new(), None);
+            while *names_left > 0 {
+                let page = inner.cache.index.entries(parent, last.as_ref()).unwrap_or_default();
+                let Some((end, _)) = page.last() else { break };
+                last = Some(end.clone());
+                *names_left = names_left.saturating_sub(page.len());
+                names.extend(page.into_iter().map(|(name, entry)| (entry.fid.vnode, name)));
+            }
+            names
+        })
     }
 
     /// The name that the newest record gives that does, if it is still its name.

@@ -29,7 +29,7 @@ impl Inner {
         Some(names.join("/"))
     }
 
-    pub(super) fn name_in(&self, parent: VnodeId, vnode: VnodeId) -> Option<Name> {
+    fn name_in(&self, parent: VnodeId, vnode: VnodeId) -> Option<Name> {
         let mut last = None;
         let mut seen = 0;
         while seen < NAMES_MAX {
