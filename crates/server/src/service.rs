@@ -10,9 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
-    ApplyRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest,
-    GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest, LookupRequest, ReadDirReply, ReadDirRequest,
-    RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
+    ApplyRequest, BreakRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply,
+    GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest, LookupRequest,
+    PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Segment, Wire};
 
@@ -112,18 +112,21 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
             let attached = session.attachment()?;
             reply(attached.volume.announce(attached.ticket, request).await?)
         }
-        Method::Break | Method::Pull => Err(Refusal::new(FsError::NoMethod, "only a server makes this call")),
+        Method::Break => only_of_servers::<BreakRequest>(body),
+        Method::Pull => only_of_servers::<PullRequest>(body),
     }
 }
 
 /// The status of objects; of the first one, if it is to be settled, when what others have announced of it is there.
 async fn status(attached: &Attachment, request: &GetStatusRequest) -> Result<GetStatusReply, Refusal> {
-    let first = request.fids.first().filter(|_| request.settled).map(|fid| About::Object(fid.vnode));
-    if let Some(first) = &first {
-        attached.volume.settle(attached.ticket, first).await?;
+    let Attachment { volume, ticket } = attached;
+    let opened = request.fids.first().filter(|_| request.settled);
+    if let Some(fid) = opened {
+        volume.settle(*ticket, &About::Object(fid.vnode)).await?;
     }
-    let reply = blocking(|| attached.volume.objects(attached.ticket, &request.fids))?;
-    let stale = first.is_some_and(|first| attached.volume.is_stale(attached.ticket, &first));
+    let reply = blocking(|| volume.objects(*ticket, &request.fids))?;
+    let shown = reply.objects.first().filter(|object| opened == Some(&object.fid));
+    let stale = shown.is_some_and(|shown| volume.is_stale(*ticket, shown));
     Ok(GetStatusReply { stale, ..reply })
 }
 
@@ -154,6 +157,12 @@ async fn apply(session: &Arc<Session>, request: ApplyRequest, call: &mut Incomin
         Received::Undecided(refusal) => return Err(refusal),
     };
     Ok(Answer { body, payload: Payload::None, reader: None })
+}
+
+/// Refuses a call that clients do not make.
+fn only_of_servers<T: Wire>(body: Bytes) -> Result<Answer, Refusal> {
+    T::decode(body)?;
+    Err(Refusal::new(FsError::NoMethod, "only a server makes this call"))
 }
 
 /// An answer without payload.

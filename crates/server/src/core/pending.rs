@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use mafs_proto::{
-    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Fid, Incarnation, Name, SetAttr, Status, StoreId, SymlinkTarget,
-    Timestamp, VnodeId, Wire, XattrValue,
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, Name, SetAttr, Status, StoreId,
+    SymlinkTarget, Timestamp, VnodeId, Wire, XattrValue,
 };
 
 use super::Refusal;
@@ -162,10 +162,16 @@ impl Pending {
         self.places(about).into_iter().map(|(_, id)| id).filter(|id| viewer.counts(id.client)).collect()
     }
 
-    /// Whether a record touches what `viewer` asks about that does not count, because its client is gone.
-    pub(crate) fn leaves_out(&self, about: &About, viewer: Viewer<'_>) -> bool {
-        let others = self.places(about).into_iter().filter(|(_, id)| id.client != viewer.client);
-        others.into_iter().any(|(_, id)| !viewer.counts(id.client))
+    /// Whether a record of another client touches an object and does not count, because its client is gone. A content
+    /// made from another version than `present` is not missed: it has been overtaken.
+    pub(crate) fn leaves_out(&self, vnode: VnodeId, present: DataVersion, viewer: Viewer<'_>) -> bool {
+        let is_missed = |id: &StoreId| match self.get(id).map(|announced| &announced.record.op) {
+            Some(CmlOp::Store { base: Base::Version(base), .. }) => *base == present,
+            Some(_) => true,
+            None => false,
+        };
+        let others = self.places(&About::Object(vnode)).into_iter().filter(|(_, id)| id.client != viewer.client);
+        others.into_iter().any(|(_, id)| !viewer.counts(id.client) && is_missed(&id))
     }
 
     /// What the records that count will do to the status of an object; `None` if none touches it. That of a directory

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Fid, StoreId};
+use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, StoreId, VnodeId};
 
 use super::Ticket;
 use super::sessions::{Sessions, Tables};
-use crate::core::pending::{About, Announced, Entered, Viewer};
+use crate::core::pending::{About, Announced, Entered, Pending, Viewer};
 use crate::core::promises::{Owed, Touched};
 
 /// What became of an announcement's records.
@@ -67,7 +67,7 @@ impl Sessions {
         let mut tables = self.tables();
         let mut announcement = Announcement::default();
         for record in records {
-            let is_in_conflict = |pending: &crate::core::pending::Pending, viewer: Viewer<'_>| match record.op {
+            let is_in_conflict = |pending: &Pending, viewer: Viewer<'_>| match record.op {
                 CmlOp::Store { fid, base, .. } => pending.is_in_conflict(fid, base, ended, viewer),
                 _ => false,
             };
@@ -146,10 +146,11 @@ impl Sessions {
         tables.view(ticket.client, now, |pending, viewer| pending.touching(about, viewer))
     }
 
-    /// Whether a record of another client touches something and does not count, because that client is gone.
-    pub(super) fn leaves_out(&self, ticket: Ticket, about: &About) -> bool {
+    /// Whether a record of another client touches an object and does not count, because that client is gone; `present`
+    /// is the version that the object has.
+    pub(super) fn leaves_out(&self, ticket: Ticket, vnode: VnodeId, present: DataVersion) -> bool {
         let (tables, now) = (self.tables(), self.clock.now());
-        tables.view(ticket.client, now, |pending, viewer| pending.leaves_out(about, viewer))
+        tables.view(ticket.client, now, |pending, viewer| pending.leaves_out(vnode, present, viewer))
     }
 
     /// Forgets those of `ids` that have ended, or whose clients are gone. Returns how much has been delivered by the

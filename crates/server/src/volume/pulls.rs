@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mafs_arpc::{Payload, Peer};
 use mafs_proto::call::{PullReply, PullRequest};
-use mafs_proto::{Call, Classes, FsError, Purpose, StoreId, Wire};
+use mafs_proto::{Call, Classes, FsError, Object, Purpose, StoreId, Wire};
 use tokio::task::JoinSet;
 
 use super::announced::Want;
@@ -54,9 +54,9 @@ impl Volume {
         }
     }
 
-    /// Whether what a client is shown lacks something that another has announced, because that other is gone.
-    pub(crate) fn is_stale(&self, ticket: Ticket, about: &About) -> bool {
-        self.shared.sessions.leaves_out(ticket, about)
+    /// Whether an object as a client is shown it lacks something that another has announced, because that other is gone.
+    pub(crate) fn is_stale(&self, ticket: Ticket, shown: &Object) -> bool {
+        self.shared.sessions.leaves_out(ticket, shown.fid.vnode, shown.status.data_version)
     }
 
     /// Asks a client for what it has announced and somebody waits for, over the connection of an attach, as long as that

@@ -78,9 +78,6 @@ impl Tables {
     }
 
     fn laid_over(&self, client: ClientId, vnodes: &BTreeSet<VnodeId>, now: Instant) -> BTreeMap<VnodeId, Vec<Laid>> {
-        if self.pending.is_empty() {
-            return BTreeMap::new();
-        }
         self.view(client, now, |pending, viewer| {
             vnodes.iter().filter_map(|vnode| Some((*vnode, pending.laid_over(*vnode, viewer)?))).collect()
         })
@@ -157,9 +154,13 @@ impl Sessions {
     /// Promises a client to tell it of changes of objects that it is about to be shown, but for those that others have
     /// announced changes of. To be called before they are looked at.
     pub(super) fn grant(&self, ticket: Ticket, vnodes: impl IntoIterator<Item = VnodeId>) -> Granted {
-        let vnodes: BTreeSet<_> = vnodes.into_iter().collect();
         let now = self.clock.now();
         let mut tables = self.tables();
+        if tables.pending.is_empty() {
+            let change = tables.promises.grant(ticket.client, vnodes);
+            return Granted { change, pending: BTreeMap::new() };
+        }
+        let vnodes: BTreeSet<_> = vnodes.into_iter().collect();
         let pending = tables.laid_over(ticket.client, &vnodes, now);
         let free = vnodes.into_iter().filter(|vnode| !pending.contains_key(vnode));
         let change = tables.promises.grant(ticket.client, free);

@@ -1,9 +1,10 @@
 //! docs/formats.md, "Server data directory": its examples are what the code writes.
 
 use bytes::Bytes;
-use mafs_proto::{DataVersion, Fid, Incarnation, StatusVersion, StoreId, VnodeId};
+use mafs_proto::{ChangeNumber, CmlOp, DataVersion, Fid, Incarnation, SetAttr, StatusVersion, StoreId, VnodeId};
 
 use super::{CLIENT, ROOT, World, name};
+use crate::core::pending::Announced;
 use crate::core::records::{ClientState, VolumeState};
 use crate::core::{Node, Place, tables};
 
@@ -21,6 +22,7 @@ fn the_keys_of_the_index_are_as_documented() {
         ("key-grant", tables::grant(1)),
         ("key-used", tables::used(FILE.vnode)),
         ("key-xattrs", tables::xattrs(FILE, StatusVersion(4))),
+        ("key-announced", tables::announced(&id)),
         ("value-entry", tables::fid_bytes(FILE).to_vec()),
     ];
     for (example, key) in keys {
@@ -51,6 +53,15 @@ fn a_node_survives_encoding() {
         // Any outcome but a panic: what is cut is damage, or a field less.
         let _ = Node::decode(fid, node.encode(fid)[..cut].to_vec());
     }
+}
+
+#[test]
+fn an_announced_record_is_as_documented() {
+    let bytes = documented("value-announced");
+    let announced = Announced::decode(&bytes).unwrap();
+    assert_eq!(announced.since, ChangeNumber(5));
+    assert_eq!(announced.record.op, CmlOp::SetAttr { fid: FILE, set: SetAttr::default() });
+    assert_eq!(hex(&announced.encode()), hex(&bytes));
 }
 
 #[test]

@@ -78,9 +78,11 @@ fn an_announced_store_touches_its_object_for_others_and_not_for_its_client() {
 fn records_of_a_client_without_session_do_not_count_and_are_known_to_be_left_out() {
     let pending = pending(&[store(ALICE, 1, 10)]);
     assert_eq!(pending.touching(&OBJECT, bob(NOBODY)), []);
-    assert!(pending.leaves_out(&OBJECT, bob(NOBODY)));
-    assert!(!pending.leaves_out(&OBJECT, bob(EVERYBODY)));
-    assert!(!pending.leaves_out(&OBJECT, Viewer { client: ALICE, is_live: NOBODY }), "its own are no loss");
+    let leaves_out = |version, viewer| pending.leaves_out(FILE.vnode, DataVersion(version), viewer);
+    assert!(leaves_out(1, bob(NOBODY)));
+    assert!(!leaves_out(2, bob(NOBODY)), "somebody else has written meanwhile");
+    assert!(!leaves_out(1, bob(EVERYBODY)));
+    assert!(!leaves_out(1, Viewer { client: ALICE, is_live: NOBODY }), "its own are no loss");
 }
 
 #[test]
