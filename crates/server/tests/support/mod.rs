@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod announcing;
+
 use std::sync::Arc;
 use std::time::Duration;
 
