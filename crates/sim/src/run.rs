@@ -22,7 +22,7 @@ pub async fn run(seed: u64, operations: usize, delay: Duration, faults: Faults) 
     run_in_turns(seed, 1, operations, delay, faults).await
 }
 
-/// The same with a client that sends its changes in the background.
+/// The same with a client that sends its changes in the background, in one of these ways.
 ///
 /// # Errors
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
@@ -31,8 +31,9 @@ pub async fn run_in_background(
     operations: usize,
     delay: Duration,
     faults: Faults,
+    writeback: Writeback,
 ) -> Result<Vec<String>, String> {
-    run_all(seed, 1, operations, delay, faults, Writeback::Async).await
+    run_all(seed, 1, operations, delay, faults, writeback).await
 }
 
 /// The same with operations of `clients` clients, one at a time. What one has been answered all others must show, also
@@ -236,7 +237,7 @@ impl Run {
     async fn disturbed(&mut self, actor: usize, operation: &Operation, strike: Strike) -> Result<(), String> {
         let after = Duration::from_micros(self.random.below(60_000));
         let client = self.world.machines()[actor].client().clone();
-        if self.writeback == Writeback::Async && matches!(strike, Strike::Client(_, Crash::Power)) {
+        if self.writeback != Writeback::Sync && matches!(strike, Strike::Client(_, Crash::Power)) {
             tokio::time::sleep(DURABLE_AFTER).await;
         }
         let mut work = std::pin::pin!(operation.perform(&client));
@@ -261,7 +262,7 @@ impl Run {
                 self.world.machines_mut()[victim].start().await?;
                 if victim == actor {
                     // What was answered just before a loss of power may be lost with it.
-                    let may_be_lost = self.writeback == Writeback::Async && crash == Crash::Power;
+                    let may_be_lost = self.writeback != Writeback::Sync && crash == Crash::Power;
                     return self.crashed(actor, operation, early.filter(|_| !may_be_lost)).await;
                 }
             }

@@ -8,6 +8,7 @@ mod support;
 
 use std::time::Duration;
 
+use mafs_client::vfs::Writeback;
 use mafs_sim::{Faults, run, run_in_background};
 use support::{assert_same, seeds, simulated};
 
@@ -73,8 +74,11 @@ fn reftest_a_silent_link_loses_nothing() {
     }
 }
 
+/// By turns without announcements, and with.
 fn run_in_background_seed(seed: u64, faults: Faults) -> Vec<String> {
-    simulated(run_in_background(seed, OPERATIONS, DELAY, faults)).unwrap_or_else(|violation| panic!("{violation}"))
+    let writeback = if seed.is_multiple_of(4) { Writeback::Async } else { Writeback::Sirp };
+    let run = simulated(run_in_background(seed, OPERATIONS, DELAY, faults, writeback));
+    run.unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 #[test]
