@@ -1,15 +1,17 @@
-//! The papers' figures, measured again: `cargo bench --bench figures -- m2` in virtual time and, as root, `-- m2-real`
-//! over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an upload, over real mounts,
-//! and `-- step` the same when the link's rate changes.
+//! The papers' figures, measured again: `cargo bench --bench figures -- m1`, `m2`, `m3`, `m4` or `all` in virtual time
+//! and, as root, `-- m2-real` over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an
+//! upload, over real mounts, and `-- step` the same when the link's rate changes.
 //!
-//! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3) of M2,
-//! `MAFS_FIGURE_RATES` which bandwidths of those over real mounts (all).
+//! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3; of M4
+//! 20), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors), `MAFS_FIGURE_RATES` which
+//! bandwidths of those over real mounts (all).
 
 mod control;
 mod files;
 mod jobs;
 mod m1;
 mod m2;
+mod m3;
 mod m4;
 mod plain;
 mod plot;
@@ -31,7 +33,7 @@ use workload::Outcome;
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if !env::args().any(|argument| argument == "--bench") {
-        println!("measures nothing unless run by `cargo bench --bench figures -- m2`");
+        println!("measures nothing unless run by `cargo bench --bench figures -- all`");
         return Ok(());
     }
     let wanted: Option<u64> = env::var("MAFS_FIGURE_SEEDS").ok().and_then(|text| text.parse().ok());
@@ -39,16 +41,23 @@ fn main() -> io::Result<()> {
     if let Some((role, of)) = arguments.split_first().filter(|(role, _)| role.starts_with("as-")) {
         return play(role, of);
     }
-    for figure in &arguments {
-        match figure.as_str() {
+    let figures = arguments.iter().flat_map(|argument| match argument.as_str() {
+        "all" => vec!["m1", "m2", "m3", "m4"],
+        figure => vec![figure],
+    });
+    for figure in figures {
+        match figure {
             "m1" => m1::measure(&directory(), seeds)?,
             "m2" => m2::simulated(&directory(), seeds)?,
+            "m3" => m3::measure(&directory(), seeds)?,
             "m4" => m4::measure(&directory(), wanted.unwrap_or(m4::SEEDS))?,
             "m2-real" => m2::real(&directory(), seeds)?,
             "control" => control::measure(&directory())?,
             "step" => step::measure(&directory())?,
             other => {
-                return Err(io::Error::other(format!("there is no figure `{other}`: m2, m2-real, control or step")));
+                return Err(io::Error::other(format!(
+                    "there is no figure `{other}`: m1 to m4, all of these, m2-real, control or step"
+                )));
             }
         }
     }

@@ -14,7 +14,7 @@ use mafs_proto::{Classes, VolumeName};
 use crate::network::{Connecting, Link, Path, Silence, Way};
 use crate::world::{Crash, damage_files};
 
-/// How long an operation of a client waits for the server.
+/// How long an operation of a client waits for the server, by default.
 const DEADLINE: Duration = Duration::from_secs(21);
 
 /// A client and what is its own.
@@ -28,6 +28,7 @@ pub struct Machine {
     stale: Stale,
     fsync: Fsync,
     cache_limit_bytes: u64,
+    deadline: Duration,
     disk: MemoryDisk,
     kv: MemoryKv,
     boot: u64,
@@ -58,6 +59,7 @@ impl Machine {
             stale: Stale::default(),
             fsync,
             cache_limit_bytes,
+            deadline: DEADLINE,
             disk,
             kv,
             boot: 0,
@@ -69,6 +71,11 @@ impl Machine {
     /// How much the cache holds from the next start on; 1 MB at first.
     pub fn set_cache_limit_bytes(&mut self, bytes: u64) {
         self.cache_limit_bytes = bytes;
+    }
+
+    /// How long an operation waits for the server, from the next start on; 21 s at first.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
     }
 
     /// From the next start on, for comparison.
@@ -121,7 +128,7 @@ impl Machine {
             client_name: self.name.clone(),
             cache_limit_bytes: self.cache_limit_bytes,
             min_free_bytes: 0,
-            deadline: DEADLINE,
+            deadline: self.deadline,
             writeback: self.writeback,
             close: self.close,
             stale: self.stale,

@@ -1,0 +1,106 @@
+//! Figure M3: traces with the figures of the paper's Table 2 are replayed (papers/003, section 4.3, figure 4). How they
+//! are generated is in `mafs_sim::workload`.
+//!
+//! As in the paper a trace's duration is until its last read has ended, and the sum of the fetch times is that of all
+//! reads: what is in the cache takes no time.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use mafs_bench::report::median;
+use mafs_sim::workload::{Replayed, TraceShape};
+
+use crate::jobs::run_all;
+use crate::plot::{Series, write_bars};
+use crate::simulated;
+use crate::table::write_csv;
+use crate::variant::VARIANTS;
+
+const BANDWIDTHS: [u64; 2] = [64, 512];
+const RTT: Duration = Duration::from_millis(20);
+
+/// What is reported of a run.
+const MEASURES: [(&str, &str, fn(&Replayed) -> Duration); 4] = [
+    ("duration", "until the last read", |replayed| replayed.last_read),
+    ("fetching", "sum of the fetch times", |replayed| replayed.fetching),
+    ("programs", "until the last access", |replayed| replayed.last_access),
+    ("sent", "until the server has everything", |replayed| replayed.sent_after),
+];
+/// Those that the paper shows.
+const PLOTTED: usize = 2;
+
+/// Bandwidth, which shape, which variant and the seed.
+type Job = (u64, usize, usize, u64);
+
+/// Prints the figure and writes it to a directory.
+pub(crate) fn measure(directory: &Path, seeds: u64) -> io::Result<()> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for (rate, shape) in BANDWIDTHS.into_iter().flat_map(|rate| (0..TraceShape::PAPER.len()).map(move |at| (rate, at)))
+    {
+        jobs.extend((0..VARIANTS.len()).flat_map(|variant| (1..=seeds).map(move |seed| (rate, shape, variant, seed))));
+    }
+    let replayed = run_all(&jobs, |(rate, shape, variant, seed)| {
+        let (shape, variant) = (&TraceShape::PAPER[*shape], VARIANTS[*variant]);
+        let replayed = simulated::m3(*rate, RTT, shape, variant, *seed);
+        let of = || format!("{} of seed {seed} with {} at {rate} KB/s", shape.name, variant.name);
+        replayed.map_err(|error| io::Error::other(format!("{}: {error}", of())))
+    })?;
+    let mut rows = Vec::new();
+    for rate in BANDWIDTHS {
+        for (number, (name, title, value)) in MEASURES.into_iter().enumerate() {
+            // Of all seeds of a shape and a variant.
+            let of = |shape: usize, variant: usize| -> Vec<f64> {
+                let chosen =
+                    jobs.iter().zip(&replayed).filter(|(job, _)| (job.0, job.1, job.2) == (rate, shape, variant));
+                chosen.map(|(_, replayed)| value(replayed).as_secs_f64()).collect()
+            };
+            print(rate, title, seeds, &of);
+            for (shape, variant) in pairs() {
+                let (all, which) = (of(shape, variant), TraceShape::PAPER[shape].name);
+                let (least, most) = spread(&all);
+                let (variant, middle) = (VARIANTS[variant].name, median(&all));
+                rows.push(format!("{rate},{name},{which},{variant},{middle},{least},{most}"));
+            }
+            if number < PLOTTED {
+                plot(&directory.join(format!("m3-{name}-{rate}.svg")), &format!("M3 at {rate} KB/s: {title}"), &of)?;
+            }
+        }
+    }
+    write_csv(&directory.join("m3.csv"), "kbytes_per_s,measure,trace,variant,median_s,least_s,most_s", &rows)
+}
+
+fn pairs() -> impl Iterator<Item = (usize, usize)> {
+    (0..TraceShape::PAPER.len()).flat_map(|shape| (0..VARIANTS.len()).map(move |variant| (shape, variant)))
+}
+
+fn spread(values: &[f64]) -> (f64, f64) {
+    values.iter().fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(*value), most.max(*value)))
+}
+
+fn print(rate: u64, title: &str, seeds: u64, of: &dyn Fn(usize, usize) -> Vec<f64>) {
+    println!("\nM3 at {rate} KB/s, {title}; seconds, medians of {seeds} seeds (least..most), and gain over none+sync");
+    println!("the paper: async and priorities are 10 to 20 % better where reads and writes contend");
+    print!("{:>14}", "");
+    VARIANTS.iter().for_each(|variant| print!(" {:>34}", variant.name));
+    println!();
+    for (shape, TraceShape { name, .. }) in TraceShape::PAPER.iter().enumerate() {
+        print!("{name:>14}");
+        let plain = median(&of(shape, 0));
+        for variant in 0..VARIANTS.len() {
+            let (all, middle) = (of(shape, variant), median(&of(shape, variant)));
+            let (least, most) = spread(&all);
+            let times = format!("{middle:.1} ({least:.1}..{most:.1})");
+            print!(" {times:>26} {:>+5.1} %", (1.0 - middle / plain) * 100.0);
+        }
+        println!();
+    }
+}
+
+fn plot(path: &Path, title: &str, of: &dyn Fn(usize, usize) -> Vec<f64>) -> io::Result<()> {
+    let bars =
+        |variant: usize| (0_u64..).zip((0..TraceShape::PAPER.len()).map(move |shape| median(&of(shape, variant))));
+    let series: Vec<Series> =
+        VARIANTS.iter().enumerate().map(|(number, variant)| Series::new(variant.name, bars(number))).collect();
+    write_bars(path, title, "seconds", &TraceShape::PAPER.map(|shape| shape.name), &series)
+}
