@@ -1,9 +1,9 @@
 //! Core: every decision of the file server, as plain functions over an index.
 //!
 //! Owns what a volume's index holds ([`tables`], [`node`], [`records`]), the meaning of each operation
-//! ([`directory`], [`rename`]), exactly-once ([`replies`]), grants ([`clients`]), and what is announced ([`pending`]). A decision reads the index
-//! through an [`overlay`] and comes out as one batch, so the effect and the record of having done it are one
-//! transaction (invariant 2).
+//! ([`directory`], [`rename`]), exactly-once ([`replies`]), grants ([`clients`]), and what is promised and announced
+//! ([`promises`], [`pending`]). A decision reads the index through an [`overlay`] and comes out as one batch, so the
+//! effect and the record of having done it are one transaction (invariant 2).
 //!
 //! Must not know tasks, sessions, files or clocks: times come from the records, contents come as [`NewContent`].
 

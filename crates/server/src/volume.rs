@@ -267,8 +267,8 @@ impl Volume {
     }
 }
 
-/// The last change of a volume, the clients that may hold promises, and what is announced. A volume whose first transaction is missing has
-/// lost its journal.
+/// The last change of a volume, the clients that may hold promises, and what is announced. A volume whose first
+/// transaction is missing has lost its journal.
 fn last_state(
     name: &VolumeName,
     id: VolumeId,

@@ -1,5 +1,5 @@
-//! Announced records: who opens what they touch gets them, who only looks is shown them, and nobody is promised anything
-//! about them.
+//! Announced records: who opens what they touch gets them, who only looks is shown them, and nobody is promised
+//! anything about them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,6 @@
 //! Tests of the core: a small world to apply records in, and whole-tree properties against a reference model.
 
+mod announce;
 mod directory;
 mod exactly_once;
 mod formats;

@@ -54,13 +54,13 @@ impl Volume {
         }
     }
 
-    /// Whether an object as a client is shown it lacks something that another has announced, because that other is gone.
+    /// Whether an object as a client is shown it lacks something that another has announced, because that one is gone.
     pub(crate) fn is_stale(&self, ticket: Ticket, shown: &Object) -> bool {
         self.shared.sessions.leaves_out(ticket, shown.fid.vnode, shown.status.data_version)
     }
 
-    /// Asks a client for what it has announced and somebody waits for, over the connection of an attach, as long as that
-    /// lasts.
+    /// Asks a client for what it has announced and somebody waits for, over the connection of an attach, as long as
+    /// that lasts.
     pub(crate) async fn deliver_pulls(&self, ticket: Ticket, peer: &Peer) {
         let sessions = &self.shared.sessions;
         let mut wanted = sessions.wanted.subscribe();

@@ -147,7 +147,7 @@ impl Volume {
         self.shared.sessions.grant(ticket, fids.into_iter().map(|fid| fid.vnode))
     }
 
-    /// Fills a page of a directory, about which something is promised or not; `None` if the directory changed meanwhile.
+    /// Fills a page of a directory, which is `pending` or not; `None` if the directory changed meanwhile.
     fn entries(
         &self,
         transaction: &Transaction<'_>,
@@ -174,7 +174,7 @@ impl Volume {
         Ok(Some(page))
     }
 
-    /// The names of a page. A directory that is pending itself is listed among what is, and takes the place of an entry.
+    /// The names of a page. A directory that is pending is listed among what is, and takes the place of an entry.
     fn names(&self, request: &ReadDirRequest, directory: &Granted) -> Result<Named, Refusal> {
         let prefix = tables::entries(request.fid);
         let after = request.after.as_ref().map(|name| tables::entry(request.fid, name));
