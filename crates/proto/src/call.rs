@@ -128,6 +128,9 @@ pub struct AttachReply {
     pub lease: Duration,
     /// Whether the promises of [`AttachRequest::session`] still hold.
     pub resumed: bool,
+    /// Whether other clients have announced changes of the root directory or its names, so that no promise comes with
+    /// it.
+    pub root_pending: bool,
 }
 
 /// Gives the volume back.

@@ -69,19 +69,19 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         Method::GetStatus => {
             let request = GetStatusRequest::decode(body)?;
             let attached = session.attachment()?;
-            reply(status(&attached, &request).await?)
+            reply(status(&attached, &request, call).await?)
         }
         Method::Lookup => {
             let request = LookupRequest::decode(body)?;
             let attached = session.attachment()?;
             let about = About::Name(request.parent.vnode, request.name.clone());
-            attached.volume.settle(attached.ticket, &about).await?;
+            settle(&attached, &about, call).await?;
             reply(blocking(|| attached.volume.lookup(attached.ticket, request.parent, &request.name))?)
         }
         Method::ReadDir => {
             let request = ReadDirRequest::decode(body)?;
             let attached = session.attachment()?;
-            attached.volume.settle(attached.ticket, &About::Names(request.fid.vnode)).await?;
+            settle(&attached, &About::Names(request.fid.vnode), call).await?;
             let page = blocking(|| attached.volume.read_dir(attached.ticket, &request))?;
             Ok(Answer { body: ReadDirReply.encode(), payload: Payload::Bytes(page.encode()), reader: None })
         }
@@ -118,16 +118,29 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
 }
 
 /// The status of objects; of the first one, if it is to be settled, when what others have announced of it is there.
-async fn status(attached: &Attachment, request: &GetStatusRequest) -> Result<GetStatusReply, Refusal> {
+async fn status(
+    attached: &Attachment,
+    request: &GetStatusRequest,
+    call: &IncomingCall,
+) -> Result<GetStatusReply, Refusal> {
     let Attachment { volume, ticket } = attached;
     let opened = request.fids.first().filter(|_| request.settled);
     if let Some(fid) = opened {
-        volume.settle(*ticket, &About::Object(fid.vnode)).await?;
+        settle(attached, &About::Object(fid.vnode), call).await?;
     }
     let reply = blocking(|| volume.objects(*ticket, &request.fids))?;
     let shown = reply.objects.first().filter(|object| opened == Some(&object.fid));
     let stale = shown.is_some_and(|shown| volume.is_stale(*ticket, shown));
     Ok(GetStatusReply { stale, ..reply })
+}
+
+/// Waits for what others have announced, while the caller does.
+async fn settle(attached: &Attachment, about: &About, call: &IncomingCall) -> Result<(), Refusal> {
+    tokio::select! {
+        biased;
+        settled = attached.volume.settle(attached.ticket, about) => settled,
+        () = call.cancelled() => Err(Refusal::new(FsError::Pulling, "nobody waits for the answer")),
+    }
 }
 
 async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, Refusal> {

@@ -34,7 +34,7 @@ use crate::core::pending::Pending;
 use crate::core::{NewContent, Overlay, Refusal, announce, quota, replies};
 use crate::store::{ContentStore, SpaceReserve, Spools, Storage, VolumeFile, open_index, volume_dir};
 use committer::{Announce, Job};
-pub(crate) use reads::{Reading, StoredContent};
+pub(crate) use reads::{Reading, Root, StoredContent};
 use sessions::Sessions;
 use waiting::Apply;
 

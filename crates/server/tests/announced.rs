@@ -122,8 +122,9 @@ async fn who_looks_a_name_up_waits_for_the_rename_behind_the_announced_content()
     let root = alice.root();
     let (temp, stored, renamed) = announced_save(&mut alice).await;
     let bob = ready(&server, BOB).await;
+    assert!(bob.attached.as_ref().unwrap().root_pending, "nothing is promised about the names of the root");
     let shown = bob.status(root, false).await.unwrap();
-    assert_eq!(shown.pending, shown.objects, "nothing is promised about the names of the directory");
+    assert_eq!(shown.pending, shown.objects, "nor later");
     let deliver_both = async {
         assert_eq!(alice.next_pull(&[]).await, [renamed.id], "what it depends on its client knows");
         deliver(&alice, stored).await.unwrap();

@@ -93,9 +93,8 @@ fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheEr
     }
     let volume = AttachedVolume { server: reply.server, history: reply.history, change: reply.change };
     let session = cache.index.attached(volume, reply.resumed)?;
-    // Names of it may be announced that the server does not have yet.
-    let grant = Grant { session: SessionNumber::NONE, change: reply.change };
-    cache.index.install(std::slice::from_ref(&reply.root), grant)?;
+    let granted = if reply.root_pending { SessionNumber::NONE } else { session };
+    cache.index.install(std::slice::from_ref(&reply.root), Grant { session: granted, change: reply.change })?;
     cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;
     cache.cml.sync()?;
     Ok(session)

@@ -99,6 +99,7 @@ impl Convert for AttachReply {
             fids: Some(self.fids.to_message()),
             lease_ms: u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX),
             resumed: self.resumed,
+            root_pending: self.root_pending,
         }
     }
 
@@ -115,6 +116,7 @@ impl Convert for AttachReply {
             fids: required(message.fids, "fids")?,
             lease: Duration::from_millis(u64::from(message.lease_ms)),
             resumed: message.resumed,
+            root_pending: message.root_pending,
         })
     }
 }

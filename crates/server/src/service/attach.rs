@@ -10,7 +10,7 @@ use mafs_proto::{FsError, PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::core::Refusal;
 use crate::server::Server;
 use crate::session::{Attachment, Session};
-use crate::volume::Ticket;
+use crate::volume::{Root, Ticket};
 
 pub(super) async fn attach(
     server: &Arc<Server>,
@@ -35,7 +35,7 @@ pub(super) async fn attach(
     if let Some(before) = session.attach(Attachment { volume: Arc::clone(&volume), ticket }) {
         before.volume.detach(before.ticket).await;
     }
-    let (root, change) = blocking(|| volume.root(ticket))?;
+    let Root { object: root, change, pending: root_pending } = blocking(|| volume.root(ticket))?;
     let (breaking, connection) = (Arc::clone(&volume), Arc::clone(session));
     tokio::spawn(async move { breaking.deliver_breaks(ticket, connection.peer()).await });
     let (pulling, connection) = (Arc::clone(&volume), Arc::clone(session));
@@ -56,6 +56,7 @@ pub(super) async fn attach(
         fids: granted.fids,
         lease: server.lease(),
         resumed,
+        root_pending,
     })
 }
 

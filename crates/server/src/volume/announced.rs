@@ -108,9 +108,12 @@ impl Sessions {
     /// Announced records have ended otherwise than by being applied.
     pub(super) fn end(&self, ids: &[StoreId]) {
         let mut tables = self.tables();
-        let any = ids.iter().filter(|id| tables.pending.remove(id)).count() > 0;
+        let ended: Vec<_> = ids.iter().filter(|id| tables.pending.remove(id)).collect();
         drop(tables);
-        if any {
+        for id in &ended {
+            tracing::debug!(client = %id.client, %id, "an announced record will not come");
+        }
+        if !ended.is_empty() {
             self.ended.send_replace(());
         }
     }
@@ -127,6 +130,7 @@ impl Sessions {
         }
         drop(tables);
         if was_announced {
+            tracing::debug!(client = %id.client, %id, change = change.0, "an announced record is applied");
             self.ended.send_replace(());
         }
         self.tell(owed)

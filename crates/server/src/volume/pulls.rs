@@ -35,6 +35,7 @@ impl Volume {
         if ids.is_empty() {
             return Ok(());
         }
+        tracing::debug!(client = %ticket.client, ?ids, "waits for announced records");
         let mut ended = sessions.ended.subscribe();
         let _want = Want::new(Arc::clone(sessions), ids.clone());
         let until = sessions.clock.now() + WAIT_MAX;

@@ -23,6 +23,15 @@ const ATTEMPTS_MAX: usize = 16;
 /// Entries of a page stop after this many bytes of symlink targets.
 const PAGE_TARGET_BYTES_MAX: usize = 128 * 1024;
 
+/// The root directory as an attach shows it.
+pub(crate) struct Root {
+    pub(crate) object: Object,
+    /// The last change.
+    pub(crate) change: ChangeNumber,
+    /// Whether others have announced changes of it.
+    pub(crate) pending: bool,
+}
+
 /// A content, ready to be read.
 pub(crate) enum Reading {
     /// All of it.
@@ -42,11 +51,12 @@ pub(crate) struct StoredContent {
 }
 
 impl Volume {
-    /// The root directory, and the last change.
-    pub(crate) fn root(&self, ticket: Ticket) -> Result<(Object, ChangeNumber), Refusal> {
-        let root = Fid::root(self.shared.file.id());
-        let change = self.promise(ticket, [root]).change;
-        self.shared.read(|transaction| Ok((transaction.node(root)?.object(root), change)))
+    /// The root directory.
+    pub(crate) fn root(&self, ticket: Ticket) -> Result<Root, Refusal> {
+        let fid = Fid::root(self.shared.file.id());
+        let granted = self.promise(ticket, [fid]);
+        let object = self.shared.read(|transaction| Ok(transaction.node(fid)?.object(fid)))?;
+        Ok(Root { object, change: granted.change, pending: granted.has_pending(fid) })
     }
 
     /// Those of `fids` that exist, in their order; and as they will be those that others have announced changes of.
