@@ -99,20 +99,25 @@ impl Inner {
         self.note_queue_changed();
     }
 
-    /// Sends these records next, with all that they depend on.
     fn pulled(&self, request: &PullRequest) -> PullReply {
-        let raised = self.replay.queue().raise(&request.ids);
+        let missing = self.send_first(&request.ids);
+        tracing::debug!(ids = ?request.ids, ?missing, "somebody waits for what was announced");
+        PullReply { missing }
+    }
+
+    /// Sends these records next, with all that they depend on. Returns those that are not in the log.
+    pub(super) fn send_first(&self, ids: &[StoreId]) -> Vec<StoreId> {
+        let raised = self.replay.queue().raise(ids);
         for record in &raised.under_way {
-            let content = self.file_of(record).and_then(|file| {
-                file.state().version(record.id).map(|version| Arc::clone(&version.content))
-            });
+            let content = self
+                .file_of(record)
+                .and_then(|file| file.state().version(record.id).map(|version| Arc::clone(&version.content)));
             if let Some(content) = content {
                 content.pull();
             }
         }
-        tracing::debug!(ids = ?request.ids, missing = ?raised.missing, "somebody waits for what was announced");
         self.note_queue_changed();
-        PullReply { missing: raised.missing }
+        raised.missing
     }
 
     /// Waits until the newest version of a file is announced, or more than that.
@@ -122,6 +127,8 @@ impl Inner {
         self.replay.queue().demand_announcement(id);
         self.note_queue_changed();
         let mut progress = self.watch_progress();
+        // The answer may wait for another client, and that one for this client's answer to a break.
+        let _waiting = self.remote.waiting();
         let announced = async {
             while self.replay.queue().is_announced(id) == Some(false) {
                 // The sender lives in `self`.

@@ -29,6 +29,7 @@ impl Inner {
         request: &C,
         purpose: Purpose,
     ) -> Result<Option<Answer<C::Reply>>, Error> {
+        let _waiting = self.remote.waiting();
         let mut progress_at = Instant::now();
         let mut reached = None;
         loop {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
-use mafs_proto::{FILE_SIZE_MAX, FsError};
+use mafs_proto::{DataVersion, FILE_SIZE_MAX, FsError};
 
 use super::changes::Close;
 use super::file::{Arrival, File, FileState};
@@ -68,12 +68,32 @@ impl Inner {
         }
     }
 
+    /// Drops the content of a file that is opened for that when it is at this version. What is written then replaces
+    /// that version, whichever others here have open.
+    pub(super) async fn cut_opened(&self, file: &File, version: DataVersion) -> Result<(), Error> {
+        before_copy(file).await;
+        blocking(|| {
+            let _edit = file.edit();
+            let before = file.state().rebase(version);
+            let cut = self.resize_now(file, 0);
+            if let (Err(_), Some(before)) = (&cut, before) {
+                file.state().base = before;
+            }
+            cut
+        })
+    }
+
     /// Cuts or grows, unless the content to keep is not all here any more.
     fn resize_to(&self, file: &File, size: u64) -> Result<bool, Error> {
         let _edit = file.edit();
         if size > 0 && !file.state().is_complete() {
             return Ok(false);
         }
+        self.resize_now(file, size).map(|()| true)
+    }
+
+    /// Cuts or grows. Under `edit`.
+    fn resize_now(&self, file: &File, size: u64) -> Result<(), Error> {
         self.edit_with(file, || file.container.set_len(size))?;
         let mut state = file.state();
         state.fetch += 1;
@@ -81,7 +101,7 @@ impl Inner {
         state.size = size;
         drop(state);
         file.notify();
-        Ok(true)
+        Ok(())
     }
 
     /// Changes bytes. Under `edit`.

@@ -176,6 +176,16 @@ impl FileState {
         matches!(self.arrival, Arrival::Complete)
     }
 
+    /// The content is about to be replaced as a whole, by what is made from this version. Returns the version before if
+    /// it was another; what was changed here stays based on that.
+    pub(super) fn rebase(&mut self, version: DataVersion) -> Option<DataVersion> {
+        if self.is_dirty() || self.kernel.writers > 0 || self.base == version {
+            return None;
+        }
+        self.hash = None;
+        Some(std::mem::replace(&mut self.base, version))
+    }
+
     /// Counts a change of the content: it is another one than was stored, or refused.
     pub(super) fn count_edit(&mut self) {
         self.edits += 1;

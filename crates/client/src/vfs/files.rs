@@ -168,7 +168,7 @@ impl Inner {
     /// Brings the content to where the opener expects it.
     async fn prepare(self: &Arc<Self>, file: &Arc<File>, cached: &CachedObject, mode: OpenMode) -> Result<(), Error> {
         if mode.truncate {
-            return self.resize(file, 0).await;
+            return self.cut_opened(file, cached.object.status.data_version).await;
         }
         let mut version = cached.object.status.data_version;
         for _ in 1..VERSIONS_MAX {

@@ -9,6 +9,7 @@ use super::storing::Patience;
 use super::versions::Version;
 use super::{Error, FileHandle, Inner};
 use crate::core::log::LogEntry;
+use crate::core::queue::Policy;
 
 /// Where fsync makes content durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,10 +98,12 @@ impl Inner {
         }
         self.close_version(file).await?;
         let newest = file.state().versions.back().map(|version| version.id);
-        match newest {
-            Some(id) => self.until_answered(id).await?,
-            None => return Ok(()),
+        let Some(id) = newest else { return Ok(()) };
+        if self.settings.writeback.policy() != Policy::Nothing {
+            // It would wait for all that was written before, which is sent in order.
+            self.send_first(&[id]);
         }
+        self.until_answered(id).await?;
         let refused = file.state().refused.as_ref().map(|refused| refused.reason);
         refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }

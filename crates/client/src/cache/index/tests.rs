@@ -7,7 +7,7 @@ use std::time::Duration;
 use mafs_durable::MemoryKv;
 use mafs_proto::call::{ApplyReply, BrokenObject, DirectoryChange, LookupReply, ReadDirPage};
 use mafs_proto::{
-    ChangeNumber, Clock, DataVersion, Fid, HistoryId, Instant, Kind, Mode, Name, Object, ServerId, Status,
+    ChangeNumber, Clock, DataVersion, Entry, Fid, HistoryId, Instant, Kind, Mode, Name, Object, ServerId, Status,
     StatusVersion, Timestamp, Uniquifier, VnodeId, VolumeId,
 };
 
@@ -155,6 +155,55 @@ fn an_answer_older_than_what_was_shown_before_brings_no_validity() {
     assert_eq!(attached.valid(), None);
     attached.show(3, 3);
     assert_eq!(attached.valid(), Some(DataVersion(3)));
+}
+
+#[test]
+fn what_others_have_announced_is_shown_without_validity() {
+    let attached = attached();
+    let (reply, edit) = creation();
+    attached.index.applied(&reply, attached.session, std::slice::from_ref(&edit)).unwrap();
+    let (root, file) = (reply.objects[0].clone(), reply.objects[1].clone());
+    let is_valid = |object: &Object| attached.index.valid_object(object.fid.vnode).unwrap().is_some();
+    attached.break_root(2);
+    attached.index.break_objects(ChangeNumber(2), &[BrokenObject { fid: file.fid, names: Vec::new() }]);
+    let install = |pending: Fid| {
+        attached.index.install_some(&[root.clone(), file.clone()], attached.grant(3), |fid| fid != pending).unwrap();
+    };
+    install(file.fid);
+    assert!(is_valid(&root) && !is_valid(&file));
+    let lookup = |pending| LookupReply {
+        object: Some(file.clone()),
+        parent_version: root.status.data_version,
+        change: ChangeNumber(3),
+        pending,
+    };
+    attached.index.install_lookup(root.fid, &edit.name, &lookup(true), attached.session).unwrap();
+    assert!(!is_valid(&file));
+    let page = ReadDirPage {
+        directory: root.clone(),
+        entries: vec![Entry { name: edit.name.clone(), object: file.clone() }],
+        end: true,
+        change: ChangeNumber(3),
+        pending: vec![file.fid],
+    };
+    attached.index.install_page(&page, attached.session, true).unwrap();
+    assert!(is_valid(&root) && !is_valid(&file));
+    attached.index.install_page(&ReadDirPage { pending: Vec::new(), ..page }, attached.session, true).unwrap();
+    assert!(is_valid(&file));
+}
+
+#[test]
+fn the_answer_to_a_change_gives_back_no_validity_that_an_announcement_has_taken() {
+    let attached = attached();
+    let (reply, edit) = creation();
+    attached.break_root(2);
+    let late = ApplyReply { change: ChangeNumber(3), ..reply };
+    attached.index.applied(&late, attached.session, &[edit]).unwrap();
+    assert_eq!(attached.valid(), None);
+    let made = late.objects[1].fid.vnode;
+    assert!(attached.index.valid_object(made).unwrap().is_some(), "nobody else knows it");
+    attached.show(2, 3);
+    assert_eq!(attached.valid(), Some(DataVersion(2)));
 }
 
 #[test]
