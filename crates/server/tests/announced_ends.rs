@@ -249,3 +249,18 @@ async fn invariant_9_an_update_in_conflict_with_an_announced_one_is_refused_and_
     let lost = bob.next_record(store(gone, Base::Version(DataVersion(2)), 1));
     assert_eq!(bob.announce(std::slice::from_ref(&lost)).await.unwrap().refused, [lost.id], "no such file");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waits_for_any_more_is_not_pulled() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    alice.cut.cut();
+    assert!(timeout(SOON, bob.status(file, true)).await.is_err(), "given up");
+    tokio::time::sleep(SOON).await;
+    let mut alice = Client::resumed(&server, &alice).await;
+    assert!(timeout(SOON, alice.next_pull(&[])).await.is_err());
+    assert!(timeout(SOON, bob.status(file, true)).await.is_err());
+    assert_eq!(alice.next_pull(&[]).await, [record.id]);
+}
