@@ -176,6 +176,83 @@ fn looking_shows_what_was_announced_and_waits_for_nothing() {
     });
 }
 
+/// A listing waits for every name in it that is announced: it is of one state of the directory.
+#[test]
+fn a_listing_shows_a_rename_that_was_announced() {
+    simulate(async {
+        let world = world(Writeback::Sirp).await;
+        prepared(&world).await;
+        let [writer, reader, _] = clients(&world);
+        let before = look(&reader, "f").await.fid;
+        reader.read_dir(VnodeId::ROOT, 0, 100).await.expect("a listing");
+        replace(&writer, How::ByRename, vec![2; FILE_BYTES]).await;
+        until_announced(&writer, "f").await;
+        let page = reader.read_dir_plus(VnodeId::ROOT, 0, 100).await.expect("a listing");
+        let names: Vec<_> = page.entries.iter().map(|entry| entry.entry.name.clone()).collect();
+        assert!(!names.contains(&Bytes::from("f.new")), "{names:?}");
+        let listed = page.entries.iter().find(|entry| entry.entry.name == "f").and_then(|entry| entry.object.clone());
+        assert_ne!(listed.expect("its entry").fid, before);
+        assert!(writer.status().unsent_bytes > QUEUE_BYTES as u64 / 2);
+    });
+}
+
+/// What `mafs-client state` tells of a file on its way.
+#[test]
+fn an_update_is_logged_announced_sent_and_there() {
+    simulate(async {
+        let world = world(Writeback::Sirp).await;
+        prepared(&world).await;
+        let [writer, ..] = clients(&world);
+        let vnode = look(&writer, "f").await.fid.vnode;
+        let before = writer.object_state(vnode).await.expect("a state");
+        assert_eq!((before.cached, before.dirty, before.update, before.bytes_unsent), (true, false, None, 0));
+        overwrite(&writer, "f", vec![2; FILE_BYTES]).await;
+        let mut seen = Vec::new();
+        for _ in 0..100_000 {
+            let state = writer.object_state(vnode).await.expect("a state");
+            if seen.last() != Some(&state.update) {
+                seen.push(state.update);
+            }
+            if state.update.is_none() {
+                assert_eq!((state.dirty, state.bytes_unsent), (false, 0));
+                assert!(state.version > before.version && state.size == FILE_BYTES as u64, "{state:?}");
+                break;
+            }
+            assert!(state.dirty && state.bytes_unsent > 0, "{state:?}");
+            sleep(Duration::from_millis(5)).await;
+        }
+        let all = [UpdateState::Logged, UpdateState::Announced, UpdateState::Sending];
+        assert_eq!(seen, [all.map(Some).as_slice(), &[None]].concat());
+    });
+}
+
+#[test]
+fn announcing_costs_a_long_log_little() {
+    let took = [Writeback::Async, Writeback::Sirp].map(|writeback| {
+        let mut took = Duration::ZERO;
+        simulate(async {
+            let link = Profile::steady(1_000_000, Duration::from_millis(300));
+            let world = World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world");
+            let world = configured(world, |machine| machine.set_writeback(writeback)).await;
+            let vfs = world.client().clone();
+            let begun = Instant::now();
+            for number in 0..300 {
+                let (name, mode) = (Bytes::from(format!("f{number}")), Mode::from_bits(0o644));
+                let made = vfs.create(VnodeId::ROOT, name, mode, WRITE, CALLER).await;
+                let (_, opened) = made.expect("a file");
+                vfs.write(opened.file, 0, vec![1; 4096].into()).await.expect("a write");
+                vfs.flush(opened.file).await.expect("a close");
+                vfs.release(opened.file);
+            }
+            vfs.sync().await.expect("a sync");
+            took = begun.elapsed();
+            println!("{writeback:?}: {took:?}, {} announcements", vfs.status().announced_changes);
+        });
+        took
+    });
+    assert!(took[1] < took[0] * 5 / 4, "{took:?}");
+}
+
 #[test]
 fn attributes_that_wait_behind_a_content_are_shown() {
     simulate(async {
