@@ -68,13 +68,13 @@ async fn when_the_writer_is_back_what_was_promised_meanwhile_is_broken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn announcements_survive_a_restart_of_the_server() {
+async fn invariant_1_announcements_survive_a_crash_of_the_server() {
     let (storage, server) = serve();
     let (mut alice, bob, file) = alice_and_bob(&server).await;
     let record = new_content(&mut alice, file);
     announce_all(&alice, std::slice::from_ref(&record)).await;
     drop((alice, bob, server));
-    let storage = storage.kill(2);
+    let storage = storage.crash(2);
     let server = open(&storage);
     let bob = ready(&server, BOB).await;
     let looked = bob.status(file, false).await.unwrap();
@@ -84,7 +84,7 @@ async fn announcements_survive_a_restart_of_the_server() {
     let (opened, ()) = tokio::join!(bob.status(file, true), deliver_pulled(&mut alice, &record));
     assert_eq!(opened.unwrap().objects[0].status.data_version, DataVersion(3));
     drop((alice, bob, server));
-    let server = open(&storage.kill(3));
+    let server = open(&storage.crash(3));
     let bob = ready(&server, BOB).await;
     assert!(bob.status(file, false).await.unwrap().pending.is_empty(), "what was applied is not announced any more");
 }

@@ -5,6 +5,7 @@
 //! a record that is announced again keeps its place, so that who waits for it need not be moved.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use mafs_proto::{
@@ -146,9 +147,7 @@ impl Pending {
 
     /// All of a client, in the order of its log.
     pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Announced> {
-        let first = StoreId { client, incarnation: Incarnation(0), seq: 0 };
-        let last = StoreId { client, incarnation: Incarnation(u64::MAX), seq: u64::MAX };
-        self.records.range(first..=last).map(|(_, announced)| announced)
+        self.records.range(ids_of(client)).map(|(_, announced)| announced)
     }
 
     /// Those of the client of `below` that come before that record in its log.
@@ -260,6 +259,13 @@ impl Laid {
             }
         }
     }
+}
+
+/// All ids that a client's records may have.
+pub(crate) fn ids_of(client: ClientId) -> RangeInclusive<StoreId> {
+    let first = StoreId { client, incarnation: Incarnation(0), seq: 0 };
+    let last = StoreId { client, incarnation: Incarnation(u64::MAX), seq: u64::MAX };
+    first..=last
 }
 
 /// What an announced record will touch, for the breaks of promises.

@@ -9,7 +9,7 @@ use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fi
 
 use super::Ticket;
 use super::sessions::{Sessions, Tables};
-use crate::core::pending::{About, Announced, Entered, Pending, Viewer};
+use crate::core::pending::{About, Announced, Entered, Pending, Viewer, ids_of};
 use crate::core::promises::{Owed, Touched};
 
 /// What became of an announcement's records.
@@ -177,11 +177,9 @@ impl Sessions {
     ) -> Vec<(StoreId, Fid)> {
         let tables = self.tables();
         pulled.retain(|id, _| tables.pending.get(id).is_some());
-        let wanted = tables.pending.of_client(client).filter(|announced| {
-            let id = &announced.record.id;
-            tables.wanted.contains_key(id) && pulled.get(id) != Some(&announced.changed)
-        });
-        let next: Vec<_> = wanted.take(InvalidateRequest::RECORDS_MAX).collect();
+        let wanted = tables.wanted.range(ids_of(client)).filter_map(|(id, _)| tables.pending.get(id));
+        let asked_for = |announced: &&Announced| pulled.get(&announced.record.id) == Some(&announced.changed);
+        let next: Vec<_> = wanted.filter(|next| !asked_for(next)).take(InvalidateRequest::RECORDS_MAX).collect();
         pulled.extend(next.iter().map(|announced| (announced.record.id, announced.changed)));
         next.iter().map(|announced| (announced.record.id, announced.record.op.fid())).collect()
     }

@@ -6,6 +6,7 @@ use mafs_proto::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, Kind, Mode, RenameMode, SetAttr,
     Status, StatusVersion, StoreId, SymlinkTarget, Uniquifier, VnodeId, XattrMode, XattrName, XattrValue,
 };
+use proptest::prelude::*;
 
 use super::{ROOT, create, name, time};
 use crate::core::pending::{About, Announced, Entered, PENDING_MAX, Pending, Viewer, slim, touched};
@@ -198,6 +199,64 @@ fn an_entry_is_small_and_survives_encoding() {
             let _ = Announced::decode(&bytes[..cut]);
         }
     }
+}
+
+/// Some record of Alice's or Bob's about two objects and two names.
+fn any_record() -> impl Strategy<Value = CmlRecord> {
+    let client = prop_oneof![Just(ALICE), Just(CAROL)];
+    let fid = prop_oneof![Just(FILE), Just(OLD)];
+    let text = prop_oneof![Just("a"), Just("b")];
+    (client, 1..6u64, fid, text, 0..4, 0..3u64).prop_map(|(client, seq, fid, text, kind, size)| {
+        let op = match kind {
+            0 => CmlOp::Store { fid, base: Base::Version(DataVersion(1)), size, mtime: time(1) },
+            1 => create(ROOT, text, fid),
+            2 => CmlOp::Remove { parent: OLD, name: name(text), fid },
+            _ => rename(client, seq).op,
+        };
+        record(client, seq, op)
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_and_goes_each_question_finds_what_a_look_at_all_finds(
+        steps in prop::collection::vec((any_record(), any::<bool>()), 1..40),
+    ) {
+        let (mut pending, mut all) = (Pending::default(), Vec::<CmlRecord>::new());
+        for (change, (record, comes)) in (1..).zip(steps) {
+            let place = all.iter().position(|known| known.id == record.id);
+            match (comes, place) {
+                (true, Some(place)) => all[place] = record.clone(),
+                (true, None) => all.push(record.clone()),
+                (false, Some(place)) => drop(all.remove(place)),
+                (false, None) => {}
+            }
+            if comes {
+                pending.announce(&record, ChangeNumber(change));
+            } else {
+                prop_assert_eq!(pending.remove(&record.id), place.is_some());
+            }
+            for vnode in [ROOT.vnode, FILE.vnode, OLD.vnode] {
+                let mut abouts = vec![About::Object(vnode), About::Names(vnode)];
+                abouts.extend(["a", "b", "f"].map(|text| About::Name(vnode, name(text))));
+                for about in abouts {
+                    let viewer = Viewer { client: CAROL, is_live: EVERYBODY };
+                    let expected = all.iter().filter(|record| record.id.client == ALICE && touches(record, &about));
+                    let expected: Vec<_> = expected.map(|record| record.id).collect();
+                    prop_assert_eq!(pending.touching(&about, viewer), expected, "{:?}", about);
+                }
+            }
+        }
+        prop_assert_eq!(pending.is_empty(), all.is_empty());
+    }
+}
+
+fn touches(record: &CmlRecord, about: &About) -> bool {
+    touched(&record.op).iter().any(|touched| match about {
+        About::Object(vnode) => touched.fid.vnode == *vnode,
+        About::Names(vnode) => touched.fid.vnode == *vnode && !touched.names.is_empty(),
+        About::Name(vnode, name) => touched.fid.vnode == *vnode && touched.names.contains(name),
+    })
 }
 
 fn status() -> Status {
