@@ -130,6 +130,12 @@ impl Index {
         Ok(self.kv.get(&entry_key(parent, name.as_bytes()))?.and_then(CachedEntry::decode))
     }
 
+    /// Which version of a directory's names is known, if any is.
+    pub(crate) fn names_version(&self, directory: Fid) -> Option<DataVersion> {
+        let shown = self.shown(directory.vnode).ok()??;
+        shown.entries.filter(|_| shown.object.fid == directory).map(|entries| entries.version)
+    }
+
     /// The entries of a directory behind `after` that the server has shown, in order, at most `count_max`.
     fn shown_entries(
         &self,

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::file::File;
 use super::frozen::FrozenContent;
 use super::{Error, Inner};
+use crate::core::arrivals::Arrivals;
 use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
 use crate::core::queue::{Policy, Polled, Queue, Queued};
@@ -64,11 +65,15 @@ struct Answered {
     whole: bool,
 }
 
-impl Answered {
-    /// Answers that tell of no change come last.
-    fn order(&self) -> (u64, StoreId) {
-        let change = self.result.as_ref().map_or(u64::MAX, |answer| answer.reply.change.0);
-        (change, self.record.id)
+/// Notes that an answer has come.
+fn arrive(arrivals: &mut Arrivals<Answered>, answered: Answered) {
+    let about = (answered.record.id, answered.record.op.fid());
+    match &answered.result {
+        Ok(answer) => {
+            let (change, directories) = (answer.reply.change.0, answer.reply.directories.clone());
+            arrivals.arrived(about, Some(change), &directories, answered);
+        }
+        Err(_) => arrivals.arrived(about, None, &[], answered),
     }
 }
 
@@ -130,6 +135,7 @@ impl Inner {
     pub(super) async fn keep_replaying(self: Arc<Self>) {
         let mut link = self.remote.watch_link();
         let (sender, mut answers) = mpsc::channel(ANSWERS_MAX);
+        let mut arrivals = Arrivals::default();
         let mut pause = PAUSES[0];
         let mut resume_at = Instant::now();
         loop {
@@ -142,7 +148,7 @@ impl Inner {
                 Link::Closed => return,
             };
             if up && resume_at <= Instant::now() {
-                self.send_ready(&sender);
+                self.send_ready(&sender, &mut arrivals);
             }
             if up {
                 self.announce_ready();
@@ -156,12 +162,11 @@ impl Inner {
                     resume_at = Instant::now();
                 }
                 Some(first) = answers.recv() => {
-                    let mut arrived = vec![first];
+                    arrive(&mut arrivals, first);
                     while let Ok(next) = answers.try_recv() {
-                        arrived.push(next);
+                        arrive(&mut arrivals, next);
                     }
-                    arrived.sort_by_key(Answered::order);
-                    match blocking(|| self.take_in(arrived)) {
+                    match blocking(|| self.take_in(&mut arrivals)) {
                         Outcome::Passes => {
                             resume_at = Instant::now() + pause;
                             pause = (pause * 2).min(PAUSES[1]);
@@ -176,10 +181,11 @@ impl Inner {
     }
 
     /// Sends as much as may be under way.
-    fn send_ready(self: &Arc<Self>, answers: &mpsc::Sender<Answered>) {
+    fn send_ready(self: &Arc<Self>, answers: &mpsc::Sender<Answered>, arrivals: &mut Arrivals<Answered>) {
         loop {
             let next = self.replay.queue().poll_next();
             let Some(Polled { record, repeated }) = next else { return };
+            arrivals.sent(record.id, &record.op);
             let (inner, answers) = (Arc::clone(self), answers.clone());
             tokio::spawn(async move {
                 let answered = match record.op {
@@ -281,9 +287,10 @@ impl Inner {
     }
 
     /// Takes answers in.
-    fn take_in(&self, answers: Vec<Answered>) -> Outcome {
+    fn take_in(&self, arrivals: &mut Arrivals<Answered>) -> Outcome {
         let mut outcome = Outcome::Done;
-        for Answered { record, result, whole } in answers {
+        let known = |directory| self.cache.index.names_version(directory);
+        while let Some(Answered { record, result, whole }) = arrivals.take(known) {
             let id = record.id;
             match result {
                 Ok(answer) => {

@@ -1,0 +1,171 @@
+//! Arrivals: answers to records of the queue, brought into the order of the changes that they tell of.
+//!
+//! The server makes changes of one directory one after the other, but its answers overtake each other. What is known of
+//! a directory's names goes from one of its versions to the next, and is lost when one is left out. So an answer waits
+//! for those before it: as long as there are records under way that may be answered with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mafs_proto::call::DirectoryChange;
+use mafs_proto::{CmlOp, DataVersion, Fid, StoreId};
+
+/// The answers that have arrived and are not taken in yet. No more than there are records under way.
+pub(crate) struct Arrivals<A> {
+    /// The records without answer, with the directories of which they change names.
+    under_way: BTreeMap<StoreId, Vec<Fid>>,
+    held: Vec<Held<A>>,
+}
+
+struct Held<A> {
+    answer: A,
+    /// Where it stands among those that may be taken in: answers that tell of no change come last.
+    order: (u64, StoreId),
+    /// What its record is about.
+    object: Fid,
+    directories: Vec<DirectoryChange>,
+    /// Records that were under way when it came, and change names of the same directories.
+    behind: BTreeSet<StoreId>,
+}
+
+impl<A> Default for Arrivals<A> {
+    fn default() -> Self {
+        Self { under_way: BTreeMap::new(), held: Vec::new() }
+    }
+}
+
+impl<A> Arrivals<A> {
+    /// A record has been sent.
+    pub(crate) fn sent(&mut self, id: StoreId, op: &CmlOp) {
+        self.under_way.insert(id, directories_of(op));
+    }
+
+    /// Its answer is there; `change` is the number of the change that it became, and `directories` what that did.
+    pub(crate) fn arrived(
+        &mut self,
+        (id, object): (StoreId, Fid),
+        change: Option<u64>,
+        directories: &[DirectoryChange],
+        answer: A,
+    ) {
+        self.under_way.remove(&id);
+        for held in &mut self.held {
+            held.behind.remove(&id);
+        }
+        let shares = |others: &Vec<Fid>| directories.iter().any(|directory| others.contains(&directory.fid));
+        let behind = self.under_way.iter().filter(|(_, others)| shares(others)).map(|(id, _)| *id).collect();
+        let order = (change.unwrap_or(u64::MAX), id);
+        self.held.push(Held { answer, order, object, directories: directories.to_vec(), behind });
+    }
+
+    /// The next answer to be taken in, if there is one: which version of a directory's names is `known` has changed
+    /// with the one before.
+    pub(crate) fn take(&mut self, known: impl Fn(Fid) -> Option<DataVersion>) -> Option<A> {
+        let fits = |change: &DirectoryChange| known(change.fid).is_none_or(|known| known >= change.before);
+        let first = |held: &Held<A>| {
+            let before = |other: &Held<A>| other.object == held.object && other.order < held.order;
+            !self.held.iter().any(before)
+        };
+        let fitting = |held: &Held<A>| held.behind.is_empty() || held.directories.iter().all(fits);
+        let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(|held| held.order).min()?;
+        let at = self.held.iter().position(|held| held.order == next)?;
+        Some(self.held.swap_remove(at).answer)
+    }
+}
+
+fn directories_of(op: &CmlOp) -> Vec<Fid> {
+    match op {
+        CmlOp::Create { parent, .. }
+        | CmlOp::MakeDir { parent, .. }
+        | CmlOp::SymLink { parent, .. }
+        | CmlOp::Link { parent, .. }
+        | CmlOp::Remove { parent, .. }
+        | CmlOp::RemoveDir { parent, .. } => vec![*parent],
+        CmlOp::Rename { from_parent, to_parent, .. } => vec![*from_parent, *to_parent],
+        CmlOp::SetAttr { .. } | CmlOp::SetXattr { .. } | CmlOp::RemoveXattr { .. } | CmlOp::Store { .. } => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mafs_proto::{ClientId, Incarnation, Name, VnodeId, VolumeId};
+
+    use super::*;
+
+    fn fid(vnode: u64) -> Fid {
+        Fid { vnode: VnodeId(vnode), ..Fid::root(VolumeId(1)) }
+    }
+
+    fn id(seq: u64) -> StoreId {
+        StoreId { client: ClientId([1; 16]), incarnation: Incarnation(1), seq }
+    }
+
+    fn removal(parent: u64) -> CmlOp {
+        CmlOp::Remove { parent: fid(parent), name: Name::new(&b"a"[..]).unwrap(), fid: fid(99) }
+    }
+
+    fn change(vnode: u64, before: u64) -> [DirectoryChange; 1] {
+        [DirectoryChange { fid: fid(vnode), before: DataVersion(before), after: DataVersion(before + 1) }]
+    }
+
+    /// Takes all that may be taken in; returns them and the version that is known then.
+    fn take_all(arrivals: &mut Arrivals<u64>, mut known: u64) -> (Vec<u64>, u64) {
+        let mut taken = Vec::new();
+        while let Some(before) = arrivals.take(|_| Some(DataVersion(known))) {
+            taken.push(before);
+            known = known.max(before + 1);
+        }
+        (taken, known)
+    }
+
+    #[test]
+    fn answers_are_taken_in_in_the_order_of_a_directorys_versions() {
+        let mut arrivals = Arrivals::default();
+        (1..=4).for_each(|seq| arrivals.sent(id(seq), &removal(5)));
+        let arrive = |arrivals: &mut Arrivals<u64>, seq, before| {
+            arrivals.arrived((id(seq), fid(seq)), Some(before), &change(5, before), before);
+        };
+        arrive(&mut arrivals, 3, 12);
+        assert_eq!(take_all(&mut arrivals, 10), (vec![], 10));
+        arrive(&mut arrivals, 1, 10);
+        assert_eq!(take_all(&mut arrivals, 10), (vec![10], 11));
+        arrive(&mut arrivals, 2, 11);
+        assert_eq!(take_all(&mut arrivals, 11), (vec![11, 12], 13));
+        arrive(&mut arrivals, 4, 13);
+        assert_eq!(take_all(&mut arrivals, 13), (vec![13], 14));
+    }
+
+    #[test]
+    fn an_answer_waits_for_no_more_than_was_under_way_when_it_came() {
+        let mut arrivals = Arrivals::default();
+        arrivals.sent(id(1), &removal(5));
+        arrivals.sent(id(2), &removal(5));
+        arrivals.sent(id(3), &removal(6));
+        arrivals.arrived((id(2), fid(2)), Some(12), &change(5, 12), 12);
+        arrivals.sent(id(4), &removal(5));
+        assert_eq!(take_all(&mut arrivals, 10), (vec![], 10));
+        // Somebody else has changed the directory in between; and this one was refused.
+        arrivals.arrived((id(1), fid(1)), None, &[], 1);
+        assert_eq!(take_all(&mut arrivals, 10).0, [12, 1]);
+    }
+
+    #[test]
+    fn the_answers_about_one_object_keep_their_order() {
+        let mut arrivals = Arrivals::default();
+        arrivals.sent(id(1), &removal(5));
+        arrivals.arrived((id(2), fid(20)), Some(12), &change(5, 12), 12);
+        arrivals.arrived((id(3), fid(20)), Some(13), &[], 13);
+        assert!(take_all(&mut arrivals, 10).0.is_empty());
+        arrivals.arrived((id(1), fid(21)), Some(10), &change(5, 11), 11);
+        assert_eq!(take_all(&mut arrivals, 11).0, [11, 12, 13]);
+    }
+
+    #[test]
+    fn what_tells_of_no_directory_or_of_an_unknown_one_waits_for_nobody() {
+        let mut arrivals = Arrivals::default();
+        arrivals.sent(id(1), &removal(5));
+        arrivals.arrived((id(2), fid(2)), Some(3), &[], 3);
+        assert_eq!(take_all(&mut arrivals, 0).0, [3]);
+        arrivals.arrived((id(3), fid(3)), Some(7), &change(5, 7), 7);
+        assert_eq!(arrivals.take(|_| None), Some(7));
+    }
+}
