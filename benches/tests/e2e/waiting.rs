@@ -172,9 +172,29 @@ fn a_long_queue_is_shown_at_once_and_in_part() {
     end(world);
 }
 
+#[test]
+#[ignore = "needs: fuse"]
+fn what_the_server_has_been_told_of_is_announced() {
+    let world = slow_with("writeback=sirp");
+    film(&world);
+    fs::write(world.mount().join("note"), "n".repeat(100_000)).unwrap();
+    let announced = || Ok(on(&world, &["state"], "note").stdout.ends_with("in the log, announced\n"));
+    wait_until(SOON, "the note is announced", announced).unwrap();
+    let listing = json(&world, &["queue", "--json"]);
+    let changes = listing["changes"].as_array().unwrap();
+    let note = changes.iter().find(|change| change["path"] == "note" && change["what"] == "store").unwrap();
+    assert_eq!(note["state"], "announced", "{listing}");
+    assert!(listing["log"]["announced"].as_u64() >= Some(1), "{listing}");
+    end(world);
+}
+
 /// A mount that takes everything at once and sends 16 KiB per second.
 fn slow() -> World {
-    let world = World::start_with("writeback=async").unwrap();
+    slow_with("writeback=async")
+}
+
+fn slow_with(options: &str) -> World {
+    let world = World::start_with(options).unwrap();
     assert_eq!(client(&world, &["limit", "store=16k"]).code(), OK);
     world
 }

@@ -58,7 +58,7 @@ fn describe(state: &ObjectState) -> String {
     let is_directory = state.kind == "directory";
     let size = match state.kind.as_str() {
         "file" => format!(", {}", HumanBytes(state.size)),
-        "directory" => format!(", {} names", state.size),
+        "directory" => format!(", {}", counted(state.size, "name")),
         _ => String::new(),
     };
     let version = match state.version {

@@ -146,6 +146,8 @@ impl Inner {
         self.look_at_all();
         let files = self.files().all();
         let open_files = self.files().handles() as u64;
+        let announced_changes = self.replay.queue().announced();
+        let log = self.log_report();
         let mut report = StatusReport {
             server: self.settings.server.clone(),
             volume: self.settings.volume.to_string(),
@@ -166,10 +168,10 @@ impl Inner {
             unsent_files: 0,
             unsent_bytes: 0,
             unsent_changes: 0,
-            announced_changes: self.replay.queue().announced(),
+            announced_changes,
             stale_reads: self.stale_reads.load(Ordering::Relaxed),
             unsent: Vec::new(),
-            log: self.log_report(),
+            log,
             fetching_files: 0,
             refused: Vec::new(),
             passthrough: self.passthrough.load(Ordering::Relaxed),

@@ -82,3 +82,81 @@ impl Queue {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use mafs_proto::{Base, ClientId, CmlRecord, DataVersion, Fid, Incarnation, VnodeId, VolumeId};
+
+    use super::super::Queued;
+    use super::*;
+
+    fn store(seq: u64, vnode: u64, size: u64) -> CmlRecord {
+        let fid = Fid { vnode: VnodeId(vnode), ..Fid::root(VolumeId(1)) };
+        let op = CmlOp::Store { fid, base: Base::Version(DataVersion(1)), size, mtime: Timestamp::default() };
+        let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(2), seq };
+        let time = Timestamp::new(i64::try_from(seq).unwrap(), 0).unwrap();
+        CmlRecord { id, depends_on: Vec::new(), time, uid: 0, gid: 0, op }
+    }
+
+    fn queue(records: u64) -> Queue {
+        let mut queue = Queue::default();
+        for seq in 1..=records {
+            queue.push(Queued { record: store(seq, seq, 10), kind: Kind::File, replaced: None }, &[]);
+        }
+        queue
+    }
+
+    #[test]
+    fn the_sums_are_those_of_the_records_whatever_becomes_of_them() {
+        let mut queue = queue(5);
+        queue.rewrite(store(2, 2, 100));
+        queue.remove(store(1, 1, 10).id);
+        let sent = queue.poll_next().unwrap().record.id;
+        assert_eq!(sent.seq, 2);
+        let (records, under_way, oldest) = (4, 1, Timestamp::new(2, 0));
+        assert_eq!(queue.totals(), Totals { records, stores: 4, bytes: 130, under_way, announced: 0, oldest });
+        assert_eq!(queue.stores_under_way().iter().map(|(id, _)| id.seq).collect::<Vec<_>>(), [2]);
+        queue.postpone(sent, false);
+        assert_eq!((queue.totals().under_way, queue.stores_under_way().len()), (0, 0));
+        while let Some(record) = queue.poll_next() {
+            queue.remove(record.record.id);
+        }
+        assert_eq!(queue.totals(), Totals::default());
+    }
+
+    #[test]
+    fn pages_follow_each_other() {
+        let queue = queue(5);
+        let seqs = |after, count| queue.list(after, count).iter().map(|listed| listed.id.seq).collect::<Vec<_>>();
+        assert_eq!(seqs(None, 2), [1_u64, 2]);
+        assert_eq!(seqs(Some(store(2, 2, 10).id), 9), [3, 4, 5]);
+        assert!(seqs(Some(store(5, 5, 10).id), 9).is_empty());
+    }
+
+    #[test]
+    fn what_has_gone_is_left_no_more() {
+        let mut queue = queue(6);
+        let mut left = queue.newest_first(|op| op.fid().vnode.0 != 3);
+        queue.push(Queued { record: store(7, 7, 10), kind: Kind::File, replaced: None }, &[]);
+        for seq in [1, 4, 6] {
+            queue.remove(store(seq, seq, 10).id);
+        }
+        queue.retain_queued(&mut left);
+        assert_eq!(left.iter().map(|(id, bytes)| (id.seq, *bytes)).collect::<Vec<_>>(), [(5, Some(10)), (2, Some(10))]);
+    }
+
+    #[test]
+    fn looks_at_a_long_queue_take_no_time() {
+        let queue = queue(100_000);
+        let begun = Instant::now();
+        for _ in 0..100 {
+            assert_eq!((queue.totals().records, queue.list(None, 100).len()), (100_000, 100));
+        }
+        let mut left = queue.newest_first(|_| true);
+        queue.retain_queued(&mut left);
+        assert_eq!(left.len(), 100_000);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+}
