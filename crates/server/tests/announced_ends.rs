@@ -264,3 +264,22 @@ async fn what_nobody_waits_for_any_more_is_not_pulled() {
     assert!(timeout(SOON, bob.status(file, true)).await.is_err());
     assert_eq!(alice.next_pull(&[]).await, [record.id]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn invariant_9_of_two_writers_who_did_not_know_of_each_other_the_first_to_deliver_wins() {
+    let (_storage, server) = serve();
+    let (mut alice, mut bob, file) = alice_and_bob(&server).await;
+    let carol = ready(&server, CAROL).await;
+    let (first, second) = (new_content(&mut alice, file), new_content(&mut bob, file));
+    announce_all(&alice, std::slice::from_ref(&first)).await;
+    alice.call(DetachRequest).await.unwrap();
+    announce_all(&bob, std::slice::from_ref(&second)).await;
+    let alice = ready(&server, ALICE).await;
+    for (client, record) in [(&alice, &first), (&bob, &second)] {
+        announce_all(client, std::slice::from_ref(record)).await;
+    }
+    deliver(&bob, second).await.unwrap();
+    assert_eq!(deliver(&alice, first).await.unwrap_err().error, FsError::BaseChanged);
+    let reply = carol.status(file, true).await.unwrap();
+    assert_eq!((reply.objects[0].status.data_version, reply.pending.len()), (DataVersion(3), 0));
+}

@@ -251,18 +251,25 @@ impl Promises {
         touched: &[Touched],
         now: Instant,
     ) -> Owed {
-        self.change = self.change.max(change);
-        for Touched { fid, names, .. } in touched {
-            let Some(holders) = self.holders.remove(&fid.vnode) else { continue };
-            for id in holders.ids() {
-                if let Some(session) = self.sessions.get_mut(id).filter(|session| session.client != client) {
-                    session.owe(*fid, names, change);
-                }
-            }
-        }
-        self.end_overflowed();
+        self.break_others(client, change, touched);
         // The reply shows its own client what has become of the objects.
+        for Touched { fid, .. } in touched {
+            self.holders.remove(&fid.vnode);
+        }
         self.grant(client, touched.iter().filter(|touched| !touched.gone).map(|touched| touched.fid.vnode));
+        self.owed(client, touched, now)
+    }
+
+    /// `client` has announced changes of these objects, as `change`, and that is durable: as [`Self::changed`], but its
+    /// own promises stay as they are, for it is shown nothing.
+    pub(crate) fn announced(
+        &mut self,
+        client: ClientId,
+        change: ChangeNumber,
+        touched: &[Touched],
+        now: Instant,
+    ) -> Owed {
+        self.break_others(client, change, touched);
         self.owed(client, touched, now)
     }
 
@@ -317,6 +324,23 @@ impl Promises {
             session.breaking.retain(|_, breaking| *breaking > number);
             session.breaking_all = session.breaking_all.filter(|breaking| *breaking > number);
         }
+    }
+
+    fn break_others(&mut self, client: ClientId, change: ChangeNumber, touched: &[Touched]) {
+        self.change = self.change.max(change);
+        for Touched { fid, names, .. } in touched {
+            let Some(mut holders) = self.holders.remove(&fid.vnode) else { continue };
+            for id in holders.ids() {
+                if let Some(session) = self.sessions.get_mut(id).filter(|session| session.client != client) {
+                    session.owe(*fid, names, change);
+                }
+            }
+            holders.retain(|id| self.sessions.get(&id).is_some_and(|session| session.client == client));
+            if !holders.ids().is_empty() {
+                self.holders.insert(fid.vnode, holders);
+            }
+        }
+        self.end_overflowed();
     }
 
     fn lease_end(&self, now: Instant) -> Instant {

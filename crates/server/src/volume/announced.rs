@@ -55,7 +55,7 @@ impl Drop for Want {
 
 impl Sessions {
     /// Enters records of `client` that it announces as `change`; those in `ended` are in nobody's way any more. Whoever
-    /// is shown what they touch from now on is promised nothing; that others are told is up to [`Self::changed`].
+    /// is shown what they touch from now on is promised nothing; that others are told is up to [`Self::announced`].
     pub(super) fn announce(
         &self,
         client: ClientId,
@@ -71,7 +71,9 @@ impl Sessions {
                 CmlOp::Store { fid, base, .. } => pending.is_in_conflict(fid, base, ended, viewer),
                 _ => false,
             };
-            if tables.view(client, now, is_in_conflict) {
+            // One that was announced before came first then; of two that count, the first that is applied wins.
+            let is_known = tables.pending.get(&record.id).is_some();
+            if !is_known && tables.view(client, now, is_in_conflict) {
                 announcement.refused.push(record.id);
                 continue;
             }

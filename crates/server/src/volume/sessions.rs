@@ -167,9 +167,9 @@ impl Sessions {
         Granted { change, pending }
     }
 
-    /// A mutation is durable: breaks the promises of others. Returns what its acknowledgement waits for.
-    pub(super) fn changed(&self, client: ClientId, change: ChangeNumber, touched: &[Touched]) -> Owed {
-        let owed = self.tables().promises.changed(client, change, touched, self.clock.now());
+    /// An announcement is durable: breaks the promises of others. Returns what its acknowledgement waits for.
+    pub(super) fn announced(&self, client: ClientId, change: ChangeNumber, touched: &[Touched]) -> Owed {
+        let owed = self.tables().promises.announced(client, change, touched, self.clock.now());
         self.tell(owed)
     }
 

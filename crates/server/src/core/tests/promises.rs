@@ -219,3 +219,20 @@ fn a_detached_client_holds_nothing() {
     assert!(promises.detach(BOB, first(BOB)));
     assert!(change_file(&mut promises, ALICE, 1, at(1)).is_empty());
 }
+
+#[test]
+fn an_announcement_breaks_the_promises_of_others_and_leaves_its_clients_own_as_they_are() {
+    let mut promises = promises(&[ALICE, BOB, CAROL]);
+    promises.grant(ALICE, [FILE]);
+    promises.grant(BOB, [FILE]);
+    let mut owed = promises.announced(ALICE, ChangeNumber(1), &[touched(FILE)], at(1));
+    let (number, request) = batch(&mut promises, BOB, at(1));
+    assert_eq!((request.change, objects(&request)), (ChangeNumber(1), vec![FILE]));
+    promises.acknowledge(BOB, first(BOB), number);
+    assert_eq!(promises.remaining(&mut owed, at(1)), None);
+    assert!(promises.announced(CAROL, ChangeNumber(2), &[touched(VnodeId(8))], at(1)).is_empty());
+    assert!(promises.announced(BOB, ChangeNumber(3), &[touched(VnodeId(8))], at(1)).is_empty(), "nothing was shown");
+    promises.announced(CAROL, ChangeNumber(4), &[touched(FILE)], at(1));
+    assert_eq!(objects(&batch(&mut promises, ALICE, at(1)).1), [FILE], "she held it still");
+    assert!(promises.next_batch(BOB, first(BOB), at(1)).is_none());
+}

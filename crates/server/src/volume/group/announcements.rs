@@ -37,7 +37,7 @@ impl Group<'_> {
                 }
             };
             let owed = match change {
-                Some(change) => sessions.changed(ticket.client, change, &touched),
+                Some(change) => sessions.announced(ticket.client, change, &touched),
                 None if touched.is_empty() => Owed::default(),
                 // The breaks of the first time may still be on their way.
                 None => sessions.owed(ticket.client, &touched),
@@ -93,7 +93,7 @@ impl Group<'_> {
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move |committed| {
             if committed.is_ok() {
-                sessions.changed(ticket.client, volume.change, &touched);
+                sessions.announced(ticket.client, volume.change, &touched);
             }
         }));
         Ok(())
