@@ -26,8 +26,8 @@ const LAST_LOOK: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct SyncArgs {
-    /// Mount points, or files and directories below them: of these only what they hold is waited for. All mounts of this
-    /// user if none is given.
+    /// Mount points, or files and directories below them: of these only what they hold is waited for. All mounts of
+    /// this user if none is given.
     paths: Vec<PathBuf>,
     /// Give up after this long: 90, 90s, 5m or 1h; the exit code is 4 then, and what remains is told. 0 only looks.
     /// Without it sync waits for as long as the server can be reached.

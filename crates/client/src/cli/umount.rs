@@ -17,9 +17,9 @@ const END_MAX: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct UmountArgs {
-    /// Unmount only if the server has everything, and wait up to this long for that (30 s by themselves): 90, 90s, 5m or
-    /// 1h. Else it stays mounted and the exit code is 4, so that whoever is about to switch the machine off knows.
-    /// Without it what is unsent stays in the cache and is sent at the next mount.
+    /// Unmount only if the server has everything, and wait up to this long for that (30 s if no time is given): 90,
+    /// 90s, 5m or 1h. Else it stays mounted and the exit code is 4, so that whoever is about to switch the machine off
+    /// knows. Without it what is unsent stays in the cache and is sent at the next mount.
     #[arg(
         long,
         value_name = "TIME",
@@ -81,7 +81,8 @@ async fn flush(path: &Path, runtime_dir: &RuntimeDir, patience: Duration) -> Res
         Waited::Unsent { why, left } => {
             let left = left.map_or_else(String::new, |left| format!("; unsent: {left}"));
             let message = format!(
-                "{place}: not unmounted: {why}{left}; without --flush it stays in the cache and is sent at the next mount"
+                "{place}: not unmounted: {why}{left}; without --flush it stays in the cache and is sent at the next \
+                 mount"
             );
             Err(Failure::new(Exit::Unsent, message))
         }

@@ -127,7 +127,8 @@ impl Client {
         }
     }
 
-    /// Asks how much is left of what [`Self::sync`] waits for on another connection; none if it has not begun, or ended.
+    /// Asks how much is left of what [`Self::sync`] waits for on another connection; none if it has not begun, or has
+    /// ended.
     ///
     /// # Errors
     /// As for [`Self::status`].

@@ -128,3 +128,51 @@ impl Inner {
         content.map_or(0, |content| content.arrived_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use mafs_proto::{Base, ClientId, CmlRecord, DataVersion, Fid, Incarnation, Kind, Timestamp, VnodeId, VolumeId};
+
+    use super::*;
+    use crate::core::queue::Queued;
+
+    fn queued(seq: u64) -> Queued {
+        let fid = Fid { vnode: VnodeId(seq), ..Fid::root(VolumeId(1)) };
+        let (base, mtime) = (Base::Version(DataVersion(1)), Timestamp::default());
+        let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(2), seq };
+        let op = CmlOp::Store { fid, base, size: 10, mtime };
+        let record = CmlRecord { id, depends_on: Vec::new(), time: mtime, uid: 0, gid: 0, op };
+        Queued { record, kind: Kind::File, replaced: None }
+    }
+
+    #[test]
+    fn a_job_is_done_when_all_it_waits_for_has_gone() {
+        let mut queue = Queue::default();
+        (1..=3).for_each(|seq| queue.push(queued(seq), &[]));
+        let job = SyncJob::default();
+        job.set_records(queue.newest_first(|op| op.fid().vnode.0 < 3));
+        for seq in [2, 1] {
+            assert!(!job.is_done(&queue));
+            queue.remove(queued(seq).record.id);
+        }
+        assert!(job.is_done(&queue));
+    }
+
+    #[test]
+    fn looks_at_a_long_queue_take_no_time() {
+        let mut queue = Queue::default();
+        (1..=100_000).for_each(|seq| queue.push(queued(seq), &[]));
+        let job = SyncJob::default();
+        job.set_records(queue.newest_first(|_| true));
+        let begun = Instant::now();
+        for _ in 0..1_000 {
+            assert_eq!((queue.totals().records, queue.list(None, 100).len()), (100_000, 100));
+            assert!(!job.is_done(&queue));
+        }
+        queue.retain_queued(&mut job.left().records);
+        assert_eq!(job.left().records.len(), 100_000);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+}

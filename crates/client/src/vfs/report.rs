@@ -1,5 +1,6 @@
 //! What people see: `status` and `df`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use mafs_proto::call::StatFsRequest;
 use mafs_proto::{CmlOp, Fid, Instant, Name, Purpose};
 use serde::{Deserialize, Serialize};
 
-use super::file::{Arrival, Refused};
+use super::file::{Arrival, File, Refused};
 use super::{Error, Inner, LogReport};
 use crate::core::queue::Queued;
 use crate::remote::Link;
@@ -182,6 +183,12 @@ impl Inner {
             calls: self.remote.calls(),
         };
         report.unsent_changes = report.log.changes;
+        self.add_unsent(&files, &mut report);
+        report
+    }
+
+    /// Names what the server lacks, and what it has refused.
+    fn add_unsent(&self, files: &[Arc<File>], report: &mut StatusReport) {
         let refused = self.replay.refused().clone();
         for (queued, reason) in refused.iter().take(PATHS_MAX) {
             report.refused.push((self.describe(queued), reason.to_string()));
@@ -209,7 +216,6 @@ impl Inner {
                 report.unsent.push(path().unwrap_or_else(|| file.fid.to_string()));
             }
         }
-        report
     }
 }
 
