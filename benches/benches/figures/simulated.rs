@@ -74,14 +74,15 @@ pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<Sh
         world.stop_client().await;
         let mut trees = Vec::new();
         for machine in &mut world.machines_mut()[1..] {
+            machine.set_close(policy.close);
             restart(machine, variant).await?;
             trees.push(Tree::new(machine.client().clone()));
         }
         let shared = share(&plan, &trees[0], &trees[1..], policy.all_announced).await?;
         let moved: Vec<u64> = trees.iter().map(Tree::moved_bytes).collect();
-        Ok((shared, moved, trees[0].calls()))
+        Ok((shared, moved, trees[0].calls(), trees[0].vfs().status().announced_changes))
     });
-    let (shared, moved, writer_calls) = shared?;
+    let (shared, moved, writer_calls, announced) = shared?;
     let behind: Vec<u64> =
         (0..READERS).flat_map(|reader| staleness(&ideal_versions(&plan, reader), &shared.reads[reader])).collect();
     let reads: Vec<Read> = shared.reads.concat();
@@ -91,6 +92,7 @@ pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<Sh
         writer_bytes: moved[0],
         reader_bytes: moved[1..].iter().sum(),
         writer_calls,
+        announced,
         shared,
     })
 }
