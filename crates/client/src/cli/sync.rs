@@ -132,11 +132,13 @@ async fn try_wait(target: &Target, patience: Option<Duration>) -> Result<Waited,
         Some(Err(error)) => return Err(error),
         None => "the time given is over".to_owned(),
     };
-    let progress = watching.progress(ticket).await?.or(seen.get());
+    // Another connection: the first may still owe an answer to a question that was given up.
+    let mut asking = Client::connect(&target.socket).await?;
+    let progress = asking.progress(ticket).await?.or(seen.get());
     let mut lacking = progress.filter(|progress| !progress.is_nothing()).map(|progress| left(&progress));
     if target.below.is_empty() {
         // What was refused is in no queue, but it is unsent too.
-        let report = watching.status().await?.report;
+        let report = asking.status().await?.report;
         lacking = (report.unsent_files + report.unsent_changes > 0).then(|| unsent(&report));
     }
     Ok(Waited::Unsent { why, left: lacking })
