@@ -421,8 +421,8 @@ pub struct ResumeStoreReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakReply;
 
-/// Announces records that wait in their client's log ("Invalidate" in section 5.3 of the MAFS paper): from the answer on
-/// nobody is shown what was before them, though their contents come later. A record that is announced again has
+/// Announces records that wait in their client's log ("Invalidate" in section 5.3 of the MAFS paper): from the answer
+/// on nobody is shown what was before them, though their contents come later. A record that is announced again has
 /// changed since.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidateRequest {

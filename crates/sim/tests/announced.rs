@@ -5,15 +5,14 @@
 
 mod support;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
-use mafs_client::vfs::{Attributes, Close, Error, Fsync, OpenMode, Stale, UpdateState, Vfs, Writeback};
-use mafs_proto::{FsError, Mode, Random, RenameMode, VnodeId};
-use mafs_sim::{Crash, History, Machine, Path, Register, Silence, Way, World};
-use support::{CALLER, WRITE, content, create, open_as, seeds, simulate, with_empty_cache, write_and_close};
+use mafs_client::vfs::{Attributes, Close, Error, OpenMode, Stale, UpdateState, Vfs, Writeback};
+use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
+use mafs_sim::{Crash, Path, Silence, Way, World};
+use support::{CALLER, WRITE, configured, content, create, look, open_as, simulate, with_empty_cache, write_and_close};
 use tokio::time::{Instant, sleep};
 
 /// The writer's link: 64 KB/s, and its round trip.
@@ -33,17 +32,6 @@ async fn world(writeback: Writeback) -> World {
     let paths = vec![Path::Link(Box::new(link)), Path::Delay(READER_RTT / 2), Path::Delay(READER_RTT / 2)];
     let world = World::start_over(1, paths, false).await.expect("a world");
     configured(world, |machine| machine.set_writeback(writeback)).await
-}
-
-async fn configured(mut world: World, configure: impl Fn(&mut Machine)) -> World {
-    for machine in world.machines_mut() {
-        machine.stop().await;
-        machine.set_fsync(Fsync::Local);
-        machine.set_cache_limit_bytes(1 << 30);
-        configure(machine);
-        machine.start().await.expect("a client");
-    }
-    world
 }
 
 fn clients(world: &World) -> [Vfs; 3] {
@@ -77,10 +65,6 @@ async fn replace(vfs: &Vfs, how: How, bytes: Vec<u8>) {
             rename(vfs, "f.new", "f").await;
         }
     }
-}
-
-async fn look(vfs: &Vfs, name: &'static str) -> mafs_proto::Object {
-    vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name")
 }
 
 /// The reader has the first version in its cache, and the writer has logged much before it replaces that.
@@ -493,131 +477,4 @@ fn announcing_makes_close_quick_and_reading_current() {
     assert!(asynchronous.2 > Duration::from_secs(4), "{asynchronous:?}");
     let limit = Duration::from_secs(2);
     assert!(selective.2 < limit && compulsory.2 < limit, "{compulsory:?} {selective:?}");
-}
-
-/// What the files hold that [`reftest_whoever_opens_or_looks_sees_what_was_announced`] writes: which write is told by the
-/// size.
-const SMALLEST_BYTES: usize = 20_000;
-const NAMES: [&str; 3] = ["a", "b", "c"];
-
-/// What the clients of a run have done and seen.
-#[derive(Clone, Default)]
-struct Seen(Arc<Mutex<History>>);
-
-impl Seen {
-    fn history(&self) -> MutexGuard<'_, History> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn write(&self, client: usize, vfs: &Vfs, name: &'static str, number: u64) {
-        let vnode = look(vfs, name).await.fid.vnode;
-        let update = self.history().begin(client, Register::Content(vnode), Some(number));
-        let opened = vfs.open(vnode, OpenMode { truncate: true, ..WRITE }, CALLER).await.expect("an open");
-        let bytes = SMALLEST_BYTES + usize::try_from(number).expect("a small number");
-        vfs.write(opened.file, 0, vec![u8::try_from(number % 251).expect("small"); bytes].into())
-            .await
-            .expect("a write");
-        if let Err(error) = vfs.flush(opened.file).await {
-            panic!("client {client}, {name}, write {number}: {error}");
-        }
-        vfs.release(opened.file);
-        self.history().acknowledge(update, number);
-    }
-
-    async fn read(&self, client: usize, vfs: &Vfs, name: &'static str) {
-        let began = self.history().now();
-        let vnode = look(vfs, name).await.fid.vnode;
-        let file = vfs.open(vnode, support::READ, CALLER).await.expect("an open").file;
-        let bytes = vfs.read(file, 0, u32::MAX / 2).await;
-        vfs.release(file);
-        let bytes = match bytes {
-            Ok(bytes) => bytes,
-            // The connection broke while it came, and another has taken its place at the server.
-            Err(Error::VersionGone) => return,
-            Err(error) => panic!("{error}"),
-        };
-        let number = bytes.len().saturating_sub(SMALLEST_BYTES) as u64;
-        assert!(bytes.iter().all(|byte| u64::from(*byte) == number % 251), "a mixture");
-        self.history().see(client, Register::Content(vnode), number, began);
-    }
-
-    async fn stat(&self, client: usize, vfs: &Vfs, name: &'static str) {
-        let began = self.history().now();
-        let object = look(vfs, name).await;
-        let number = object.status.size.saturating_sub(SMALLEST_BYTES as u64);
-        self.history().see(client, Register::Content(object.fid.vnode), number, began);
-    }
-}
-
-/// One writes after the other, and all look and open at any time. The first two are at the end of slow links.
-async fn write_and_read_at_random(seed: u64, writeback: Writeback, cuts: bool) {
-    let slow = |rate| Path::Link(Box::new(Profile::steady(rate, WRITER_RTT)));
-    let paths = vec![slow(RATE), slow(3 * RATE), Path::Delay(READER_RTT / 2)];
-    let world = World::start_over(seed, paths, seed % 2 == 1).await.expect("a world");
-    let world = configured(world, |machine| {
-        machine.set_writeback(writeback);
-        machine.set_close(Close::Announced);
-    });
-    let world = world.await;
-    let (vfs, seen) = (clients(&world), Seen::default());
-    for name in NAMES {
-        write_and_close(&vfs[2], name, Vec::new()).await;
-    }
-    vfs[2].sync().await.expect("a sync");
-    let readers: Vec<_> = (0..3u64)
-        .map(|client| {
-            let (seen, mut random) = (seen.clone(), Random::new(1000 * seed + client));
-            let at = usize::try_from(client).expect("a small number");
-            let vfs = vfs[at].clone();
-            tokio::spawn(async move {
-                for _ in 0..40 {
-                    let name = NAMES[usize::try_from(random.below(3)).expect("below 3")];
-                    match random.below(2) {
-                        0 => seen.read(at, &vfs, name).await,
-                        _ => seen.stat(at, &vfs, name).await,
-                    }
-                    sleep(Duration::from_millis(random.below(900))).await;
-                }
-            })
-        })
-        .collect();
-    let mut random = Random::new(seed);
-    for number in 1..40 {
-        let [writer, name] = [0, 0].map(|_| usize::try_from(random.below(3)).expect("below 3"));
-        seen.write(writer, &vfs[writer], NAMES[name], number).await;
-        if cuts && random.below(4) == 0 {
-            world.machines()[usize::try_from(random.below(3)).expect("below 3")].cut_link();
-        }
-        sleep(Duration::from_millis(random.below(400))).await;
-    }
-    for reader in readers {
-        reader.await.expect("a reader");
-    }
-    for vfs in &vfs {
-        vfs.sync().await.expect("a sync");
-    }
-    for (client, vfs) in vfs.iter().enumerate() {
-        for name in NAMES {
-            seen.read(client, vfs, name).await;
-        }
-        assert!(vfs.status().refused.is_empty() && vfs.status().stale_reads == 0, "{:?}", vfs.status());
-    }
-    if let Err(why) = seen.history().check() {
-        panic!("seed {seed}: {why}");
-    }
-}
-
-#[test]
-fn reftest_whoever_opens_or_looks_sees_what_was_announced() {
-    for seed in 0..seeds(4) {
-        let writeback = if seed % 4 == 3 { Writeback::SirpC } else { Writeback::Sirp };
-        simulate(write_and_read_at_random(seed, writeback, false));
-    }
-}
-
-#[test]
-fn reftest_broken_connections_hide_nothing_that_was_announced() {
-    for seed in 0..seeds(4) {
-        simulate(write_and_read_at_random(seed, Writeback::Sirp, true));
-    }
 }

@@ -22,8 +22,8 @@ const STORES_MAX: usize = 64;
 /// MB/s and 400 ms holds.
 const STORE_BYTES_MAX: u64 = 4 << 20;
 
-/// Where what waits is announced, no more is begun than the link holds twice: what has been sent in part cannot make way
-/// for what somebody asks for. At least and at most, and where nothing is known of the link.
+/// Where what waits is announced, no more is begun than the link holds twice: what has been sent in part cannot make
+/// way for what somebody asks for. At least and at most, and where nothing is known of the link.
 const FOLLOWING_BYTES: [u64; 3] = [64 << 10, 8 << 20, 256 << 10];
 
 /// How many bytes of stores may be under way over a link of this rate, in bytes per second, and this round trip.

@@ -1,6 +1,7 @@
 //! Announcing: tells the server of what waits in the log, and sends at once what somebody elsewhere waits for.
 //!
-//! From the answer to an announcement on nobody is shown what was before the announced records (consistency.md, "SIRP").
+//! From the answer to an announcement on nobody is shown what was before the announced records (consistency.md,
+//! "SIRP").
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,7 +19,8 @@ use crate::remote::{Connection, RemoteError};
 /// The pause behind an announcement that the server could not take now.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who answers the server's pulls: nobody until the log of the last life has been taken up, or it would seem to be lost.
+/// Who answers the server's pulls: nobody until the log of the last life has been taken up, or it would seem to be
+/// lost.
 #[derive(Clone)]
 pub(super) struct Writer(Arc<watch::Sender<Weak<Inner>>>);
 

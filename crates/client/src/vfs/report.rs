@@ -10,7 +10,7 @@ use mafs_proto::{CmlOp, Fid, Instant, Name, Purpose};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, File, Refused};
-use super::{Error, Inner, LogReport};
+use super::{Error, Inner};
 use crate::core::queue::Queued;
 use crate::remote::Link;
 
@@ -182,14 +182,14 @@ impl Inner {
             open_files,
             calls: self.remote.calls(),
         };
-        report.unsent_changes = report.log.changes;
-        self.add_unsent(&files, &mut report);
+        self.add_unsent(&mut report, files);
         report
     }
 
-    /// Names what the server lacks, and what it has refused.
-    fn add_unsent(&self, files: &[Arc<File>], report: &mut StatusReport) {
-        let refused = self.replay.refused().clone();
+    /// Adds what the server does not have, and what it has refused.
+    fn add_unsent(&self, report: &mut StatusReport, files: Vec<Arc<File>>) {
+        let (changes, refused) = self.replay.report();
+        report.unsent_changes = changes as u64;
         for (queued, reason) in refused.iter().take(PATHS_MAX) {
             report.refused.push((self.describe(queued), reason.to_string()));
         }

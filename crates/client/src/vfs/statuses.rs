@@ -1,7 +1,7 @@
 //! Statuses: what is known of objects, and asking the server where that is not valid.
 //!
-//! Of what another client has announced nothing is promised. Whoever looks at such an object is shown what it is about to
-//! become (size and times); whoever opens it waits for that.
+//! Of what another client has announced nothing is promised. Whoever looks at such an object is shown what it is about
+//! to become (size and times); whoever opens it waits for that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Caller, FileHandle, OpenMode, Vfs};
+use mafs_client::vfs::{Caller, FileHandle, Fsync, OpenMode, Vfs};
 use mafs_durable::Disk;
-use mafs_proto::{Mode, VnodeId};
-use mafs_sim::World;
+use mafs_proto::{Mode, Object, VnodeId};
+use mafs_sim::{Machine, World};
 
 pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0 };
 pub(crate) const READ: OpenMode = OpenMode {
@@ -112,4 +112,21 @@ pub(crate) async fn with_empty_cache(world: &mut World) {
     world.stop_client().await;
     world.empty_cache();
     world.start_client().await.expect("the client starts");
+}
+
+/// Starts the clients again, configured so, with caches that hold everything and without fsyncs that wait.
+pub(crate) async fn configured(mut world: World, configure: impl Fn(&mut Machine)) -> World {
+    for machine in world.machines_mut() {
+        machine.stop().await;
+        machine.set_fsync(Fsync::Local);
+        machine.set_cache_limit_bytes(1 << 30);
+        configure(machine);
+        machine.start().await.expect("a client");
+    }
+    world
+}
+
+/// What a name in the root means.
+pub(crate) async fn look(vfs: &Vfs, name: &'static str) -> Object {
+    vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name")
 }

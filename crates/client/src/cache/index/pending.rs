@@ -193,8 +193,8 @@ impl Index {
         })
     }
 
-    /// An object that is about to become this, with the changes on top; `None` if they remove it. Nothing is said of the
-    /// names in it.
+    /// An object that is about to become this, with the changes on top; `None` if they remove it. Nothing is said of
+    /// the names in it.
     pub(crate) fn with_own_changes(&self, object: Object) -> Result<Option<CachedObject>, CacheError> {
         let vnode = object.fid.vnode;
         let overlay = self.pending.read();

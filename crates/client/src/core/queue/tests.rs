@@ -1,3 +1,5 @@
+//! Which record is sent when, and which may still change.
+
 use mafs_proto::{Base, ClientId, DataVersion, Fid, Incarnation, Mode, Name, Timestamp, VnodeId, VolumeId};
 use proptest::prelude::*;
 

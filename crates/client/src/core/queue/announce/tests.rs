@@ -1,3 +1,5 @@
+//! What is announced, retracted and raised when: one queue against a server that hears some of it.
+
 use std::collections::BTreeMap;
 
 use mafs_proto::{CmlOp, RenameMode, StoreId};
@@ -263,6 +265,83 @@ fn what_is_asked_for_goes_first_with_all_that_it_depends_on() {
     assert_eq!(log.poll_all(), [content], "it stays first");
 }
 
+/// A queue and the server at the other end of its calls.
+struct Pair {
+    log: Log,
+    /// What the server expects, and what it has been told of that.
+    server: BTreeMap<StoreId, CmlRecord>,
+    under_way: Vec<StoreId>,
+    calls: Vec<Announcement>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut log = log(Policy::Waiting);
+        log.queue.set_store_bytes_max(10);
+        Self { log, server: BTreeMap::new(), under_way: Vec::new(), calls: Vec::new() }
+    }
+
+    fn ids(&self) -> Vec<StoreId> {
+        self.log.queue.entries.keys().copied().collect()
+    }
+
+    fn hear(&mut self, call: &Announcement) {
+        call.retracted.iter().for_each(|id| drop(self.server.remove(id)));
+        self.server.extend(call.records.iter().map(|record| (record.id, record.clone())));
+    }
+
+    fn answer_call(&mut self, call: &Announcement) {
+        self.hear(call);
+        self.log.queue.end_announcement(call, Heard::But(&[]));
+    }
+
+    fn step(&mut self, what: usize, vnode: u64, at: prop::sample::Index) {
+        match what {
+            0 | 1 => drop(self.log.push(store(20 + vnode, 6))),
+            2 => {
+                if let Some(polled) = self.log.queue.poll_next() {
+                    self.under_way.push(polled.record.id);
+                    self.server.insert(polled.record.id, polled.record);
+                }
+            }
+            3 if !self.under_way.is_empty() => {
+                let id = self.under_way.remove(at.index(self.under_way.len()));
+                self.server.remove(&id);
+                self.log.answer(id);
+                // The server leaves what it has applied out of announcements that come later.
+                self.calls.iter_mut().for_each(|call| call.records.retain(|record| record.id != id));
+            }
+            4 => self.calls.extend(self.log.queue.poll_announce(3)),
+            5 | 6 if !self.calls.is_empty() => {
+                let call = self.calls.remove(at.index(self.calls.len()));
+                match (what, vnode % 2) {
+                    (5, _) => return self.answer_call(&call),
+                    (_, 0) => self.hear(&call),
+                    (_, _) => {}
+                }
+                self.log.queue.end_announcement(&call, Heard::Perhaps);
+            }
+            7 => self.change_or_withdraw(vnode, at),
+            _ => {}
+        }
+    }
+
+    fn change_or_withdraw(&mut self, vnode: u64, at: prop::sample::Index) {
+        let unsent: Vec<_> = self.ids().into_iter().filter(|id| self.log.queue.is_unsent(*id)).collect();
+        if unsent.is_empty() {
+            return;
+        }
+        let id = unsent[at.index(unsent.len())];
+        if vnode.is_multiple_of(2) {
+            self.log.outstanding.end(id);
+            self.log.queue.withdraw(id);
+        } else {
+            let fid = self.log.queue.get(id).unwrap().record.op.fid();
+            resize(&mut self.log, id, fid.vnode.0, 7 + vnode);
+        }
+    }
+}
+
 proptest! {
     /// Whatever is sent, lost, changed and withdrawn: once all calls are answered the server has been told of every
     /// content that waits as it is, and in the end it expects nothing that does not come.
@@ -270,74 +349,22 @@ proptest! {
     fn proptest_the_server_knows_what_waits_and_expects_nothing_else(
         steps in proptest::collection::vec((0usize..8, 0u64..6, any::<prop::sample::Index>()), 1..200),
     ) {
-        let mut log = log(Policy::Waiting);
-        log.queue.set_store_bytes_max(10);
-        let mut server: BTreeMap<StoreId, CmlRecord> = BTreeMap::new();
-        let mut under_way: Vec<StoreId> = Vec::new();
-        let mut calls: Vec<Announcement> = Vec::new();
-        let hear = |server: &mut BTreeMap<StoreId, CmlRecord>, call: &Announcement| {
-            call.retracted.iter().for_each(|id| drop(server.remove(id)));
-            server.extend(call.records.iter().map(|record| (record.id, record.clone())));
-        };
-        let all = |log: &Log| log.queue.entries.keys().copied().collect::<Vec<_>>();
-        for (what, vnode, at) in steps {
-            match what {
-                0 | 1 => drop(log.push(store(20 + vnode, 6))),
-                2 => under_way.extend(log.queue.poll_next().map(|polled| {
-                    server.insert(polled.record.id, polled.record.clone());
-                    polled.record.id
-                })),
-                3 if !under_way.is_empty() => {
-                    let id = under_way.remove(at.index(under_way.len()));
-                    server.remove(&id);
-                    log.answer(id);
-                    // A call that arrived before is older than the answer.
-                    calls.iter_mut().for_each(|call| call.records.retain(|record| record.id != id));
-                }
-                4 => calls.extend(log.queue.poll_announce(3)),
-                5 if !calls.is_empty() => {
-                    let call = calls.remove(at.index(calls.len()));
-                    hear(&mut server, &call);
-                    log.queue.end_announcement(&call, Heard::But(&[]));
-                }
-                6 if !calls.is_empty() => {
-                    let call = calls.remove(at.index(calls.len()));
-                    if vnode % 2 == 0 {
-                        hear(&mut server, &call);
-                    }
-                    log.queue.end_announcement(&call, Heard::Perhaps);
-                }
-                7 => {
-                    let ids: Vec<_> = all(&log).into_iter().filter(|id| log.queue.is_unsent(*id)).collect();
-                    if let Some(id) = (!ids.is_empty()).then(|| ids[at.index(ids.len())]) {
-                        if vnode % 2 == 0 {
-                            log.outstanding.end(id);
-                            log.queue.withdraw(id);
-                        } else {
-                            let fid = log.queue.get(id).unwrap().record.op.fid();
-                            resize(&mut log, id, fid.vnode.0, 7 + vnode);
-                        }
-                    }
-                }
-                _ => {}
+        let mut pair = Pair::new();
+        steps.into_iter().for_each(|(what, vnode, at)| pair.step(what, vnode, at));
+        for call in std::mem::take(&mut pair.calls) {
+            pair.answer_call(&call);
+        }
+        while let Some(call) = pair.log.queue.poll_announce(3) {
+            pair.answer_call(&call);
+        }
+        for id in pair.ids() {
+            if pair.log.queue.is_unsent(id) {
+                prop_assert_eq!(pair.server.get(&id), pair.log.queue.get(id).map(|queued| &queued.record));
             }
         }
-        calls.drain(..).for_each(|call| {
-            hear(&mut server, &call);
-            log.queue.end_announcement(&call, Heard::But(&[]));
-        });
-        while let Some(call) = log.queue.poll_announce(3) {
-            hear(&mut server, &call);
-            log.queue.end_announcement(&call, Heard::But(&[]));
+        for id in pair.server.keys() {
+            prop_assert!(pair.log.queue.contains(*id), "it never comes");
         }
-        for id in all(&log) {
-            if log.queue.is_unsent(id) {
-                prop_assert_eq!(server.get(&id), log.queue.get(id).map(|queued| &queued.record));
-            }
-        }
-        for id in server.keys() {
-            prop_assert!(log.queue.contains(*id), "it never comes");
-        }
-        prop_assert_eq!(log.queue.announcing.withdrawn.len(), 0);
+        prop_assert_eq!(pair.log.queue.announcing.withdrawn.len(), 0);
     }
 }
