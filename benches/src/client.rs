@@ -14,6 +14,9 @@ use crate::link::EmulatedLink;
 use crate::mounted::is_mounted;
 use crate::process;
 
+/// Shorter than [`DAEMON_LIMIT`].
+const FLUSH: &str = "--flush=20s";
+
 /// What one machine has: a client, where it mounts, and what it keeps.
 #[derive(Debug)]
 pub struct Client {
@@ -25,6 +28,8 @@ pub struct Client {
     runtime: PathBuf,
     /// The link at whose far end its server is, if it has one.
     link: Option<Arc<EmulatedLink>>,
+    /// Whether it runs at the server's end of it.
+    beside_server: bool,
     caches: u32,
 }
 
@@ -39,7 +44,17 @@ impl Client {
             fs::create_dir(directory.join(name))?;
         }
         let (directory, runtime) = (directory.to_path_buf(), runtime.to_path_buf());
-        Ok(Self { daemon: None, program, target, options: String::new(), directory, runtime, link: None, caches: 0 })
+        Ok(Self {
+            daemon: None,
+            program,
+            target,
+            options: String::new(),
+            directory,
+            runtime,
+            link: None,
+            beside_server: false,
+            caches: 0,
+        })
     }
 
     /// A client of the same volume with the same options, and nothing else in common.
@@ -53,6 +68,11 @@ impl Client {
     /// From now on it runs at the client's end of a link.
     pub(crate) fn put_on(&mut self, link: Arc<EmulatedLink>) {
         self.link = Some(link);
+    }
+
+    /// From now on it runs at the server's end of its link, where everything is near.
+    pub(crate) fn put_beside_server(&mut self) {
+        self.beside_server = true;
     }
 
     pub(crate) fn set_options(&mut self, options: &str) {
@@ -83,6 +103,7 @@ impl Client {
     #[must_use]
     pub fn command(&self) -> Command {
         let command = match &self.link {
+            Some(link) if self.beside_server => link.server_command(&self.program),
             Some(link) => link.client_command(&self.program),
             None => Command::new(&self.program),
         };
@@ -124,8 +145,12 @@ impl Client {
     /// # Errors
     /// If the command fails, the mount stays, or the client does not end well.
     pub fn stop(&mut self) -> io::Result<()> {
+        self.stop_by(&["umount"])
+    }
+
+    fn stop_by(&mut self, command: &[&str]) -> io::Result<()> {
         let Some(daemon) = self.daemon.take() else { return Ok(()) };
-        process::run(self.command().arg("umount").arg(self.mount()), DAEMON_LIMIT)?;
+        process::run(self.command().args(command).arg(self.mount()), DAEMON_LIMIT)?;
         let status = daemon.wait_end(DAEMON_LIMIT)?;
         if !status.success() || is_mounted(&self.mount())? {
             return Err(io::Error::other(format!("after umount: client {status}")));
@@ -141,12 +166,12 @@ impl Client {
         self.daemon.take().ok_or_else(|| io::Error::other("no client runs"))?.kill()
     }
 
-    /// Mounts again with an empty cache, and removes the old one.
+    /// Mounts again with an empty cache, and removes the old one, once the server has everything.
     ///
     /// # Errors
     /// If the client does not stop or start.
     pub fn forget_cache(&mut self) -> io::Result<()> {
-        self.stop()?;
+        self.stop_by(&["umount", FLUSH])?;
         fs::remove_dir_all(self.cache())?;
         self.caches += 1;
         fs::create_dir(self.cache())?;

@@ -113,11 +113,26 @@ impl World {
     /// # Errors
     /// If the mount does not appear in time.
     pub fn another_client(&self, name: &str) -> io::Result<Client> {
-        let directory = self.directory.path().join(name);
-        fs::create_dir(&directory)?;
-        let mut client = self.first.another(&directory, &self.runtime.path().join(name))?;
+        let mut client = self.make_client(name)?;
         client.start()?;
         Ok(client)
+    }
+
+    /// The same at the server's end of the world's link.
+    ///
+    /// # Errors
+    /// If the mount does not appear in time.
+    pub fn another_client_beside_server(&self, name: &str) -> io::Result<Client> {
+        let mut client = self.make_client(name)?;
+        client.put_beside_server();
+        client.start()?;
+        Ok(client)
+    }
+
+    fn make_client(&self, name: &str) -> io::Result<Client> {
+        let directory = self.directory.path().join(name);
+        fs::create_dir(&directory)?;
+        self.first.another(&directory, &self.runtime.path().join(name))
     }
 
     /// The mount point.

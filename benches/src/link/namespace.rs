@@ -39,6 +39,7 @@ const CONGESTION_VARIABLE: &str = "MAFS_LINK_CONGESTION";
 /// Linux's own default, whatever this host has: what is measured shall not depend on that. BBR, for one, has 4 packets
 /// in flight at most for 0.2 s of each 10 s (PROBE_RTT): at 1 MB/s and 20 ms a lookup then takes 130 ms, not 40.
 const CONGESTION: &str = "cubic";
+const CONGESTION_ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 /// How long one of the commands here may take. It takes milliseconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);
@@ -68,6 +69,7 @@ impl Namespace {
 
     fn choose_congestion(&self) -> io::Result<()> {
         let name = env::var(CONGESTION_VARIABLE).unwrap_or_else(|_| CONGESTION.to_owned());
+        allow_congestion(&name)?;
         let choose = "echo \"$1\" > /proc/sys/net/ipv4/tcp_congestion_control";
         let chosen = process::run(self.command("sh").args(["-c", choose, "sh", &name]), COMMAND_LIMIT);
         let unknown =
@@ -131,6 +133,17 @@ impl Namespace {
     fn path(&self) -> PathBuf {
         Path::new(NAMES).join(&self.name)
     }
+}
+
+/// Network namespaces may choose only what the kernel has on a list, which need not have all that it knows.
+fn allow_congestion(name: &str) -> io::Result<()> {
+    let allowed = fs::read_to_string(CONGESTION_ALLOWED)?;
+    if allowed.split_whitespace().any(|one| one == name) {
+        return Ok(());
+    }
+    // What the kernel does not know it refuses; then that is said when it is chosen.
+    let _ = fs::write(CONGESTION_ALLOWED, format!("{} {name}", allowed.trim()));
+    Ok(())
 }
 
 impl Drop for Namespace {

@@ -5,6 +5,7 @@
 //! file system.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a step that fails is a test that fails")]
 
+mod announced;
 mod cli;
 mod directories;
 mod docs;
