@@ -52,7 +52,7 @@ fn by_rename(path: &Path, content: &[u8]) {
 fn what_a_slow_writer_has_announced_is_what_others_open() {
     for (name, save) in [("in place", in_place as Save), ("by rename", by_rename)] {
         let link = EmulatedLink::start(&Profile::steady(u64::from(RATE), RTT)).unwrap();
-        let mut world = World::start_over(link, "writeback=sirp").unwrap();
+        let world = World::start_over(link, "writeback=sirp").unwrap();
         let mut reader = world.another_client_beside_server("reader").unwrap();
         let _watchdog = Watchdog::start(LIMIT, vec![world.mount(), reader.mount()]);
         let (written, read) = (world.mount().join("shared"), reader.mount().join("shared"));
