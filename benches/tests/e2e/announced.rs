@@ -1,5 +1,5 @@
-//! Two mounts of one volume, one of them behind a slow link and with much to send: what it closes is what the other opens
-//! next, as soon as it is announced (consistency.md, "SIRP").
+//! Two mounts of one volume, one of them behind a slow link and with much to send: what it closes is what the other
+//! opens next, as soon as it is announced (consistency.md, "SIRP").
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -76,10 +76,8 @@ fn what_a_slow_writer_has_announced_is_what_others_open() {
         let arrived = opened.elapsed();
         let transfer = Duration::from_secs_f64(f64::from(SHARED_BYTES) / GOODPUT + WINDOW_BYTES / f64::from(RATE));
         let limit = transfer + 3 * RTT + Duration::from_millis(100);
-        println!(
-            "{name}: saved in {saved:?}, announced (as a process sees it) {announced:?}, stat {took:?}, read {arrived:?} \
-             (limit {limit:?})"
-        );
+        println!("{name}: saved in {saved:?}, announced (as a process sees it) {announced:?}");
+        println!("{name}: stat {took:?}, read {arrived:?} (limit {limit:?})");
         assert!(arrived <= limit, "{name}: the new content came after {arrived:?}, the limit is {limit:?}");
         end(world, &mut reader);
     }

@@ -147,86 +147,43 @@ const LOGGED_QUEUED: u8 = 17;
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
 fn encode(entry: &LogEntry) -> Vec<u8> {
-    let mut out = Vec::with_capacity(96);
     match entry {
-        LogEntry::Run(boot) => {
-            out.push(RUN);
-            out.extend(boot.as_bytes());
-        }
-        LogEntry::Incarnation(incarnation) => {
-            out.push(INCARNATION);
-            out.extend(incarnation.0.to_le_bytes());
-        }
+        LogEntry::Run(boot) => joined(RUN, &[boot.as_bytes()]),
+        LogEntry::Incarnation(incarnation) => joined(INCARNATION, &[&incarnation.0.to_le_bytes()]),
         LogEntry::Writing { fid, base, container } => {
-            out.push(WRITING);
-            out.extend(base.0.to_le_bytes());
-            out.extend(container.0.to_le_bytes());
-            out.extend(fid.encode());
+            joined(WRITING, &[&base.0.to_le_bytes(), &container.0.to_le_bytes(), &fid.encode()])
         }
         LogEntry::Logged { record, stamp, queued } => {
-            out.push(if *queued { LOGGED_QUEUED } else { LOGGED });
-            out.extend(stamp.0.to_le_bytes());
-            out.extend(record.encode());
+            let kind = if *queued { LOGGED_QUEUED } else { LOGGED };
+            joined(kind, &[&stamp.0.to_le_bytes(), &record.encode()])
         }
         LogEntry::Done { id, fid, version, clean, synced } => {
             let fid = fid.encode();
-            out.push(DONE);
-            out.extend(version.0.to_le_bytes());
-            out.push(u8::from(*clean) | u8::from(*synced) << 1);
-            out.push(u8::try_from(fid.len()).unwrap_or(u8::MAX));
-            out.extend(fid);
-            out.extend(id.encode());
+            let flags = u8::from(*clean) | u8::from(*synced) << 1;
+            let length = u8::try_from(fid.len()).unwrap_or(u8::MAX);
+            joined(DONE, &[&version.0.to_le_bytes(), &[flags, length], &fid, &id.encode()])
         }
-        LogEntry::Abandoned { id } => {
-            out.push(ABANDONED);
-            out.extend(id.encode());
-        }
-        LogEntry::Synced { fid } => {
-            out.push(SYNCED);
-            out.extend(fid.encode());
-        }
-        LogEntry::Moved { fid, container } => {
-            out.push(MOVED);
-            out.extend(container.0.to_le_bytes());
-            out.extend(fid.encode());
-        }
-        LogEntry::Removing { fid } => {
-            out.push(REMOVING);
-            out.extend(fid.encode());
-        }
-        LogEntry::Kept { fid } => {
-            out.push(KEPT);
-            out.extend(fid.encode());
-        }
-        LogEntry::Dropped { fid } => {
-            out.push(DROPPED);
-            out.extend(fid.encode());
-        }
+        LogEntry::Abandoned { id } => joined(ABANDONED, &[&id.encode()]),
+        LogEntry::Synced { fid } => joined(SYNCED, &[&fid.encode()]),
+        LogEntry::Moved { fid, container } => joined(MOVED, &[&container.0.to_le_bytes(), &fid.encode()]),
+        LogEntry::Removing { fid } => joined(REMOVING, &[&fid.encode()]),
+        LogEntry::Kept { fid } => joined(KEPT, &[&fid.encode()]),
+        LogEntry::Dropped { fid } => joined(DROPPED, &[&fid.encode()]),
         LogEntry::Queued(Queued { record, kind, replaced }) => {
-            out.push(QUEUED);
-            out.push(kind_number(*kind));
-            out.push(replaced.map_or(NO_KIND, kind_number));
-            out.extend(record.encode());
+            let kinds = [kind_number(*kind), replaced.map_or(NO_KIND, kind_number)];
+            joined(QUEUED, &[&kinds, &record.encode()])
         }
-        LogEntry::Ended { id } => {
-            out.push(ENDED);
-            out.extend(id.encode());
-        }
-        LogEntry::Refused { id, reason } => {
-            out.push(REFUSED);
-            out.extend(reason.number().to_le_bytes());
-            out.extend(id.encode());
-        }
-        LogEntry::Snapshot { id, container } => {
-            out.push(SNAPSHOT);
-            out.extend(container.0.to_le_bytes());
-            out.extend(id.encode());
-        }
-        LogEntry::Durable { id } => {
-            out.push(DURABLE);
-            out.extend(id.encode());
-        }
+        LogEntry::Ended { id } => joined(ENDED, &[&id.encode()]),
+        LogEntry::Refused { id, reason } => joined(REFUSED, &[&reason.number().to_le_bytes(), &id.encode()]),
+        LogEntry::Snapshot { id, container } => joined(SNAPSHOT, &[&container.0.to_le_bytes(), &id.encode()]),
+        LogEntry::Durable { id } => joined(DURABLE, &[&id.encode()]),
     }
+}
+
+fn joined(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96);
+    out.push(kind);
+    out.extend(parts.iter().copied().flatten());
     out
 }
 

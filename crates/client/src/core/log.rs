@@ -169,55 +169,20 @@ impl LogState {
         match entry {
             LogEntry::Run(boot) => self.boot = Some(boot),
             LogEntry::Incarnation(incarnation) => self.incarnation = Some(incarnation),
-            LogEntry::Writing { fid, base, container } => {
-                // A compaction that was interrupted says it again, and not what else is known.
-                let again = |writing: &Writing| (writing.base, writing.container) == (base, container);
-                if !self.writing.get(&fid).is_some_and(again) {
-                    self.writing.insert(fid, Writing { base, container, synced: false, removing: false });
-                }
-            }
-            LogEntry::Synced { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.synced = true;
-                }
-            }
-            LogEntry::Moved { fid, container } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.container = container;
-                }
-            }
-            LogEntry::Removing { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.removing = true;
-                }
-            }
-            LogEntry::Kept { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.removing = false;
-                }
-            }
-            LogEntry::Logged { record, stamp, queued } => {
-                if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
-                    && let Some(writing) = self.writing.get_mut(fid)
-                    && *base > writing.base
-                {
-                    // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
-                    (writing.base, writing.synced) = (*base, false);
-                }
-                let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
-                if !self.logged.get(&record.id).is_some_and(again) {
-                    let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
-                    self.logged.insert(store.record.id, store);
-                }
-            }
+            LogEntry::Writing { fid, base, container } => self.begin_writing(fid, base, container),
+            LogEntry::Synced { fid } => self.change_writing(fid, |writing| writing.synced = true),
+            LogEntry::Moved { fid, container } => self.change_writing(fid, |writing| writing.container = container),
+            LogEntry::Removing { fid } => self.change_writing(fid, |writing| writing.removing = true),
+            LogEntry::Kept { fid } => self.change_writing(fid, |writing| writing.removing = false),
+            LogEntry::Logged { record, stamp, queued } => self.log_store(record, stamp, queued),
             LogEntry::Done { id, fid, version, clean, synced } => {
                 // Earlier ones as well, whose end may not have been written when the disk was full.
                 self.logged.retain(|other, store| *other > id || store.record.op.fid() != fid);
                 self.versions.insert(fid, version);
                 if clean {
                     self.writing.remove(&fid);
-                } else if let Some(writing) = self.writing.get_mut(&fid) {
-                    (writing.base, writing.synced) = (version, synced);
+                } else {
+                    self.change_writing(fid, |writing| (writing.base, writing.synced) = (version, synced));
                 }
             }
             LogEntry::Abandoned { id } => {
@@ -252,6 +217,35 @@ impl LogState {
                     store.durable = true;
                 }
             }
+        }
+    }
+
+    fn begin_writing(&mut self, fid: Fid, base: DataVersion, container: ContainerId) {
+        // A compaction that was interrupted says it again, and not what else is known.
+        let again = |writing: &Writing| (writing.base, writing.container) == (base, container);
+        if !self.writing.get(&fid).is_some_and(again) {
+            self.writing.insert(fid, Writing { base, container, synced: false, removing: false });
+        }
+    }
+
+    fn change_writing(&mut self, fid: Fid, change: impl FnOnce(&mut Writing)) {
+        if let Some(writing) = self.writing.get_mut(&fid) {
+            change(writing);
+        }
+    }
+
+    fn log_store(&mut self, record: CmlRecord, stamp: Stamp, queued: bool) {
+        if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
+            && let Some(writing) = self.writing.get_mut(fid)
+            && *base > writing.base
+        {
+            // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
+            (writing.base, writing.synced) = (*base, false);
+        }
+        let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
+        if !self.logged.get(&record.id).is_some_and(again) {
+            let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
+            self.logged.insert(store.record.id, store);
         }
     }
 
