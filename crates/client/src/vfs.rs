@@ -23,7 +23,7 @@ mod integrity;
 mod kernel;
 mod listing;
 mod names;
-mod object_state;
+mod naming;
 mod passthrough;
 mod paths;
 mod progress;
@@ -71,7 +71,9 @@ pub use fsync::Fsync;
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
-pub use object_state::{ObjectState, UpdateState};
+use progress::SyncJobs;
+pub use progress::SyncProgress;
+pub use queue_report::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
 use replay::Replay;
 pub use report::{SpaceReport, StatusReport};
 use rests::Rests;
@@ -567,14 +569,6 @@ impl Vfs {
     #[must_use]
     pub fn status(&self) -> StatusReport {
         self.inner.status()
-    }
-
-    /// How far one object is between this machine and the server.
-    ///
-    /// # Errors
-    /// If it is gone, or nothing is known of it and the server cannot be asked.
-    pub async fn object_state(&self, vnode: VnodeId) -> Result<ObjectState, Error> {
-        self.inner.object_state(vnode).await
     }
 
     /// Limits what is sent of a class, from now on.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
-use mafs_client::vfs::{Attributes, Close, Error, OpenMode, Stale, UpdateState, Vfs, Writeback};
+use mafs_client::vfs::{Attributes, Cached, Close, Error, ObjectReport, OpenMode, RecordState, Stale, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, Path, Silence, Way, World};
 use support::{CALLER, WRITE, configured, content, create, look, open_as, simulate, with_empty_cache, write_and_close};
@@ -80,11 +80,15 @@ async fn prepared(world: &World) {
     sleep(Duration::from_secs(1)).await;
 }
 
+fn state_of(vfs: &Vfs, vnode: VnodeId) -> ObjectReport {
+    vfs.object_report(vnode).expect("a state")
+}
+
 async fn until_announced(vfs: &Vfs, name: &'static str) -> Duration {
     let begun = Instant::now();
     let vnode = look(vfs, name).await.fid.vnode;
-    while vfs.object_state(vnode).await.expect("a state").update != Some(UpdateState::Announced) {
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", vfs.object_state(vnode).await);
+    while state_of(vfs, vnode).unsent != Some(RecordState::Announced) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", state_of(vfs, vnode));
         sleep(Duration::from_millis(1)).await;
     }
     begun.elapsed()
@@ -188,24 +192,29 @@ fn an_update_is_logged_announced_sent_and_there() {
         prepared(&world).await;
         let [writer, ..] = clients(&world);
         let vnode = look(&writer, "f").await.fid.vnode;
-        let before = writer.object_state(vnode).await.expect("a state");
-        assert_eq!((before.cached, before.dirty, before.update, before.bytes_unsent), (true, false, None, 0));
+        let before = state_of(&writer, vnode);
+        assert_eq!((before.cached, before.dirty, before.unsent, before.records), (Cached::Whole, false, None, 0));
         overwrite(&writer, "f", vec![2; FILE_BYTES]).await;
         let mut seen = Vec::new();
         for _ in 0..100_000 {
-            let state = writer.object_state(vnode).await.expect("a state");
-            if seen.last() != Some(&state.update) {
-                seen.push(state.update);
+            let state = state_of(&writer, vnode);
+            assert_eq!((state.cached, state.size), (Cached::Whole, FILE_BYTES as u64), "{state:?}");
+            assert_eq!((state.dirty, state.records), (state.unsent.is_some(), state.unsent.iter().count() as u64));
+            let how = match &state.unsent {
+                Some(RecordState::Sending { .. }) => Some(RecordState::Sending { acknowledged_bytes: 0 }),
+                how => how.clone(),
+            };
+            if seen.last() != Some(&how) {
+                seen.push(how);
             }
-            if state.update.is_none() {
-                assert_eq!((state.dirty, state.bytes_unsent), (false, 0));
-                assert!(state.version > before.version && state.size == FILE_BYTES as u64, "{state:?}");
+            if state.unsent.is_none() {
+                assert!(state.version > before.version, "{state:?}");
                 break;
             }
-            assert!(state.dirty && state.bytes_unsent > 0, "{state:?}");
             sleep(Duration::from_millis(5)).await;
         }
-        let all = [UpdateState::Logged, UpdateState::Announced, UpdateState::Sending];
+        let sending = RecordState::Sending { acknowledged_bytes: 0 };
+        let all = [RecordState::Waiting, RecordState::Announced, sending];
         assert_eq!(seen, [all.map(Some).as_slice(), &[None]].concat());
     });
 }

@@ -1,11 +1,11 @@
-//! The state of one object, for people: what of it is here, and what of it the server lacks.
+//! The state of one object: what of it is here, and what of it the server lacks. Nobody is asked for it.
 
-use mafs_proto::{CmlOp, Kind, Object, VnodeId};
+use mafs_proto::{Kind, Object, StoreId, VnodeId};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, File};
 use super::naming::Naming;
-use super::{Inner, RecordState};
+use super::{Inner, RecordState, Vfs};
 use crate::cache::CachedObject;
 
 /// How much of an object is in the cache: of a file of its content, of a directory of its names.
@@ -77,18 +77,32 @@ impl Inner {
     /// How many records of the log are about an object, and how far the first of them is.
     fn records_about(&self, object: &Object) -> (u64, Option<RecordState>) {
         let about = self.remote.outstanding(|log| log.about(object.fid));
+        let records = about.iter().filter(|id| self.replay.queue().contains(**id)).count();
+        (records as u64, about.last().map(|newest| self.state_of_record(*newest)))
+    }
+
+    /// How far a record is that the server has not answered.
+    fn state_of_record(&self, id: StoreId) -> RecordState {
         let queue = self.replay.queue();
-        let queued: Vec<_> = about.into_iter().filter_map(|id| Some((id, queue.get(id)?.record.op.clone()))).collect();
-        let under_way = queued.iter().find(|(id, _)| queue.is_under_way(*id)).cloned();
-        drop(queue);
-        let state = match under_way {
-            Some((id, op @ CmlOp::Store { .. })) => {
-                Some(RecordState::Sending { acknowledged_bytes: self.arrived_bytes(id, &op) })
+        match queue.is_announced(id) {
+            Some(true) if !queue.is_under_way(id) => RecordState::Announced,
+            Some(false) if !queue.is_under_way(id) => RecordState::Waiting,
+            // What is not in the queue is sent without waiting in it.
+            Some(_) | None => RecordState::Sending { acknowledged_bytes: 0 },
+        }
+    }
+
+    /// How far the content of a file is that the server lacks.
+    fn unsent_content(&self, file: &File) -> Option<RecordState> {
+        let newest = {
+            let state = file.state();
+            if !state.is_dirty() {
+                return None;
             }
             Some(_) => Some(RecordState::Sending { acknowledged_bytes: 0 }),
             None => queued.first().map(|_| RecordState::Waiting),
         };
-        (queued.len() as u64, state)
+        Some(newest.map_or(RecordState::Waiting, |id| self.state_of_record(id)))
     }
 }
 
