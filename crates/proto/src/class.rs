@@ -109,7 +109,7 @@ impl Classes {
             (Purpose::Ask | Purpose::Break | Purpose::Pull, _) => Class::Control,
             (Purpose::Fetch | Purpose::ForcedStore, _) => Class::Fetch,
             (Purpose::Prefetch, _) => Class::Prefetch,
-            (Purpose::Change | Purpose::Remove, Self::ByWaiting) => Class::Control,
+            (Purpose::Change | Purpose::Remove | Purpose::Announce, Self::ByWaiting) => Class::Control,
             (Purpose::Change, Self::Paper) | (Purpose::Replay | Purpose::Announce, _) => Class::Metadata,
             (Purpose::Remove, Self::Paper) | (Purpose::Store, _) => Class::Store,
         }
