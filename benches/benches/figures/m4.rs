@@ -56,6 +56,8 @@ pub(crate) struct Outcome {
     pub(crate) within: [f64; STALENESS_MAX + 1],
     /// How many reads returned an older version than had been announced.
     pub(crate) too_old: usize,
+    /// How many returned an older one than the writer had closed.
+    pub(crate) older_than_closed: usize,
     /// What the writer and the readers have sent and received.
     pub(crate) writer_bytes: u64,
     pub(crate) reader_bytes: u64,
@@ -73,6 +75,7 @@ struct Cell {
     within: [f64; STALENESS_MAX + 1],
     /// The sum of all seeds.
     too_old: usize,
+    older_than_closed: usize,
     reads: usize,
     writer_s: f64,
     sent_s: f64,
@@ -95,6 +98,7 @@ impl Cell {
             runs: outcomes.len(),
             within: std::array::from_fn(|most| mean(&|outcome| outcome.within[most])),
             too_old: outcomes.iter().map(|outcome| outcome.too_old).sum(),
+            older_than_closed: outcomes.iter().map(|outcome| outcome.older_than_closed).sum(),
             reads: outcomes.iter().flat_map(|outcome| &outcome.shared.reads).map(Vec::len).sum(),
             writer_s: mean(&|outcome| outcome.shared.writer_took.as_secs_f64()),
             sent_s: mean(&|outcome| outcome.shared.sent_after.as_secs_f64()),
@@ -147,7 +151,7 @@ fn print(seeds: u64, cells: &[Cell]) {
     for cell in cells {
         print!("{:>16}", POLICIES[cell.policy].name);
         cell.within.iter().for_each(|part| print!(" {:>6.1}", part * 100.0));
-        print!("   {:>7} of {:>5}", cell.too_old, cell.reads);
+        print!("   {:>7}, {:>17}, of {:>5}", cell.too_old, cell.older_than_closed, cell.reads);
         print!("   {:>8.1}  {:>10.1}  {:>9.1}", cell.writer_s, cell.sent_s, cell.reader_s);
         print!("   {:>9.2}  {:>10.2}", cell.writer_mb, cell.reader_mb);
         println!("  {:>14.0}  {:>9.0}  {:>4}", cell.writer_calls, cell.announced, cell.runs);
@@ -186,10 +190,10 @@ fn write(directory: &Path, cells: &[Cell]) -> io::Result<()> {
         .iter()
         .map(|cell| {
             let within: Vec<String> = cell.within.iter().map(ToString::to_string).collect();
-            let Cell { too_old, reads, writer_s, sent_s, reader_s, writer_mb, reader_mb, .. } = cell;
+            let Cell { too_old, older_than_closed, reads, writer_s, sent_s, reader_s, writer_mb, reader_mb, .. } = cell;
             let Cell { writer_calls, announced, runs, .. } = cell;
             format!(
-                "{rate},{},{},{too_old},{reads},{writer_s},{sent_s},{reader_s},{writer_mb},{reader_mb},{writer_calls},{announced},{runs}",
+                "{rate},{},{},{too_old},{older_than_closed},{reads},{writer_s},{sent_s},{reader_s},{writer_mb},{reader_mb},{writer_calls},{announced},{runs}",
                 name(cell),
                 within.join(",")
             )
@@ -197,7 +201,7 @@ fn write(directory: &Path, cells: &[Cell]) -> io::Result<()> {
         .collect();
     let within: Vec<String> = (0..=STALENESS_MAX).map(|most| format!("within_{most}")).collect();
     let header = format!(
-        "kbytes_per_s,policy,{},too_old,reads,writer_s,sent_s,reader_s,writer_mbytes,reader_mbytes,writer_calls,announced,runs",
+        "kbytes_per_s,policy,{},too_old,older_than_closed,reads,writer_s,sent_s,reader_s,writer_mbytes,reader_mbytes,writer_calls,announced,runs",
         within.join(",")
     );
     write_csv(&directory.join(format!("m4-{rate}.csv")), &header, &rows)

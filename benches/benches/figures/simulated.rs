@@ -8,7 +8,7 @@ use mafs_arpc::link::Profile;
 use mafs_server::ServerConfig;
 use mafs_sim::workload::{
     Compilation, Compiled, Plan, READERS, Read, Replayed, Trace, TraceShape, Tree, cumulative, ideal_versions,
-    older_than_announced, populate_shared, populate_trace, replay, share, staleness,
+    older_than_announced, older_than_closed, populate_shared, populate_trace, replay, share, staleness,
 };
 use mafs_sim::{Machine, Path, World};
 
@@ -89,6 +89,7 @@ pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<Sh
     Ok(SharedOutcome {
         within: cumulative(&behind),
         too_old: older_than_announced(&shared.writes, &reads).len(),
+        older_than_closed: older_than_closed(&shared.writes, &reads).len(),
         writer_bytes: moved[0],
         reader_bytes: moved[1..].iter().sum(),
         writer_calls,

@@ -21,7 +21,9 @@ pub use compile::{Compilation, Compiled};
 pub use plan::{Access, FILES, Participant, Plan, READERS, SetOperation};
 pub use replay::{Replayed, populate as populate_trace, replay};
 pub use sharing::{Shared, populate as populate_shared, share};
-pub use staleness::{Read, STALENESS_MAX, Write, cumulative, ideal_versions, older_than_announced, staleness};
+pub use staleness::{
+    Read, STALENESS_MAX, Write, cumulative, ideal_versions, older_than_announced, older_than_closed, staleness,
+};
 pub use trace::{Trace, TraceAccess, TraceShape};
 
 const CALLER: Caller = Caller { uid: 0, gid: 0 };

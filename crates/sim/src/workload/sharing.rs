@@ -141,7 +141,8 @@ async fn write(start: Instant, plan: &Plan, tree: &Tree, ledger: &Ledger) -> Res
             }
             versions[file] += 1;
             tree.write(&dir(file), &name(file), content(file, versions[file], plan.lengths[file])).await?;
-            ledger.writes().push(Write { file, version: versions[file], announced: None });
+            let closed = start.elapsed();
+            ledger.writes().push(Write { file, version: versions[file], closed, announced: None });
             ledger.look();
         }
     }

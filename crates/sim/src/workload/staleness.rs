@@ -32,6 +32,8 @@ pub struct Write {
     pub file: usize,
     /// Which version it made.
     pub version: u64,
+    /// When its close returned.
+    pub closed: Duration,
     /// From when on the server shows nobody what was before, if that is known: it has the content or has announced it,
     /// and all promises are broken.
     pub announced: Option<Duration>,
@@ -70,11 +72,22 @@ pub fn cumulative(staleness: &[u64]) -> [f64; STALENESS_MAX + 1] {
 /// The reads that returned an older version than had been announced when they began.
 #[must_use]
 pub fn older_than_announced(writes: &[Write], reads: &[Read]) -> Vec<Read> {
-    let newest = |read: &Read| {
-        let announced = |write: &&Write| write.file == read.file && write.announced.is_some_and(|at| at < read.began);
-        writes.iter().filter(announced).map(|write| write.version).max().unwrap_or(0)
-    };
-    reads.iter().filter(|read| read.version < newest(read)).copied().collect()
+    let announced = |write: &Write, began| write.announced.is_some_and(|at| at < began);
+    reads.iter().filter(|read| read.version < newest(writes, read, announced)).copied().collect()
+}
+
+/// The reads that returned an older version than the writer had closed when they began. The ideal is kind to readers who
+/// are late, because they are compared with what was planned; this is not.
+#[must_use]
+pub fn older_than_closed(writes: &[Write], reads: &[Read]) -> Vec<Read> {
+    let closed = |write: &Write, began| write.closed < began;
+    reads.iter().filter(|read| read.version < newest(writes, read, closed)).copied().collect()
+}
+
+/// The newest version of a read's file of which this was so when the read began.
+fn newest(writes: &[Write], read: &Read, was_so: impl Fn(&Write, Duration) -> bool) -> u64 {
+    let of_file = writes.iter().filter(|write| write.file == read.file && was_so(write, read.began));
+    of_file.map(|write| write.version).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -118,9 +131,10 @@ mod tests {
 
     #[test]
     fn only_a_read_that_began_after_the_announcement_can_be_too_old() {
-        let write = |file, version, announced| Write { file, version, announced };
+        let write = |file, version, announced| Write { file, version, closed: s(version), announced };
         let writes = [write(0, 1, Some(s(2))), write(0, 2, Some(s(4))), write(0, 3, None), write(1, 1, Some(s(1)))];
         let reads = [read(0, s(3), 1), read(0, s(4), 1), read(0, s(5), 1), read(0, s(6), 2), read(1, s(6), 0)];
         assert_eq!(older_than_announced(&writes, &reads), [reads[2], reads[4]]);
+        assert_eq!(older_than_closed(&writes, &reads), reads);
     }
 }
