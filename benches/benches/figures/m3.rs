@@ -20,8 +20,11 @@ use crate::variant::VARIANTS;
 const BANDWIDTHS: [u64; 2] = [64, 512];
 const RTT: Duration = Duration::from_millis(20);
 
+/// A time of a run, and its names for files and people.
+type Measure = (&'static str, &'static str, fn(&Replayed) -> Duration);
+
 /// What is reported of a run.
-const MEASURES: [(&str, &str, fn(&Replayed) -> Duration); 4] = [
+const MEASURES: [Measure; 4] = [
     ("duration", "until the last read", |replayed| replayed.last_read),
     ("fetching", "sum of the fetch times", |replayed| replayed.fetching),
     ("programs", "until the last access", |replayed| replayed.last_access),

@@ -193,7 +193,8 @@ fn write(directory: &Path, cells: &[Cell]) -> io::Result<()> {
             let Cell { too_old, older_than_closed, reads, writer_s, sent_s, reader_s, writer_mb, reader_mb, .. } = cell;
             let Cell { writer_calls, announced, runs, .. } = cell;
             format!(
-                "{rate},{},{},{too_old},{older_than_closed},{reads},{writer_s},{sent_s},{reader_s},{writer_mb},{reader_mb},{writer_calls},{announced},{runs}",
+                "{rate},{},{},{too_old},{older_than_closed},{reads},{writer_s},{sent_s},{reader_s},{writer_mb},\
+                 {reader_mb},{writer_calls},{announced},{runs}",
                 name(cell),
                 within.join(",")
             )
@@ -201,7 +202,8 @@ fn write(directory: &Path, cells: &[Cell]) -> io::Result<()> {
         .collect();
     let within: Vec<String> = (0..=STALENESS_MAX).map(|most| format!("within_{most}")).collect();
     let header = format!(
-        "kbytes_per_s,policy,{},too_old,older_than_closed,reads,writer_s,sent_s,reader_s,writer_mbytes,reader_mbytes,writer_calls,announced,runs",
+        "kbytes_per_s,policy,{},too_old,older_than_closed,reads,writer_s,sent_s,reader_s,writer_mbytes,\
+         reader_mbytes,writer_calls,announced,runs",
         within.join(",")
     );
     write_csv(&directory.join(format!("m4-{rate}.csv")), &header, &rows)

@@ -119,8 +119,8 @@ async fn restart(machine: &mut Machine, Variant { scheduling, writeback, .. }: V
     machine.start().await
 }
 
-/// One run of M2: the client at the end of the link has what a search needs in its cache, and has just been started again, so
-/// all of it has to be validated.
+/// One run of M2: the client at the end of the link has what a search needs in its cache, and has just been started
+/// again, so all of it has to be validated.
 pub(crate) fn m2(
     kbytes_per_s: u64,
     rtt: Duration,

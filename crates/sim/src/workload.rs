@@ -81,8 +81,8 @@ impl Tree {
         content
     }
 
-    /// Makes a file or replaces its content, as by `open(O_CREAT | O_TRUNC)`: looks the name up, as the kernel does, and
-    /// opens, writes and closes.
+    /// Makes a file or replaces its content, as by `open(O_CREAT | O_TRUNC)`: looks the name up, as the kernel does,
+    /// and opens, writes and closes.
     ///
     /// # Errors
     /// What the file system says.

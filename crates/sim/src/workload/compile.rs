@@ -1,11 +1,11 @@
 //! A compiler whose source is in the file system: figure M1 (papers/003, section 4.3, figure 3).
 //!
-//! Of the paper are the bytes: 1.20 MB of source read, 7.21 MB written. The rest it does not say, so it is chosen here:
-//! 80 sources and 50 headers, two thirds and one third of the bytes; for each source a compiler reads it and ten
-//! headers (which are in the cache after the first time), computes, and writes an object; in the end a linker reads all
-//! objects (from the cache), computes, and writes the program, a third of all that is written. One process, as by `make`
-//! without -j. Computing takes 90 s in all, so that at 1 MB/s it is nine tenths of the time: "at 1 MB/s, bandwidth is
-//! high enough to eliminate differences between writeback schemes".
+//! Of the paper are the bytes: 1.20 MB of source read, 7.21 MB written. The rest it does not say, so it is chosen
+//! here: 80 sources and 50 headers, two thirds and one third of the bytes; for each source a compiler reads it and
+//! ten headers (which are in the cache after the first time), computes, and writes an object; in the end a linker
+//! reads all objects (from the cache), computes, and writes the program, a third of all that is written. One process,
+//! as by `make` without -j. Computing takes 90 s in all, so that at 1 MB/s it is nine tenths of the time: "at 1 MB/s,
+//! bandwidth is high enough to eliminate differences between writeback schemes".
 
 use std::time::Duration;
 

@@ -76,8 +76,8 @@ pub fn older_than_announced(writes: &[Write], reads: &[Read]) -> Vec<Read> {
     reads.iter().filter(|read| read.version < newest(writes, read, announced)).copied().collect()
 }
 
-/// The reads that returned an older version than the writer had closed when they began. The ideal is kind to readers who
-/// are late, because they are compared with what was planned; this is not.
+/// The reads that returned an older version than the writer had closed when they began. The ideal is kind to readers
+/// who are late, because they are compared with what was planned; this is not.
 #[must_use]
 pub fn older_than_closed(writes: &[Write], reads: &[Read]) -> Vec<Read> {
     let closed = |write: &Write, began| write.closed < began;

@@ -1,13 +1,14 @@
 //! Traces like those of figure M3 (papers/003, section 4.3, Table 2), which are not published: generated to the table's
 //! figures.
 //!
-//! Of the paper are duration, processes, files, the total of their sizes, and the bytes that synchronous writeback reads
-//! from the server and writes to it. With whole files in a cache that begins empty a file is read from the server once
-//! at most, so the table's reads are the files that are read before they are written, and some that are written without
-//! having been read: those are new. Chosen here: sizes are about lognormal (a factor of five from the median is usual);
-//! which file is accessed again and which process does something follow Zipf's distribution; first accesses are spread
-//! evenly over nine tenths of the duration, the others over what is left of it then, so reads from the server and writes contend all
-//! the time; half of the accesses after the first are reads of files that are here already.
+//! Of the paper are duration, processes, files, the total of their sizes, and the bytes that synchronous writeback
+//! reads from the server and writes to it. With whole files in a cache that begins empty a file is read from the
+//! server once at most, so the table's reads are the files that are read before they are written, and some that are
+//! written without having been read: those are new. Chosen here: sizes are about lognormal (a factor of five from the
+//! median is usual); which file is accessed again and which process does something follow Zipf's distribution; first
+//! accesses are spread evenly over nine tenths of the duration, the others over what is left of it then, so reads
+//! from the server and writes contend all the time; at least half of the accesses after the first read files that are
+//! here already.
 
 use std::time::Duration;
 
