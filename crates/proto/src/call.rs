@@ -198,8 +198,10 @@ pub struct LookupReply {
     pub parent_version: DataVersion,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
-    /// Whether another client has announced an update of the object, so that no promise comes with it.
-    pub pending: bool,
+    /// If other clients have announced updates of the object, as these will make it: as in [`GetStatusReply`].
+    pub pending: Option<Object>,
+    /// Whether it is only announced that the name will mean the object. Nobody waits for that who does not open it.
+    pub name_pending: bool,
 }
 
 /// Asks for entries of a directory in the order of their names' bytes.
@@ -257,7 +259,7 @@ pub struct FetchReply {
     pub hash: ContentHash,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
-    /// As in [`LookupReply`].
+    /// Whether other clients have announced updates of the object, so that no promise comes with it.
     pub pending: bool,
 }
 
@@ -344,7 +346,7 @@ pub struct GetXattrsReply {
     pub xattrs: Xattrs,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
-    /// As in [`LookupReply`].
+    /// Whether other clients have announced updates of the object, so that no promise comes with it.
     pub pending: bool,
 }
 

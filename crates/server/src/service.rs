@@ -11,8 +11,9 @@ use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
     ApplyRequest, BreakRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply,
-    GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest, LookupRequest,
-    PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
+    GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest, LookupReply,
+    LookupRequest, PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest,
+    StatFsRequest,
 };
 use mafs_proto::{FsError, Method, Segment, Wire};
 
@@ -74,9 +75,7 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         Method::Lookup => {
             let request = LookupRequest::decode(body)?;
             let attached = session.attachment()?;
-            let about = About::Name(request.parent.vnode, request.name.clone());
-            settle(&attached, &about, call).await?;
-            reply(blocking(|| attached.volume.lookup(attached.ticket, request.parent, &request.name))?)
+            reply(lookup(&attached, &request, call).await?)
         }
         Method::ReadDir => {
             let request = ReadDirRequest::decode(body)?;
@@ -141,6 +140,17 @@ async fn settle(attached: &Attachment, about: &About, call: &IncomingCall) -> Re
         settled = attached.volume.settle(attached.ticket, about) => settled,
         () = call.cancelled() => Err(Refusal::new(FsError::Pulling, "nobody waits for the answer")),
     }
+}
+
+/// What a name means: if somebody has announced that it will mean another object, that one.
+async fn lookup(attached: &Attachment, request: &LookupRequest, call: &IncomingCall) -> Result<LookupReply, Refusal> {
+    let Attachment { volume, ticket } = attached;
+    let LookupRequest { parent, name } = request;
+    if let Some(reply) = blocking(|| volume.lookup_announced(*ticket, *parent, name))? {
+        return Ok(reply);
+    }
+    settle(attached, &About::Name(parent.vnode, name.clone()), call).await?;
+    blocking(|| volume.lookup(*ticket, *parent, name))
 }
 
 async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, Refusal> {

@@ -86,7 +86,8 @@ async fn what_others_show_of_an_announced_object_says_so() {
     let root = alice.root();
     let record = new_content(&mut alice, file);
     announce_all(&alice, &[record]).await;
-    assert!(bob.call(LookupRequest { parent: root, name: name("f") }).await.unwrap().pending);
+    let found = bob.call(LookupRequest { parent: root, name: name("f") }).await.unwrap();
+    assert_eq!((found.pending.unwrap().status.size, found.name_pending), (NEW.len() as u64, false));
     assert_eq!(bob.read_dir(root, None, 10).await.unwrap().pending, [file]);
     assert!(bob.call(GetXattrsRequest { fid: file }).await.unwrap().pending);
     let request = FetchRequest { fid: file, data_version: None, offset: 0 };
@@ -116,7 +117,7 @@ async fn announced_save(alice: &mut Client) -> (Fid, CmlRecord, CmlRecord) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_looks_a_name_up_waits_for_the_rename_behind_the_announced_content() {
+async fn who_looks_a_name_up_is_shown_what_it_will_mean_and_who_opens_that_waits() {
     let (_storage, server) = serve();
     let mut alice = alice(&server).await;
     let root = alice.root();
@@ -126,14 +127,36 @@ async fn who_looks_a_name_up_waits_for_the_rename_behind_the_announced_content()
     let shown = bob.status(root, false).await.unwrap();
     assert_eq!(shown.pending, shown.objects, "nor later");
     let deliver_both = async {
-        assert_eq!(alice.next_pull(&[]).await, [renamed.id], "what it depends on its client knows");
+        assert_eq!(alice.next_pull(&[]).await, [stored.id, renamed.id]);
         deliver(&alice, stored).await.unwrap();
         alice.apply_queued(renamed.clone(), Payload::None).await.unwrap();
     };
-    let (found, ()) = tokio::join!(bob.call(LookupRequest { parent: root, name: name("f") }), deliver_both);
-    let found = found.unwrap();
-    assert_eq!((found.object.unwrap().fid, found.pending), (temp, false));
+    let lookup = || bob.call(LookupRequest { parent: root, name: name("f") });
+    let found = timeout(SOON, lookup()).await.unwrap().unwrap();
+    assert_eq!((found.object.unwrap().fid, found.name_pending), (temp, true));
+    assert_eq!(found.pending.unwrap().status.size, NEW.len() as u64);
+    let (opened, ()) = tokio::join!(bob.status(temp, true), deliver_both);
+    assert_eq!(opened.unwrap().pending, []);
     assert_eq!(bob.read(temp).await, NEW);
+    let found = lookup().await.unwrap();
+    assert_eq!((found.object.unwrap().fid, found.pending, found.name_pending), (temp, None, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_looks_up_a_name_whose_object_is_not_there_yet_waits_for_it() {
+    let (_storage, server) = serve();
+    let mut alice = alice(&server).await;
+    let (root, fid) = (alice.root(), alice.next_fid());
+    let made = alice.next_record(create(root, "new", fid));
+    announce_all(&alice, std::slice::from_ref(&made)).await;
+    let bob = ready(&server, BOB).await;
+    let deliver = async {
+        assert_eq!(alice.next_pull(&[]).await, [made.id]);
+        alice.apply_queued(made.clone(), Payload::None).await.unwrap();
+    };
+    let (found, ()) = tokio::join!(bob.call(LookupRequest { parent: root, name: name("new") }), deliver);
+    let found = found.unwrap();
+    assert_eq!((found.object.unwrap().fid, found.name_pending), (fid, false));
 }
 
 #[tokio::test(start_paused = true)]

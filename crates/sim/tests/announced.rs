@@ -164,6 +164,30 @@ fn looking_shows_what_was_announced_and_waits_for_nothing() {
     });
 }
 
+/// The same where the name is to mean another object: nobody waits for the content who does not open it.
+#[test]
+fn looking_at_a_name_shows_what_it_was_announced_to_mean() {
+    simulate(async {
+        let world = world(Writeback::Sirp).await;
+        prepared(&world).await;
+        let [writer, reader, _] = clients(&world);
+        let before = look(&reader, "f").await;
+        replace(&writer, How::ByRename, vec![2; FILE_BYTES + 1000]).await;
+        until_announced(&writer, "f").await;
+        let begun = Instant::now();
+        let shown = look(&reader, "f").await;
+        let (took, mine) = (begun.elapsed(), look(&writer, "f").await);
+        assert_eq!((shown.fid, shown.status.size, shown.status.mtime), (mine.fid, mine.status.size, mine.status.mtime));
+        assert_eq!(reader.entry_time_to_live(VnodeId::ROOT, &shown), Duration::ZERO);
+        assert!(took <= 2 * READER_RTT + Duration::from_millis(1), "{took:?}");
+        assert!(writer.status().unsent_bytes > QUEUE_BYTES as u64 / 2);
+        assert_eq!(content(&reader, "f").await, vec![2; FILE_BYTES + 1000]);
+        writer.sync().await.expect("a sync");
+        assert_eq!(look(&reader, "f").await.fid, shown.fid);
+        assert_ne!(before.fid, shown.fid);
+    });
+}
+
 /// A listing waits for every name in it that is announced: it is of one state of the directory.
 #[test]
 fn a_listing_shows_a_rename_that_was_announced() {

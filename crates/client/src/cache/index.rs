@@ -186,8 +186,13 @@ impl Index {
         let volume = self.settled()?;
         let mut batch = Batch::default();
         if let Some(object) = &reply.object {
-            let grant = if reply.pending { grant.without_promise() } else { grant };
-            self.install_one(&volume, object, Some(parent.vnode), grant, &mut batch)?;
+            let grant = if reply.pending.is_some() { grant.without_promise() } else { grant };
+            let parent = (!reply.name_pending).then_some(parent.vnode);
+            self.install_one(&volume, object, parent, grant, &mut batch)?;
+        }
+        if reply.name_pending {
+            // The name means something else yet.
+            return self.apply(&batch);
         }
         if let Some(mut directory) = self.shown(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
             let known = directory.object.status.data_version;

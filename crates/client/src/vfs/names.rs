@@ -104,9 +104,8 @@ impl Inner {
         self.cache.index.install_lookup(parent, name, &reply, session)?;
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
         match reply.pending {
-            // As it is to become.
-            true => self.status_of_fid(object.fid).await,
-            false => Ok(CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) }),
+            Some(coming) => self.about_to_become(coming),
+            None => Ok(CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) }),
         }
     }
 

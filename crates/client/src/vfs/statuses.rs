@@ -141,7 +141,7 @@ impl Inner {
 
     /// An object as programs here see it when what others have announced is done. The names in a directory must be
     /// asked for.
-    fn about_to_become(&self, coming: Object) -> Result<CachedObject, Error> {
+    pub(super) fn about_to_become(&self, coming: Object) -> Result<CachedObject, Error> {
         self.cache.index.with_own_changes(coming)?.ok_or(Error::Refused(FsError::Stale))
     }
 

@@ -192,7 +192,8 @@ impl Convert for LookupReply {
             object: self.object.as_ref().map(Convert::to_message),
             parent_version: self.parent_version.0,
             change: self.change.0,
-            pending: self.pending,
+            pending: self.pending.as_ref().map(Convert::to_message),
+            name_pending: self.name_pending,
         }
     }
 
@@ -201,7 +202,8 @@ impl Convert for LookupReply {
             object: optional_object(message.object)?,
             parent_version: DataVersion(message.parent_version),
             change: ChangeNumber(message.change),
-            pending: message.pending,
+            pending: optional_object(message.pending)?,
+            name_pending: message.name_pending,
         })
     }
 }

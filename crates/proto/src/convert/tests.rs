@@ -270,12 +270,13 @@ round_trips! {
             .prop_map(|(objects, change, pending, stale)| GetStatusReply { objects, change, pending, stale });
     proptest_lookup_requests_round_trip: LookupRequest = (fid(), name())
         .prop_map(|(parent, name)| LookupRequest { parent, name });
-    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>(), change(), any::<bool>())
-        .prop_map(|(object, version, change, pending)| LookupReply {
+    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>(), change(), option::of(object()), any::<bool>())
+        .prop_map(|(object, version, change, pending, name_pending)| LookupReply {
             object,
             parent_version: DataVersion(version),
             change,
             pending,
+            name_pending,
         });
     proptest_listing_requests_round_trip: ReadDirRequest = (fid(), option::of(name()), 1u32..=1024)
         .prop_map(|(fid, after, entries_max)| ReadDirRequest { fid, after, entries_max });

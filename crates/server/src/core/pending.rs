@@ -9,8 +9,8 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use mafs_proto::{
-    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, Name, SetAttr, Status, StoreId,
-    SymlinkTarget, Timestamp, VnodeId, Wire, XattrValue,
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, Name, RenameMode, SetAttr, Status,
+    StoreId, SymlinkTarget, Timestamp, VnodeId, Wire, XattrValue,
 };
 
 use super::Refusal;
@@ -159,6 +159,20 @@ impl Pending {
     /// The records that count and touch what `viewer` asks about, in the order of their announcement.
     pub(crate) fn touching(&self, about: &About, viewer: Viewer<'_>) -> Vec<StoreId> {
         self.places(about).into_iter().map(|(_, id)| id).filter(|id| viewer.counts(id.client)).collect()
+    }
+
+    /// The object that a name will mean by the last of the records that count and touch it; `None` if there is none, or
+    /// that does not say.
+    pub(crate) fn meaning(&self, directory: VnodeId, name: &Name, viewer: Viewer<'_>) -> Option<Fid> {
+        let about = About::Name(directory, name.clone());
+        let last = self.touching(&about, viewer).pop()?;
+        match &self.get(&last)?.record.op {
+            CmlOp::Link { fid, .. } => Some(*fid),
+            CmlOp::Rename { to_parent, to_name, fid, mode: RenameMode::Replace | RenameMode::NoReplace, .. } => {
+                (to_parent.vnode == directory && to_name == name).then_some(*fid)
+            }
+            _ => None,
+        }
     }
 
     /// Whether a record of another client touches an object and does not count, because its client is gone. A content

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, StoreId, VnodeId};
+use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Name, StoreId, VnodeId};
 
 use super::Ticket;
 use super::sessions::{Sessions, Tables};
@@ -150,6 +150,12 @@ impl Sessions {
     pub(super) fn touching(&self, ticket: Ticket, about: &About) -> Vec<StoreId> {
         let (tables, now) = (self.tables(), self.clock.now());
         tables.view(ticket.client, now, |pending, viewer| pending.touching(about, viewer))
+    }
+
+    /// The object that others have announced a name to mean; see [`Pending::meaning`].
+    pub(super) fn meaning(&self, ticket: Ticket, directory: VnodeId, name: &Name) -> Option<Fid> {
+        let (tables, now) = (self.tables(), self.clock.now());
+        tables.view(ticket.client, now, |pending, viewer| pending.meaning(directory, name, viewer))
     }
 
     /// Whether a record of another client touches an object and does not count, because that client is gone; `present`

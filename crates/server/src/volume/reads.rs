@@ -61,16 +61,11 @@ impl Volume {
 
     /// Those of `fids` that exist, in their order; and as they will be those that others have announced changes of.
     pub(crate) fn objects(&self, ticket: Ticket, fids: &[Fid]) -> Result<GetStatusReply, Refusal> {
-        let Granted { change, pending: laid_over } = self.promise(ticket, fids.iter().copied());
+        let granted = self.promise(ticket, fids.iter().copied());
         let objects = self.shared.read(|transaction| existing_of(transaction, fids))?;
         let mut pending = Vec::new();
-        for object in &objects {
-            if let Some(laid) = laid_over.get(&object.fid.vnode) {
-                let mut object = object.clone();
-                laid.iter().for_each(|laid| laid.lay_over(&mut object.status));
-                pending.push(object);
-            }
-        }
+        pending.extend(objects.iter().filter_map(|object| granted.as_it_will_be(object)));
+        let change = granted.change;
         Ok(GetStatusReply { objects, change, pending, stale: false })
     }
 
@@ -79,16 +74,45 @@ impl Volume {
         let change = self.promise(ticket, [parent]).change;
         self.shared.read_directory(parent, |transaction, directory| {
             let (object, pending) = match transaction.entry(parent, name)? {
-                None => (None, false),
+                None => (None, None),
                 Some(fid) => {
-                    let pending = self.promise(ticket, [fid]).has_pending(fid);
+                    let granted = self.promise(ticket, [fid]);
                     match existing(transaction, fid)? {
-                        Some(object) => (Some(object), pending),
+                        Some(object) => {
+                            let pending = granted.as_it_will_be(&object);
+                            (Some(object), pending)
+                        }
                         None => return Ok(None),
                     }
                 }
             };
-            Ok(Some(LookupReply { object, parent_version: directory.status.data_version, change, pending }))
+            let parent_version = directory.status.data_version;
+            Ok(Some(LookupReply { object, parent_version, change, pending, name_pending: false }))
+        })
+    }
+
+    /// What `name` will mean in `parent`, if others have announced that, and the server has the object.
+    pub(crate) fn lookup_announced(
+        &self,
+        ticket: Ticket,
+        parent: Fid,
+        name: &Name,
+    ) -> Result<Option<LookupReply>, Refusal> {
+        let Some(fid) = self.shared.sessions.meaning(ticket, parent.vnode, name) else { return Ok(None) };
+        let granted = self.promise(ticket, [fid]);
+        self.shared.read(|transaction| {
+            let parent_version = transaction.node(parent)?.status.data_version;
+            let Some(object) = existing(transaction, fid)? else { return Ok(None) };
+            // If it is not pending any more the name means it by now, and is asked for anew.
+            let pending = granted.as_it_will_be(&object);
+            let reply = |pending| LookupReply {
+                object: Some(object),
+                parent_version,
+                change: granted.change,
+                pending: Some(pending),
+                name_pending: true,
+            };
+            Ok(pending.map(reply))
         })
     }
 

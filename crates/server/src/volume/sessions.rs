@@ -10,7 +10,8 @@ use std::time::Duration;
 use mafs_arpc::{Payload, Peer, watch};
 use mafs_proto::call::{BreakReply, BreakRequest};
 use mafs_proto::{
-    Call, ChangeNumber, Classes, ClientId, Clock, Fid, FsError, Generation, Instant, Purpose, StoreId, VnodeId, Wire,
+    Call, ChangeNumber, Classes, ClientId, Clock, Fid, FsError, Generation, Instant, Object, Purpose, StoreId, VnodeId,
+    Wire,
 };
 
 use super::Ticket;
@@ -64,6 +65,14 @@ pub(super) struct Granted {
 }
 
 impl Granted {
+    /// An object as it will be, if others have announced changes of it.
+    pub(super) fn as_it_will_be(&self, object: &Object) -> Option<Object> {
+        let laid = self.pending.get(&object.fid.vnode)?;
+        let mut object = object.clone();
+        laid.iter().for_each(|laid| laid.lay_over(&mut object.status));
+        Some(object)
+    }
+
     /// Whether others have announced changes of an object.
     pub(super) fn has_pending(&self, fid: Fid) -> bool {
         self.pending.contains_key(&fid.vnode)

@@ -176,8 +176,9 @@ fn what_others_have_announced_is_shown_without_validity() {
         parent_version: root.status.data_version,
         change: ChangeNumber(3),
         pending,
+        name_pending: false,
     };
-    attached.index.install_lookup(root.fid, &edit.name, &lookup(true), attached.session).unwrap();
+    attached.index.install_lookup(root.fid, &edit.name, &lookup(Some(file.clone())), attached.session).unwrap();
     assert!(!is_valid(&file));
     let page = ReadDirPage {
         directory: root.clone(),
@@ -244,7 +245,13 @@ fn a_restarted_client_has_nothing_valid() {
 #[test]
 fn a_name_of_a_newer_version_makes_its_directory_invalid() {
     let attached = attached();
-    let reply = LookupReply { object: None, parent_version: DataVersion(2), change: ChangeNumber(1), pending: false };
+    let reply = LookupReply {
+        object: None,
+        parent_version: DataVersion(2),
+        change: ChangeNumber(1),
+        pending: None,
+        name_pending: false,
+    };
     attached.index.install_lookup(root(), &Name::new("f").unwrap(), &reply, attached.session).unwrap();
     assert_eq!(attached.valid(), None, "the break is on its way");
 }
@@ -257,11 +264,37 @@ fn a_name_that_is_not_noted_is_not_good_for_any_time() {
         let attached = attached();
         attached.show(2, 1);
         let parent_version = DataVersion(version);
-        let reply = LookupReply { object: shown.clone(), parent_version, change: ChangeNumber(1), pending: false };
+        let reply = LookupReply {
+            object: shown.clone(),
+            parent_version,
+            change: ChangeNumber(1),
+            pending: None,
+            name_pending: false,
+        };
         attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
         let noted = attached.index.entry(VnodeId::ROOT, &name).unwrap().is_some();
         assert_eq!(noted, attached.valid().is_some(), "version {version}: nobody would tell the kernel of its end");
     }
+}
+
+#[test]
+fn what_a_name_is_announced_to_mean_is_not_what_it_means() {
+    let (reply, NameEdit { name, .. }) = creation();
+    let coming = reply.objects.into_iter().find(|object| object.status.kind == Kind::File);
+    let attached = attached();
+    attached.show(2, 1);
+    let (fid, parent_version) = (coming.as_ref().unwrap().fid, DataVersion(2));
+    let reply = LookupReply {
+        object: coming.clone(),
+        parent_version,
+        change: ChangeNumber(1),
+        pending: coming,
+        name_pending: true,
+    };
+    attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
+    assert_eq!(attached.index.entry(VnodeId::ROOT, &name).unwrap(), None);
+    assert!(attached.index.object(fid.vnode).unwrap().is_some(), "it can be opened");
+    assert!(attached.index.valid_object(fid.vnode).unwrap().is_none());
 }
 
 #[test]

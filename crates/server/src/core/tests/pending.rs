@@ -76,6 +76,19 @@ fn an_announced_store_touches_its_object_for_others_and_not_for_its_client() {
 }
 
 #[test]
+fn the_last_announced_record_about_a_name_says_what_it_will_mean() {
+    let meaning = |pending: &Pending, what| pending.meaning(ROOT.vnode, &name(what), bob(EVERYBODY));
+    let mut saved = pending(&[store(ALICE, 1, 10), rename(ALICE, 2)]);
+    assert_eq!(meaning(&saved, "f"), Some(FILE));
+    assert_eq!(meaning(&saved, "temp"), None, "it will mean nothing, or what was not announced");
+    assert_eq!(meaning(&saved, "other"), None);
+    assert_eq!(saved.meaning(ROOT.vnode, &name("f"), bob(NOBODY)), None);
+    let removed = record(ALICE, 3, CmlOp::Remove { parent: ROOT, name: name("f"), fid: FILE });
+    saved.announce(&removed, ChangeNumber(3));
+    assert_eq!(meaning(&saved, "f"), None);
+}
+
+#[test]
 fn records_of_a_client_without_session_do_not_count_and_are_known_to_be_left_out() {
     let pending = pending(&[store(ALICE, 1, 10)]);
     assert_eq!(pending.touching(&OBJECT, bob(NOBODY)), []);
