@@ -37,7 +37,7 @@ impl Inner {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(RemoteError::Pulling { progress }) => {
                     let now = Instant::now();
-                    if reached.is_some_and(|before| progress > before) {
+                    if reached.is_some_and(|before| progress != before) {
                         progress_at = now;
                     } else if now - progress_at >= self.settings.pull_timeout {
                         return Ok(None);
