@@ -21,6 +21,7 @@ mod fsync;
 mod inflow;
 mod integrity;
 mod kernel;
+mod lent;
 mod listing;
 mod names;
 mod naming;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use mafs_client::vfs::{Attributes, OpenMode, Opened, SetTime, Vfs};
+use mafs_client::vfs::{Attributes, OpenMode, Opened, SetTime, Vfs, Writeback};
 use mafs_durable::{Disk, DiskFile};
 use mafs_proto::{Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, World};
@@ -262,6 +262,74 @@ fn invariant_1_a_program_that_outlives_the_daemon_changes_nothing_that_is_taken_
         with_empty_cache(&mut world).await;
         assert_eq!(content(world.client(), "written").await, b"new");
         assert_eq!(content(world.client(), "untouched").await, b"as it was");
+    });
+}
+
+/// As above, of files that are logged when they are closed. Nobody can write to what was closed for good: it stays where
+/// it is.
+#[test]
+fn invariant_1_a_program_that_outlives_the_daemon_changes_nothing_that_was_closed() {
+    simulate(async {
+        let mut world = World::start_with(1, Duration::from_millis(50), true).await.expect("a world");
+        world.stop_client().await;
+        world.machines_mut()[0].set_writeback(Writeback::Async);
+        world.start_client().await.expect("the client starts");
+        let vfs = world.client().clone();
+        let (kept_open, opened, container) = create(&vfs, "open").await;
+        container.write_all_at(b"first", 0).expect("a write");
+        vfs.flush(opened.file).await.expect("a close of one of its descriptors");
+        let (closed, opened, container) = create(&vfs, "closed").await;
+        container.write_all_at(b"closed", 0).expect("a write");
+        vfs.flush(opened.file).await.expect("a close");
+        vfs.release(opened.file);
+        let (again, opened, container) = create(&vfs, "again").await;
+        container.write_all_at(b"again", 0).expect("a write");
+        vfs.flush(opened.file).await.expect("a close");
+        vfs.release(opened.file);
+        open(&vfs, again, WRITE).await;
+        drop(vfs);
+        world.crash_client(Crash::Kill);
+        let vnodes = [kept_open, closed, again];
+        let paths = vnodes.map(|vnode| container_path(&world, vnode));
+        let survivors = [&paths[0], &paths[2]].map(|path| world.client_disk().open(path).expect("a container"));
+        world.start_client().await.expect("the client starts");
+        let stays = paths.map(|path| world.client_disk().open(&path).is_ok());
+        assert_eq!(stays, [false, true, false], "only what nobody can write to stays");
+        for survivor in survivors {
+            survivor.write_all_at(b"late", 0).expect("a write after the end");
+        }
+        let vfs = world.client().clone();
+        vfs.sync().await.expect("a sync");
+        for _ in 0..2 {
+            for (name, expected) in [("open", "first"), ("closed", "closed"), ("again", "again")] {
+                assert_eq!(content(world.client(), name).await, expected.as_bytes(), "{name}");
+            }
+            with_empty_cache(&mut world).await;
+        }
+    });
+}
+
+/// A copy is not lent: the next start does not copy it again.
+#[test]
+fn what_was_copied_once_stays_where_it_is() {
+    simulate(async {
+        let mut world = world().await;
+        let vfs = world.client().clone();
+        let (vnode, _, container) = create(&vfs, "file").await;
+        container.write_all_at(b"written", 0).expect("a write");
+        world.machines()[0].isolate();
+        world.crash_client(Crash::Kill);
+        let before = container_path(&world, vnode);
+        world.machines()[0].restore_link();
+        world.start_client().await.expect("the client starts");
+        let copy = container_path(&world, vnode);
+        assert_ne!(before, copy);
+        world.crash_client(Crash::Kill);
+        world.start_client().await.expect("the client starts");
+        assert_eq!(container_path(&world, vnode), copy);
+        until_all_is_sent(world.client()).await;
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "file").await, b"written");
     });
 }
 

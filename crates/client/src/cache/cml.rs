@@ -27,6 +27,8 @@ struct Inner {
     log: AppendLog,
     state: LogState,
     unsynced: bool,
+    /// How long the log was when it was shortened last.
+    shortest: u64,
 }
 
 impl Cml {
@@ -86,7 +88,8 @@ impl Cml {
     /// Whether the log is long enough to be worth shortening.
     pub(crate) fn compaction_due(&self) -> bool {
         let inner = self.lock();
-        inner.log.bytes() > COMPACTION_BYTES
+        // What a long queue needs is not written again and again.
+        inner.log.bytes() > COMPACTION_BYTES.max(2 * inner.shortest)
     }
 
     /// Writes what still counts again at the end and drops what was before. The index must be durable.
@@ -99,6 +102,7 @@ impl Cml {
         inner.log.sync()?;
         inner.unsynced = false;
         inner.log.truncate_before(start)?;
+        inner.shortest = inner.log.bytes();
         inner.state.versions.clear();
         Ok(())
     }
@@ -122,7 +126,7 @@ impl Inner {
                 .map_err(|why| CacheError::Damaged(format!("record {lsn} of its modify log: {why}")))?;
             state.apply(entry);
         }
-        Ok(Self { log, state, unsynced: true })
+        Ok(Self { log, state, unsynced: true, shortest: 0 })
     }
 }
 
@@ -143,15 +147,35 @@ const REFUSED: u8 = 14;
 const SNAPSHOT: u8 = 15;
 const DURABLE: u8 = 16;
 const LOGGED_QUEUED: u8 = 17;
+const WRITING_HERE: u8 = 18;
+const LENT: u8 = 19;
+const RETURNED: u8 = 20;
 
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
 fn encode(entry: &LogEntry) -> Vec<u8> {
     match entry {
-        LogEntry::Run(boot) => joined(RUN, &[boot.as_bytes()]),
-        LogEntry::Incarnation(incarnation) => joined(INCARNATION, &[&incarnation.0.to_le_bytes()]),
-        LogEntry::Writing { fid, base, container } => {
-            joined(WRITING, &[&base.0.to_le_bytes(), &container.0.to_le_bytes(), &fid.encode()])
+        LogEntry::Run(boot) => {
+            out.push(RUN);
+            out.extend(boot.as_bytes());
+        }
+        LogEntry::Incarnation(incarnation) => {
+            out.push(INCARNATION);
+            out.extend(incarnation.0.to_le_bytes());
+        }
+        LogEntry::Writing { fid, base, container, lent } => {
+            out.push(if *lent { WRITING } else { WRITING_HERE });
+            out.extend(base.0.to_le_bytes());
+            out.extend(container.0.to_le_bytes());
+            out.extend(fid.encode());
+        }
+        LogEntry::Lent { fid } => {
+            out.push(LENT);
+            out.extend(fid.encode());
+        }
+        LogEntry::Returned { fid } => {
+            out.push(RETURNED);
+            out.extend(fid.encode());
         }
         LogEntry::Logged { record, stamp, queued } => {
             let kind = if *queued { LOGGED_QUEUED } else { LOGGED };
@@ -206,11 +230,15 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
     Ok(match take_u8(&mut bytes)? {
         RUN => LogEntry::Run(String::from_utf8_lossy(&bytes).into_owned()),
         INCARNATION => LogEntry::Incarnation(Incarnation(take_u64(&mut bytes)?)),
-        WRITING => LogEntry::Writing {
+        kind @ (WRITING | WRITING_HERE) => LogEntry::Writing {
             base: DataVersion(take_u64(&mut bytes)?),
             container: ContainerId(take_u64(&mut bytes)?),
             fid: Fid::decode(bytes)?,
+            // Clients that knew one kind only did not say: perhaps.
+            lent: kind == WRITING,
         },
+        LENT => LogEntry::Lent { fid: Fid::decode(bytes)? },
+        RETURNED => LogEntry::Returned { fid: Fid::decode(bytes)? },
         kind @ (LOGGED | LOGGED_QUEUED) => {
             let stamp = Stamp(take_u64(&mut bytes)?);
             LogEntry::Logged { record: CmlRecord::decode(bytes)?, stamp, queued: kind == LOGGED_QUEUED }
@@ -292,7 +320,10 @@ mod tests {
         vec![
             LogEntry::Run("a".to_owned()),
             LogEntry::Incarnation(Incarnation(4)),
-            LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9) },
+            LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9), lent: true },
+            LogEntry::Returned { fid: fid(6) },
+            LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9), lent: false },
+            LogEntry::Lent { fid: fid(6) },
             LogEntry::Logged { record: record.clone(), stamp: Stamp(11), queued: true },
             LogEntry::Logged { record, stamp: Stamp(11), queued: false },
             LogEntry::Done { id, fid: fid(6), version: DataVersion(8), clean: false, synced: true },
@@ -342,9 +373,12 @@ mod tests {
 
     #[test]
     fn entries_have_the_bytes_that_formats_md_shows() {
-        let entry = LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9) };
-        let expected = [&[2, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0][..], &[8, 1, 16, 6, 24, 1][..]].concat();
-        assert_eq!(encode(&entry), expected);
+        for (lent, kind) in [(true, 2), (false, 18)] {
+            let entry = LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9), lent };
+            let numbers = [kind, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+            assert_eq!(encode(&entry), [&numbers[..], &[8, 1, 16, 6, 24, 1][..]].concat());
+        }
+        assert_eq!(encode(&LogEntry::Lent { fid: fid(6) }), [19, 8, 1, 16, 6, 24, 1]);
         assert_eq!(encode(&LogEntry::Run("x".to_owned())), [8, b'x']);
         assert_eq!(encode(&LogEntry::Incarnation(Incarnation(3))), [1, 3, 0, 0, 0, 0, 0, 0, 0]);
         let id = StoreId { client: ClientId([3; 16]), incarnation: Incarnation(4), seq: 5 };

@@ -4,6 +4,7 @@
 //! what that content is based on, which records may have reached the server, and which version its last acknowledged
 //! store made.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, FsError, Incarnation, StoreId};
@@ -35,6 +36,18 @@ pub(crate) enum LogEntry {
         base: DataVersion,
         /// Where the content is.
         container: ContainerId,
+        /// Whether the kernel may have that container, to write to it by itself.
+        lent: bool,
+    },
+    /// The kernel is about to be given the container of a file being changed.
+    Lent {
+        /// The file.
+        fid: Fid,
+    },
+    /// Nobody can write any more to the container that the kernel had.
+    Returned {
+        /// The file.
+        fid: Fid,
     },
     /// A store is about to be sent; its content is that of the container at `stamp`.
     Logged {
@@ -138,6 +151,9 @@ pub(crate) struct Writing {
     pub(crate) base: DataVersion,
     /// Where it is.
     pub(crate) container: ContainerId,
+    /// Whether the kernel may have that container: then programs may write to it for as long as this machine runs,
+    /// whatever becomes of this daemon.
+    pub(crate) lent: bool,
     /// Whether some of that content was fsynced, so that it is worth keeping after a power loss.
     pub(crate) synced: bool,
     /// Whether this client has asked for its removal: that the server does not know the file is no news then.
@@ -155,6 +171,8 @@ pub(crate) struct LogState {
     pub(crate) writing: BTreeMap<Fid, Writing>,
     /// Unanswered stores.
     pub(crate) logged: BTreeMap<StoreId, LoggedStore>,
+    /// The same by their files, so that an answer costs no look at all of them.
+    stores_of: BTreeMap<Fid, BTreeSet<StoreId>>,
     /// Unanswered changes of names and attributes.
     pub(crate) queued: BTreeMap<StoreId, Queued>,
     /// Those that the server has refused, and why.
@@ -167,17 +185,69 @@ impl LogState {
     /// Takes in the next entry.
     pub(crate) fn apply(&mut self, entry: LogEntry) {
         match entry {
-            LogEntry::Run(boot) => self.boot = Some(boot),
+            LogEntry::Run(boot) => self.begin_run(boot),
             LogEntry::Incarnation(incarnation) => self.incarnation = Some(incarnation),
-            LogEntry::Writing { fid, base, container } => self.begin_writing(fid, base, container),
-            LogEntry::Synced { fid } => self.change_writing(fid, |writing| writing.synced = true),
-            LogEntry::Moved { fid, container } => self.change_writing(fid, |writing| writing.container = container),
-            LogEntry::Removing { fid } => self.change_writing(fid, |writing| writing.removing = true),
-            LogEntry::Kept { fid } => self.change_writing(fid, |writing| writing.removing = false),
-            LogEntry::Logged { record, stamp, queued } => self.log_store(record, stamp, queued),
+            LogEntry::Writing { fid, base, container, lent } => {
+                // A compaction that was interrupted says it again, and not what else is known.
+                match self.writing.get_mut(&fid) {
+                    Some(writing) if (writing.base, writing.container) == (base, container) => writing.lent = lent,
+                    _ => {
+                        let writing = Writing { base, container, lent, synced: false, removing: false };
+                        self.writing.insert(fid, writing);
+                    }
+                }
+            }
+            LogEntry::Lent { fid } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.lent = true;
+                }
+            }
+            LogEntry::Returned { fid } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.lent = false;
+                }
+            }
+            LogEntry::Synced { fid } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.synced = true;
+                }
+            }
+            LogEntry::Moved { fid, container } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    // The kernel does not know that one.
+                    (writing.container, writing.lent) = (container, false);
+                }
+            }
+            LogEntry::Removing { fid } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.removing = true;
+                }
+            }
+            LogEntry::Kept { fid } => {
+                if let Some(writing) = self.writing.get_mut(&fid) {
+                    writing.removing = false;
+                }
+            }
+            LogEntry::Logged { record, stamp, queued } => {
+                if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
+                    && let Some(writing) = self.writing.get_mut(fid)
+                    && *base > writing.base
+                {
+                    // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
+                    (writing.base, writing.synced) = (*base, false);
+                }
+                let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
+                if !self.logged.get(&record.id).is_some_and(again) {
+                    let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
+                    self.stores_of.entry(store.record.op.fid()).or_default().insert(store.record.id);
+                    self.logged.insert(store.record.id, store);
+                }
+            }
             LogEntry::Done { id, fid, version, clean, synced } => {
                 // Earlier ones as well, whose end may not have been written when the disk was full.
-                self.logged.retain(|other, store| *other > id || store.record.op.fid() != fid);
+                for earlier in self.stores_of(fid).filter(|other| *other <= id).collect::<Vec<_>>() {
+                    self.remove_store(earlier);
+                }
                 self.versions.insert(fid, version);
                 if clean {
                     self.writing.remove(&fid);
@@ -186,11 +256,13 @@ impl LogState {
                 }
             }
             LogEntry::Abandoned { id } => {
-                self.logged.remove(&id);
+                self.remove_store(id);
             }
             LogEntry::Dropped { fid } => {
                 self.writing.remove(&fid);
-                self.logged.retain(|_, store| store.record.op.fid() != fid);
+                for id in self.stores_of(fid).collect::<Vec<_>>() {
+                    self.remove_store(id);
+                }
             }
             LogEntry::Queued(queued) => {
                 let id = queued.record.id;
@@ -220,33 +292,27 @@ impl LogState {
         }
     }
 
-    fn begin_writing(&mut self, fid: Fid, base: DataVersion, container: ContainerId) {
-        // A compaction that was interrupted says it again, and not what else is known.
-        let again = |writing: &Writing| (writing.base, writing.container) == (base, container);
-        if !self.writing.get(&fid).is_some_and(again) {
-            self.writing.insert(fid, Writing { base, container, synced: false, removing: false });
-        }
+    fn stores_of(&self, fid: Fid) -> impl Iterator<Item = StoreId> {
+        self.stores_of.get(&fid).into_iter().flatten().copied()
     }
 
-    fn change_writing(&mut self, fid: Fid, change: impl FnOnce(&mut Writing)) {
-        if let Some(writing) = self.writing.get_mut(&fid) {
-            change(writing);
+    fn remove_store(&mut self, id: StoreId) -> Option<LoggedStore> {
+        let store = self.logged.remove(&id)?;
+        if let Entry::Occupied(mut others) = self.stores_of.entry(store.record.op.fid()) {
+            others.get_mut().remove(&id);
+            if others.get().is_empty() {
+                others.remove();
+            }
         }
+        Some(store)
     }
 
-    fn log_store(&mut self, record: CmlRecord, stamp: Stamp, queued: bool) {
-        if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
-            && let Some(writing) = self.writing.get_mut(fid)
-            && *base > writing.base
-        {
-            // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
-            (writing.base, writing.synced) = (*base, false);
+    /// Another run of the machine has none of the programs that the kernel had lent a container to.
+    fn begin_run(&mut self, boot: String) {
+        if self.boot.as_ref().is_some_and(|last| *last != boot) {
+            self.writing.values_mut().for_each(|writing| writing.lent = false);
         }
-        let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
-        if !self.logged.get(&record.id).is_some_and(again) {
-            let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
-            self.logged.insert(store.record.id, store);
-        }
+        self.boot = Some(boot);
     }
 
     /// The power was lost: what was not durable may be torn or zero, so these stores are not sent, nor is anything that
@@ -262,7 +328,7 @@ impl LogState {
             let Some(record) = record.or(self.queued.get(&id).map(|queued| &queued.record)) else { continue };
             if lost.contains(&id) || record.depends_on.iter().any(|before| lost.contains(before)) {
                 lost.insert(id);
-                stores.extend(self.logged.remove(&id));
+                stores.extend(self.remove_store(id));
                 others.extend(self.queued.remove(&id));
             }
         }
@@ -276,8 +342,8 @@ impl LogState {
         let writing = self.writing.iter().flat_map(|(&fid, writing)| {
             let synced = writing.synced.then_some(LogEntry::Synced { fid });
             let removing = writing.removing.then_some(LogEntry::Removing { fid });
-            let Writing { base, container, .. } = *writing;
-            std::iter::once(LogEntry::Writing { fid, base, container }).chain(synced).chain(removing)
+            let Writing { base, container, lent, .. } = *writing;
+            std::iter::once(LogEntry::Writing { fid, base, container, lent }).chain(synced).chain(removing)
         });
         let logged = self.logged.values().cloned().flat_map(|store| {
             let LoggedStore { record, stamp, queued, snapshot, durable } = store;
@@ -351,7 +417,7 @@ mod tests {
         let id = record.id;
         let done = |clean, synced| LogEntry::Done { id, fid: fid(5), version: DataVersion(2), clean, synced };
         let start = [
-            LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7) },
+            LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
             LogEntry::Synced { fid: fid(5) },
             LogEntry::Logged { record: record.clone(), stamp: Stamp(9), queued: false },
         ];
@@ -362,9 +428,32 @@ mod tests {
             let dirty = state(start.clone().into_iter().chain([done(false, synced)]));
             assert_eq!(
                 dirty.writing.get(&fid(5)),
-                Some(&Writing { base: DataVersion(2), container: ContainerId(7), synced, removing: false })
+                Some(&Writing {
+                    base: DataVersion(2),
+                    container: ContainerId(7),
+                    lent: false,
+                    synced,
+                    removing: false
+                })
             );
             assert!(dirty.logged.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_container_is_lent_until_it_is_returned_or_left_or_the_machine_starts_again() {
+        let writing = |lent| LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent };
+        let is_lent = |entries: &[LogEntry]| {
+            let run = LogEntry::Run("first".to_owned());
+            let state = state([run].into_iter().chain(entries.iter().cloned()));
+            state.writing.get(&fid(5)).unwrap().lent
+        };
+        let (lent, returned) = (LogEntry::Lent { fid: fid(5) }, LogEntry::Returned { fid: fid(5) });
+        assert!(is_lent(&[writing(true)]) && is_lent(&[writing(false), lent.clone()]));
+        assert!(!is_lent(&[writing(false)]) && !is_lent(&[writing(true), returned]));
+        assert!(!is_lent(&[writing(true), LogEntry::Moved { fid: fid(5), container: ContainerId(8) }]));
+        for (run, expected) in [("first", true), ("second", false)] {
+            assert_eq!(is_lent(&[writing(true), LogEntry::Run(run.to_owned())]), expected);
         }
     }
 
@@ -382,7 +471,7 @@ mod tests {
     fn a_logged_store_tells_what_its_content_is_based_on() {
         let logged =
             |version| LogEntry::Logged { record: store_on(version, version, 5), stamp: Stamp(9), queued: false };
-        let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(2), container: ContainerId(7) };
+        let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(2), container: ContainerId(7), lent: false };
         for (versions, base, synced) in [([1, 2], 2, true), ([2, 3], 3, false), ([3, 1], 3, false)] {
             let before = [writing.clone(), LogEntry::Synced { fid: fid(5) }];
             let state = state(before.into_iter().chain(versions.map(logged)));
@@ -396,10 +485,11 @@ mod tests {
         let full = state([
             LogEntry::Run("first".to_owned()),
             LogEntry::Incarnation(Incarnation(4)),
-            LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7) },
+            LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
             LogEntry::Synced { fid: fid(5) },
+            LogEntry::Lent { fid: fid(5) },
             LogEntry::Removing { fid: fid(5) },
-            LogEntry::Writing { fid: fid(6), base: DataVersion(3), container: ContainerId(8) },
+            LogEntry::Writing { fid: fid(6), base: DataVersion(3), container: ContainerId(8), lent: true },
             LogEntry::Logged { record: store(1, 5), stamp: Stamp(9), queued: false },
             LogEntry::Snapshot { id: store(1, 5).id, container: ContainerId(12) },
             LogEntry::Durable { id: store(1, 5).id },

@@ -1,17 +1,15 @@
 //! The contents in the cache: taking them up, making room for them, making them durable.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
-use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState};
 use super::passthrough::KernelUse;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
-use crate::cache::{CacheError, CachedContent, CachedObject, is_sealed, last_change, shows_seal, watch};
-use crate::core::log::{ContainerId, LogEntry, Writing};
+use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, watch};
+use crate::core::log::{ContainerId, Writing};
 
 /// Files that are larger may have holes that matter.
 const ASK_BYTES_MIN: u64 = 1 << 20;
@@ -21,7 +19,7 @@ const UNKNOWN_BYTES: u64 = 4096;
 
 /// From so many contents on one sync of the whole disk costs less than one of each, which is a flush of the disk:
 /// unmounting after 20,000 new files took more than 20 s.
-const SYNC_ALL_FROM: usize = 64;
+pub(super) const SYNC_ALL_FROM: usize = 64;
 
 impl Inner {
     /// Makes a file of what is in the cache: its container counts only if it is sealed as the version the index names.
@@ -174,16 +172,20 @@ impl Inner {
         writing: Writing,
         stored_mtime: Option<Timestamp>,
     ) -> Result<Option<Arc<File>>, CacheError> {
-        let Writing { base, container: id, removing, synced } = writing;
+        let Writing { base, container: id, lent, synced, removing } = writing;
+        if lent {
+            // It was as it was when `move_out_lent` looked, and whoever has it may write now.
+            return Ok(None);
+        }
         let Some(container) = self.cache.containers.get(fid.vnode, id)? else { return Ok(None) };
+        let stat = container.stat()?;
         // After a power loss a seal proves nothing, and what was fsynced is there.
         let seal_counts = !(self.cache.power_lost && synced);
-        if seal_counts && is_sealed(container.as_ref(), base, container.len()?)? {
+        if seal_counts && shows_seal(&stat, base, stat.bytes) {
             // The log was ahead of the first changed byte, or of the server's last answer.
             return Ok(None);
         }
-        let (id, container) = self.move_out(fid, writing, container)?;
-        let changed = last_change(container.modified()?, base).map(Timestamp::from);
+        let changed = last_change(stat.modified, base).map(Timestamp::from);
         if changed.is_none() {
             // A seal may have outlived what was fsynced: a later start must not believe it.
             watch(container.as_ref())?;
@@ -199,7 +201,7 @@ impl Inner {
             fetch: 0,
             arriving: None,
             wanted: None,
-            size: container.len()?,
+            size: stat.bytes,
             mtime,
             ctime: mtime,
             edits: 1,
@@ -221,39 +223,6 @@ impl Inner {
             unlinked: None,
         };
         Ok(Some(File::new(fid, (id, container), state)))
-    }
-
-    /// Whom the kernel gave the container before the last daemon was killed may still be writing to it: what is taken
-    /// up is a copy. After a power loss there is nobody.
-    fn move_out(
-        &self,
-        fid: Fid,
-        writing: Writing,
-        container: Arc<dyn DiskFile>,
-    ) -> Result<(ContainerId, Arc<dyn DiskFile>), CacheError> {
-        if self.cache.power_lost {
-            return Ok((writing.container, container));
-        }
-        let (id, copy) = match self.cache.containers.duplicate(fid.vnode, container.as_ref()) {
-            Err(error) if error.kind() == ErrorKind::StorageFull => {
-                tracing::warn!(%fid, %error, "a changed file is taken up where it is; programs may still write to it");
-                if writing.synced {
-                    container.sync_data()?;
-                }
-                return Ok((writing.container, container));
-            }
-            other => other?,
-        };
-        if writing.synced {
-            copy.sync_data()?;
-            self.cache.containers.sync_name(fid.vnode)?;
-        }
-        self.cache.cml.append(LogEntry::Moved { fid, container: id })?;
-        if writing.synced {
-            self.cache.cml.sync()?;
-        }
-        self.cache.containers.remove(fid.vnode, writing.container)?;
-        Ok((id, copy))
     }
 
     pub(super) fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {

@@ -132,6 +132,22 @@ impl Inner {
     /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
     /// `edit`.
     pub(super) fn begin_edit(&self, file: &File) -> Result<(), Error> {
+        let lent = file.state().kernel.writers > 0;
+        self.begin(file, lent)
+    }
+
+    /// The same before the kernel is given the container to write to. Under `edit`.
+    pub(super) fn begin_lending(&self, file: &File) -> Result<(), Error> {
+        let logged = file.state().writing_logged;
+        self.begin(file, true)?;
+        if logged || file.state().unlinked.is_some() {
+            // Also of a file without a name, of which the log may still know versions.
+            self.cache.cml.append(LogEntry::Lent { fid: file.fid })?;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, file: &File, lent: bool) -> Result<(), Error> {
         self.look(file)?;
         let (sending, logged, base, unlinked) = {
             let state = file.state();
@@ -142,7 +158,8 @@ impl Inner {
             content.preserve(&self.cache.containers)?;
         }
         if !logged && !unlinked {
-            self.cache.cml.append(LogEntry::Writing { fid: file.fid, base, container: file.container_id })?;
+            let (fid, container) = (file.fid, file.container_id);
+            self.cache.cml.append(LogEntry::Writing { fid, base, container, lent })?;
             if self.cache.index.is_content_durable(file.fid.vnode)? {
                 // After a power loss only the log tells that these bytes are no longer the version the index says.
                 self.cache.cml.sync()?;

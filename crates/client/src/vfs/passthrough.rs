@@ -5,7 +5,9 @@
 //! is open, its modification time is a *mark*, the seal of its version or the time of [`watch`], as long as nobody has
 //! written; any write moves it. The rules that keep a change from being missed:
 //!
-//! - The log says `Writing` before an open for writing returns, and until the last such handle is gone.
+//! - The log says `Writing` before an open for writing returns, and until the last such handle is gone. It also says
+//!   that the container is lent until then: kill -9 of the daemon leaves descriptors and mappings with the programs, so
+//!   that the next daemon goes on with a copy (`vfs/lent.rs`).
 //! - The mark is set only when an edit has just been counted, so what came before it is part of that edit. The seal is
 //!   put back only when nobody can write any more: finding the container unwritten and then sealing it would race.
 //! - After the mark has been set, pages that a mapping may change without a fault are written to the disk, which makes
@@ -105,7 +107,7 @@ impl Inner {
             return Ok(false);
         }
         if first {
-            self.begin_edit(file)?;
+            self.begin_lending(file)?;
             // Nobody writes yet, so what is there is what is known.
             if !is_unwritten(file.container.modified()?, base) {
                 if dirty { watch(file.container.as_ref())? } else { seal(file.container.as_ref(), base)? }
@@ -139,6 +141,9 @@ impl Inner {
             (state.kernel.writers == 0, as_known, state.base, state.hash)
         };
         looked?;
+        if last && !as_known && file.state().writing_logged {
+            self.cache.cml.append(LogEntry::Returned { fid: file.fid })?;
+        }
         if !last || !as_known {
             return Ok(());
         }

@@ -86,7 +86,7 @@ impl Inner {
                     }
                     None => true,
                 },
-                None => file.container.len()? != size,
+                None => file.state().size != size,
             };
             let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
             versions.push_back(Version { id, edits, content, snapshot, durable, gone });

@@ -103,7 +103,7 @@ impl Vfs {
         cache.index.set_on_forgotten(Box::new(move |parent, names| {
             telling.expire_names(parent, names.into_iter().map(|(name, entry)| (name, entry.fid.vnode)).collect());
         }));
-        let log = blocking(|| take_stock(&cache))?;
+        let mut log = blocking(|| take_stock(&cache))?;
         let config = RemoteConfig {
             connector,
             client: cache.client,
@@ -146,7 +146,11 @@ impl Vfs {
             sync_jobs: SyncJobs::default(),
             storage,
         });
-        blocking(|| inner.take_up(&log).and_then(|()| inner.cache.cml.begin_run(inner.storage.boot())))?;
+        blocking(|| {
+            inner.move_out_lent(&mut log)?;
+            inner.take_up(&log)?;
+            inner.cache.cml.begin_run(inner.storage.boot())
+        })?;
         writer.begin(&inner);
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
