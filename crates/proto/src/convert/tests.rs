@@ -270,7 +270,8 @@ round_trips! {
             .prop_map(|(objects, change, pending, stale)| GetStatusReply { objects, change, pending, stale });
     proptest_lookup_requests_round_trip: LookupRequest = (fid(), name())
         .prop_map(|(parent, name)| LookupRequest { parent, name });
-    proptest_lookup_replies_round_trip: LookupReply = (option::of(object()), any::<u64>(), change(), option::of(object()), any::<bool>())
+    proptest_lookup_replies_round_trip: LookupReply =
+        (option::of(object()), any::<u64>(), change(), option::of(object()), any::<bool>())
         .prop_map(|(object, version, change, pending, name_pending)| LookupReply {
             object,
             parent_version: DataVersion(version),
