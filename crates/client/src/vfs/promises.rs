@@ -62,6 +62,7 @@ impl Listener for SessionListener {
 
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()> {
         let BreakRequest { change, broken } = request;
+        tracing::debug!(change = change.0, ?broken, "promises of the server are broken");
         let names_of = names_in(&self.cache);
         match broken {
             Broken::Objects(objects) => {
