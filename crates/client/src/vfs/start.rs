@@ -188,6 +188,7 @@ impl Inner {
         self.take_up_queue(log)?;
         let logged: HashMap<Fid, _> =
             log.logged.values().filter(|store| !store.queued).map(|store| (store.record.op.fid(), store)).collect();
+        let mut given_up = Vec::new();
         for (&fid, writing) in log.writing.iter().filter(|(fid, _)| !self.files().contains(fid.vnode)) {
             // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
             let kept = writing.synced || !self.cache.power_lost;
@@ -198,9 +199,10 @@ impl Inner {
             });
             match if kept { self.load_dirty(fid, *writing, stored_mtime)? } else { None } {
                 Some(file) => self.take_up_dirty(file, store),
-                None => self.give_up_dirty(fid, writing.container)?,
+                None => given_up.push((fid, writing.container)),
             }
         }
+        self.give_up_dirty(&given_up)?;
         // Also one of two stores of a file, if the log could not be told of the end of the first.
         let left = |store: &&LoggedStore| !store.queued && !self.is_unresolved(&store.record);
         for store in log.logged.values().filter(left) {
@@ -235,17 +237,27 @@ impl Inner {
         file.is_some_and(|file| file.state().unresolved.as_ref().is_some_and(|store| store.record.id == record.id))
     }
 
-    /// Nothing of a file's change is left that could be sent: the version the server has stays. The container goes:
-    /// programs that wrote before the last daemon was killed may still have it.
-    fn give_up_dirty(&self, fid: Fid, container: ContainerId) -> Result<(), CacheError> {
-        if self.cache.power_lost {
-            tracing::error!(%fid, "an unsaved change was lost with the power; the last stored version stays");
+    /// Nothing of these files' changes is left that could be sent: the versions the server has stay. The containers go:
+    /// programs that wrote before the last daemon was killed may still have them.
+    fn give_up_dirty(&self, files: &[(Fid, ContainerId)]) -> Result<(), CacheError> {
+        if files.is_empty() {
+            return Ok(());
         }
-        let before = self.cache.index.set_content(fid.vnode, None)?;
+        let mut before = Vec::with_capacity(files.len());
+        for (fid, _) in files {
+            if self.cache.power_lost {
+                tracing::error!(%fid, "an unsaved change was lost with the power; the last stored version stays");
+            }
+            before.push(self.cache.index.set_content(fid.vnode, None)?);
+        }
+        // One flush of the disk for all.
         self.cache.index.sync()?;
-        self.remove_content(fid.vnode, before.map(|content| content.container));
-        self.remove_content(fid.vnode, Some(container));
-        self.cache.cml.append(LogEntry::Dropped { fid })
+        for (&(fid, container), before) in files.iter().zip(before) {
+            self.remove_content(fid.vnode, before.map(|content| content.container));
+            self.remove_content(fid.vnode, Some(container));
+            self.cache.cml.append(LogEntry::Dropped { fid })?;
+        }
+        Ok(())
     }
 
     /// Removes containers that a crash left without a name in index or log.
