@@ -60,6 +60,8 @@ pub(super) struct Telling {
     under_way: bool,
     /// It has changed since that call was made.
     changed: bool,
+    /// Something that it depends on has ended since: if the server did not know what the record is about, it does now.
+    unblocked: bool,
     /// Somebody waits until it is announced, be it under way itself.
     demanded: bool,
 }
@@ -138,7 +140,8 @@ impl Queue {
             if self.is_due(id)
                 && let Some(entry) = self.entries.get_mut(&id)
             {
-                (entry.telling.under_way, entry.telling.changed) = (true, false);
+                let Telling { under_way, changed, unblocked, .. } = &mut entry.telling;
+                (*under_way, *changed, *unblocked) = (true, false, false);
                 records.push(entry.queued.record.clone());
                 self.announcing.candidates.remove(&id);
                 self.set_told(id, Told::Perhaps);
@@ -167,11 +170,11 @@ impl Queue {
                 }
                 continue;
             };
-            let changed = entry.telling.changed;
+            let Telling { changed, unblocked, .. } = entry.telling;
             (entry.telling.under_way, entry.telling.changed) = (false, false);
             let told = match heard {
                 Heard::But(refused) if refused.contains(id) => {
-                    if changed {
+                    if changed || unblocked {
                         Told::Nothing
                     } else {
                         Told::Refused
@@ -285,12 +288,15 @@ impl Queue {
         }
     }
 
-    /// A record leaves the queue: those behind it that the server did not want to hear of yet are told of once more.
+    /// A record leaves the queue: those behind it that the server did not want to hear of yet, or is just about to say
+    /// so of, are told of once more.
     pub(super) fn forget_telling(&mut self, id: StoreId, entry: &Entry) {
         self.announcing.candidates.remove(&id);
         self.announcing.heard -= usize::from(entry.telling.told.is_heard());
         for (dependent, _) in &entry.dependents {
-            if self.entries.get(dependent).is_some_and(|entry| entry.telling.told == Told::Refused) {
+            let Some(entry) = self.entries.get_mut(dependent) else { continue };
+            entry.telling.unblocked = entry.telling.under_way;
+            if entry.telling.told == Told::Refused {
                 self.set_told(*dependent, Told::Nothing);
                 self.note_candidate(*dependent);
             }

@@ -63,6 +63,30 @@ fn contents_that_wait_are_announced_in_log_order_and_those_under_way_by_their_he
     assert_eq!(announce_all(&mut log), []);
 }
 
+/// Announcements overtake the records that they depend on: the server did not know the file yet.
+#[test]
+fn regression_a_refusal_that_was_overtaken_by_the_making_of_the_file_is_not_the_last_word() {
+    for ended_first in [false, true] {
+        let mut log = log(Policy::Waiting);
+        let big = log.push(store(19, BIG));
+        let made = log.push(create(1, 20));
+        let stored = log.push(store(20, BIG));
+        assert_eq!(log.poll_all(), [big, made]);
+        let (announcement, ids) = announce(&mut log).unwrap();
+        assert_eq!(ids, [stored]);
+        if ended_first {
+            log.answer(made);
+        }
+        log.queue.end_announcement(&announcement, Heard::But(&[stored]));
+        if !ended_first {
+            assert_eq!(announce(&mut log), None);
+            log.answer(made);
+        }
+        assert_eq!(announce_all(&mut log), [stored], "the making ended first: {ended_first}");
+        assert_eq!(log.queue.is_announced(stored), Some(true));
+    }
+}
+
 #[test]
 fn nothing_is_announced_where_nobody_asked_for_it() {
     let mut log = log(Policy::Nothing);
