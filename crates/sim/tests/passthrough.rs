@@ -278,7 +278,10 @@ fn invariant_1_a_program_that_outlives_the_daemon_changes_nothing_that_was_close
         let (kept_open, opened, container) = create(&vfs, "open").await;
         container.write_all_at(b"first", 0).expect("a write");
         vfs.flush(opened.file).await.expect("a close of one of its descriptors");
-        let (closed, opened, container) = create(&vfs, "closed").await;
+        let (mode, write_only) = (Mode::from_bits(0o644), OpenMode { write: true, ..OpenMode::default() });
+        let made = vfs.create(VnodeId::ROOT, Bytes::from("closed"), mode, write_only, CALLER).await;
+        let (object, opened) = made.expect("a new file");
+        let (closed, container) = (object.fid.vnode, vfs.container(opened.file).expect("its container"));
         container.write_all_at(b"closed", 0).expect("a write");
         vfs.flush(opened.file).await.expect("a close");
         vfs.release(opened.file);
@@ -287,21 +290,28 @@ fn invariant_1_a_program_that_outlives_the_daemon_changes_nothing_that_was_close
         vfs.flush(opened.file).await.expect("a close");
         vfs.release(opened.file);
         open(&vfs, again, WRITE).await;
+        let (mapped, opened, container) = create(&vfs, "mapped").await;
+        container.write_all_at(b"mapped", 0).expect("a write");
+        vfs.flush(opened.file).await.expect("a close");
+        // A mapping may outlive this.
+        vfs.release(opened.file);
         drop(vfs);
         world.crash_client(Crash::Kill);
-        let vnodes = [kept_open, closed, again];
+        let vnodes = [kept_open, closed, again, mapped];
         let paths = vnodes.map(|vnode| container_path(&world, vnode));
-        let survivors = [&paths[0], &paths[2]].map(|path| world.client_disk().open(path).expect("a container"));
+        let survivors =
+            [&paths[0], &paths[2], &paths[3]].map(|path| world.client_disk().open(path).expect("a container"));
         world.start_client().await.expect("the client starts");
         let stays = paths.map(|path| world.client_disk().open(&path).is_ok());
-        assert_eq!(stays, [false, true, false], "only what nobody can write to stays");
+        assert_eq!(stays, [false, true, false, false], "only what nobody can write to stays");
         for survivor in survivors {
             survivor.write_all_at(b"late", 0).expect("a write after the end");
         }
         let vfs = world.client().clone();
         vfs.sync().await.expect("a sync");
         for _ in 0..2 {
-            for (name, expected) in [("open", "first"), ("closed", "closed"), ("again", "again")] {
+            for (name, expected) in [("open", "first"), ("closed", "closed"), ("again", "again"), ("mapped", "mapped")]
+            {
                 assert_eq!(content(world.client(), name).await, expected.as_bytes(), "{name}");
             }
             with_empty_cache(&mut world).await;

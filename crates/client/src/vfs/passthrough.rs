@@ -6,8 +6,8 @@
 //! written; any write moves it. The rules that keep a change from being missed:
 //!
 //! - The log says `Writing` before an open for writing returns, and until the last such handle is gone. It also says
-//!   that the container is lent until then: kill -9 of the daemon leaves descriptors and mappings with the programs, so
-//!   that the next daemon goes on with a copy (`vfs/lent.rs`).
+//!   that the container is lent until then, or for good if it could be mapped: kill -9 of the daemon leaves descriptors
+//!   and mappings with the programs, so that the next daemon goes on with a copy (`vfs/lent.rs`).
 //! - The mark is set only when an edit has just been counted, so what came before it is part of that edit. The seal is
 //!   put back only when nobody can write any more: finding the container unwritten and then sealing it would race.
 //! - After the mark has been set, pages that a mapping may change without a fault are written to the disk, which makes
@@ -46,6 +46,8 @@ pub(super) struct KernelUse {
     pub(super) writers: u32,
     /// Those that may also read: a mapping that writes needs one.
     mappers: u32,
+    /// There were some: a mapping has the container itself, and may outlive the release of its handle, as on Linux 6.18.
+    mappable: bool,
     /// The newest edit goes on: what is written until the mark is set again belongs to it.
     goes_on: bool,
     /// The mark is set, but mappings may still store without moving it.
@@ -119,6 +121,7 @@ impl Inner {
         }
         state.kernel.writers += 1;
         state.kernel.mappers += u32::from(mode.read);
+        state.kernel.mappable |= mode.read;
         drop(state);
         self.kernel.forget_pages(file.fid.vnode);
         self.watch_sizes();
@@ -141,7 +144,11 @@ impl Inner {
             (state.kernel.writers == 0, as_known, state.base, state.hash)
         };
         looked?;
-        if last && !as_known && file.state().writing_logged {
+        let returned = last && !as_known && {
+            let state = file.state();
+            state.writing_logged && !state.kernel.mappable
+        };
+        if returned {
             self.cache.cml.append(LogEntry::Returned { fid: file.fid })?;
         }
         if !last || !as_known {
@@ -338,7 +345,8 @@ impl FileState {
     /// The last handle is gone: the next open decides anew.
     pub(super) fn forget_path(&mut self) {
         if self.handles == 0 {
-            self.kernel = KernelUse { goes_on: self.kernel.goes_on, ..KernelUse::default() };
+            let KernelUse { goes_on, mappable, .. } = self.kernel;
+            self.kernel = KernelUse { goes_on, mappable, ..KernelUse::default() };
         }
     }
 }
