@@ -14,7 +14,7 @@ pub use client::{Client, ControlError};
 pub use server::Server;
 
 use crate::limit::ClassLimit;
-use crate::vfs::{ObjectState, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress};
+use crate::vfs::{ObjectReport, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress};
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
 pub const VERSION: u32 = 4;
@@ -67,7 +67,7 @@ pub enum Response {
     /// To [`Request::Queue`].
     Queue(Box<QueueReport>),
     /// To [`Request::State`].
-    State(Box<ObjectState>),
+    State(Box<ObjectReport>),
     /// To [`Request::Sync`] and [`Request::State`]: this client knows no object by this path.
     Unknown,
     /// The daemon cannot; why, in one line.

@@ -36,6 +36,7 @@ mod report;
 mod rests;
 mod shown;
 mod start;
+mod state;
 mod statuses;
 mod storing;
 mod syncing;
@@ -79,7 +80,7 @@ use replay::Replay;
 pub use report::{SpaceReport, StatusReport};
 use rests::Rests;
 pub use start::{Settings, StartError};
-pub use state::{Cached, ObjectState};
+pub use state::{Cached, ObjectReport};
 
 /// Who asks: the owner of what is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -534,36 +535,6 @@ impl Vfs {
     /// Waits until the server has everything that was written before the call.
     pub async fn sync(&self) -> Result<(), Error> {
         self.inner.sync().await
-    }
-
-    /// The object at a path below the mount point, as far as this client knows the names on the way.
-    #[must_use]
-    pub fn find(&self, below: &[u8]) -> Option<VnodeId> {
-        self.inner.find(below)
-    }
-
-    /// Waits until the server has everything of this object and of what is below it that was written before the call.
-    /// Meanwhile [`Self::sync_progress`] tells how much is left, by the same number.
-    pub async fn sync_below(&self, vnode: VnodeId, ticket: u64) -> Result<(), Error> {
-        self.inner.sync_with_ticket(vnode, ticket).await
-    }
-
-    /// What is left of what somebody waits for. `None`: nobody does.
-    #[must_use]
-    pub fn sync_progress(&self, ticket: u64) -> Option<SyncProgress> {
-        self.inner.sync_progress(ticket)
-    }
-
-    /// A part of what the server does not have.
-    #[must_use]
-    pub fn queue(&self, page: &QueuePage) -> QueueReport {
-        self.inner.queue_report(page)
-    }
-
-    /// What of an object is here, and what of it the server lacks. `None`: this client knows nothing of it.
-    #[must_use]
-    pub fn object_state(&self, vnode: VnodeId) -> Option<ObjectState> {
-        self.inner.object_state(vnode)
     }
 
     /// What is going on.

@@ -155,28 +155,14 @@ const RETURNED: u8 = 20;
 /// it.
 fn encode(entry: &LogEntry) -> Vec<u8> {
     match entry {
-        LogEntry::Run(boot) => {
-            out.push(RUN);
-            out.extend(boot.as_bytes());
-        }
-        LogEntry::Incarnation(incarnation) => {
-            out.push(INCARNATION);
-            out.extend(incarnation.0.to_le_bytes());
-        }
+        LogEntry::Run(boot) => joined(RUN, &[boot.as_bytes()]),
+        LogEntry::Incarnation(incarnation) => joined(INCARNATION, &[&incarnation.0.to_le_bytes()]),
         LogEntry::Writing { fid, base, container, lent } => {
-            out.push(if *lent { WRITING } else { WRITING_HERE });
-            out.extend(base.0.to_le_bytes());
-            out.extend(container.0.to_le_bytes());
-            out.extend(fid.encode());
+            let kind = if *lent { WRITING } else { WRITING_HERE };
+            joined(kind, &[&base.0.to_le_bytes(), &container.0.to_le_bytes(), &fid.encode()])
         }
-        LogEntry::Lent { fid } => {
-            out.push(LENT);
-            out.extend(fid.encode());
-        }
-        LogEntry::Returned { fid } => {
-            out.push(RETURNED);
-            out.extend(fid.encode());
-        }
+        LogEntry::Lent { fid } => joined(LENT, &[&fid.encode()]),
+        LogEntry::Returned { fid } => joined(RETURNED, &[&fid.encode()]),
         LogEntry::Logged { record, stamp, queued } => {
             let kind = if *queued { LOGGED_QUEUED } else { LOGGED };
             joined(kind, &[&stamp.0.to_le_bytes(), &record.encode()])

@@ -8,7 +8,7 @@ use mafs_client::control::{Client, ControlError, MountStatus};
 use mafs_client::mount_point::{self, MountEntry};
 use mafs_client::printable::printable_path;
 use mafs_client::runtime_dir::RuntimeDir;
-use mafs_client::vfs::ObjectState;
+use mafs_client::vfs::ObjectReport;
 
 use super::{Exit, Failure};
 
@@ -31,7 +31,7 @@ pub(super) struct Found {
     pub(super) daemon: Reached,
     /// Its path below the mount point; empty for that itself.
     pub(super) below: Vec<u8>,
-    pub(super) state: ObjectState,
+    pub(super) state: ObjectReport,
 }
 
 /// The object at a path. The path is taken as it is written first, which asks nobody but the daemon; only if that knows

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use indicatif::HumanBytes;
 use mafs_client::printable::printable_path;
 use mafs_client::runtime_dir::RuntimeDir;
-use mafs_client::vfs::{Cached, ObjectState};
+use mafs_client::vfs::{Cached, ObjectReport};
 
 use super::queue::state as how_far;
 use super::reach::object_at;
@@ -54,7 +54,7 @@ pub(super) fn run(args: &StateArgs) -> Result<Exit, Failure> {
 }
 
 /// In one line: what it is, what of it is here, and what of it the server lacks.
-fn describe(state: &ObjectState) -> String {
+fn describe(state: &ObjectReport) -> String {
     let is_directory = state.kind == "directory";
     let size = match state.kind.as_str() {
         "file" => format!(", {}", HumanBytes(state.size)),
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn one_line_says_what_is_where() {
         let (path, kind) = ("docs/a".to_owned(), "file".to_owned());
-        let clean = ObjectState {
+        let clean = ObjectReport {
             path,
             kind,
             size: 4096,
@@ -101,17 +101,17 @@ mod tests {
             records: 0,
         };
         assert_eq!(describe(&clean), "file, 4.00 KiB, version 7, cached, at the server");
-        let partly = ObjectState { cached: Cached::Partly, cached_bytes: 1024, ..clean.clone() };
+        let partly = ObjectReport { cached: Cached::Partly, cached_bytes: 1024, ..clean.clone() };
         assert_eq!(describe(&partly), "file, 4.00 KiB, version 7, 1.00 KiB cached, at the server");
         let sending = Some(RecordState::Sending { acknowledged_bytes: 1024 });
-        let new = ObjectState { version: 0, dirty: true, unsent: sending, records: 2, ..clean.clone() };
+        let new = ObjectReport { version: 0, dirty: true, unsent: sending, records: 2, ..clean.clone() };
         assert_eq!(
             describe(&new),
             "file, 4.00 KiB, made here, cached, changed, 2 records in the log, sending, 1.00 KiB arrived"
         );
-        let open = ObjectState { unsent: Some(RecordState::Open), dirty: true, ..clean.clone() };
+        let open = ObjectReport { unsent: Some(RecordState::Open), dirty: true, ..clean.clone() };
         assert!(describe(&open).ends_with("changed, open: goes when closed"));
-        let directory = ObjectState { kind: "directory".to_owned(), size: 2, cached: Cached::Partly, ..clean };
+        let directory = ObjectReport { kind: "directory".to_owned(), size: 2, cached: Cached::Partly, ..clean };
         assert_eq!(describe(&directory), "directory, 2 names, version 7, some names cached, at the server");
         let json = serde_json::to_value(&directory).unwrap();
         assert_eq!((&json["cached"], &json["unsent"]), (&"partly".into(), &serde_json::Value::Null));

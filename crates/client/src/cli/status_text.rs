@@ -240,6 +240,7 @@ mod tests {
             unsent_bytes: 0,
             unsent_changes: 0,
             unsent: Vec::new(),
+            log: LogReport::default(),
             announced_changes: 0,
             stale_reads: 0,
             fetching_files: 0,

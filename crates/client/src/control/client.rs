@@ -14,7 +14,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use super::line::{self, RESPONSE_BYTES_MAX};
 use super::{MountStatus, Request, Response, SyncRequest};
 use crate::limit::ClassLimit;
-use crate::vfs::{ObjectState, QueuePage, QueueReport, RpcStatistics, SyncProgress};
+use crate::vfs::{ObjectReport, QueuePage, QueueReport, RpcStatistics, SyncProgress};
 
 /// How long a daemon may take to say how it is. It never waits for the network to do so.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
@@ -154,7 +154,7 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Self::status`]; [`ControlError::Unknown`] if there is no such path.
-    pub async fn state(&mut self, below: Vec<u8>) -> Result<ObjectState, ControlError> {
+    pub async fn state(&mut self, below: Vec<u8>) -> Result<ObjectReport, ControlError> {
         match self.ask_at_once(Request::State(below)).await? {
             Response::State(state) => Ok(*state),
             other => Err(unexpected(other)),

@@ -187,62 +187,17 @@ impl LogState {
         match entry {
             LogEntry::Run(boot) => self.begin_run(boot),
             LogEntry::Incarnation(incarnation) => self.incarnation = Some(incarnation),
-            LogEntry::Writing { fid, base, container, lent } => {
-                // A compaction that was interrupted says it again, and not what else is known.
-                match self.writing.get_mut(&fid) {
-                    Some(writing) if (writing.base, writing.container) == (base, container) => writing.lent = lent,
-                    _ => {
-                        let writing = Writing { base, container, lent, synced: false, removing: false };
-                        self.writing.insert(fid, writing);
-                    }
-                }
-            }
-            LogEntry::Lent { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.lent = true;
-                }
-            }
-            LogEntry::Returned { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.lent = false;
-                }
-            }
-            LogEntry::Synced { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.synced = true;
-                }
-            }
+            LogEntry::Writing { fid, base, container, lent } => self.begin_writing(fid, base, container, lent),
+            LogEntry::Lent { fid } => self.change_writing(fid, |writing| writing.lent = true),
+            LogEntry::Returned { fid } => self.change_writing(fid, |writing| writing.lent = false),
+            LogEntry::Synced { fid } => self.change_writing(fid, |writing| writing.synced = true),
+            // The kernel does not know that one.
             LogEntry::Moved { fid, container } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    // The kernel does not know that one.
-                    (writing.container, writing.lent) = (container, false);
-                }
+                self.change_writing(fid, |writing| (writing.container, writing.lent) = (container, false));
             }
-            LogEntry::Removing { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.removing = true;
-                }
-            }
-            LogEntry::Kept { fid } => {
-                if let Some(writing) = self.writing.get_mut(&fid) {
-                    writing.removing = false;
-                }
-            }
-            LogEntry::Logged { record, stamp, queued } => {
-                if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
-                    && let Some(writing) = self.writing.get_mut(fid)
-                    && *base > writing.base
-                {
-                    // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
-                    (writing.base, writing.synced) = (*base, false);
-                }
-                let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
-                if !self.logged.get(&record.id).is_some_and(again) {
-                    let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
-                    self.stores_of.entry(store.record.op.fid()).or_default().insert(store.record.id);
-                    self.logged.insert(store.record.id, store);
-                }
-            }
+            LogEntry::Removing { fid } => self.change_writing(fid, |writing| writing.removing = true),
+            LogEntry::Kept { fid } => self.change_writing(fid, |writing| writing.removing = false),
+            LogEntry::Logged { record, stamp, queued } => self.log_store(record, stamp, queued),
             LogEntry::Done { id, fid, version, clean, synced } => {
                 // Earlier ones as well, whose end may not have been written when the disk was full.
                 for earlier in self.stores_of(fid).filter(|other| *other <= id).collect::<Vec<_>>() {
@@ -289,6 +244,39 @@ impl LogState {
                     store.durable = true;
                 }
             }
+        }
+    }
+
+    fn begin_writing(&mut self, fid: Fid, base: DataVersion, container: ContainerId, lent: bool) {
+        // A compaction that was interrupted says it again, and not what else is known.
+        match self.writing.get_mut(&fid) {
+            Some(writing) if (writing.base, writing.container) == (base, container) => writing.lent = lent,
+            _ => {
+                let writing = Writing { base, container, lent, synced: false, removing: false };
+                self.writing.insert(fid, writing);
+            }
+        }
+    }
+
+    fn change_writing(&mut self, fid: Fid, change: impl FnOnce(&mut Writing)) {
+        if let Some(writing) = self.writing.get_mut(&fid) {
+            change(writing);
+        }
+    }
+
+    fn log_store(&mut self, record: CmlRecord, stamp: Stamp, queued: bool) {
+        if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
+            && let Some(writing) = self.writing.get_mut(fid)
+            && *base > writing.base
+        {
+            // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
+            (writing.base, writing.synced) = (*base, false);
+        }
+        let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
+        if !self.logged.get(&record.id).is_some_and(again) {
+            let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
+            self.stores_of.entry(store.record.op.fid()).or_default().insert(store.record.id);
+            self.logged.insert(store.record.id, store);
         }
     }
 

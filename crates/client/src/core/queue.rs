@@ -4,6 +4,7 @@
 //! they depend on are under way: the server applies them in order. Only what it could not hold back waits here: a
 //! record behind one that it has refused before, or behind more than a record can name.
 
+mod announce;
 mod list;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
 
 pub(crate) use self::announce::{Announcement, Heard, Policy};
 use self::announce::{Announcing, Telling};
+pub(crate) use self::list::{Listed, Totals};
 
 /// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
 const SMALL_MAX: usize = 128;
@@ -121,6 +123,8 @@ impl Default for Queue {
             entries: BTreeMap::new(),
             ready: Default::default(),
             stores: 0,
+            store_bytes: 0,
+            under_way: BTreeSet::new(),
             small_under_way: 0,
             stores_under_way: 0,
             bytes_under_way: 0,

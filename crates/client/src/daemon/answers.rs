@@ -45,7 +45,7 @@ impl Answers {
             Request::Progress(ticket) => Response::Progress(self.vfs.sync_progress(ticket)),
             Request::Queue(page) => Response::Queue(Box::new(blocking(|| self.vfs.queue(&page)))),
             Request::State(below) => {
-                let state = blocking(|| self.vfs.find(&below).and_then(|vnode| self.vfs.object_state(vnode)));
+                let state = blocking(|| self.vfs.find(&below).and_then(|vnode| self.vfs.object_report(vnode)));
                 state.map_or(Response::Unknown, |state| Response::State(Box::new(state)))
             }
             Request::End => {

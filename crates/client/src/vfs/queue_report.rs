@@ -3,8 +3,8 @@
 use mafs_proto::{CmlOp, Incarnation, Kind, StoreId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::Inner;
 use super::naming::Naming;
+use super::{Inner, Vfs};
 use crate::core::queue::{Listed, Totals};
 use crate::remote::Link;
 
@@ -100,6 +100,14 @@ pub enum RecordState {
     },
 }
 
+impl Vfs {
+    /// A part of what the server does not have.
+    #[must_use]
+    pub fn queue(&self, page: &QueuePage) -> QueueReport {
+        self.inner.queue_report(page)
+    }
+}
+
 impl Inner {
     /// Measures how fast contents arrive.
     pub(super) fn note_drain(&self) {
@@ -122,7 +130,7 @@ impl Inner {
 
     pub(super) fn log_report(&self) -> LogReport {
         self.note_drain();
-        let Totals { records, stores, bytes, under_way, oldest } = self.replay.queue().totals();
+        let Totals { records, stores, bytes, under_way, announced, oldest } = self.replay.queue().totals();
         let arriving = self.arriving_bytes();
         let bytes = bytes.saturating_sub(arriving);
         let (records, stores) = (records as u64, stores as u64);
@@ -133,7 +141,7 @@ impl Inner {
             bytes,
             oldest_s: oldest.map(|time| self.age_s(time)),
             sending: under_way as u64,
-            announced: 0,
+            announced: announced as u64,
             rate_bytes_per_s: rate,
             eta_s: rate.map(|rate| bytes.div_ceil(rate)),
             trouble: self.replay.trouble().filter(|_| records > 0).map(|error| error.to_string()),
@@ -152,7 +160,7 @@ impl Inner {
         u64::try_from(self.clock.wall().seconds().saturating_sub(time.seconds())).unwrap_or(0)
     }
 
-    pub(super) fn queue_report(&self, page: &QueuePage) -> QueueReport {
+    fn queue_report(&self, page: &QueuePage) -> QueueReport {
         let count_max = PAGE_MAX.min(page.count_max.max(1) as usize);
         let after = page.after.map(|(incarnation, seq)| StoreId {
             client: self.cache.client,
@@ -188,6 +196,8 @@ impl Inner {
         let state = if listed.under_way {
             let acknowledged_bytes = size.map_or(0, |_| self.arrived_bytes(listed.id, &listed.op));
             RecordState::Sending { acknowledged_bytes }
+        } else if listed.announced {
+            RecordState::Announced
         } else {
             RecordState::Waiting
         };

@@ -153,6 +153,7 @@ impl Inner {
             if up {
                 self.announce_ready();
             }
+            self.note_drain();
             tokio::select! {
                 biased;
                 changed = link.changed() => {
@@ -461,12 +462,6 @@ impl Inner {
     /// Waits until the server has answered to a record.
     pub(super) async fn until_answered(&self, id: StoreId) -> Result<(), Error> {
         self.until_gone(|queue| !queue.contains(id)).await
-    }
-
-    /// Waits until the server has everything that is in the queue now.
-    pub(super) async fn replayed(&self) -> Result<(), Error> {
-        let Some((_, last)) = self.replay.queue().ends() else { return Ok(()) };
-        self.until_gone(|queue| queue.ends().is_none_or(|(first, _)| first > last)).await
     }
 
     /// Notifies of records that go, and of announcements.

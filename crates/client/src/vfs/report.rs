@@ -10,7 +10,7 @@ use mafs_proto::{CmlOp, Fid, Instant, Name, Purpose};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, File, Refused};
-use super::{Error, Inner};
+use super::{Error, Inner, LogReport};
 use crate::core::queue::Queued;
 use crate::remote::Link;
 
@@ -69,6 +69,8 @@ pub struct StatusReport {
     pub unsent_bytes: u64,
     /// Changes of names and attributes that the server does not have yet.
     pub unsent_changes: u64,
+    /// What of it is in the modify log and waits to be sent, in order.
+    pub log: LogReport,
     /// Announcements of changes that the server has acknowledged since the mount.
     #[serde(default)]
     pub announced_changes: u64,
@@ -182,14 +184,14 @@ impl Inner {
             open_files,
             calls: self.remote.calls(),
         };
-        self.add_unsent(&mut report, files);
+        report.unsent_changes = report.log.changes;
+        self.add_unsent(&files, &mut report);
         report
     }
 
-    /// Adds what the server does not have, and what it has refused.
-    fn add_unsent(&self, report: &mut StatusReport, files: Vec<Arc<File>>) {
-        let (changes, refused) = self.replay.report();
-        report.unsent_changes = changes as u64;
+    /// Names what the server lacks, and what it has refused.
+    fn add_unsent(&self, files: &[Arc<File>], report: &mut StatusReport) {
+        let refused = self.replay.refused().clone();
         for (queued, reason) in refused.iter().take(PATHS_MAX) {
             report.refused.push((self.describe(queued), reason.to_string()));
         }

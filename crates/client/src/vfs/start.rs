@@ -154,7 +154,6 @@ impl Vfs {
         writer.begin(&inner);
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
-        tokio::spawn(Arc::clone(&inner).keep_root_valid());
         inner.sweep_containers(&log);
         tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
         Ok(Self { inner })

@@ -22,7 +22,7 @@ pub enum Cached {
 
 /// What `mafs-client state` shows.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ObjectState {
+pub struct ObjectReport {
     /// Where it is below the mount point.
     pub path: String,
     /// `file`, `directory`, `symlink` or `other`.
@@ -43,8 +43,16 @@ pub struct ObjectState {
     pub records: u64,
 }
 
+impl Vfs {
+    /// What of an object is here, and what of it the server lacks. `None`: this client knows nothing of it.
+    #[must_use]
+    pub fn object_report(&self, vnode: VnodeId) -> Option<ObjectReport> {
+        self.inner.object_report(vnode)
+    }
+}
+
 impl Inner {
-    pub(super) fn object_state(&self, vnode: VnodeId) -> Option<ObjectState> {
+    fn object_report(&self, vnode: VnodeId) -> Option<ObjectReport> {
         let cached = self.cache.index.object(vnode).ok()??;
         let file = self.files().get(vnode);
         if let Some(file) = &file
@@ -54,14 +62,14 @@ impl Inner {
         }
         let object = &cached.object;
         let (records, queued) = self.records_about(object);
-        let content = file.as_ref().and_then(|file| unsent_content(file));
+        let content = file.as_ref().and_then(|file| self.unsent_content(file));
         let unsent = content.or(queued);
         let (how, cached_bytes) = file.as_ref().and_then(|file| present(file)).unwrap_or_else(|| indexed(&cached));
         let size = match &file {
             Some(file) if object.status.kind == Kind::File => file.state().size,
             _ => object.status.size,
         };
-        Some(ObjectState {
+        Some(ObjectReport {
             path: Naming::new(self).object(object.fid),
             kind: kind(object.status.kind).to_owned(),
             size,
@@ -74,7 +82,7 @@ impl Inner {
         })
     }
 
-    /// How many records of the log are about an object, and how far the first of them is.
+    /// How many records of the log are about an object, and how far the newest of them is.
     fn records_about(&self, object: &Object) -> (u64, Option<RecordState>) {
         let about = self.remote.outstanding(|log| log.about(object.fid));
         let records = about.iter().filter(|id| self.replay.queue().contains(**id)).count();
@@ -99,27 +107,19 @@ impl Inner {
             if !state.is_dirty() {
                 return None;
             }
-            Some(_) => Some(RecordState::Sending { acknowledged_bytes: 0 }),
-            None => queued.first().map(|_| RecordState::Waiting),
+            if let Some(refused) = &state.refused {
+                return Some(RecordState::Refused { why: refused.reason.to_string() });
+            }
+            if let Some(content) = &state.sending {
+                return Some(RecordState::Sending { acknowledged_bytes: content.arrived_bytes() });
+            }
+            if state.handles > 0 && state.is_unlogged() {
+                return Some(RecordState::Open);
+            }
+            state.versions.back().map(|version| version.id)
         };
         Some(newest.map_or(RecordState::Waiting, |id| self.state_of_record(id)))
     }
-}
-
-/// How far the content of a file is that the server lacks.
-fn unsent_content(file: &File) -> Option<RecordState> {
-    let state = file.state();
-    if !state.is_dirty() {
-        return None;
-    }
-    if let Some(refused) = &state.refused {
-        return Some(RecordState::Refused { why: refused.reason.to_string() });
-    }
-    if let Some(content) = &state.sending {
-        return Some(RecordState::Sending { acknowledged_bytes: content.arrived_bytes() });
-    }
-    let is_open = state.handles > 0 && state.is_unlogged();
-    Some(if is_open { RecordState::Open } else { RecordState::Waiting })
 }
 
 /// What of the content of a file in use is here. `None`: nothing by this, so the index may know more.

@@ -4,7 +4,6 @@
 //! to become (size and times); whoever opens it waits for that.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mafs_proto::call::{GetStatusReply, GetStatusRequest};
@@ -14,7 +13,7 @@ use super::delivery::{Stale, not_delivered};
 use super::{Error, Inner};
 use crate::cache::{CachedEntry, CachedObject};
 use crate::core::promises::Grant;
-use crate::remote::{Answer, Link};
+use crate::remote::Answer;
 
 /// Targets of symlinks in one answer: with them and 256 statuses it is well below the 256 KB that an answer may have.
 const SIBLING_TARGET_BYTES_MAX: usize = 128 << 10;
@@ -93,23 +92,6 @@ impl Inner {
             }
         }
         Ok(pending)
-    }
-
-    /// Asks for the status of the root directory after every attach that has made nothing valid, for ever: every path
-    /// begins there, and with the attach itself no promise comes, because names may be announced that do not come with
-    /// it.
-    pub(super) async fn keep_root_valid(self: Arc<Self>) {
-        let mut link = self.remote.watch_link();
-        loop {
-            if self.remote.is_up()
-                && let Err(error) = self.status_of(VnodeId::ROOT).await
-            {
-                tracing::debug!(%error, "the status of the root directory cannot be asked for");
-            }
-            if matches!(self.remote.link().0, Link::Closed) || link.changed().await.is_err() {
-                return;
-            }
-        }
     }
 
     /// The fid of an object that the index knows, or that somebody has open.

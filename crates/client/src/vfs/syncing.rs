@@ -1,17 +1,38 @@
 //! Syncing: waiting until the server has everything, or everything of one file or directory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use mafs_arpc::blocking;
-use mafs_proto::{CmlOp, Fid, VnodeId};
+use mafs_proto::{CmlOp, Fid, FsError, StoreId, VnodeId};
 
 use super::file::File;
 use super::progress::SyncJob;
-use super::{Error, Inner};
+use super::{Error, Inner, SyncProgress, Vfs};
 
 /// Deeper than any path a program can name.
 const DEPTH_MAX: usize = 2048;
+
+impl Vfs {
+    /// The object at a path below the mount point, as far as this client knows the names on the way.
+    #[must_use]
+    pub fn find(&self, below: &[u8]) -> Option<VnodeId> {
+        self.inner.find(below)
+    }
+
+    /// Waits until the server has everything of this object and of what is below it that was written before the call.
+    /// Meanwhile [`Self::sync_progress`] tells how much is left, by the same number.
+    pub async fn sync_below(&self, vnode: VnodeId, ticket: u64) -> Result<(), Error> {
+        let under_way = self.inner.sync_jobs.begin(ticket);
+        self.inner.sync_below(vnode, &under_way.job).await
+    }
+
+    /// What is left of what somebody waits for. `None`: nobody does.
+    #[must_use]
+    pub fn sync_progress(&self, ticket: u64) -> Option<SyncProgress> {
+        self.inner.sync_progress(ticket)
+    }
+}
 
 impl Inner {
     /// Sends everything that was dirty at the call.
@@ -19,12 +40,7 @@ impl Inner {
         self.sync_below(VnodeId::ROOT, &SyncJob::default()).await
     }
 
-    /// The same of an object and what is below it; meanwhile the ticket's owner may ask how much is left.
-    pub(super) async fn sync_with_ticket(self: &Arc<Self>, root: VnodeId, ticket: u64) -> Result<(), Error> {
-        let under_way = self.sync_jobs.begin(ticket);
-        self.sync_below(root, &under_way.job).await
-    }
-
+    /// The same of an object and what is below it.
     async fn sync_below(self: &Arc<Self>, root: VnodeId, job: &SyncJob) -> Result<(), Error> {
         let mut result = Ok(());
         self.look_at_all();
@@ -54,14 +70,14 @@ impl Inner {
         dirty
     }
 
-    fn queued_below(&self, root: VnodeId) -> Vec<(mafs_proto::StoreId, Option<u64>)> {
+    fn queued_below(&self, root: VnodeId) -> Vec<(StoreId, Option<u64>)> {
         if root == VnodeId::ROOT {
             return self.replay.queue().newest_first(|_| true);
         }
         // Two looks, because names are not to be looked up while the queue is locked.
         let all = self.replay.queue().list(None, usize::MAX);
         let mut subtree = Subtree::new(self, root);
-        let wanted: std::collections::BTreeSet<_> =
+        let wanted: BTreeSet<_> =
             all.into_iter().filter(|listed| subtree.is_touched_by(&listed.op)).map(|listed| listed.id).collect();
         let mut records = self.replay.queue().newest_first(|_| true);
         records.retain(|(id, _)| wanted.contains(id));
@@ -69,7 +85,7 @@ impl Inner {
     }
 
     /// Why the server refused one of the changes of names that it has refused since there were `before`.
-    fn refused_below(&self, root: VnodeId, before: usize) -> Option<mafs_proto::FsError> {
+    fn refused_below(&self, root: VnodeId, before: usize) -> Option<FsError> {
         let refused = self.replay.refused().get(before..)?.to_vec();
         let mut subtree = Subtree::new(self, root);
         let of_these = refused.iter().find(|(queued, _)| subtree.is_touched_by(&queued.record.op));

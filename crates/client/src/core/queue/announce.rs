@@ -124,6 +124,11 @@ impl Queue {
         self.announcing.answered
     }
 
+    /// Of how many records that are here the server may have heard.
+    pub(crate) fn heard(&self) -> usize {
+        self.announcing.heard
+    }
+
     /// The next call, with at most `records_max` records and as many retractions; `None` if there is nothing to say
     /// now. Worth asking again after a push, a rewrite, a withdrawal, an answer of any kind and a postponement.
     #[must_use]

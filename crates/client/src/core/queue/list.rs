@@ -16,6 +16,8 @@ pub(crate) struct Listed {
     pub(crate) kind: Kind,
     /// Sent, and not answered yet.
     pub(crate) under_way: bool,
+    /// The server knows of it.
+    pub(crate) announced: bool,
 }
 
 /// All records together.
@@ -28,6 +30,8 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
     /// Records that are sent, and not answered yet.
     pub(crate) under_way: usize,
+    /// Records that the server may have heard of before they are sent.
+    pub(crate) announced: usize,
     /// When the oldest was made.
     pub(crate) oldest: Option<Timestamp>,
 }
@@ -39,9 +43,16 @@ impl Queue {
         let listed = self.entries.range(behind).take(count_max).map(|(id, entry)| {
             let (record, kind) = (&entry.queued.record, entry.queued.kind);
             let under_way = entry.place == Place::UnderWay;
-            Listed { id: *id, time: record.time, op: record.op.clone(), kind, under_way }
+            let announced = self.is_announced(*id) == Some(true);
+            Listed { id: *id, time: record.time, op: record.op.clone(), kind, under_way, announced }
         });
         listed.collect()
+    }
+
+    /// The oldest and the newest record.
+    #[cfg(test)]
+    pub(crate) fn ends(&self) -> Option<(StoreId, StoreId)> {
+        Some((*self.entries.keys().next()?, *self.entries.keys().next_back()?))
     }
 
     /// All together.
@@ -51,13 +62,9 @@ impl Queue {
             stores: self.stores,
             bytes: self.store_bytes,
             under_way: self.under_way.len(),
+            announced: self.heard(),
             oldest: self.entries.values().next().map(|entry| entry.queued.record.time),
         }
-    }
-
-    /// Whether a record is sent, and not answered yet.
-    pub(crate) fn is_under_way(&self, id: StoreId) -> bool {
-        self.under_way.contains(&id)
     }
 
     /// The stores that are sent and not answered yet: fewer than 100.
