@@ -265,8 +265,8 @@ fn invariant_1_a_program_that_outlives_the_daemon_changes_nothing_that_is_taken_
     });
 }
 
-/// As above, of files that are logged when they are closed. Nobody can write to what was closed for good: it stays where
-/// it is.
+/// As above, of files that are logged when they are closed. Nobody can write to what was closed for good: it stays
+/// where it is.
 #[test]
 fn invariant_1_a_program_that_outlives_the_daemon_changes_nothing_that_was_closed() {
     simulate(async {

@@ -374,7 +374,8 @@ mod tests {
         assert_eq!(refused, [&[14, 7, 0, 0, 0][..], &id.encode()[..]].concat());
     }
 
-    /// What so many files leave that are made, stored and closed, and of which each fourth is removed. What is made is of no account here.
+    /// What so many files leave that are made, stored and closed, and of which each fourth is removed. What is made is
+    /// of no account here.
     fn queue_of(files: u64) -> impl Iterator<Item = LogEntry> {
         let id = |seq| StoreId { client: ClientId([3; 16]), incarnation: Incarnation(4), seq };
         let record = move |seq, depends_on: &[u64], op| {

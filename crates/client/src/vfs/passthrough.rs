@@ -46,7 +46,8 @@ pub(super) struct KernelUse {
     pub(super) writers: u32,
     /// Those that may also read: a mapping that writes needs one.
     mappers: u32,
-    /// There were some: a mapping has the container itself, and may outlive the release of its handle, as on Linux 6.18.
+    /// There were some: a mapping has the container itself, and may outlive the release of its handle, as on Linux
+    /// 6.18.
     mappable: bool,
     /// The newest edit goes on: what is written until the mark is set again belongs to it.
     goes_on: bool,
