@@ -34,6 +34,7 @@ mod queue_report;
 mod replay;
 mod report;
 mod rests;
+mod room;
 mod shown;
 mod start;
 mod state;
@@ -52,8 +53,7 @@ use mafs_arpc::watch;
 use mafs_durable::DiskFile;
 pub use mafs_durable::Fallocate;
 use mafs_proto::{
-    Clock, Instant, Kind, Mode, Name, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName,
-    XattrValue,
+    Clock, Kind, Mode, Name, Object, RenameMode, SymlinkTarget, Timestamp, VnodeId, XattrMode, XattrName, XattrValue,
 };
 use tokio::sync::Notify;
 
@@ -77,8 +77,10 @@ use progress::SyncJobs;
 pub use progress::SyncProgress;
 pub use queue_report::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
 use replay::Replay;
-pub use report::{SpaceReport, StatusReport};
+pub use report::StatusReport;
 use rests::Rests;
+use room::Room;
+pub use room::SpaceReport;
 pub use start::{Settings, StartError};
 pub use state::{Cached, ObjectReport};
 
@@ -215,7 +217,7 @@ struct Inner {
     left_dirty: Notify,
     /// The modify log has grown.
     log_changed: Notify,
-    last_space: Mutex<Option<(Instant, SpaceReport)>>,
+    room: Mutex<Room>,
     upload_rate: Mutex<UploadRate>,
     /// How fast the queue empties.
     drain: Mutex<Drain>,
@@ -247,8 +249,8 @@ impl Inner {
         self.drain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn last_space(&self) -> MutexGuard<'_, Option<(Instant, SpaceReport)>> {
-        self.last_space.lock().unwrap_or_else(PoisonError::into_inner)
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

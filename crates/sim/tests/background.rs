@@ -18,6 +18,10 @@ use tokio::time::Instant;
 /// What a call that waits for nobody may take: virtual time passes only while somebody waits.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
+/// Of the server beside the reserve for its journal, and what fits once.
+const ROOM: u64 = (64 << 20) + 10_000_000;
+const MOST: usize = 6_000_000;
+
 /// One client over a link of 1 MB/s, 300 ms there and back, in the background.
 async fn far_world() -> World {
     let link = Profile::steady(1_000_000, Duration::from_millis(150));
@@ -235,6 +239,7 @@ fn a_full_server_delays_and_loses_nothing() {
         write_and_close(&writer, "f", vec![1; 1000]).await;
         writer.sync().await.expect("a sync");
         world.limit_server_disk(1000).expect("a full disk");
+        // There was room when the server was asked.
         write_and_close(&writer, "draft", vec![2; 50_000]).await;
         rename(&writer, "draft", "f").await.expect("a rename");
         let refused = writer.sync().await;
@@ -247,6 +252,57 @@ fn a_full_server_delays_and_loses_nothing() {
         assert_eq!(content(&reader, "f").await, vec![2; 50_000]);
         with_empty_cache(&mut world).await;
         assert_eq!(content(world.client(), "f").await, vec![2; 50_000]);
+    });
+}
+
+/// consistency.md, "Refusals": writers are told once what is not sent exceeds the room.
+#[test]
+fn who_writes_more_than_the_server_has_room_for_is_told_by_close() {
+    simulate(async {
+        let world = far_world().await;
+        let vfs = world.client().clone();
+        world.limit_server_disk(ROOM).expect("a disk");
+        write_and_close(&vfs, "known", Vec::new()).await;
+        vfs.space().await.expect("the server's room");
+        let begun = Instant::now();
+        write_and_close(&vfs, "kept", vec![1; MOST]).await;
+        assert!(begun.elapsed() < AT_ONCE, "there is room for it: {:?}", begun.elapsed());
+
+        let (_, file) = create(&vfs, "refused").await;
+        vfs.write(file, 0, vec![2; MOST].into()).await.expect("a write");
+        let refused = vfs.flush(file).await;
+        assert!(matches!(refused, Err(Error::Refused(FsError::NoSpace))), "{refused:?}");
+        vfs.release(file);
+        assert_eq!(content(&vfs, "refused").await, vec![2; MOST], "it stays here");
+        let begun = Instant::now();
+        write_and_close(&vfs, "small", vec![3; 10_000]).await;
+        assert!(begun.elapsed() < AT_ONCE, "there is room for it: {:?}", begun.elapsed());
+
+        world.limit_server_disk(ROOM).expect("room");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        vfs.sync().await.expect("there is room now");
+        let mut world = world;
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "refused").await, vec![2; MOST]);
+        assert_eq!(content(world.client(), "small").await, vec![3; 10_000]);
+    });
+}
+
+/// What is known here says that there is no room, but the server is asked, and has some since.
+#[test]
+fn a_close_that_may_not_fit_is_done_when_the_server_has_it() {
+    simulate(async {
+        let world = far_world().await;
+        let vfs = world.client().clone();
+        world.limit_server_disk(ROOM - MOST as u64).expect("a disk");
+        vfs.space().await.expect("the server's room");
+        world.limit_server_disk(ROOM).expect("more room");
+        write_and_close(&vfs, "new", vec![2; MOST]).await;
+        assert_eq!(vfs.status().unsent_files, 0, "the close has waited for it");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let begun = Instant::now();
+        write_and_close(&vfs, "small", vec![3; 10_000]).await;
+        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     });
 }
 

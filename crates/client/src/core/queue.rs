@@ -62,6 +62,8 @@ struct Entry {
     frozen: bool,
     /// The server has refused it before, so what depends on it waits until it is answered.
     alone: bool,
+    /// The server has refused it since it was changed last.
+    refused: bool,
     /// Somebody waits for it.
     raised: bool,
     /// What the server has been told of it.
@@ -109,6 +111,8 @@ pub(crate) struct Queue {
     stores: usize,
     /// Bytes of all stores.
     store_bytes: u64,
+    /// Those of stores that were refused and come again.
+    refused_bytes: u64,
     under_way: BTreeSet<StoreId>,
     small_under_way: usize,
     stores_under_way: usize,
@@ -124,6 +128,7 @@ impl Default for Queue {
             ready: Default::default(),
             stores: 0,
             store_bytes: 0,
+            refused_bytes: 0,
             under_way: BTreeSet::new(),
             small_under_way: 0,
             stores_under_way: 0,
@@ -153,6 +158,7 @@ impl Queue {
             place: Place::Waiting,
             frozen: false,
             alone: false,
+            refused: false,
             raised: false,
             telling: Telling::default(),
             unlisted: unlisted.to_vec(),
@@ -220,6 +226,9 @@ impl Queue {
             entry.place = Place::Waiting;
             entry.alone |= refused;
         });
+        if refused {
+            self.note_refused(id);
+        }
         self.note_ready(id);
         self.note_candidate(id);
     }
@@ -236,6 +245,7 @@ impl Queue {
             self.count(id, false);
         }
         self.unready(id);
+        self.forget_refusal(id);
         let entry = self.entries.remove(&id)?;
         self.stores -= usize::from(entry.store_bytes().is_some());
         self.store_bytes = self.store_bytes.saturating_sub(entry.store_bytes().unwrap_or(0));
@@ -251,6 +261,7 @@ impl Queue {
     /// Changes a record that was never sent, in its place.
     pub(crate) fn rewrite(&mut self, record: CmlRecord) {
         let id = record.id;
+        self.forget_refusal(id);
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.frozen) else { return };
         let under_way = entry.place == Place::UnderWay;
         let before = std::mem::replace(&mut entry.queued.record, record).op;
@@ -330,6 +341,25 @@ impl Queue {
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// How many bytes of stores have not had the server's word yet.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.store_bytes.saturating_sub(self.refused_bytes)
+    }
+
+    fn note_refused(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.refused) {
+            entry.refused = true;
+            self.refused_bytes = self.refused_bytes.saturating_add(entry.store_bytes().unwrap_or(0));
+        }
+    }
+
+    fn forget_refusal(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.refused) {
+            entry.refused = false;
+            self.refused_bytes = self.refused_bytes.saturating_sub(entry.store_bytes().unwrap_or(0));
+        }
     }
 
     fn count(&mut self, id: StoreId, begun: bool) {

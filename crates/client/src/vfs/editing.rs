@@ -186,6 +186,7 @@ impl Inner {
             return self.store(&file, Patience::Once).await;
         }
         self.close_version(&file).await?;
+        self.until_it_fits(&file).await?;
         match self.settings.close {
             Close::Logged => Ok(()),
             Close::Announced => self.until_announced(&file).await,

@@ -138,6 +138,7 @@ impl Inner {
         let mut arrivals = Arrivals::default();
         let mut pause = PAUSES[0];
         let mut resume_at = Instant::now();
+        self.renew_room();
         loop {
             let up = match self.remote.link().0 {
                 Link::Up(connection) => {
@@ -161,6 +162,7 @@ impl Inner {
                         return;
                     }
                     resume_at = Instant::now();
+                    self.renew_room();
                 }
                 Some(first) = answers.recv() => {
                     arrive(&mut arrivals, first);
@@ -298,6 +300,7 @@ impl Inner {
                     *self.replay.trouble() = None;
                     if let CmlOp::Store { size, .. } = record.op {
                         self.drain().finish(size);
+                        self.room().stored(size);
                     }
                     if let Err(error) = self.take_in_applied(&record, &answer, whole) {
                         tracing::error!(%error, "an answer of the server cannot be noted");

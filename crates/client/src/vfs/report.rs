@@ -5,27 +5,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mafs_arpc::{Loss, Rate};
-use mafs_proto::call::StatFsRequest;
-use mafs_proto::{CmlOp, Fid, Instant, Name, Purpose};
+use mafs_proto::{CmlOp, Fid, Instant, Name};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, File, Refused};
-use super::{Error, Inner, LogReport};
+use super::{Inner, LogReport};
 use crate::core::queue::Queued;
 use crate::remote::Link;
-
-/// How full the file system is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SpaceReport {
-    /// Size in bytes.
-    pub bytes_total: u64,
-    /// Free bytes.
-    pub bytes_free: u64,
-    /// Objects there may be.
-    pub files_total: u64,
-    /// Objects that may still be made.
-    pub files_free: u64,
-}
 
 /// Everything `mafs-client status` shows. All sizes in bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -97,9 +83,6 @@ pub struct StatusReport {
     pub calls: u64,
 }
 
-/// An answer about space this young is given again: `df` and programs ask often.
-const SPACE_AGE_MAX: Duration = Duration::from_secs(2);
-
 /// Unsent files that a report names.
 const UNSENT_NAMED_MAX: usize = 5;
 
@@ -111,29 +94,6 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Inner {
-    pub(super) async fn space(&self) -> Result<SpaceReport, Error> {
-        let last = *self.last_space();
-        if let Some((asked, report)) = last
-            && self.clock.now().since(asked) < SPACE_AGE_MAX
-        {
-            return Ok(report);
-        }
-        match self.remote.call(&StatFsRequest, Purpose::Ask).await {
-            Ok(answer) => {
-                let reply = answer.reply;
-                let report = SpaceReport {
-                    bytes_total: reply.bytes_total,
-                    bytes_free: reply.bytes_free,
-                    files_total: reply.files_total,
-                    files_free: reply.files_free,
-                };
-                *self.last_space() = Some((self.clock.now(), report));
-                Ok(report)
-            }
-            Err(error) => last.map(|(_, report)| report).ok_or_else(|| error.into()),
-        }
-    }
-
     pub(super) fn status(&self) -> StatusReport {
         let (link, since) = self.remote.link();
         let now: Instant = self.clock.now();

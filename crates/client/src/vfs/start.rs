@@ -140,7 +140,7 @@ impl Vfs {
             stale_reads: AtomicU64::new(0),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
-            last_space: Mutex::new(None),
+            room: Mutex::default(),
             upload_rate: Mutex::new(UploadRate::default()),
             drain: Mutex::default(),
             sync_jobs: SyncJobs::default(),

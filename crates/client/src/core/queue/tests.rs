@@ -204,3 +204,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_was_refused_has_had_the_servers_word_until_it_changes() {
+    let mut log = Log::new();
+    let (refused, other) = (log.push(store(5, 70)), log.push(store(6, 30)));
+    assert_eq!(log.queue.waiting_bytes(), 100);
+    for _ in 0..2 {
+        assert!(log.poll_all().contains(&refused));
+        log.queue.postpone(refused, true);
+        assert_eq!(log.queue.waiting_bytes(), 30);
+    }
+    let before = log.queue.get(refused).unwrap().record.clone();
+    log.queue.rewrite(CmlRecord { op: store(5, 50), ..before });
+    assert_eq!(log.queue.waiting_bytes(), 80);
+    assert!(log.poll_all().contains(&refused));
+    log.queue.postpone(refused, true);
+    log.answer(refused);
+    assert_eq!(log.queue.waiting_bytes(), 30);
+    log.answer(other);
+    assert_eq!(log.queue.waiting_bytes(), 0);
+}

@@ -1,0 +1,164 @@
+//! Room at the server: what `df` shows, and whether what was closed in the background will fit.
+//!
+//! A close that returns before the server has the content cannot be told that there was no room for it. So as soon as
+//! what waits may be more than the server has room for, a close waits for the server's word, as with `writeback=sync`
+//! (consistency.md, "Refusals": writers are told once unsent bytes exceed the room).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mafs_arpc::blocking;
+use mafs_proto::call::StatFsRequest;
+use mafs_proto::{Instant, Purpose};
+
+use super::file::File;
+use super::{Error, Inner};
+
+/// An answer about space this young is given again: `df` and programs ask often.
+const AGE_MAX: Duration = Duration::from_secs(2);
+
+/// An answer this old is renewed in the background when a file is closed: other clients fill the server too.
+const RENEWED_AFTER: Duration = Duration::from_secs(10);
+
+/// How full the file system is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceReport {
+    /// Size in bytes.
+    pub bytes_total: u64,
+    /// Free bytes.
+    pub bytes_free: u64,
+    /// Objects there may be.
+    pub files_total: u64,
+    /// Objects that may still be made.
+    pub files_free: u64,
+}
+
+/// What the server said last of its room, and what it has got from here since it was asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Room {
+    said: Option<(Instant, SpaceReport)>,
+    stored_bytes: u64,
+}
+
+impl Room {
+    /// The answer to what was asked at `asked`, when `stored_bytes` had been counted: some of what came since may be in
+    /// it, and counts twice rather than not at all.
+    fn answered(&mut self, asked: Instant, stored_bytes: u64, report: SpaceReport) {
+        self.said = Some((asked, report));
+        self.stored_bytes = self.stored_bytes.saturating_sub(stored_bytes);
+    }
+
+    /// The server has got a content of this size.
+    pub(super) fn stored(&mut self, bytes: u64) {
+        self.stored_bytes = self.stored_bytes.saturating_add(bytes);
+    }
+
+    fn age(&self, now: Instant) -> Option<Duration> {
+        self.said.map(|(asked, _)| now.since(asked))
+    }
+
+    /// Whether there is room for so many bytes, as far as is known: nothing speaks against it before the first answer.
+    fn fits(&self, bytes: u64) -> bool {
+        self.said.is_none_or(|(_, report)| bytes.saturating_add(self.stored_bytes) <= report.bytes_free)
+    }
+}
+
+impl Inner {
+    /// How full the server is, as it said not long ago; what it said last if it cannot be asked.
+    pub(super) async fn space(&self) -> Result<SpaceReport, Error> {
+        let Room { said, .. } = *self.room();
+        match said {
+            Some((asked, report)) if self.clock.now().since(asked) < AGE_MAX => Ok(report),
+            Some((_, report)) => Ok(self.ask_space().await.unwrap_or(report)),
+            None => self.ask_space().await,
+        }
+    }
+
+    async fn ask_space(&self) -> Result<SpaceReport, Error> {
+        let (asked, stored_bytes) = (self.clock.now(), self.room().stored_bytes);
+        let reply = self.remote.call(&StatFsRequest, Purpose::Ask).await?.reply;
+        let report = SpaceReport {
+            bytes_total: reply.bytes_total,
+            bytes_free: reply.bytes_free,
+            files_total: reply.files_total,
+            files_free: reply.files_free,
+        };
+        self.room().answered(asked, stored_bytes, report);
+        Ok(report)
+    }
+
+    /// Asks how full the server is, in the background, if closes do not wait for it.
+    pub(super) fn renew_room(self: &Arc<Self>) {
+        if !self.settings.writeback.is_logged() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = inner.ask_space().await {
+                tracing::debug!(%error, "how full the server is is not known");
+            }
+        });
+    }
+
+    /// Waits for the server's word about what was closed, if that may not fit with all that waits. Nobody who is
+    /// disconnected waits: what does not fit is listed when it has come to that.
+    pub(super) async fn until_it_fits(self: &Arc<Self>, file: &File) -> Result<(), Error> {
+        if !self.remote.is_up() {
+            return Ok(());
+        }
+        let waiting_bytes = self.replay.queue().waiting_bytes();
+        let (fits, age) = {
+            let room = self.room();
+            (room.fits(waiting_bytes), room.age(self.clock.now()))
+        };
+        let newest = file.state().versions.back().map(|version| version.id);
+        if fits {
+            if age.is_some_and(|age| age > RENEWED_AFTER) {
+                self.renew_room();
+            }
+            return Ok(());
+        }
+        let Some(id) = newest else { return Ok(()) };
+        tracing::debug!(waiting_bytes, "what waits may be more than the server has room for");
+        let answered = self.until_answered(id).await;
+        if answered.is_err() {
+            tokio::task::yield_now().await;
+            blocking(|| self.keep_unsent(file));
+        }
+        self.renew_room();
+        answered?;
+        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
+        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(bytes_free: u64) -> SpaceReport {
+        SpaceReport { bytes_total: 1000, bytes_free, files_total: 9, files_free: 9 }
+    }
+
+    #[test]
+    fn what_was_stored_since_the_server_was_asked_takes_room() {
+        let mut room = Room::default();
+        assert!(room.fits(u64::MAX), "nothing is known yet");
+        room.stored(50);
+        room.answered(Instant(1), room.stored_bytes, free(100));
+        assert!(room.fits(100) && !room.fits(101));
+        room.stored(30);
+        assert!(room.fits(70) && !room.fits(71));
+    }
+
+    #[test]
+    fn what_was_stored_while_the_server_was_asked_counts() {
+        let mut room = Room::default();
+        room.stored(50);
+        let asked_with = room.stored_bytes;
+        room.stored(30);
+        room.answered(Instant(1), asked_with, free(100));
+        assert!(room.fits(70) && !room.fits(71));
+        assert_eq!(room.age(Instant(1) + AGE_MAX), Some(AGE_MAX));
+    }
+}
