@@ -25,17 +25,32 @@ impl Inner {
     /// An object as programs on this machine see it: the server's, with what this client has changed since.
     pub(super) fn present(&self, mut object: Object) -> Object {
         let in_use = self.files().get(object.fid.vnode);
-        if let Some(file) = in_use {
+        let changed = in_use.as_ref().and_then(|file| {
             let state = file.state();
-            if state.is_dirty() {
-                object.status.size = state.size;
-                object.status.mtime = state.mtime;
-                object.status.ctime = object.status.ctime.max(state.ctime);
+            state.is_dirty().then_some((state.size, state.mtime, state.ctime))
+        });
+        match changed {
+            Some((size, mtime, ctime)) => {
+                (object.status.size, object.status.mtime) = (size, mtime);
+                object.status.ctime = object.status.ctime.max(ctime);
             }
-            drop(state);
+            None => object = self.as_stored(object),
+        }
+        if let Some(file) = in_use {
             self.present_written(&file, &mut object);
         }
         object
+    }
+
+    /// A store may have been answered since the caller looked at the index, which knows of it before the file counts
+    /// as unchanged: the kernel kept the size from before the store for as long as the lease.
+    fn as_stored(&self, object: Object) -> Object {
+        if object.status.kind != Kind::File {
+            return object;
+        }
+        let now = self.cache.index.object(object.fid.vnode).ok().flatten().map(|cached| cached.object);
+        let newer = |now: &Object| now.fid == object.fid && now.status.data_version > object.status.data_version;
+        now.filter(newer).unwrap_or(object)
     }
 
     /// An open file without a name.
