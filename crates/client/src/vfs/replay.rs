@@ -361,12 +361,15 @@ impl Inner {
             self.remote.end(record.id);
             return Ok(());
         };
-        file.state().sending = None;
         let edits = {
-            let _edit = file.edit();
-            self.forget_version(&file, record.id).filter(|_| whole)
+            let mut state = file.state();
+            state.sending = None;
+            state.version(record.id).map(|version| version.edits).filter(|_| whole)
         };
-        self.stored(&file, record, answer, edits)?;
+        let stored = self.stored(&file, record, answer, edits);
+        // If that could not be noted it is here yet.
+        self.forget_version(&file, record.id);
+        stored?;
         if !whole {
             self.log_version(&file)?;
         }

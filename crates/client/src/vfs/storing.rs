@@ -272,7 +272,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Turns file, log and container over to the new version, under `edit`. Returns the version before.
+    /// Turns file, log and container over to the new version, under `edit`. Returns the version before. A version that
+    /// is logged meanwhile is based either on this one's record or on what has become of it: on nothing else, or the
+    /// server would take it for a conflict.
     fn note_stored(
         &self,
         file: &File,
@@ -282,6 +284,7 @@ impl Inner {
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
         self.look(file)?;
+        self.forget_version(file, id);
         let (base, clean, (was_synced, synced), unlinked) = {
             let mut state = file.state();
             if state.kernel.unprotected {
