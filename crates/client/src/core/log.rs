@@ -306,7 +306,12 @@ impl LogState {
     /// The power was lost: what was not durable may be torn or zero, so these stores are not sent, nor is anything that
     /// depends on them. Takes them out and returns them, the stores first.
     pub(crate) fn take_lost(&mut self) -> (Vec<LoggedStore>, Vec<Queued>) {
-        let is_lost = |store: &&LoggedStore| store.queued && !store.durable;
+        // Of what was fsynced, and written to in its place since, there is as much as of any file of this disk.
+        let is_fsynced = |store: &LoggedStore| {
+            let writing = self.writing.get(&store.record.op.fid());
+            store.snapshot.is_none() && writing.is_some_and(|writing| writing.synced)
+        };
+        let is_lost = |store: &&LoggedStore| store.queued && !store.durable && !is_fsynced(store);
         let mut lost: BTreeSet<StoreId> = self.logged.values().filter(is_lost).map(|store| store.record.id).collect();
         let (mut stores, mut others) = (Vec::new(), Vec::new());
         let ids: BTreeSet<StoreId> = self.logged.keys().chain(self.queued.keys()).copied().collect();

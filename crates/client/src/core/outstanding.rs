@@ -103,8 +103,16 @@ impl Outstanding {
     /// Whether a record that was not sent may take in a later change: if nothing that it does not depend on has been
     /// made durable since, and it has not been itself.
     pub(crate) fn may_take_in(&self, id: StoreId) -> bool {
-        let depends_on = |before| self.records.get(&id).is_some_and(|record| record.depends_on.contains(before));
-        self.barrier.iter().all(depends_on)
+        self.barrier.iter().all(|before| self.is_behind(id, *before))
+    }
+
+    /// The same of one that may itself have been made durable, because what of it was stays so.
+    pub(crate) fn may_go_on(&self, id: StoreId) -> bool {
+        self.barrier.iter().all(|before| *before == id || self.is_behind(id, *before))
+    }
+
+    fn is_behind(&self, id: StoreId, before: StoreId) -> bool {
+        self.records.get(&id).is_some_and(|record| record.depends_on.contains(&before))
     }
 
     /// The newest record about an object.
@@ -242,6 +250,7 @@ mod tests {
         assert!(log.may_take_in(behind.id));
         log.raise_barrier([behind.id]);
         assert!(!log.may_take_in(behind.id), "it is durable itself");
+        assert!(log.may_go_on(behind.id) && !log.may_go_on(ids[2]));
         assert_eq!(log.begin(store(21), now, 0, 0).depends_on, [behind.id], "which is behind the other");
         log.end(behind.id);
         assert_eq!(log.begin(store(22), now, 0, 0).depends_on, []);

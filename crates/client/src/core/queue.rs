@@ -66,6 +66,8 @@ struct Entry {
     refused: bool,
     /// Somebody waits for it.
     raised: bool,
+    /// It may change for a long time yet, and nobody needs it: it is not sent before somebody does.
+    held_back: bool,
     /// What the server has been told of it.
     telling: Telling,
     /// What it depends on besides what it names.
@@ -152,6 +154,7 @@ impl Queue {
                 entry.dependents.push((id, is_named));
                 blocked_by += usize::from(entry.blocks(is_named));
             }
+            self.let_go(before);
         }
         let entry = Entry {
             queued,
@@ -160,6 +163,7 @@ impl Queue {
             alone: false,
             refused: false,
             raised: false,
+            held_back: false,
             telling: Telling::default(),
             unlisted: unlisted.to_vec(),
             blocked_by,
@@ -175,6 +179,23 @@ impl Queue {
     /// How many bytes of stores may be under way from now on.
     pub(crate) fn set_store_bytes_max(&mut self, bytes: u64) {
         self.store_bytes_max = bytes;
+    }
+
+    /// The record is not sent before something depends on it, or somebody waits for it.
+    pub(crate) fn hold_back(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.held_back = true;
+            self.unready(id);
+        }
+    }
+
+    /// Ends [`Self::hold_back`].
+    pub(crate) fn let_go(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id)
+            && std::mem::take(&mut entry.held_back)
+        {
+            self.note_ready(id);
+        }
     }
 
     /// Takes in a record of an earlier life: nobody knows whether it was sent.
@@ -426,6 +447,7 @@ impl Queue {
         if let Some(entry) = self.entries.get(&id)
             && entry.place == Place::Waiting
             && entry.blocked_by == 0
+            && (entry.raised || !entry.held_back)
         {
             let place = if entry.raised { 2 } else { usize::from(entry.store_bytes().is_some()) };
             self.ready[place].insert(id);

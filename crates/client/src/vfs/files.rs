@@ -71,6 +71,14 @@ impl Files {
         self.handles.values().any(|handle| handle.mode.execute && handle.file.fid.vnode == vnode)
     }
 
+    /// The files that the kernel can write to by itself.
+    pub(super) fn written_by_kernel(&self) -> Vec<Arc<File>> {
+        let written = self.handles.values().filter(|handle| handle.passthrough && handle.mode.write);
+        let files: BTreeMap<VnodeId, &Arc<File>> =
+            written.map(|handle| (handle.file.fid.vnode, &handle.file)).collect();
+        files.into_values().cloned().collect()
+    }
+
     pub(super) fn handles(&self) -> usize {
         self.handles.len()
     }

@@ -44,7 +44,7 @@ impl Inner {
     pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
         if !self.is_changed(&file)? {
-            return Ok(());
+            return blocking(|| self.fsync_attributes(&file));
         }
         match self.settings.fsync {
             Fsync::Server => {
@@ -120,7 +120,20 @@ impl Inner {
         }
     }
 
+    /// Of a file whose content the server has, name and attributes may wait.
+    fn fsync_attributes(&self, file: &File) -> Result<(), Error> {
+        let waits = self.remote.outstanding(|log| log.newest(file.fid).is_some_and(|id| log.is_queued(id)));
+        if waits {
+            self.raise_barrier(file)?;
+            self.cache.cml.sync()?;
+        }
+        Ok(())
+    }
+
     fn fsync_here(&self, file: &File) -> Result<(), Error> {
+        if self.settings.writeback.is_logged() {
+            self.log_fsynced(file)?;
+        }
         let (edits, settled) = {
             let state = file.state();
             // What the kernel writes from now on may belong to the same edit.

@@ -30,6 +30,10 @@ impl Inner {
             queue.restore(queued);
         }
         drop(queue);
+        // What was fsynced stays before all that is logged from now on.
+        let is_fsynced = |store: &&LoggedStore| log.writing.get(&store.record.op.fid()).is_some_and(|file| file.synced);
+        let fsynced: Vec<StoreId> = stores.clone().filter(is_fsynced).map(|store| store.record.id).collect();
+        self.remote.outstanding(|outstanding| outstanding.raise_barrier(fsynced));
         for (queued, reason) in log.refused.values() {
             self.replay.note_refused(queued.clone(), *reason);
         }
@@ -89,7 +93,7 @@ impl Inner {
                 None => file.state().size != size,
             };
             let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
-            versions.push_back(Version { id, edits, content, snapshot, durable, gone });
+            versions.push_back(Version { id, edits, content, snapshot, durable, gone, goes_on: false });
         }
         // What was begun after the newest was moved out of its way.
         let newer = versions.back().is_some_and(|newest| newest.snapshot.is_some());

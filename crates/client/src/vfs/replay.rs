@@ -257,28 +257,26 @@ impl Inner {
     fn freeze_version(&self, file: &File, id: StoreId) -> Result<Option<(CmlRecord, Arc<FrozenContent>, bool)>, Error> {
         let _edit = file.edit();
         self.end_edit(file)?;
-        let (newer, writers) = {
-            let mut state = file.state();
-            let edits = state.edits;
-            let Some(version) = state.version(id).filter(|version| !version.gone) else { return Ok(None) };
-            let newer = version.edits != edits && version.content.is_in_container();
-            (newer, state.kernel.writers > 0)
-        };
-        let mut queue = self.replay.queue();
-        if newer
-            && !queue.is_frozen(id)
-            && let Some(record) = queue.get(id).map(|queued| queued.record.clone())
-        {
-            // The kernel has written since, past the copy that any other change makes first.
-            self.rewrite_version(&mut queue, file, record)?;
+        if file.state().version(id).is_none_or(|version| version.gone) {
+            return Ok(None);
         }
+        self.catch_up(file, id)?;
+        let (writers, synced) = {
+            let state = file.state();
+            (state.kernel.writers > 0, state.says_synced())
+        };
         let content = match file.state().version(id) {
             Some(version) => Arc::clone(&version.content),
             None => return Ok(None),
         };
         if writers && content.is_in_container() {
-            content.preserve(&self.cache.containers)?;
+            self.move_out(file)?;
         }
+        if synced {
+            // Or a loss of power puts what is fsynced later under the name of what the server has got.
+            self.cache.cml.sync()?;
+        }
+        let mut queue = self.replay.queue();
         let Some(record) = queue.freeze(id) else { return Ok(None) };
         if queue.is_raised(id) {
             content.pull();
@@ -467,6 +465,8 @@ impl Inner {
 
     /// Waits until the server has answered to a record.
     pub(super) async fn until_answered(&self, id: StoreId) -> Result<(), Error> {
+        self.replay.queue().let_go(id);
+        self.note_queue_changed();
         self.until_gone(|queue| !queue.contains(id)).await
     }
 

@@ -3,6 +3,13 @@
 //! A logged version is immutable until the server has it: before the file's next change its bytes are copied to a
 //! container of their own, which the log names. While programs can still write past this daemon, a version is what the
 //! file holds when it is sent; their last release compares again.
+//!
+//! What is fsynced while its file stays open is a version too, so that all that is logged later comes behind it. It
+//! *goes on*: what is written next belongs to it, without a copy, until it is sent or a copy is needed for the order,
+//! which is when something depends on it or something else has been fsynced since. A database that fsyncs itself a
+//! hundred times a second is one record then, and copied at most once for each time that it is sent. It is not sent
+//! before something depends on it or somebody waits for it, or a program that keeps a file open would upload it each
+//! time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,6 +37,8 @@ pub(super) struct Version {
     pub(super) durable: bool,
     /// They are not there any more: the server is asked whether it has them.
     pub(super) gone: bool,
+    /// It was fsynced, not closed: what is written next may be part of it.
+    pub(super) goes_on: bool,
 }
 
 /// The versions of one file, oldest first.
@@ -44,6 +53,18 @@ impl FileState {
     pub(super) fn version(&mut self, id: StoreId) -> Option<&mut Version> {
         self.versions.iter_mut().find(|version| version.id == id)
     }
+
+    /// The newest version, if its bytes are where the file is changed: those before it never are.
+    fn version_in_place(&self) -> Option<&Version> {
+        self.versions.back().filter(|version| version.snapshot.is_none() && version.content.is_in_container())
+    }
+}
+
+/// What a version is logged for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Made {
+    ByClose,
+    ByFsync,
 }
 
 impl Inner {
@@ -61,22 +82,66 @@ impl Inner {
 
     /// Makes what a file holds the version to be sent, unless it is one already.
     pub(super) fn log_version(&self, file: &File) -> Result<(), Error> {
+        self.log_version_as(file, Made::ByClose)
+    }
+
+    /// The same of what is about to be made durable while its file stays open: what is logged later comes behind it.
+    pub(super) fn log_fsynced(&self, file: &File) -> Result<(), Error> {
+        let stored_otherwise = {
+            let state = file.state();
+            state.storing || state.unresolved.is_some()
+        };
+        if stored_otherwise { Ok(()) } else { self.log_version_as(file, Made::ByFsync) }
+    }
+
+    fn log_version_as(&self, file: &File, made: Made) -> Result<(), Error> {
         let _edit = file.edit();
         self.end_edit(file)?;
-        if !file.state().is_unlogged() {
-            return Ok(());
+        let unlogged = file.state().is_unlogged();
+        if unlogged && !self.rewrite_last(file)? && !self.catch_up_last(file)? {
+            self.preserve_version(file)?;
+            self.push_version(file, made)?;
         }
+        let closed = {
+            let mut state = file.state();
+            let newest = state.versions.back_mut().map(|newest| {
+                newest.goes_on = made == Made::ByFsync && (unlogged || newest.goes_on);
+                newest.id
+            });
+            newest.filter(|_| made == Made::ByClose)
+        };
+        if let Some(id) = closed {
+            self.replay.queue().let_go(id);
+            self.note_queue_changed();
+        }
+        Ok(())
+    }
+
+    /// Makes what a file holds the newest of its versions, if nothing forbids that. Under `edit`.
+    fn rewrite_last(&self, file: &File) -> Result<bool, Error> {
         let mut queue = self.replay.queue();
-        match self.last_rewritable(&queue, file) {
-            Some(record) => self.rewrite_version(&mut queue, file, record),
-            None => self.push_version(&mut queue, file),
+        let Some(record) = self.last_rewritable(&queue, file) else { return Ok(false) };
+        self.rewrite_version(&mut queue, file, record).map(|()| true)
+    }
+
+    /// The same where others wait for it by now, because what the file holds was written before they came. Under `edit`.
+    fn catch_up_last(&self, file: &File) -> Result<bool, Error> {
+        let newest = self.remote.outstanding(|log| log.newest(file.fid));
+        if let Some(id) = newest {
+            self.catch_up(file, id)?;
         }
+        Ok(!file.state().is_unlogged())
     }
 
     /// The record of a version that nobody else waits for and that was never sent: the next takes its place.
     fn last_rewritable(&self, queue: &Queue, file: &File) -> Option<CmlRecord> {
-        let id = file.state().versions.back()?.id;
-        let is_last = self.remote.outstanding(|log| log.newest(file.fid) == Some(id) && log.may_take_in(id));
+        let (id, goes_on) = {
+            let state = file.state();
+            (state.versions.back()?.id, state.version_in_place().is_some_and(|version| version.goes_on))
+        };
+        let is_last = self.remote.outstanding(|log| {
+            log.newest(file.fid) == Some(id) && if goes_on { log.may_go_on(id) } else { log.may_take_in(id) }
+        });
         queue.rewritable(id).filter(|_| is_last).map(|queued| queued.record.clone())
     }
 
@@ -92,16 +157,30 @@ impl Inner {
             let mut state = file.state();
             state.logged_edits = state.edits;
             let now = self.version_now(file, &state, record.id);
-            state.version(record.id).and_then(|version| std::mem::replace(version, now).snapshot)
+            state.version(record.id).map(|version| std::mem::replace(version, now))
         };
-        if let Some(snapshot) = replaced {
+        if let Some(Version { snapshot: Some(snapshot), .. }) = replaced {
             self.remove_container(file.fid.vnode, snapshot);
+        } else if let Some(Version { durable, goes_on: true, .. }) = replaced {
+            self.go_on(file, record.id, durable)?;
         }
         self.note_queue_changed();
         Ok(())
     }
 
-    fn push_version(&self, queue: &mut Queue, file: &File) -> Result<(), Error> {
+    /// A version has grown in its place: what was fsynced of it is as durable as before.
+    fn go_on(&self, file: &File, id: StoreId, durable: bool) -> Result<(), Error> {
+        if durable {
+            self.cache.cml.append(LogEntry::Durable { id })?;
+        }
+        if let Some(version) = file.state().version(id) {
+            (version.goes_on, version.durable) = (true, durable);
+        }
+        Ok(())
+    }
+
+    fn push_version(&self, file: &File, made: Made) -> Result<(), Error> {
+        let mut queue = self.replay.queue();
         let (base, writer) = {
             let state = file.state();
             let base = state.versions.back().map_or_else(|| state.store_base(), |version| Base::Record(version.id));
@@ -119,7 +198,11 @@ impl Inner {
             let version = self.version_now(file, &state, record.id);
             state.versions.push_back(version);
         }
+        let id = record.id;
         queue.push(Queued { record, kind: Kind::File, replaced: None }, &unlisted);
+        if made == Made::ByFsync {
+            queue.hold_back(id);
+        }
         self.note_queue_changed();
         Ok(())
     }
@@ -139,7 +222,6 @@ impl Inner {
         if synced {
             // What was fsynced of it survives a loss of power only with the record.
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
-            self.cache.cml.sync()?;
         }
         self.log_changed.notify_one();
         Ok(())
@@ -147,27 +229,59 @@ impl Inner {
 
     fn version_now(&self, file: &File, state: &FileState, id: StoreId) -> Version {
         let content = FrozenContent::new(Arc::clone(&file.container), state.size, None);
-        Version { id, edits: state.edits, content, snapshot: None, durable: false, gone: false }
+        Version { id, edits: state.edits, content, snapshot: None, durable: false, gone: false, goes_on: false }
     }
 
-    /// Moves the newest version out of the container, whose bytes are about to change. Under `edit`.
+    /// Moves the newest version out of the container, whose bytes are about to change, unless it may go on. Under
+    /// `edit`.
     pub(super) fn preserve_version(&self, file: &File) -> Result<(), Error> {
-        let newest = {
-            let state = file.state();
-            let newest = state.versions.back().filter(|version| version.snapshot.is_none());
-            newest.map(|version| (version.id, Arc::clone(&version.content), version.durable))
-        };
-        let Some((id, content, durable)) = newest.filter(|(_, content, _)| content.is_in_container()) else {
+        let Some((id, goes_on)) = file.state().version_in_place().map(|version| (version.id, version.goes_on)) else {
             return Ok(());
         };
+        if goes_on && self.last_rewritable(&self.replay.queue(), file).is_some() {
+            return Ok(());
+        }
+        self.catch_up(file, id)?;
+        self.move_out(file)
+    }
+
+    /// Makes a version in the container one of what that holds now: what went on since, or what the kernel has written
+    /// past the copy that any other change makes first. Not of one that was sent. Under `edit`.
+    pub(super) fn catch_up(&self, file: &File, id: StoreId) -> Result<(), Error> {
+        let is_behind = {
+            let state = file.state();
+            state.version_in_place().is_some_and(|version| version.id == id && version.edits != state.edits)
+        };
+        if !is_behind {
+            return Ok(());
+        }
+        self.end_edit(file)?;
+        let mut queue = self.replay.queue();
+        let record = queue.get(id).filter(|_| !queue.is_frozen(id)).map(|queued| queued.record.clone());
+        record.map_or(Ok(()), |record| self.rewrite_version(&mut queue, file, record))
+    }
+
+    /// Moves the newest version out of the container. Under `edit`.
+    pub(super) fn move_out(&self, file: &File) -> Result<(), Error> {
+        let (id, content, durable, synced) = {
+            let state = file.state();
+            let Some(newest) = state.version_in_place() else { return Ok(()) };
+            (newest.id, Arc::clone(&newest.content), newest.durable, state.says_synced())
+        };
         let (container, copy) = self.cache.containers.duplicate(file.fid.vnode, file.container.as_ref())?;
+        let size = content.size;
         let logged = (|| {
+            if copy.len()? < size {
+                // The kernel has cut the file meanwhile: this is tried again with what it is then.
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+            }
             if durable {
                 copy.sync_data()?;
                 self.cache.containers.sync_name(file.fid.vnode)?;
             }
             self.cache.cml.append(LogEntry::Snapshot { id, container })?;
-            if durable { self.cache.cml.sync() } else { Ok(()) }
+            // Or what is written next would be taken for it after a loss of power.
+            if durable || synced { self.cache.cml.sync() } else { Ok(()) }
         })();
         if let Err(error) = logged {
             self.remove_container(file.fid.vnode, container);
@@ -176,6 +290,18 @@ impl Inner {
         content.move_to(copy);
         if let Some(version) = file.state().version(id) {
             version.snapshot = Some(container);
+        }
+        Ok(())
+    }
+
+    /// Something has been fsynced, and the kernel can write to these files without a word: it must not be to a version
+    /// that has gone on until now, or that of a file which was closed while somebody else has it open.
+    fn preserve_others(&self, fsynced: &File) -> Result<(), Error> {
+        let written = self.files().written_by_kernel();
+        for file in written.iter().filter(|file| file.fid != fsynced.fid) {
+            let _edit = file.edit();
+            self.look(file)?;
+            self.preserve_version(file)?;
         }
         Ok(())
     }
@@ -243,11 +369,13 @@ impl Inner {
         Ok(())
     }
 
-    /// The newest version is what an fsync has made durable.
+    /// The newest version is what an fsync has made durable, and older ones are to be: a loss of power must not take
+    /// one that it depends on.
     pub(super) fn note_version_durable(&self, file: &File, edits: u64) -> Result<(), Error> {
         let newest = {
             let mut state = file.state();
-            let newest = state.versions.back_mut().filter(|version| version.edits == edits);
+            // One that has been copied meanwhile is not durable by that.
+            let newest = state.versions.back_mut().filter(|newest| newest.edits == edits && newest.snapshot.is_none());
             newest.map(|version| {
                 version.durable = true;
                 version.id
@@ -256,10 +384,16 @@ impl Inner {
         if let Some(id) = newest {
             self.cache.cml.append(LogEntry::Durable { id })?;
         }
+        self.sync_versions_of(file)?;
+        self.raise_barrier(file)
+    }
+
+    /// Nothing that is logged from now on overtakes what is known of a file.
+    pub(super) fn raise_barrier(&self, file: &File) -> Result<(), Error> {
         self.remote.outstanding(|log| {
             let newest = log.newest(file.fid).filter(|id| log.is_queued(*id));
             log.raise_barrier(newest);
         });
-        Ok(())
+        self.preserve_others(file)
     }
 }

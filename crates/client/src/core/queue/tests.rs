@@ -225,3 +225,26 @@ fn what_was_refused_has_had_the_servers_word_until_it_changes() {
     log.answer(other);
     assert_eq!(log.queue.waiting_bytes(), 0);
 }
+
+#[test]
+fn what_is_held_back_is_sent_when_somebody_needs_it() {
+    let held = || {
+        let mut log = Log::new();
+        let id = log.push(store(11, 9));
+        log.queue.hold_back(id);
+        assert!(log.queue.poll_next().is_none());
+        (log, id)
+    };
+    let (mut log, id) = held();
+    log.queue.let_go(id);
+    assert_eq!(log.poll_all(), [id]);
+    let (mut log, id) = held();
+    log.queue.raise(&[id]);
+    assert_eq!(log.poll_all(), [id]);
+    let (mut log, id) = held();
+    log.push(create(1, 12));
+    assert_eq!(log.poll_all().len(), 1, "what does not depend on it");
+    log.outstanding.raise_barrier([id]);
+    let behind = log.push(create(1, 13));
+    assert_eq!(log.poll_all(), [id, behind]);
+}
