@@ -24,6 +24,8 @@ pub struct Client {
     program: PathBuf,
     target: String,
     options: String,
+    /// How many descriptors its programs may have, if that is limited.
+    descriptors_max: Option<u64>,
     directory: PathBuf,
     runtime: PathBuf,
     /// The link at whose far end its server is, if it has one.
@@ -49,6 +51,7 @@ impl Client {
             program,
             target,
             options: String::new(),
+            descriptors_max: None,
             directory,
             runtime,
             link: None,
@@ -79,6 +82,10 @@ impl Client {
         options.clone_into(&mut self.options);
     }
 
+    pub(crate) fn limit_descriptors(&mut self, count: u64) {
+        self.descriptors_max = Some(count);
+    }
+
     /// The mount point.
     #[must_use]
     pub fn mount(&self) -> PathBuf {
@@ -105,9 +112,16 @@ impl Client {
         let command = match &self.link {
             Some(link) if self.beside_server => link.server_command(&self.program),
             Some(link) => link.client_command(&self.program),
-            None => Command::new(&self.program),
+            None => self.limited(),
         };
         self.in_environment(command)
+    }
+
+    fn limited(&self) -> Command {
+        let Some(count) = self.descriptors_max else { return Command::new(&self.program) };
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={count}:{count}")).arg(&self.program);
+        command
     }
 
     pub(crate) fn in_environment(&self, mut command: Command) -> Command {

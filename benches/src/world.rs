@@ -253,6 +253,16 @@ impl World {
         self.first.start()
     }
 
+    /// How many descriptors the client may have, from its next start on. Not over a link.
+    pub fn limit_client_descriptors(&mut self, count: u64) {
+        self.first.limit_descriptors(count);
+    }
+
+    /// What it is mounted with from the next start on.
+    pub fn set_client_options(&mut self, options: &str) {
+        self.first.set_options(options);
+    }
+
     /// Unmounts by the client's own command and waits until the client has ended.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod full_disk;
 mod idle;
 mod kill;
 mod link;
+mod long_queue;
 mod memory;
 mod operations;
 mod ordinary_user;

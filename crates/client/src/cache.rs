@@ -5,6 +5,7 @@
 //! time as far as the log does not name them; what is lost is fetched again.
 
 mod cml;
+mod container;
 mod containers;
 mod identity;
 mod index;
@@ -21,6 +22,7 @@ use mafs_proto::{ClientId, Clock, Incarnation};
 
 use crate::core::log::LogEntry;
 pub(crate) use cml::Cml;
+pub(crate) use container::{Container, Hold};
 pub(crate) use containers::{
     ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, shows_seal, stamp, watch,
 };

@@ -23,6 +23,7 @@ use mafs_proto::{DataVersion, VnodeId};
 use rustix::process::{Resource, getrlimit};
 
 use super::RunId;
+use super::container::Container;
 use crate::core::log::{ContainerId, Stamp};
 
 const SNAPSHOT_DIR: &str = "snapshots";
@@ -35,12 +36,40 @@ const OPEN_PART: u64 = 4;
 /// The containers of one cache.
 pub(crate) struct Containers {
     disk: Arc<dyn Disk>,
-    /// Those used last.
-    opened: Mutex<LruCache<(VnodeId, ContainerId), Arc<dyn DiskFile>>>,
+    opened: Arc<Opened>,
     snapshots: AtomicU64,
     /// Containers of this run are `first_id` and up.
     first_id: u64,
     next_id: AtomicU64,
+}
+
+/// Containers that stay open for the next user.
+pub(super) struct Opened {
+    disk: Arc<dyn Disk>,
+    /// Those used last.
+    latest: Mutex<LruCache<(VnodeId, ContainerId), Arc<dyn DiskFile>>>,
+}
+
+impl Opened {
+    /// A container, opened if it is not.
+    pub(super) fn get(&self, vnode: VnodeId, id: ContainerId) -> io::Result<Arc<dyn DiskFile>> {
+        let mut latest = self.latest();
+        if let Some(file) = latest.get(&(vnode, id)) {
+            return Ok(Arc::clone(file));
+        }
+        // Still locked, so that a removal meanwhile finds it.
+        let file = self.disk.open(&path(vnode, id))?;
+        latest.put((vnode, id), Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn put(&self, vnode: VnodeId, id: ContainerId, file: Arc<dyn DiskFile>) {
+        self.latest().put((vnode, id), file);
+    }
+
+    fn latest(&self) -> MutexGuard<'_, LruCache<(VnodeId, ContainerId), Arc<dyn DiskFile>>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A frozen copy of a container; its file goes when this is dropped.
@@ -66,7 +95,7 @@ impl Containers {
         disk.create_dir_all(SNAPSHOT_DIR)?;
         // Half the range is left, so that counting up never wraps.
         let first_id = run / 2;
-        let opened = Mutex::new(LruCache::new(open_max()));
+        let opened = Arc::new(Opened { disk: Arc::clone(&disk), latest: Mutex::new(LruCache::new(open_max())) });
         Ok(Self { disk, opened, snapshots: AtomicU64::new(0), first_id, next_id: AtomicU64::new(first_id) })
     }
 
@@ -77,19 +106,16 @@ impl Containers {
 
     /// A container of a file; `None` if it is not there.
     pub(crate) fn get(&self, vnode: VnodeId, id: ContainerId) -> io::Result<Option<Arc<dyn DiskFile>>> {
-        let mut opened = self.opened();
-        if let Some(file) = opened.get(&(vnode, id)) {
-            return Ok(Some(Arc::clone(file)));
-        }
-        // Still locked, so that a removal meanwhile finds it.
-        match self.disk.open(&path(vnode, id)) {
-            Ok(file) => {
-                opened.put((vnode, id), Arc::clone(&file));
-                Ok(Some(file))
-            }
+        match self.opened.get(vnode, id) {
+            Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// A container for a file in use, which is opened when it is needed.
+    pub(crate) fn lazy(&self, vnode: VnodeId, id: ContainerId) -> Arc<Container> {
+        Container::new(Arc::clone(&self.opened), vnode, id)
     }
 
     /// A new, empty container.
@@ -103,7 +129,9 @@ impl Containers {
             }
             other => other,
         };
-        Ok((id, created?))
+        let created = created?;
+        self.opened.put(vnode, id, Arc::clone(&created));
+        Ok((id, created))
     }
 
     /// Makes the names of an object's containers durable.
@@ -114,7 +142,7 @@ impl Containers {
     /// Removes a container; no error if it is not there.
     pub(crate) fn remove(&self, vnode: VnodeId, id: ContainerId) -> io::Result<()> {
         let removed = self.disk.remove(&path(vnode, id));
-        let closed = self.opened().pop(&(vnode, id));
+        let closed = self.opened.latest().pop(&(vnode, id));
         drop(closed);
         match removed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -142,12 +170,8 @@ impl Containers {
 
     /// Removes everything.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        self.opened().clear();
+        self.opened.latest().clear();
         self.disk.remove_dir_all("containers")
-    }
-
-    fn opened(&self) -> MutexGuard<'_, LruCache<(VnodeId, ContainerId), Arc<dyn DiskFile>>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies the first `size` bytes of a container, holes as holes.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState};
@@ -30,22 +31,22 @@ impl Inner {
             Some(content) => {
                 let file = self.cache.containers.get(fid.vnode, content.container)?;
                 let stat = file.as_ref().map(|file| file.stat()).transpose()?;
-                file.zip(stat).map(|(file, stat)| (content.container, file, stat))
+                stat.map(|stat| (content.container, stat))
             }
             None => None,
         };
         let (container, arrival) = match container {
-            Some((id, file, stat)) if shows_seal(&stat, status.data_version, status.size) => {
+            Some((id, stat)) if shows_seal(&stat, status.data_version, status.size) => {
                 self.replacement().touch(fid.vnode, stat.allocated);
-                ((id, file), Arrival::Complete)
+                (id, Arrival::Complete)
             }
             // The server cannot be asked for the content of what it has not heard of, which is empty.
             None if self.cache.index.is_made_here(fid.vnode) && status.size == 0 => {
-                (self.cache.containers.create(fid.vnode)?, Arrival::Complete)
+                (self.cache.containers.create(fid.vnode)?.0, Arrival::Complete)
             }
-            Some(_) | None => (self.cache.containers.create(fid.vnode)?, Arrival::Missing),
+            Some(_) | None => (self.cache.containers.create(fid.vnode)?.0, Arrival::Missing),
         };
-        Ok(File::new(fid, container, loaded(cached, arrival)))
+        Ok(File::new(fid, self.cache.containers.lazy(fid.vnode, container), loaded(cached, arrival)))
     }
 
     /// Counts what the content of a file takes on this disk, which for a file with holes is less than its size.
@@ -222,7 +223,7 @@ impl Inner {
             removing,
             unlinked: None,
         };
-        Ok(Some(File::new(fid, (id, container), state)))
+        Ok(Some(File::new(fid, self.cache.containers.lazy(fid.vnode, id), state)))
     }
 
     pub(super) fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
+use mafs_durable::DiskFile;
 use mafs_proto::{DataVersion, FILE_SIZE_MAX, FsError};
 
 use super::changes::Close;

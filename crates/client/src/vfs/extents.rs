@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use mafs_arpc::blocking;
-use mafs_durable::{Fallocate, copy_range};
+use mafs_durable::{DiskFile, Fallocate, copy_range};
 use mafs_proto::{FILE_SIZE_MAX, FsError};
 use tokio::task::yield_now;
 
@@ -141,7 +141,8 @@ impl Inner {
         }
         let mut copied = 0;
         self.edit_with(file, || {
-            copied = copy_range((&*from.0.container, from.1), (&*file.container, offset), bytes)?;
+            let (source, target) = (from.0.container.file()?, file.container.file()?);
+            copied = copy_range((source.as_ref(), from.1), (target.as_ref(), offset), bytes)?;
             Ok(())
         })?;
         let size = file.container.len()?;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
-use mafs_durable::{DiskFile, RangeSet};
+use mafs_durable::RangeSet;
 use mafs_proto::{
     Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs,
 };
@@ -18,6 +18,7 @@ use super::frozen::FrozenContent;
 use super::passthrough::KernelUse;
 use super::versions::Versions;
 use super::{Caller, Error};
+use crate::cache::Container;
 use crate::core::log::ContainerId;
 use crate::remote::Urgency;
 
@@ -204,7 +205,7 @@ impl FileState {
 pub(super) struct File {
     pub(super) fid: Fid,
     pub(super) container_id: ContainerId,
-    pub(super) container: Arc<dyn DiskFile>,
+    pub(super) container: Arc<Container>,
     named_durably: AtomicBool,
     edit: Mutex<()>,
     state: Mutex<FileState>,
@@ -212,14 +213,10 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn new(
-        fid: Fid,
-        (container_id, container): (ContainerId, Arc<dyn DiskFile>),
-        state: FileState,
-    ) -> Arc<Self> {
+    pub(super) fn new(fid: Fid, container: Arc<Container>, state: FileState) -> Arc<Self> {
         Arc::new(Self {
             fid,
-            container_id,
+            container_id: container.id,
             container,
             named_durably: AtomicBool::new(false),
             edit: Mutex::new(()),
@@ -246,14 +243,17 @@ impl File {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a handle more.
-    pub(super) fn add_handle(&self) {
+    /// Counts a handle more, which holds the container open.
+    pub(super) fn add_handle(&self) -> io::Result<()> {
+        self.container.hold()?;
         self.change_handles(|handles| handles + 1);
+        Ok(())
     }
 
     /// Counts a handle less.
     pub(super) fn remove_handle(&self) {
         self.change_handles(|handles| handles - 1);
+        self.container.let_go();
     }
 
     fn change_handles(&self, change: impl FnOnce(u32) -> u32) {

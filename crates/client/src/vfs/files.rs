@@ -20,9 +20,6 @@ use crate::core::log::{ContainerId, LogEntry};
 /// How many versions an open tries to fetch of a file that other clients store at the same time.
 const VERSIONS_MAX: u32 = 8;
 
-/// A container, and what it is called.
-type Container = (ContainerId, Arc<dyn DiskFile>);
-
 /// The files in use, and the handles on them.
 #[derive(Default)]
 pub(super) struct Files {
@@ -206,7 +203,7 @@ impl Inner {
         caller: Caller,
     ) -> Result<(Object, Opened), Error> {
         let (object, container) = self.make_file((parent, name), (permissions, mode.exclusive), caller).await?;
-        let handle = match self.insert_new(&object, container, caller) {
+        let handle = match self.insert_new(&object, container, caller)? {
             Some(file) => self.hand_over_opened(Handle { file, mode, passthrough: false }).await?,
             // The answer took so long that its caller was let go, and somebody has opened the file by its name.
             None => self.open_for_kernel(object.fid.vnode, OpenMode { truncate: false, ..mode }, caller).await?,
@@ -224,7 +221,7 @@ impl Inner {
         (parent, name): (VnodeId, Bytes),
         (mode, exclusive): (Mode, bool),
         caller: Caller,
-    ) -> Result<(Object, Container), Error> {
+    ) -> Result<(Object, ContainerId), Error> {
         self.check_writable()?;
         let name = parse(name)?;
         let fid = self.remote.take_fid().await?;
@@ -232,7 +229,7 @@ impl Inner {
         let making = self.make_object_as(fid, (parent, name), (Kind::File, exclusive), caller, op);
         let container = async { blocking(|| self.cache.containers.create(fid.vnode)) };
         match join(making, container).await {
-            (Ok(object), container) => Ok((object, container?)),
+            (Ok(object), container) => Ok((object, container?.0)),
             (Err(error), container) => {
                 if let Ok((id, _)) = container {
                     blocking(|| self.remove_container(fid.vnode, id));
@@ -243,22 +240,24 @@ impl Inner {
     }
 
     /// Takes a new file into use, opened once, unless it is in use by now.
-    fn insert_new(&self, object: &Object, container: Container, caller: Caller) -> Option<Arc<File>> {
-        let (vnode, id) = (object.fid.vnode, container.0);
+    fn insert_new(&self, object: &Object, id: ContainerId, caller: Caller) -> Result<Option<Arc<File>>, Error> {
+        let vnode = object.fid.vnode;
         let mut files = self.files();
         if files.contains(vnode) {
             drop(files);
             blocking(|| self.remove_container(vnode, id));
-            return None;
+            return Ok(None);
         }
+        let container = self.cache.containers.lazy(vnode, id);
         let file = File::new(object.fid, container, loaded(&CachedObject::shown(object.clone()), Arrival::Complete));
         {
             let mut state = file.state();
-            (state.handles, state.writer) = (1, caller);
+            state.writer = caller;
             state.hash = Some(ContentHash::of(&[]));
         }
+        file.add_handle()?;
         files.insert(Arc::clone(&file));
-        Some(file)
+        Ok(Some(file))
     }
 
     pub(super) async fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {
@@ -394,12 +393,11 @@ impl Inner {
                 None => {
                     // A store may have made a newer version since the caller looked.
                     let now = self.cache.index.object(cached.object.fid.vnode)?;
-                    let file = self.load(now.as_ref().unwrap_or(cached))?;
-                    files.insert(Arc::clone(&file));
-                    file
+                    self.load(now.as_ref().unwrap_or(cached))?
                 }
             };
-            file.add_handle();
+            file.add_handle()?;
+            files.insert(Arc::clone(&file));
             Ok(Handle { file, mode, passthrough: false })
         })
     }

@@ -13,7 +13,7 @@ use mafs_arpc::{CallProgress, Payload, PayloadWriter, blocking};
 use mafs_durable::{DiskFile, FileSegments, hash_content};
 use mafs_proto::{ContentHash, DataVersion, Purpose};
 
-use crate::cache::{ContainerCopy, Containers, is_unwritten};
+use crate::cache::{Container, ContainerCopy, Containers, Hold, is_unwritten};
 use crate::remote::{StoreContent, Urgency};
 
 /// Content up to this size goes out in one piece.
@@ -30,17 +30,17 @@ pub(super) struct FrozenContent {
 }
 
 enum Source {
-    Container(Arc<dyn DiskFile>),
+    Container(Arc<Container>),
     Copy(ContainerCopy),
     /// A container of its own.
-    Moved(Arc<dyn DiskFile>),
+    Moved(Arc<Container>),
 }
 
 impl Source {
-    fn file(&self) -> &Arc<dyn DiskFile> {
+    fn file(&self) -> io::Result<Arc<dyn DiskFile>> {
         match self {
-            Self::Container(file) | Self::Moved(file) => file,
-            Self::Copy(copy) => &copy.file,
+            Self::Container(container) | Self::Moved(container) => container.file(),
+            Self::Copy(copy) => Ok(Arc::clone(&copy.file)),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Travel {
 }
 
 impl FrozenContent {
-    pub(super) fn new(container: Arc<dyn DiskFile>, size: u64, watched: Option<DataVersion>) -> Arc<Self> {
+    pub(super) fn new(container: Arc<Container>, size: u64, watched: Option<DataVersion>) -> Arc<Self> {
         let source = RwLock::new(Source::Container(container));
         let travel = Mutex::new(Travel { purpose: Purpose::Store, pulled: false, sending: None });
         Arc::new(Self { size, watched, torn: AtomicBool::new(false), source, travel })
@@ -99,7 +99,7 @@ impl FrozenContent {
     pub(super) fn preserve(&self, containers: &Containers) -> io::Result<()> {
         let mut source = self.source.write().unwrap_or_else(PoisonError::into_inner);
         if let Source::Container(container) = &*source {
-            let copy = containers.copy(container.as_ref(), self.size)?;
+            let copy = containers.copy(container.file()?.as_ref(), self.size)?;
             self.check(&source)?;
             *source = Source::Copy(copy);
         }
@@ -112,22 +112,30 @@ impl FrozenContent {
     }
 
     /// A copy is in a container of its own from now on. The caller holds the file's `edit` lock.
-    pub(super) fn move_to(&self, copy: Arc<dyn DiskFile>) {
+    pub(super) fn move_to(&self, copy: Arc<Container>) {
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = Source::Moved(copy);
+    }
+
+    /// Keeps it open where it is, until what this gives is dropped: whoever sends it needs it even if its name goes.
+    pub(super) fn hold(&self) -> io::Result<Option<Hold>> {
+        match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
+            Source::Container(container) | Source::Moved(container) => Hold::on(container).map(Some),
+            Source::Copy(_) => Ok(None),
+        }
     }
 
     /// Makes the bytes durable, wherever they are.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.file().sync_data()
+        self.file()?.sync_data()
     }
 
     /// The bytes that are not holes.
     pub(super) fn allocated(&self) -> io::Result<u64> {
-        self.file().allocated()
+        self.file()?.allocated()
     }
 
-    fn file(&self) -> Arc<dyn DiskFile> {
-        Arc::clone(self.source.read().unwrap_or_else(PoisonError::into_inner).file())
+    fn file(&self) -> io::Result<Arc<dyn DiskFile>> {
+        self.source.read().unwrap_or_else(PoisonError::into_inner).file()
     }
 
     /// Looks whether the kernel has written, before the container's time becomes the mark again, which would hide that.
@@ -177,7 +185,7 @@ impl FrozenContent {
     /// The next of the version's segments; `None` behind the last, if all that was read is of one version.
     fn next_piece(&self, segments: &mut FileSegments, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
         let source = self.source.read().unwrap_or_else(PoisonError::into_inner);
-        let piece = segments.next_piece(source.file().as_ref(), bytes_max)?;
+        let piece = segments.next_piece(source.file()?.as_ref(), bytes_max)?;
         if piece.is_some() {
             return Ok(piece);
         }
@@ -221,7 +229,7 @@ impl StoreContent for Arc<FrozenContent> {
 
     fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash> {
         // Not under the lock: who changes the container meanwhile must not wait, and makes this another hash.
-        let file = self.file();
+        let file = self.file()?;
         blocking(|| hash_content(file.as_ref(), bytes))
     }
 
@@ -239,6 +247,7 @@ impl StoreContent for Arc<FrozenContent> {
 #[cfg(test)]
 mod tests {
     use mafs_durable::{Disk, MemoryDisk};
+    use mafs_proto::VnodeId;
 
     use super::*;
     use crate::cache::watch;
@@ -246,7 +255,9 @@ mod tests {
     #[test]
     fn what_the_kernel_has_written_since_the_container_was_watched_tears_it() {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
-        let container = disk.create("container").unwrap();
+        let containers = Containers::open(disk, 2).unwrap();
+        let (id, _) = containers.create(VnodeId(5)).unwrap();
+        let container = containers.lazy(VnodeId(5), id);
         container.write_all_at(b"one version", 0).unwrap();
         watch(container.as_ref()).unwrap();
         let freeze = || FrozenContent::new(Arc::clone(&container), 11, Some(DataVersion(7)));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mafs_arpc::blocking;
+use mafs_durable::DiskFile;
 
 use super::file::File;
 use super::storing::Patience;

@@ -271,7 +271,7 @@ impl Inner {
 
     /// The container behind a handle.
     pub(super) fn container(&self, handle: FileHandle) -> Result<Arc<dyn DiskFile>, Error> {
-        Ok(Arc::clone(&self.handle(handle)?.file.container))
+        Ok(self.handle(handle)?.file.container.file()?)
     }
 
     /// The kernel does not take containers: from now on it is given none.

@@ -84,8 +84,8 @@ impl Inner {
             let content = FrozenContent::new(Arc::clone(&file.container), size, None);
             let gone = match store.snapshot {
                 Some(snapshot) => match self.cache.containers.get(file.fid.vnode, snapshot)? {
-                    Some(copy) => {
-                        content.move_to(copy);
+                    Some(_) => {
+                        content.move_to(self.cache.containers.lazy(file.fid.vnode, snapshot));
                         false
                     }
                     None => true,

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::file::File;
 use super::frozen::FrozenContent;
 use super::{Error, Inner};
+use crate::cache::Hold;
 use crate::core::arrivals::Arrivals;
 use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
@@ -63,6 +64,16 @@ struct Answered {
     result: Result<Answer<ApplyReply>, RemoteError>,
     /// Whether the content was sent with it.
     whole: bool,
+}
+
+/// A version that is about to be sent.
+struct Prepared {
+    record: CmlRecord,
+    content: Arc<FrozenContent>,
+    /// Part of it may be at the server.
+    interrupted: bool,
+    /// What waits is not open, and this is from now on.
+    _open: Option<Hold>,
 }
 
 /// Notes that an answer has come.
@@ -211,7 +222,7 @@ impl Inner {
     async fn send_version(self: &Arc<Self>, record: CmlRecord) -> Answered {
         let id = record.id;
         match self.prepare_version(&record).await {
-            Ok(Some((record, content, interrupted))) => {
+            Ok(Some(Prepared { record, content, interrupted, _open })) => {
                 let begun = self.clock.now();
                 let result = self.remote.store(&record, &content, interrupted).await;
                 if result.is_ok() {
@@ -236,10 +247,7 @@ impl Inner {
     }
 
     /// The content of a version, which does not change from now on, and its record.
-    async fn prepare_version(
-        &self,
-        record: &CmlRecord,
-    ) -> Result<Option<(CmlRecord, Arc<FrozenContent>, bool)>, Error> {
+    async fn prepare_version(&self, record: &CmlRecord) -> Result<Option<Prepared>, Error> {
         let Some(file) = self.file_of(record) else { return Ok(None) };
         if file.state().kernel.writers > 0 {
             self.settle(&file).await?;
@@ -254,7 +262,7 @@ impl Inner {
         has_version.then_some(file)
     }
 
-    fn freeze_version(&self, file: &File, id: StoreId) -> Result<Option<(CmlRecord, Arc<FrozenContent>, bool)>, Error> {
+    fn freeze_version(&self, file: &File, id: StoreId) -> Result<Option<Prepared>, Error> {
         let _edit = file.edit();
         self.end_edit(file)?;
         if file.state().version(id).is_none_or(|version| version.gone) {
@@ -276,6 +284,7 @@ impl Inner {
             // Or a loss of power puts what is fsynced later under the name of what the server has got.
             self.cache.cml.sync()?;
         }
+        let open = content.hold()?;
         let mut queue = self.replay.queue();
         let Some(record) = queue.freeze(id) else { return Ok(None) };
         if queue.is_raised(id) {
@@ -284,7 +293,7 @@ impl Inner {
         let mut state = file.state();
         state.set_sending(Arc::clone(&content));
         let interrupted = std::mem::replace(&mut state.interrupted, true);
-        Ok(Some((record, content, interrupted)))
+        Ok(Some(Prepared { record, content, interrupted, _open: open }))
     }
 
     /// Takes answers in.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mafs_arpc::blocking;
+use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, StoreId};
 

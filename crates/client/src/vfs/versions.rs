@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mafs_arpc::blocking;
+use mafs_durable::DiskFile;
 use mafs_proto::{Base, CmlOp, CmlRecord, Kind, StoreId};
 
 use super::file::{File, FileState};
@@ -268,7 +269,7 @@ impl Inner {
             let Some(newest) = state.version_in_place() else { return Ok(()) };
             (newest.id, Arc::clone(&newest.content), newest.durable, state.says_synced())
         };
-        let (container, copy) = self.cache.containers.duplicate(file.fid.vnode, file.container.as_ref())?;
+        let (container, copy) = self.cache.containers.duplicate(file.fid.vnode, file.container.file()?.as_ref())?;
         let size = content.size;
         let logged = (|| {
             if copy.len()? < size {
@@ -287,7 +288,7 @@ impl Inner {
             self.remove_container(file.fid.vnode, container);
             return Err(error.into());
         }
-        content.move_to(copy);
+        content.move_to(self.cache.containers.lazy(file.fid.vnode, container));
         if let Some(version) = file.state().version(id) {
             version.snapshot = Some(container);
         }
