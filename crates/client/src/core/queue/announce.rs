@@ -124,9 +124,10 @@ impl Queue {
         self.announcing.answered
     }
 
-    /// Of how many records that are here the server may have heard.
-    pub(crate) fn heard(&self) -> usize {
-        self.announcing.heard
+    /// Of how many records that are here the server may have heard, without those that are being sent.
+    pub(crate) fn heard_and_waiting(&self) -> usize {
+        let sent = self.under_way.iter().filter_map(|id| self.entries.get(id));
+        self.announcing.heard - sent.filter(|entry| entry.telling.told.is_heard()).count()
     }
 
     /// The next call, with at most `records_max` records and as many retractions; `None` if there is nothing to say

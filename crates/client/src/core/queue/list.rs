@@ -30,7 +30,7 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
     /// Records that are sent, and not answered yet.
     pub(crate) under_way: usize,
-    /// Records that the server may have heard of before they are sent.
+    /// Records that the server may have heard of and that are not being sent yet.
     pub(crate) announced: usize,
     /// When the oldest was made.
     pub(crate) oldest: Option<Timestamp>,
@@ -62,7 +62,7 @@ impl Queue {
             stores: self.stores,
             bytes: self.store_bytes,
             under_way: self.under_way.len(),
-            announced: self.heard(),
+            announced: self.heard_and_waiting(),
             oldest: self.entries.values().next().map(|entry| entry.queued.record.time),
         }
     }
@@ -94,7 +94,7 @@ impl Queue {
 mod tests {
     use mafs_proto::{Base, ClientId, CmlRecord, DataVersion, Fid, Incarnation, VnodeId, VolumeId};
 
-    use super::super::Queued;
+    use super::super::{Heard, Policy, Queued};
     use super::*;
 
     fn store(seq: u64, vnode: u64, size: u64) -> CmlRecord {
@@ -129,6 +129,25 @@ mod tests {
             queue.remove(record.record.id);
         }
         assert_eq!(queue.totals(), Totals::default());
+    }
+
+    #[test]
+    fn what_is_being_sent_is_not_counted_as_announced() {
+        let mut queue = Queue::default();
+        queue.set_policy(Policy::Waiting);
+        for seq in 1..=2 {
+            queue.push(Queued { record: store(seq, seq, 10), kind: Kind::File, replaced: None }, &[]);
+        }
+        let announcement = queue.poll_announce(10).unwrap();
+        queue.end_announcement(&announcement, Heard::But(&[]));
+        let counts = |queue: &Queue| (queue.totals().announced, queue.totals().under_way);
+        assert_eq!(counts(&queue), (2, 0));
+        let sent = queue.poll_next().unwrap().record.id;
+        assert_eq!(counts(&queue), (1, 1));
+        queue.postpone(sent, false);
+        assert_eq!(counts(&queue), (2, 0));
+        queue.remove(sent);
+        assert_eq!(counts(&queue), (1, 0));
     }
 
     #[test]
