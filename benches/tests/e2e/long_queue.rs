@@ -1,13 +1,15 @@
 //! A mount whose log holds much that the server does not have: it starts as quickly as any other, and takes no more
 //! descriptors.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mafs_bench::process::run;
 use mafs_bench::watchdog::Watchdog;
 use mafs_bench::world::World;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::number_from_env;
@@ -16,25 +18,34 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// A satellite link, so that next to nothing of the queue goes while it is made.
 const FAR: &str = "writeback=async,fsync=local,profile=geo";
 const NEAR: &str = "writeback=async,fsync=local";
+/// What is required of 100,000 records is 1 s; the machine may be busy elsewhere.
+const START_MAX: Duration = Duration::from_secs(10);
 const FILES_PER_DIRECTORY: u32 = 10_000;
 
-/// The time from a mount command to the first answer, by how many records waited: at first, and with the queue.
+/// The time from a mount command to the first answer, with so many records in the log and without: half of them
+/// contents, half attributes.
 #[test]
 #[ignore = "needs: fuse, root"]
 fn a_mount_with_100_000_changes_that_wait_answers_at_once() {
     let files = number_from_env("MAFS_QUEUE_RECORDS", 100_000_u32) / 2;
-    let mut world = World::start_with(FAR).unwrap();
+    let mut world = World::start_with(NEAR).unwrap();
     let _watchdog = Watchdog::start(LIMIT, vec![world.mount()]);
     make_files(&world.mount(), files);
+    sync(&world);
     world.kill_client().unwrap();
-    let waiting = started(&mut world);
-    println!("a start with {} changes: {waiting:?}", queued(&world));
-    run(world.client_command().arg("sync").arg(world.mount()), LIMIT).unwrap();
-    world.stop_client().unwrap();
-    let idle = started(&mut world);
-    println!("a start without: {idle:?}");
-    let file = world.mount().join("d0/f1");
-    assert_eq!(fs::read(&file).unwrap(), 1_u32.to_le_bytes());
+    println!("a start without changes: {:?}", started(&mut world));
+    // What it has promised it keeps for a minute.
+    world.server().unwrap().signal(Signal::STOP).unwrap();
+    change_files(&world.mount(), files);
+    let waiting = queued(&world);
+    world.kill_client().unwrap();
+    world.server().unwrap().signal(Signal::CONT).unwrap();
+    let with = started(&mut world);
+    println!("a start with {waiting} changes: {with:?}");
+    let last = world.mount().join(path_of(files - 1));
+    assert_eq!(fs::read(&last).unwrap(), files.to_le_bytes());
+    assert!(waiting >= u64::from(files), "{waiting}");
+    assert!(with < START_MAX, "{with:?}");
 }
 
 /// What waits takes no descriptors: neither while it is made nor after a start.
@@ -60,7 +71,7 @@ fn two_thousand_files_wait_and_are_sent_by_a_client_that_may_have_256_files_open
     fs::remove_file(world.mount().join("d0/f1")).unwrap();
     world.kill_client().unwrap();
     started(&mut world);
-    run(world.client_command().arg("sync").arg(world.mount()), LIMIT).unwrap();
+    sync(&world);
     assert_eq!(queued(&world), 0);
     world.forget_cache().unwrap();
     let content = |number: u32| fs::read(world.mount().join(format!("d0/f{number}"))).unwrap();
@@ -78,17 +89,35 @@ fn started(world: &mut World) -> Duration {
     begun.elapsed()
 }
 
+fn sync(world: &World) {
+    run(world.client_command().arg("sync").arg(world.mount()), LIMIT).unwrap();
+}
+
+fn path_of(number: u32) -> String {
+    format!("d{}/f{number}", number / FILES_PER_DIRECTORY)
+}
+
 /// Makes files of a few bytes, each a creation and a content.
 fn make_files(mount: &Path, files: u32) {
     let begun = Instant::now();
     for number in 0..files {
-        let directory = mount.join(format!("d{}", number / FILES_PER_DIRECTORY));
         if number % FILES_PER_DIRECTORY == 0 {
-            fs::create_dir(&directory).unwrap();
+            fs::create_dir(mount.join(path_of(number)).parent().unwrap()).unwrap();
         }
-        fs::write(directory.join(format!("f{number}")), number.to_le_bytes()).unwrap();
+        fs::write(mount.join(path_of(number)), number.to_le_bytes()).unwrap();
     }
     println!("{files} files made in {:?}", begun.elapsed());
+}
+
+/// Gives each of them another content, and another mode.
+fn change_files(mount: &Path, files: u32) {
+    let begun = Instant::now();
+    for number in 0..files {
+        let path = mount.join(path_of(number));
+        fs::write(&path, (number + 1).to_le_bytes()).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    }
+    println!("{files} files changed in {:?}", begun.elapsed());
 }
 
 fn queued(world: &World) -> u64 {

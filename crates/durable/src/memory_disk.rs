@@ -35,6 +35,8 @@ struct World {
     cut: Option<Tree>,
     /// Syncs so far, of files and directories.
     syncs: u64,
+    /// Files that were opened so far.
+    opens: u64,
     freeze_after: Option<u64>,
     fail_from: Option<u64>,
     capacity: Option<u64>,
@@ -84,6 +86,12 @@ impl MemoryDisk {
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.world().syncs
+    }
+
+    /// How many files were opened by now.
+    #[must_use]
+    pub fn opens(&self) -> u64 {
+        self.world().opens
     }
 
     /// Lets sync number `count` (the first is number 0) and all later ones fail with an I/O error.
@@ -159,7 +167,11 @@ impl Disk for MemoryDisk {
     }
 
     fn open(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
-        let ino = self.world().tree.open(path)?;
+        let ino = {
+            let mut world = self.world();
+            world.opens += 1;
+            world.tree.open(path)?
+        };
         Ok(self.handle(ino))
     }
 

@@ -173,7 +173,7 @@ impl Inner {
         writing: Writing,
         stored_mtime: Option<Timestamp>,
     ) -> Result<Option<Arc<File>>, CacheError> {
-        let Writing { base, container: id, lent, synced, removing } = writing;
+        let Writing { base, container: id, lent, synced, .. } = writing;
         if lent {
             // It was as it was when `move_out_lent` looked, and whoever has it may write now.
             return Ok(None);
@@ -192,6 +192,12 @@ impl Inner {
             watch(container.as_ref())?;
         }
         let mtime = changed.max(stored_mtime).unwrap_or_else(|| self.clock.wall());
+        Ok(Some(self.taken_up(fid, writing, (stat.bytes, mtime))))
+    }
+
+    /// A file with content of this size and time that the server lacks.
+    pub(super) fn taken_up(&self, fid: Fid, writing: Writing, (size, mtime): (u64, Timestamp)) -> Arc<File> {
+        let Writing { base, container, synced, removing, .. } = writing;
         let state = FileState {
             handles: 0,
             kernel: KernelUse::default(),
@@ -202,13 +208,14 @@ impl Inner {
             fetch: 0,
             arriving: None,
             wanted: None,
-            size: stat.bytes,
+            size,
             mtime,
             ctime: mtime,
             edits: 1,
             stored_edits: 0,
             logged_edits: 0,
             versions: Versions::default(),
+            unseen: None,
             fsynced_edits: u64::from(synced),
             kept_edits: u64::from(synced),
             writer: Caller::default(),
@@ -223,7 +230,7 @@ impl Inner {
             removing,
             unlinked: None,
         };
-        Ok(Some(File::new(fid, self.cache.containers.lazy(fid.vnode, id), state)))
+        File::new(fid, self.cache.containers.lazy(fid.vnode, container), state)
     }
 
     pub(super) fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {
@@ -261,6 +268,7 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         stored_edits: 0,
         logged_edits: 0,
         versions: Versions::default(),
+        unseen: None,
         fsynced_edits: 0,
         kept_edits: 0,
         writer: Caller::default(),

@@ -19,7 +19,7 @@ use super::passthrough::KernelUse;
 use super::versions::Versions;
 use super::{Caller, Error};
 use crate::cache::Container;
-use crate::core::log::ContainerId;
+use crate::core::log::{ContainerId, Stamp};
 use crate::remote::Urgency;
 
 /// How much of the content is in the container.
@@ -94,6 +94,8 @@ pub(super) struct FileState {
     pub(super) logged_edits: u64,
     /// The versions that are logged and not acknowledged.
     pub(super) versions: Versions,
+    /// Nobody has looked at the container in this life; when its version was logged, it had been changed last then.
+    pub(super) unseen: Option<Stamp>,
     /// The newest edit of which an fsync has made something durable here.
     pub(super) fsynced_edits: u64,
     /// The edit of which a restart of the machine costs nothing.

@@ -386,7 +386,7 @@ impl Inner {
 
     /// The file, loaded if it is not in use yet, with one more handle counted.
     fn take_handle(&self, cached: &CachedObject, mode: OpenMode) -> Result<Handle, Error> {
-        blocking(|| {
+        let handle = blocking(|| {
             let mut files = self.files();
             let file = match files.get(cached.object.fid.vnode) {
                 Some(file) => file,
@@ -398,8 +398,13 @@ impl Inner {
             };
             file.add_handle()?;
             files.insert(Arc::clone(&file));
-            Ok(Handle { file, mode, passthrough: false })
-        })
+            Ok::<_, Error>(Handle { file, mode, passthrough: false })
+        })?;
+        if let Err(error) = blocking(|| self.look_at_unseen(&handle.file)) {
+            self.release_file(&handle.file);
+            return Err(error.into());
+        }
+        Ok(handle)
     }
 
     pub(super) fn add_handle(&self, handle: Handle) -> FileHandle {

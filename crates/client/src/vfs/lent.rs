@@ -25,14 +25,16 @@ struct Moved {
 
 impl Inner {
     /// Moves what others may still write to out of their reach. What is still `lent` behind it is as it was when it was
-    /// lent, or is gone. After a power loss there is nobody.
-    pub(super) fn move_out_lent(&self, log: &mut LogState) -> Result<(), CacheError> {
+    /// lent, or is gone. After a power loss there is nobody. Returns what was lent: in these may be what no
+    /// version tells of.
+    pub(super) fn move_out_lent(&self, log: &mut LogState) -> Result<BTreeSet<Fid>, CacheError> {
         if self.cache.power_lost {
             log.writing.values_mut().for_each(|writing| writing.lent = false);
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
         let durable = log.logged.values().filter(|store| store.queued && store.durable);
         let durable: BTreeSet<Fid> = durable.map(|store| store.record.op.fid()).collect();
+        let lent: BTreeSet<Fid> = log.writing.iter().filter(|(_, file)| file.lent).map(|(fid, _)| *fid).collect();
         let mut moved = Vec::new();
         for (&fid, writing) in log.writing.iter_mut().filter(|(_, writing)| writing.lent) {
             moved.extend(self.copy_lent(fid, writing, writing.synced || durable.contains(&fid))?);
@@ -46,7 +48,10 @@ impl Inner {
         if moved.iter().any(|moved| moved.durable) {
             self.cache.cml.sync()?;
         }
-        moved.iter().try_for_each(|moved| Ok(self.cache.containers.remove(moved.fid.vnode, moved.before)?))
+        for moved in &moved {
+            self.cache.containers.remove(moved.fid.vnode, moved.before)?;
+        }
+        Ok(lent)
     }
 
     /// Copies a content that has changed since it was lent.

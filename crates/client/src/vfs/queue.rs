@@ -1,21 +1,23 @@
 //! The queue of an earlier run: what waits in the log is taken up when a mount starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 
+use mafs_durable::DiskFile;
 use mafs_proto::{CmlOp, Fid, Kind, StoreId};
 
 use super::file::File;
 use super::frozen::FrozenContent;
 use super::versions::{Version, Versions};
 use super::{Caller, Inner};
-use crate::cache::CacheError;
+use crate::cache::{CacheError, stamp};
 use crate::core::log::{LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 
 impl Inner {
     /// Takes up all that waits, in the order in which it was logged: nobody knows what of it was sent.
-    pub(super) fn take_up_queue(&self, log: &LogState) -> Result<(), CacheError> {
+    pub(super) fn take_up_queue(&self, log: &LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
         let stores = log.logged.values().filter(|store| store.queued);
         let as_queued = |store: &LoggedStore| Queued { record: store.record.clone(), kind: Kind::File, replaced: None };
         let mut all: BTreeMap<StoreId, Queued> = log.queued.clone();
@@ -41,7 +43,13 @@ impl Inner {
         stores.for_each(|store| by_file.entry(store.record.op.fid()).or_default().push(store));
         for (fid, stores) in by_file {
             if let Some(writing) = log.writing.get(&fid) {
-                self.take_up_versions(fid, *writing, &stores)?;
+                match self.unseen(fid, *writing, &stores).filter(|_| !lent.contains(&fid)) {
+                    Some(file) => {
+                        self.add_versions(&file, &stores)?;
+                        self.files().insert(file);
+                    }
+                    None => self.take_up_versions(fid, *writing, &stores)?,
+                }
             }
         }
         Ok(())
@@ -59,6 +67,41 @@ impl Inner {
         let Some(file) = self.load_dirty(fid, writing, mtime)? else { return Ok(()) };
         self.add_versions(&file, stores)?;
         self.files().insert(file);
+        Ok(())
+    }
+
+    /// A file whose container nobody has to look at before somebody opens it or its turn to be sent comes: whoever
+    /// changed it after its newest version was logged has moved that out of the way first, or had it lent, or had
+    /// fsynced it. A look at each would be most of what a start costs.
+    fn unseen(&self, fid: Fid, writing: Writing, stores: &[&LoggedStore]) -> Option<Arc<File>> {
+        let newest = stores.last().filter(|newest| newest.snapshot.is_none())?;
+        let CmlOp::Store { size, mtime, .. } = newest.record.op else { return None };
+        if self.cache.power_lost || writing.lent || writing.synced {
+            return None;
+        }
+        let file = self.taken_up(fid, Writing { synced: newest.durable, ..writing }, (size, mtime));
+        file.state().unseen = Some(newest.stamp);
+        Some(file)
+    }
+
+    /// Looks at the container of a file that was taken up unseen. If it does not hold the newest version after all,
+    /// that is gone, and what is there is newer.
+    pub(super) fn look_at_unseen(&self, file: &File) -> io::Result<()> {
+        if file.state().unseen.is_none() {
+            return Ok(());
+        }
+        let _edit = file.edit();
+        let (bytes, stamp) = (file.container.len()?, stamp(file.container.as_ref())?);
+        let mut state = file.state();
+        let Some(logged) = state.unseen.take() else { return Ok(()) };
+        if bytes != state.size || stamp != logged {
+            tracing::warn!(fid = %file.fid, "a file was changed behind its last version; it is sent as it is");
+            state.size = bytes;
+            state.count_edit();
+            if let Some(newest) = state.versions.back_mut() {
+                newest.gone = true;
+            }
+        }
         Ok(())
     }
 

@@ -4,10 +4,12 @@
 //! one of its versions to the next.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mafs_arpc::{blocking, watch};
+use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{CmlOp, CmlRecord, FsError, Purpose, StoreId, VnodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -253,7 +255,11 @@ impl Inner {
             self.settle(&file).await?;
         }
         super::editing::before_copy(&file).await;
-        blocking(|| self.freeze_version(&file, record.id))
+        blocking(|| match self.look_at_unseen(&file) {
+            Ok(()) => self.freeze_version(&file, record.id),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        })
     }
 
     pub(super) fn file_of(&self, record: &CmlRecord) -> Option<Arc<File>> {
@@ -388,6 +394,8 @@ impl Inner {
     /// A store whose content had gone was not applied: it is sent with what the file holds now.
     fn send_anew(&self, record: &CmlRecord) {
         let file = self.file_of(record);
+        let missing = |file: &Arc<File>| file.container.stat().is_err_and(|why| why.kind() == io::ErrorKind::NotFound);
+        let is_lost = file.as_ref().is_some_and(missing);
         let rewritten = file.map(|file| {
             let _edit = file.edit();
             let mut queue = self.replay.queue();
@@ -396,11 +404,13 @@ impl Inner {
         });
         match rewritten {
             Some(Ok(())) => self.replay.queue().postpone(record.id, true),
-            Some(Err(error)) => {
+            Some(Err(error)) if !is_lost => {
                 tracing::error!(%error, "a content cannot be logged anew");
                 self.replay.queue().postpone(record.id, true);
             }
-            None => self.take_in_refusal(record, FsError::Malformed, "its content is not there any more"),
+            Some(Err(_)) | None => {
+                self.take_in_refusal(record, FsError::Malformed, "its content is not there any more");
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Start and end: what the last life left is taken up, and what this one leaves is put in order.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -147,14 +147,14 @@ impl Vfs {
             storage,
         });
         blocking(|| {
-            inner.move_out_lent(&mut log)?;
-            inner.take_up(&log)?;
+            let lent = inner.move_out_lent(&mut log)?;
+            inner.take_up(&log, &lent)?;
             inner.cache.cml.begin_run(inner.storage.boot())
         })?;
         writer.begin(&inner);
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
-        inner.sweep_containers(&log);
+        Arc::clone(&inner).sweep_in_background(&log);
         tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }
@@ -182,9 +182,9 @@ impl Vfs {
 
 impl Inner {
     /// Takes up what is in the cache: contents, and what the server does not have.
-    fn take_up(&self, log: &LogState) -> Result<(), CacheError> {
+    fn take_up(&self, log: &LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
         self.count_contents()?;
-        self.take_up_queue(log)?;
+        self.take_up_queue(log, lent)?;
         let logged: HashMap<Fid, _> =
             log.logged.values().filter(|store| !store.queued).map(|store| (store.record.op.fid(), store)).collect();
         let mut given_up = Vec::new();
@@ -259,21 +259,30 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes containers that a crash left without a name in index or log.
-    fn sweep_containers(&self, log: &LogState) {
+    /// Removes containers that a crash left without a name in index or log. Nobody waits for that: it looks at each
+    /// container there is.
+    fn sweep_in_background(self: Arc<Self>, log: &LogState) {
         let snapshot = |store: &LoggedStore| store.snapshot.map(|container| (store.record.op.fid().vnode, container));
         let snapshots = log.logged.values().filter_map(snapshot);
         let writing = log.writing.iter().map(|(fid, writing)| (fid.vnode, writing.container));
         let dirty: HashSet<_> = writing.chain(snapshots).collect();
-        let is_named = |vnode: VnodeId, id: ContainerId| match self.cache.index.object(vnode) {
-            Ok(cached) => {
-                let content = cached.and_then(|cached| cached.content);
-                dirty.contains(&(vnode, id)) || content.is_some_and(|content| content.container == id)
+        mafs_arpc::spawn_blocking(move || {
+            let is_named = |vnode: VnodeId, id: ContainerId| {
+                // Held, so that it is not just between the two: taken into use, and named by the index no more.
+                let files = self.files();
+                let in_use = files.get(vnode).is_some_and(|file| file.container_id == id);
+                in_use || dirty.contains(&(vnode, id)) || self.is_named_by_index(vnode, id)
+            };
+            if let Err(error) = self.cache.containers.sweep(is_named) {
+                tracing::warn!(%error, "the cache could not be swept");
             }
+        });
+    }
+
+    fn is_named_by_index(&self, vnode: VnodeId, id: ContainerId) -> bool {
+        match self.cache.index.object(vnode) {
+            Ok(cached) => cached.and_then(|cached| cached.content).is_some_and(|content| content.container == id),
             Err(_) => true,
-        };
-        if let Err(error) = blocking(|| self.cache.containers.sweep(is_named)) {
-            tracing::warn!(%error, "the cache could not be swept");
         }
     }
 

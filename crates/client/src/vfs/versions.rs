@@ -125,7 +125,8 @@ impl Inner {
         self.rewrite_version(&mut queue, file, record).map(|()| true)
     }
 
-    /// The same where others wait for it by now, because what the file holds was written before they came. Under `edit`.
+    /// The same where others wait for it by now, because what the file holds was written before they came. Under
+    /// `edit`.
     fn catch_up_last(&self, file: &File) -> Result<bool, Error> {
         let newest = self.remote.outstanding(|log| log.newest(file.fid));
         if let Some(id) = newest {
@@ -325,7 +326,14 @@ impl Inner {
     pub(super) fn drop_versions(&self, file: &File) {
         let ids: Vec<StoreId> = file.state().versions.iter().map(|version| version.id).collect();
         for id in ids.into_iter().rev() {
-            let detached = self.replay.queue().detach(id);
+            let (is_queued, detached) = {
+                let mut queue = self.replay.queue();
+                (queue.contains(id), queue.detach(id))
+            };
+            if !is_queued {
+                // Its record has gone with the one that made the file.
+                self.forget_version(file, id);
+            }
             if let Some(changed) = detached {
                 for queued in &changed {
                     self.remote.outstanding(|log| log.resume(queued.record.clone()));
