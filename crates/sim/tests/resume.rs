@@ -8,9 +8,10 @@ mod support;
 use std::time::Duration;
 
 use mafs_arpc::link::Profile;
-use mafs_client::vfs::Vfs;
+use mafs_client::vfs::{Vfs, Writeback};
+use mafs_proto::Random;
 use mafs_sim::{Crash, Path, World};
-use support::{content, create, simulate, with_empty_cache, write_and_close};
+use support::{configured, content, create, seeds, simulate, with_empty_cache, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -138,4 +139,95 @@ fn what_changed_after_the_interruption_is_sent_anew() {
         wanted[..100_000].fill(0xEE);
         assert!(content(world.client(), "large").await == wanted);
     });
+}
+
+/// What is stored while it is interrupted so often, and what may be sent of it in all.
+const HUGE_BYTES: u32 = 50_000_000;
+const INTERRUPTIONS: usize = 10;
+const SENT_BYTES_MAX: u64 = 51_000_000;
+
+/// What ends an attempt to store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Interruption {
+    Cut,
+    KillClient,
+    KillServer,
+}
+
+/// Of all classes: what is pulled travels as what is fetched does.
+fn sent_bytes(vfs: &Vfs) -> u64 {
+    vfs.statistics().iter().map(|class| class.sent_bytes).sum()
+}
+
+/// Moments in the time that storing takes by this rate, the earliest first.
+fn moments(random: &mut Random, bytes_per_s: u64) -> Vec<Duration> {
+    let whole_ms = u64::from(HUGE_BYTES) * 1000 / bytes_per_s;
+    let mut moments: Vec<u64> = (0..INTERRUPTIONS).map(|_| whole_ms / 100 + random.below(whole_ms * 9 / 10)).collect();
+    moments.sort_unstable();
+    moments.into_iter().map(Duration::from_millis).collect()
+}
+
+/// Stores a large file and interrupts that at random moments. Returns how much was sent in all.
+async fn interrupt_at_random(seed: u64, writeback: Writeback, bytes_per_s: u64, choices: &[Interruption]) -> u64 {
+    let link = Profile::steady(bytes_per_s, Duration::from_millis(10));
+    let world = World::start_over(seed, vec![Path::Link(Box::new(link))], false).await.expect("a world");
+    let mut world = configured(world, |machine| machine.set_writeback(writeback)).await;
+    let content: Vec<u8> =
+        (0..HUGE_BYTES).map(|at| (at / 251).to_le_bytes()[0] ^ (at / 65_536).to_le_bytes()[0]).collect();
+    let (mut random, mut sent) = (Random::new(seed), 0);
+    let closing = tokio::spawn({
+        let (vfs, content) = (world.client().clone(), content.clone());
+        async move { write_and_close(&vfs, "huge", content).await }
+    });
+    let began = Instant::now();
+    for moment in moments(&mut random, bytes_per_s) {
+        tokio::time::sleep_until(began + moment).await;
+        assert_eq!(world.client().status().unsent_files, 1, "it is through at {moment:?}");
+        match choices[usize::try_from(random.below(choices.len() as u64)).expect("small")] {
+            Interruption::Cut => world.cut_link(),
+            Interruption::KillClient => {
+                sent += sent_bytes(world.client());
+                world.crash_client(Crash::Kill);
+                world.start_client().await.expect("the client starts");
+            }
+            Interruption::KillServer => {
+                world.crash_server(Crash::Kill);
+                world.start_server().expect("the server starts");
+            }
+        }
+    }
+    world.client().sync().await.expect("all is sent");
+    sent += sent_bytes(world.client());
+    closing.abort();
+    with_empty_cache(&mut world).await;
+    assert!(support::content(world.client(), "huge").await == content, "{seed}");
+    sent
+}
+
+#[test]
+fn ten_interruptions_cost_less_than_a_fiftieth() {
+    for seed in 0..seeds(1) {
+        for writeback in [Writeback::Sync, Writeback::Async, Writeback::Sirp] {
+            simulate(async move {
+                let sent = interrupt_at_random(seed, writeback, 1_000_000, &[Interruption::Cut]).await;
+                println!("seed {seed}, {writeback:?}: {sent} bytes");
+                assert!(sent < SENT_BYTES_MAX, "seed {seed}, {writeback:?}: {sent} bytes");
+            });
+        }
+    }
+}
+
+/// A server that is killed has lost what came in the last second, so how much that is follows the link.
+#[test]
+fn ten_interruptions_of_which_some_kill_cost_less_than_a_fiftieth() {
+    let choices = [Interruption::Cut, Interruption::KillClient, Interruption::KillServer];
+    for seed in 0..seeds(1) {
+        for writeback in [Writeback::Async, Writeback::Sirp] {
+            simulate(async move {
+                let sent = interrupt_at_random(seed, writeback, 100_000, &choices).await;
+                println!("seed {seed}, {writeback:?}: {sent} bytes");
+                assert!(sent < SENT_BYTES_MAX, "seed {seed}, {writeback:?}: {sent} bytes");
+            });
+        }
+    }
 }
