@@ -5,14 +5,15 @@
 mod support;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Attributes, Caller, Error, KernelCache, OpenMode, Vfs};
-use mafs_proto::{Mode, Name, RenameMode, VnodeId};
-use mafs_sim::Crash;
-use support::{CALLER, WRITE, simulate, world, write_and_close};
+use mafs_client::vfs::{Attributes, Caller, Error, Fsync, KernelCache, OpenMode, Vfs, Writeback};
+use mafs_proto::{Mode, Name, RenameMode, VnodeId, XattrMode};
+use mafs_sim::{Crash, World};
+use support::{CALLER, WRITE, configured, look, open_as, simulate, world, write_and_close};
 
 /// The names and inodes that the kernel was told to forget.
 #[derive(Default)]
@@ -153,4 +154,78 @@ fn the_size_of_a_file_that_was_opened_in_vain_to_be_cut_is_forgotten() {
         let (mode, caller) = (OpenMode { truncate: true, ..WRITE }, Caller { uid: 1000, gid: 1000 });
         assert!(is_forgotten_after_failing(async |vfs: &Vfs, vnode| vfs.open(vnode, mode, caller).await).await);
     });
+}
+
+/// A kernel that holds an inode as long as an operation on it is under way, and cannot forget it before.
+#[derive(Default)]
+struct Holding(AtomicBool);
+
+impl KernelCache for Holding {
+    fn invalidate_inode(&self, _: VnodeId) {
+        while self.0.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn invalidate_entry(&self, parent: VnodeId, _: &Name) {
+        self.invalidate_inode(parent);
+    }
+}
+
+/// consistency.md, "Kernel deadlock": whoever waits for the server's word about what is in the log must not be waited
+/// for by what the server waits for.
+#[test]
+fn regression_an_operation_that_waits_behind_the_log_holds_up_no_new_session() {
+    // Virtual time stands still while the kernel is told.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        for what in ["mkdir", "fsync", "setxattr"] {
+            let world = World::start(1, Duration::from_millis(1)).await.expect("a world");
+            let mut world = configured(world, |machine| {
+                machine.set_writeback(Writeback::Sirp);
+                machine.set_fsync(Fsync::Server);
+                machine.set_deadline(Duration::from_secs(5));
+            })
+            .await;
+            let vfs = world.client().clone();
+            let vnode = write_and_close(&vfs, "file", b"content".to_vec()).await;
+            vfs.sync().await.expect("a sync");
+            look(&vfs, "file").await;
+            vfs.count_lookup(vnode);
+            let kernel = Arc::new(Holding::default());
+            vfs.set_kernel_cache(kernel.clone());
+            world.crash_server(Crash::Kill);
+            kernel.0.store(true, Ordering::Relaxed);
+            let operation = tokio::spawn({
+                let (vfs, kernel) = (vfs.clone(), kernel.clone());
+                async move {
+                    let done = operate(&vfs, vnode, what).await;
+                    kernel.0.store(false, Ordering::Relaxed);
+                    done
+                }
+            });
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            world.start_server().expect("the server starts");
+            operation.await.expect("the task").expect(what);
+        }
+    });
+}
+
+async fn operate(vfs: &Vfs, vnode: VnodeId, what: &str) -> Result<(), Error> {
+    match what {
+        "mkdir" => vfs.make_dir(VnodeId::ROOT, Bytes::from("d"), Mode::from_bits(0o755), CALLER).await.map(drop),
+        "fsync" => {
+            let file = open_as(vfs, "file", WRITE).await;
+            vfs.write(file, 0, Bytes::from("more")).await?;
+            let done = vfs.fsync(file).await;
+            vfs.release(file);
+            done
+        }
+        _ => {
+            let set = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+            vfs.set_attributes(vnode, set, None, CALLER).await?;
+            let (name, value) = (Bytes::from("user.colour"), Bytes::from("blue"));
+            vfs.set_xattr(vnode, name, value, XattrMode::Either, CALLER).await
+        }
+    }
 }

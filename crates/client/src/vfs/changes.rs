@@ -136,6 +136,8 @@ impl Inner {
 
     /// Waits for the server's word; a record that was not even sent in time is taken back.
     async fn wait_for_verdict(&self, id: StoreId, mut verdict: Verdict) -> Result<(), Error> {
+        // The record may wait for another client's answer, and that one for this client's answer to a break.
+        let _waiting = self.remote.waiting();
         let patience = [self.settings.deadline, HOLDER_WAIT];
         for patience in patience {
             match timeout(patience, &mut verdict).await {

@@ -486,6 +486,8 @@ impl Inner {
     pub(super) async fn until_answered(&self, id: StoreId) -> Result<(), Error> {
         self.replay.queue().let_go(id);
         self.note_queue_changed();
+        // The record may wait for another client's answer, and that one for this client's answer to a break.
+        let _waiting = self.remote.waiting();
         self.until_gone(|queue| !queue.contains(id)).await
     }
 
