@@ -1,5 +1,6 @@
 //! Kills: a process that waits for data can be killed, and so can either daemon, without harm to what was acknowledged.
 
+mod at_random;
 mod writer;
 
 use std::fs;
@@ -8,16 +9,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mafs_bench::client::Client;
 use mafs_bench::content::{check_file, write_file};
 use mafs_bench::measure::state;
 use mafs_bench::process::{finish, run, wait, wait_until};
-use mafs_bench::watchdog::Watchdog;
 use mafs_bench::world::World;
 use rustix::process::Signal;
 
-use self::writer::{Writer, Written};
-use crate::number_from_env;
+use self::writer::Writer;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -149,76 +147,6 @@ fn invariant_1_what_close_acknowledged_survives_kill_9_of_the_server() {
     written.check(&world.mount());
     world.forget_cache().unwrap();
     written.check(&world.mount());
-}
-
-/// What becomes of the daemons in a round, in turns.
-const KILLS: [fn(&mut World, &mut Client); 4] = [kill_first_client, kill_server, kill_second_client, kill_all];
-
-/// What each of the two writers has done before a kill, and again after it.
-const FILES_PER_ROUND: u64 = 20;
-
-/// For one round: a writer that is stuck for the lease of a dead client passes it.
-const ROUND_LIMIT: Duration = Duration::from_secs(60);
-
-#[test]
-#[ignore = "needs: fuse"]
-fn invariant_1_what_two_clients_closed_survives_kills_of_everything_and_is_there_once() {
-    let rounds = number_from_env("MAFS_KILLS", 5_u32);
-    let mut world = World::start().unwrap();
-    let mut second = world.another_client("second").unwrap();
-    let watchdog = Watchdog::start(ROUND_LIMIT * rounds, vec![world.mount(), second.mount()]);
-    // A mount point without a mount has no directories: there nothing can be written.
-    let directories = [world.mount().join("first"), second.mount().join("second")];
-    directories.iter().for_each(|directory| fs::create_dir(directory).unwrap());
-    let mut written: Vec<Written> = directories.iter().map(|_| Written::default()).collect();
-    for round in 0..rounds {
-        let resumed = directories.iter().zip(written);
-        let writers: Vec<Writer> = resumed.map(|(path, written)| Writer::resume(path.clone(), written)).collect();
-        wait_for_more(&writers);
-        KILLS[round as usize % KILLS.len()](&mut world, &mut second);
-        wait_for_more(&writers);
-        written = writers.into_iter().map(Writer::stop).collect();
-        for mount in [world.mount(), second.mount()] {
-            ["first", "second"].iter().zip(&written).for_each(|(name, written)| written.check_new(&mount.join(name)));
-        }
-    }
-    println!("after {rounds} kills: {} and {}", written[0], written[1]);
-    world.forget_cache().unwrap();
-    for mount in [world.mount(), second.mount()] {
-        ["first", "second"].iter().zip(&written).for_each(|(name, written)| written.check(&mount.join(name)));
-    }
-    drop(watchdog);
-    second.stop().unwrap();
-    world.stop_client().unwrap();
-}
-
-fn wait_for_more(writers: &[Writer]) {
-    let counts: Vec<u64> = writers.iter().map(Writer::acknowledged).collect();
-    writers.iter().zip(counts).for_each(|(writer, count)| writer.wait_for(count + FILES_PER_ROUND));
-}
-
-fn kill_first_client(world: &mut World, _: &mut Client) {
-    world.kill_client().unwrap();
-    world.start_client().unwrap();
-}
-
-fn kill_second_client(_: &mut World, second: &mut Client) {
-    second.kill().unwrap();
-    second.start().unwrap();
-}
-
-fn kill_server(world: &mut World, _: &mut Client) {
-    world.kill_server().unwrap();
-    world.start_server().unwrap();
-}
-
-fn kill_all(world: &mut World, second: &mut Client) {
-    world.kill_client().unwrap();
-    world.kill_server().unwrap();
-    second.kill().unwrap();
-    world.start_server().unwrap();
-    second.start().unwrap();
-    world.start_client().unwrap();
 }
 
 fn list(directory: &Path) -> io::Result<()> {

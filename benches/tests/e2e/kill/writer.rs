@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -15,8 +15,12 @@ use mafs_bench::process::{run, wait_until};
 
 use super::LIMIT;
 
+/// How often a directory is made.
+const DIRECTORY_EVERY: u64 = 4;
+
 /// Works in a directory until it is told to stop. Copies one file after the other: under a new name, or, every third
-/// time, over a file that is there. Between two it appends a line to a journal and makes and moves a directory.
+/// time, over a file that is there. Between two it appends a line to a journal, and at times makes and moves a
+/// directory.
 pub(super) struct Writer {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
@@ -128,7 +132,10 @@ impl Written {
     /// Whether the close of a file was acknowledged.
     fn go_on(&mut self, source: &Path, directory: &Path) -> bool {
         self.number += 1;
-        self.make_directory(directory);
+        // It waits for all that waits in a queue.
+        if self.number.is_multiple_of(DIRECTORY_EVERY) {
+            self.make_directory(directory);
+        }
         self.append(source, directory);
         self.copy(source, directory)
     }
@@ -148,10 +155,7 @@ impl Written {
     }
 
     fn append(&mut self, source: &Path, directory: &Path) {
-        fs::write(source, format!("{}\n", self.number)).unwrap();
-        let (from, to) = (format!("if={}", source.display()), format!("of={}", journal(directory).display()));
-        let mut dd = Command::new("dd");
-        if run(dd.args([from, to]).args(["oflag=append", "conv=notrunc", "status=none"]), LIMIT).is_ok() {
+        if append(source, &journal(directory), self.number).is_ok() {
             self.lines.insert(self.number);
         }
     }
@@ -171,6 +175,13 @@ impl Written {
             Err(error) => assert_ne!(error.kind(), ErrorKind::AlreadyExists, "{}: made twice", made.display()),
         }
     }
+}
+
+/// Appends a line with a number to a file, by way of another. Rust's files hide what close() says.
+pub(super) fn append(source: &Path, file: &Path, number: u64) -> io::Result<String> {
+    fs::write(source, format!("{number}\n")).unwrap();
+    let (from, to) = (format!("if={}", source.display()), format!("of={}", file.display()));
+    run(Command::new("dd").args([from, to]).args(["oflag=append", "conv=notrunc", "status=none"]), LIMIT)
 }
 
 fn length_of(number: u64) -> u64 {
