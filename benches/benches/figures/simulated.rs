@@ -7,7 +7,7 @@ use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_server::ServerConfig;
 use mafs_sim::workload::{
-    Compilation, Compiled, Plan, READERS, Read, Replayed, Trace, TraceShape, Tree, cumulative, ideal_versions,
+    Compilation, Compiled, Plan, READERS, Read, Replayed, Trace, Tree, cumulative, ideal_versions,
     older_than_announced, older_than_closed, populate_shared, populate_trace, replay, share, staleness,
 };
 use mafs_sim::{Machine, Path, World};
@@ -42,22 +42,15 @@ pub(crate) fn m1(kbytes_per_s: u64, rtt: Duration, variant: Variant, seed: u64) 
 const M3_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// One run of M3: the client at the end of the link has nothing in its cache.
-pub(crate) fn m3(
-    kbytes_per_s: u64,
-    rtt: Duration,
-    shape: &TraceShape,
-    variant: Variant,
-    seed: u64,
-) -> io::Result<Replayed> {
+pub(crate) fn m3(kbytes_per_s: u64, rtt: Duration, trace: &Trace, variant: Variant, seed: u64) -> io::Result<Replayed> {
     in_virtual_time(async {
         let link = Profile::steady(kbytes_per_s * 1024, rtt);
         let mut world = start(seed, variant.scheduling, vec![link]).await?;
-        let trace = Trace::new(shape, seed);
-        populate_trace(&trace, &Tree::new(world.client().clone())).await?;
+        populate_trace(trace, &Tree::new(world.client().clone())).await?;
         let machine = &mut world.machines_mut()[1];
         machine.set_deadline(M3_DEADLINE);
         restart(machine, variant).await?;
-        replay(shape, &trace, &Tree::new(machine.client().clone())).await
+        replay(trace, &Tree::new(machine.client().clone())).await
     })
 }
 

@@ -1,5 +1,6 @@
 //! Replays a [`Trace`]: its processes run beside each other at one client.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use mafs_arpc::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::trace::{Trace, TraceShape};
+use super::trace::Trace;
 use super::{Tree, content, failed};
 
 /// How long it took.
@@ -19,16 +20,44 @@ pub struct Replayed {
     pub last_access: Duration,
     /// Until the server had everything besides.
     pub sent_after: Duration,
-    /// The sum of all reads' times: what is in the cache takes none, so these are the fetches.
+    /// The sum of all reads' times: what is in the cache takes none, so these are the fetches. Whoever begins later,
+    /// having waited for a write, shares the link with fewer others.
     pub fetching: Duration,
+    /// How long at least one of them was under way.
+    pub some_fetching: Duration,
+    /// The sum of the times from when the trace has reads begin until they had ended: what their process has waited
+    /// before is part of it.
+    pub late: Duration,
 }
 
-const NOTHING: Replayed = Replayed {
-    last_read: Duration::ZERO,
-    last_access: Duration::ZERO,
-    sent_after: Duration::ZERO,
-    fetching: Duration::ZERO,
-};
+/// An access that has ended; times since the beginning.
+#[derive(Clone, Copy)]
+struct Done {
+    due: Duration,
+    began: Duration,
+    ended: Duration,
+    writes: bool,
+}
+
+impl Replayed {
+    fn new(done: &[Done], sent_after: Duration) -> Self {
+        let mut reads: Vec<&Done> = done.iter().filter(|access| !access.writes).collect();
+        reads.sort_unstable_by_key(|read| read.began);
+        let (mut some_fetching, mut until) = (Duration::ZERO, Duration::ZERO);
+        for read in &reads {
+            some_fetching += read.ended.saturating_sub(read.began.max(until));
+            until = until.max(read.ended);
+        }
+        Self {
+            last_read: until,
+            last_access: done.iter().map(|access| access.ended).max().unwrap_or_default(),
+            sent_after,
+            fetching: reads.iter().map(|read| read.ended - read.began).sum(),
+            some_fetching,
+            late: reads.iter().map(|read| read.ended - read.due).sum(),
+        }
+    }
+}
 
 const DIR: &str = "trace";
 
@@ -52,28 +81,25 @@ pub async fn populate(trace: &Trace, tree: &Tree) -> Result<(), String> {
 ///
 /// # Errors
 /// What the file system says.
-pub async fn replay(shape: &TraceShape, trace: &Trace, tree: &Tree) -> Result<Replayed, String> {
+pub async fn replay(trace: &Trace, tree: &Tree) -> Result<Replayed, String> {
     let start = Instant::now();
     let begun: Begun = trace.sizes.iter().map(|_| watch::Sender::new(false)).collect();
     let all = Arc::new(trace.clone());
     let mut processes = JoinSet::new();
-    for process in 0..shape.processes {
+    let processes_of: BTreeSet<usize> = trace.accesses.iter().map(|access| access.process).collect();
+    for process in processes_of {
         processes.spawn(run(start, process, Arc::clone(&all), Arc::clone(&begun), tree.clone()));
     }
-    let mut sum = NOTHING;
+    let mut done = Vec::new();
     while let Some(ended) = processes.join_next().await {
-        let ended = ended.map_err(|error| failed("a process", error))??;
-        sum.last_read = sum.last_read.max(ended.last_read);
-        sum.last_access = sum.last_access.max(ended.last_access);
-        sum.fetching += ended.fetching;
+        done.extend(ended.map_err(|error| failed("a process", error))??);
     }
     tree.vfs().sync().await.map_err(|error| failed("sync", error))?;
-    sum.sent_after = start.elapsed();
-    Ok(sum)
+    Ok(Replayed::new(&done, start.elapsed()))
 }
 
-async fn run(start: Instant, process: usize, trace: Arc<Trace>, begun: Begun, tree: Tree) -> Result<Replayed, String> {
-    let mut took = NOTHING;
+async fn run(start: Instant, process: usize, trace: Arc<Trace>, begun: Begun, tree: Tree) -> Result<Vec<Done>, String> {
+    let mut done = Vec::new();
     let mut seen = vec![false; trace.sizes.len()];
     for (access, first) in
         trace.accesses.iter().map(|access| (access, !std::mem::replace(&mut seen[access.file], true)))
@@ -86,18 +112,16 @@ async fn run(start: Instant, process: usize, trace: Arc<Trace>, begun: Begun, tr
             // The sender lives in `begun`.
             let _ = begun[access.file].subscribe().wait_for(|begun| *begun).await;
         }
-        let began = Instant::now();
+        let began = start.elapsed();
         if access.writes {
             tree.write(DIR, &name(access.file), content(trace.sizes[access.file])).await?;
         } else {
             tree.read(DIR, &name(access.file)).await?;
-            took.fetching += began.elapsed();
-            took.last_read = start.elapsed();
         }
-        took.last_access = start.elapsed();
+        done.push(Done { due: access.at, began, ended: start.elapsed(), writes: access.writes });
         begun[access.file].send_replace(true);
     }
-    Ok(took)
+    Ok(done)
 }
 
 fn name(file: usize) -> String {

@@ -126,6 +126,13 @@ impl Trace {
         Self { sizes, exists, accesses }
     }
 
+    /// The same with nobody who writes: the reads of what is there before the trace begins, at the same times.
+    #[must_use]
+    pub fn without_writes(mut self) -> Self {
+        self.accesses.retain(|access| !access.writes && self.exists[access.file]);
+        self
+    }
+
     /// Bytes of the files that are read before they are written: they have to come from the server.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
