@@ -106,7 +106,8 @@ impl Files {
                 let classes = vfs.statistics();
                 let calls = classes.iter().map(|class| class.calls).sum();
                 let bytes = classes.iter().map(|class| class.sent_bytes + class.received_bytes).sum();
-                Ok(Sent { calls, bytes, stored_bytes: classes[Class::Store.index()].sent_bytes })
+                let stored_bytes = classes[Class::Store.index()].sent_bytes;
+                Ok(Sent { calls, bytes, stored_bytes, log_bytes: vfs.status().log.bytes })
             }
             Self::Mounted(root) => {
                 let root = root.clone();
@@ -129,6 +130,19 @@ impl Files {
             Self::Mounted(root) => {
                 let path = root.join(dir).join(file);
                 blocking(move || fs::write(path, content)).await
+            }
+        }
+    }
+}
+
+impl Files {
+    /// Removes what a run has left in a real mount. What of it has not been sent is not sent then.
+    pub(crate) async fn remove_left(&self, dir: &str, files: Vec<String>) -> io::Result<()> {
+        match self {
+            Self::Simulated(_) => Ok(()),
+            Self::Mounted(root) => {
+                let dir = root.join(dir);
+                blocking(move || files.iter().try_for_each(|file| fs::remove_file(dir.join(file)))).await
             }
         }
     }

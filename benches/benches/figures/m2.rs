@@ -1,4 +1,5 @@
-//! Figure M2: what background writes cost whoever waits, with and without priorities (papers/003, figures 3 and 4).
+//! Figure M2: what background writes cost whoever waits, with and without priorities (papers/003, figures 3 and 4), and
+//! what they cost the writer: who waits for each file (sync), and who waits for none (async) while the log grows.
 
 use std::io;
 use std::path::Path;
@@ -7,11 +8,13 @@ use std::time::Duration;
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_bench::report::median;
+use mafs_client::vfs::Writeback;
 
 use crate::plot::{Scale, Series, write_plot};
 use crate::real::Place;
 use crate::simulated;
 use crate::table::write_csv;
+use crate::variant::{VARIANTS, Variant};
 use crate::workload::{Background, Foreground, Outcome};
 
 pub(crate) const BANDWIDTHS: [u64; 5] = [64, 128, 256, 512, 1024];
@@ -26,27 +29,45 @@ pub(crate) const WORKLOADS: [(Foreground, Background); 3] = [
     (Foreground::Read, Background::Write),
 ];
 
+/// The paper's three, and one class with the window between the first and the others.
+const WAYS: [Variant; 4] = [
+    VARIANTS[0],
+    Variant { name: "one+sync", scheduling: Scheduling::OneClass, writeback: Writeback::Sync },
+    VARIANTS[2],
+    VARIANTS[3],
+];
+const NONE_SYNC: usize = 0;
+const PRIO_SYNC: usize = 2;
+const PRIO_ASYNC: usize = 3;
+
+/// How many seeds by default. Whether the round trip happens to be measured beside a chunk of the other direction
+/// follows from the seed, and makes 5 % of the foreground's time at 64 KB/s.
+pub(crate) const SEEDS: u64 = 9;
+
 /// Medians of all seeds of one workload at one bandwidth.
 pub(crate) struct Cell {
     pub(crate) kbytes_per_s: u64,
-    /// Of the foreground alone.
-    idle_s: f64,
-    /// What it may be beside the background.
+    /// The foreground alone.
+    idle: Medians,
+    /// What its time may be beside the background.
     limit_s: f64,
-    /// Without classes and window, with the window, with both.
-    beside_s: [f64; 3],
-    /// What the background wrote meanwhile, in the same three; KB per second.
-    written: [f64; 3],
-    /// What the background with both wrote less than alone in that time, and what the foreground alone has sent and
-    /// received; KB.
-    lost_and_used: [f64; 2],
+    /// Beside the background, in each of [`WAYS`].
+    beside: [Medians; WAYS.len()],
 }
 
-/// Of all seeds.
+/// Of all seeds; KB are of 1024 bytes.
 struct Medians {
     foreground_s: f64,
+    /// The least and the most of all seeds.
+    spread_s: (f64, f64),
+    /// What the background sent meanwhile, KB per second, and KB how much less than alone in that time.
     written: f64,
     lost: f64,
+    longest_write_s: f64,
+    /// KB per second, and KB in the end.
+    log_growth: f64,
+    log: f64,
+    /// What both have sent and received, KB.
     used: f64,
     calls: f64,
 }
@@ -56,33 +77,34 @@ pub(crate) fn cell(
     kbytes_per_s: u64,
     (foreground, background): (Foreground, Background),
     seeds: u64,
-    mut run: impl FnMut(Scheduling, (Foreground, Background), u64) -> io::Result<Outcome>,
+    mut run: impl FnMut(Variant, (Foreground, Background), u64) -> io::Result<Outcome>,
 ) -> io::Result<Cell> {
-    let mut outcomes = |scheduling, background| -> io::Result<Medians> {
+    let mut outcomes = |variant, background| -> io::Result<Medians> {
         let all: io::Result<Vec<Outcome>> =
-            (1..=seeds).map(|seed| run(scheduling, (foreground, background), seed)).collect();
+            (1..=seeds).map(|seed| run(variant, (foreground, background), seed)).collect();
         let all = all?;
         let of = |value: fn(&Outcome) -> f64| median(&all.iter().map(value).collect::<Vec<_>>());
         Ok(Medians {
             foreground_s: of(|outcome| outcome.foreground_s),
+            spread_s: spread(&all),
             written: of(|outcome| outcome.written_bytes_per_s / 1024.0),
             lost: of(|outcome| outcome.lost_bytes / 1024.0),
-            used: of(|outcome| outcome.bytes) / 1024.0,
+            longest_write_s: of(|outcome| outcome.longest_write_s),
+            log_growth: of(|outcome| outcome.log_growth_bytes_per_s / 1024.0),
+            log: of(|outcome| outcome.log_bytes / 1024.0),
+            used: of(|outcome| outcome.bytes / 1024.0),
             calls: of(|outcome| outcome.calls),
         })
     };
-    let idle = outcomes(Scheduling::Classes, Background::Idle)?;
-    let none = outcomes(Scheduling::Off, background)?;
-    let one = outcomes(Scheduling::OneClass, background)?;
-    let prio = outcomes(Scheduling::Classes, background)?;
-    Ok(Cell {
-        kbytes_per_s,
-        idle_s: idle.foreground_s,
-        limit_s: limit_s(kbytes_per_s, idle.foreground_s, idle.calls),
-        beside_s: [none.foreground_s, one.foreground_s, prio.foreground_s],
-        written: [none.written, one.written, prio.written],
-        lost_and_used: [prio.lost, idle.used],
-    })
+    let idle = outcomes(WAYS[PRIO_SYNC], Background::Idle)?;
+    let [none, one, sync, asynchronous] = WAYS.map(|variant| outcomes(variant, background));
+    let limit_s = limit_s(kbytes_per_s, idle.foreground_s, idle.calls);
+    Ok(Cell { kbytes_per_s, idle, limit_s, beside: [none?, one?, sync?, asynchronous?] })
+}
+
+fn spread(outcomes: &[Outcome]) -> (f64, f64) {
+    let all = outcomes.iter().map(|outcome| outcome.foreground_s);
+    all.fold((f64::INFINITY, 0.0), |(least, most), value| (least.min(value), most.max(value)))
 }
 
 /// The goal: 1.15 of the time alone or, where that is more, two chunks' time for each round trip: one is being sent in
@@ -99,8 +121,8 @@ pub(crate) fn simulated(directory: &Path, seeds: u64) -> io::Result<()> {
         let cells: io::Result<Vec<Cell>> = BANDWIDTHS
             .into_iter()
             .map(|bandwidth| {
-                cell(bandwidth, workload, seeds, |scheduling, workload, seed| {
-                    simulated::m2(bandwidth, RTT, scheduling, workload, seed)
+                cell(bandwidth, workload, seeds, |variant, workload, seed| {
+                    simulated::m2(bandwidth, RTT, variant, workload, seed)
                 })
             })
             .collect();
@@ -119,8 +141,8 @@ pub(crate) fn real(directory: &Path, seeds: u64) -> io::Result<()> {
         let cells: io::Result<Vec<Cell>> = crate::chosen(&REAL_BANDWIDTHS)?
             .into_iter()
             .map(|bandwidth| {
-                cell(bandwidth, workload, seeds, |scheduling, workload, seed| {
-                    run_real(&place, bandwidth, scheduling, workload, seed)
+                cell(bandwidth, workload, seeds, |variant, workload, seed| {
+                    run_real(&place, bandwidth, variant, workload, seed)
                 })
             })
             .collect();
@@ -132,11 +154,11 @@ pub(crate) fn real(directory: &Path, seeds: u64) -> io::Result<()> {
 fn run_real(
     place: &Place,
     kbytes_per_s: u64,
-    scheduling: Scheduling,
+    variant: Variant,
     (foreground, background): (Foreground, Background),
     seed: u64,
 ) -> io::Result<Outcome> {
-    let classes = match scheduling {
+    let classes = match variant.scheduling {
         Scheduling::Classes => "waiting",
         Scheduling::OneClass => "one",
         Scheduling::Off => "none",
@@ -147,14 +169,14 @@ fn run_real(
     };
     place.forget("cold")?;
     let arguments = ["as-processes".to_owned(), foreground.to_string(), background.to_string(), seed.to_string()];
-    let printed = place.run_classes(&Profile::steady(kbytes_per_s * 1024, RTT), cache, classes, &arguments)?;
-    let numbers: Vec<f64> = printed.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    match numbers[..] {
-        [foreground_s, written_bytes_per_s, lost_bytes, calls, bytes] => {
-            Ok(Outcome { foreground_s, written_bytes_per_s, lost_bytes, calls, bytes })
-        }
-        _ => Err(io::Error::other(format!("not an outcome: {printed:?}"))),
-    }
+    let options = match variant.writeback {
+        Writeback::Sync => "writeback=sync",
+        Writeback::Async => "writeback=async",
+        Writeback::Sirp => "writeback=sirp",
+        Writeback::SirpC => "writeback=sirp-c",
+    };
+    let profile = Profile::steady(kbytes_per_s * 1024, RTT);
+    Outcome::from_line(&place.run_classes(&profile, (cache, options), classes, &arguments)?)
 }
 
 /// Prints and writes what was measured of one workload.
@@ -165,33 +187,50 @@ pub(crate) fn report(
     cells: &[Cell],
 ) -> io::Result<()> {
     println!("\nM2 ({how}): {foreground} beside {background}, round trip {RTT:?}; seconds of the foreground, medians");
+    print!("{:>6} {:>10}", "KB/s", "idle");
+    WAYS.iter().for_each(|variant| print!(" {:>10}", variant.name));
     println!(
-        "{:>6} {:>8} {:>10} {:>10} {:>10} {:>8}   {:>12} {:>12}   writer KB/s none, one, prio; loses KB of",
-        "KB/s", "idle", "none+sync", "one+sync", "prio+sync", "limit", "prio / idle", "none / prio"
+        " {:>14} {:>8}   {:>11} {:>11}   writer KB/s in the same order; prio+sync loses KB of",
+        "(least..most)", "limit", "sync / idle", "async / idle"
     );
     let mut rows = Vec::new();
     for cell in cells {
-        let Cell { kbytes_per_s, idle_s, limit_s, beside_s: [none, one, prio], written, .. } = cell;
-        let [lost, used] = cell.lost_and_used;
-        print!("{kbytes_per_s:>6} {idle_s:>8.2} {none:>10.2} {one:>10.2} {prio:>10.2} {limit_s:>8.2}   ");
-        print!("{:>12.2} {:>12.2}   ", prio / idle_s, none / prio);
-        println!("{:.1}, {:.1}, {:.1}; {lost:.0} of {used:.0}", written[0], written[1], written[2]);
-        let written: Vec<String> = written.iter().map(ToString::to_string).collect();
-        rows.push(format!("{kbytes_per_s},{idle_s},{none},{one},{prio},{limit_s},{},{lost},{used}", written.join(",")));
+        let Cell { kbytes_per_s, idle, limit_s, beside } = cell;
+        print!("{kbytes_per_s:>6} {:>10.2}", idle.foreground_s);
+        beside.iter().for_each(|of| print!(" {:>10.2}", of.foreground_s));
+        let (least, most) = beside[PRIO_ASYNC].spread_s;
+        let over_idle = |way: usize| beside[way].foreground_s / idle.foreground_s;
+        print!(" {:>14} {limit_s:>8.2}   ", format!("({least:.2}..{most:.2})"));
+        print!("{:>11.2} {:>12.2}   ", over_idle(PRIO_SYNC), over_idle(PRIO_ASYNC));
+        let written = beside.each_ref().map(|of| format!("{:.1}", of.written)).join(", ");
+        println!("{written}; {:.0} of {:.0}", beside[PRIO_SYNC].lost, idle.used);
+        for (name, of) in WAYS.iter().map(|variant| variant.name).zip(beside).chain([("idle", idle)]) {
+            let Medians { foreground_s, spread_s: (least, most), written, lost, longest_write_s, .. } = of;
+            let Medians { log_growth, log, used, .. } = of;
+            let writer = format!("{written},{lost},{longest_write_s},{log_growth},{log}");
+            rows.push(format!("{kbytes_per_s},{name},{foreground_s},{least},{most},{limit_s},{writer},{used}"));
+        }
+    }
+    println!(
+        "the writer: its longest wait for a file, none+sync, prio+sync, prio+async; what its log gains with the last"
+    );
+    for Cell { kbytes_per_s, beside, .. } in cells {
+        let longest = [NONE_SYNC, PRIO_SYNC, PRIO_ASYNC].map(|way| format!("{:.3} s", beside[way].longest_write_s));
+        let Medians { log_growth, written, log, .. } = &beside[PRIO_ASYNC];
+        print!("{kbytes_per_s:>6} {:>34}   ", longest.join(", "));
+        println!("{log_growth:.0} KB/s besides {written:.0} that are sent, {:.1} MB in the end", log / 1024.0);
     }
     let name = format!("m2-{how}-{foreground}-beside-{background}");
-    let header = "kbytes_per_s,idle_s,none_s,one_s,prio_s,limit_s,none_written_kbytes_per_s,one_written_kbytes_per_s,\
-                  prio_written_kbytes_per_s,prio_lost_kbytes,idle_used_kbytes";
+    let header = "kbytes_per_s,variant,foreground_s,least_s,most_s,limit_s,written_kbytes_per_s,lost_kbytes,\
+                  longest_write_s,log_growth_kbytes_per_s,log_kbytes,used_kbytes";
     write_csv(&directory.join(format!("{name}.csv")), header, &rows)?;
-    let series = |name: &str, value: fn(&Cell) -> f64| {
+    let series = |name: &str, value: &dyn Fn(&Cell) -> f64| {
         Series::new(name, cells.iter().map(|cell| (cell.kbytes_per_s, value(cell))))
     };
-    let lines = [
-        series("idle link", |cell| cell.idle_s),
-        series("none+sync", |cell| cell.beside_s[0]),
-        series("one class+sync", |cell| cell.beside_s[1]),
-        series("prio+sync", |cell| cell.beside_s[2]),
-    ];
+    let ways = WAYS.iter().enumerate();
+    let lines: Vec<Series> = std::iter::once(series("idle link", &|cell| cell.idle.foreground_s))
+        .chain(ways.map(|(way, variant)| series(variant.name, &|cell| cell.beside[way].foreground_s)))
+        .collect();
     let title = format!("M2, {how}: {foreground} beside {background}");
     write_plot(&directory.join(format!("{name}.svg")), &title, ("seconds", Scale::Log), &lines)
 }

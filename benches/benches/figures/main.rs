@@ -2,9 +2,9 @@
 //! and, as root, `-- m2-real` over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an
 //! upload, over real mounts, and `-- step` the same when the link's rate changes.
 //!
-//! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3; of M4
-//! 20), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors), `MAFS_FIGURE_RATES` which
-//! bandwidths of those over real mounts (all).
+//! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3; of M2
+//! 9, of M4 20), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors), `MAFS_FIGURE_RATES`
+//! which bandwidths of those over real mounts (all).
 
 mod control;
 mod files;
@@ -28,7 +28,6 @@ use std::path::{Path, PathBuf};
 
 use files::Files;
 use mafs_proto::Instant;
-use workload::Outcome;
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -48,7 +47,7 @@ fn main() -> io::Result<()> {
     for figure in figures {
         match figure {
             "m1" => m1::measure(&directory(), seeds)?,
-            "m2" => m2::simulated(&directory(), seeds)?,
+            "m2" => m2::simulated(&directory(), wanted.unwrap_or(m2::SEEDS))?,
             "m3" => m3::measure(&directory(), seeds)?,
             "m4" => m4::measure(&directory(), wanted.unwrap_or(m4::SEEDS))?,
             "m2-real" => m2::real(&directory(), seeds)?,
@@ -76,8 +75,7 @@ fn play(role: &str, arguments: &[String]) -> io::Result<()> {
             let seed = seed.parse().map_err(io::Error::other)?;
             let files = Files::Mounted(mount.into());
             let outcome = runtime.block_on(workload::run(&files, foreground, background, seed))?;
-            let Outcome { foreground_s, written_bytes_per_s, lost_bytes, calls, bytes } = outcome;
-            println!("{foreground_s} {written_bytes_per_s} {lost_bytes} {calls} {bytes}");
+            println!("{}", outcome.to_line());
             Ok(())
         }
         ("as-control-populate", [mount]) => control::populate(Path::new(mount)),

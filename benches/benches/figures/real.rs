@@ -77,11 +77,12 @@ impl Place {
     pub(crate) fn run_classes(
         &self,
         profile: &Profile,
-        cache: &str,
+        (cache, options): (&str, &str),
         classes: &str,
         arguments: &[String],
     ) -> io::Result<String> {
-        self.run_between(profile, &["--classes", classes], (cache, &format!("classes={classes}")), arguments)
+        let options = format!("classes={classes},{options}");
+        self.run_between(profile, &["--classes", classes], (cache, &options), arguments)
     }
 
     fn run_between(
@@ -183,7 +184,9 @@ pub(crate) fn sent(mount: &Path) -> io::Result<Sent> {
     };
     let all = |name| Class::ALL.into_iter().map(|class| number(class, name)).sum::<io::Result<u64>>();
     let bytes = all("sent_bytes")? + all("received_bytes")?;
-    Ok(Sent { calls: all("calls")?, bytes, stored_bytes: number(Class::Store, "sent_bytes")? })
+    let status = status(mount)?;
+    let log_bytes = status["log"]["bytes"].as_u64().ok_or_else(|| io::Error::other(format!("no log: {status}")))?;
+    Ok(Sent { calls: all("calls")?, bytes, stored_bytes: number(Class::Store, "sent_bytes")?, log_bytes })
 }
 
 fn ask(what: &[&str], mount: &Path) -> io::Result<serde_json::Value> {

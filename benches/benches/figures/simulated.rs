@@ -117,27 +117,22 @@ async fn restart(machine: &mut Machine, Variant { scheduling, writeback, .. }: V
 pub(crate) fn m2(
     kbytes_per_s: u64,
     rtt: Duration,
-    scheduling: Scheduling,
+    variant: Variant,
     (foreground, background): (Foreground, Background),
     seed: u64,
 ) -> io::Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
-    runtime.block_on(async {
-        let link = Path::Link(Box::new(Profile::steady(kbytes_per_s * 1024, rtt)));
-        let paths = vec![Path::Delay(Duration::ZERO), link];
-        let server = ServerConfig::default().with_scheduling(scheduling);
-        let mut world = World::start_configured(seed, server, paths, false).await.map_err(io::Error::other)?;
-        populate(&Files::Simulated(world.client().clone())).await?;
+    in_virtual_time(async {
+        let said = |error: io::Error| error.to_string();
+        let mut world = start(seed, variant.scheduling, vec![Profile::steady(kbytes_per_s * 1024, rtt)]).await?;
+        populate(&Files::Simulated(world.client().clone())).await.map_err(said)?;
         let machine = &mut world.machines_mut()[1];
         machine.stop().await;
         machine.set_cache_limit_bytes(CACHE_BYTES);
-        machine.start().await.map_err(io::Error::other)?;
+        machine.start().await?;
         if foreground == Foreground::Grep {
-            warm(&Files::Simulated(machine.client().clone())).await?;
+            warm(&Files::Simulated(machine.client().clone())).await.map_err(said)?;
         }
-        machine.stop().await;
-        machine.set_scheduling(scheduling);
-        machine.start().await.map_err(io::Error::other)?;
-        run(&Files::Simulated(machine.client().clone()), foreground, background, seed).await
+        restart(machine, variant).await?;
+        run(&Files::Simulated(machine.client().clone()), foreground, background, seed).await.map_err(said)
     })
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mafs_bench::content::{Random, bytes};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::files::Files;
 
@@ -28,6 +28,9 @@ const LARGE_BYTES: usize = 64 << 10;
 /// What the background writes at a time: 6 s of the slowest link, for so long a tiny call waits behind an upload over
 /// plain gRPC (arpc.md).
 const WRITTEN_BYTES: usize = 384 << 10;
+/// It begins a file no sooner than this after the one before. That is nearly twice what the fastest link carries, so
+/// who waits for each file does not notice; who waits for none would write without end.
+const WRITING_EVERY: Duration = Duration::from_millis(200);
 /// Of a compiler: the shares of M1's program, 1.20 MB read and 7.21 MB written.
 const OBJECT_BYTES: usize = 24 << 10;
 const COMPILING: Duration = Duration::from_millis(100);
@@ -64,10 +67,51 @@ pub(crate) struct Outcome {
     /// What the background has sent per second meanwhile, and how much less than it would have alone.
     pub(crate) written_bytes_per_s: f64,
     pub(crate) lost_bytes: f64,
+    /// The longest that the background has waited for a file to be written and closed.
+    pub(crate) longest_write_s: f64,
+    /// By how much what waits to be sent has grown per second, and what it was in the end.
+    pub(crate) log_growth_bytes_per_s: f64,
+    pub(crate) log_bytes: f64,
     /// Calls of both to the server.
     pub(crate) calls: f64,
     /// What both have sent and received.
     pub(crate) bytes: f64,
+}
+
+impl Outcome {
+    /// What [`Outcome::from_line`] understands, for another process.
+    pub(crate) fn to_line(self) -> String {
+        let Self { foreground_s, written_bytes_per_s, lost_bytes, longest_write_s, .. } = self;
+        let Self { log_growth_bytes_per_s, log_bytes, calls, bytes, .. } = self;
+        let background = format!("{written_bytes_per_s} {lost_bytes} {longest_write_s}");
+        format!("{foreground_s} {background} {log_growth_bytes_per_s} {log_bytes} {calls} {bytes}")
+    }
+
+    pub(crate) fn from_line(line: &str) -> io::Result<Self> {
+        let numbers: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        match numbers.map_err(io::Error::other)?[..] {
+            [
+                foreground_s,
+                written_bytes_per_s,
+                lost_bytes,
+                longest_write_s,
+                log_growth_bytes_per_s,
+                log_bytes,
+                calls,
+                bytes,
+            ] => Ok(Self {
+                foreground_s,
+                written_bytes_per_s,
+                lost_bytes,
+                longest_write_s,
+                log_growth_bytes_per_s,
+                log_bytes,
+                calls,
+                bytes,
+            }),
+            _ => Err(io::Error::other(format!("not an outcome: {line:?}"))),
+        }
+    }
 }
 
 /// What a client has sent since it was started.
@@ -78,6 +122,8 @@ pub(crate) struct Sent {
     pub(crate) bytes: u64,
     /// In class Store; where classes do not count, of everything.
     pub(crate) stored_bytes: u64,
+    /// Contents that wait in the log.
+    pub(crate) log_bytes: u64,
 }
 
 macro_rules! named {
@@ -189,24 +235,37 @@ pub(crate) async fn run(
     let lasted_s = start.elapsed().as_secs_f64();
     let after = files.sent().await?;
     stop.store(true, Ordering::Relaxed);
-    task.await.map_err(io::Error::other)??;
+    let written = task.await.map_err(io::Error::other)??;
+    let longest = written.iter().filter(|file| file.began >= start).map(|file| file.took).max();
+    files.remove_left("out", written.into_iter().map(|file| file.name).collect()).await?;
     #[allow(clippy::cast_precision_loss, reason = "some megabytes")]
-    let more = |after: u64, before: u64| (after - before) as f64;
+    let more = |after: u64, before: u64| after as f64 - before as f64;
     let beside = more(after.stored_bytes, before.stored_bytes) / lasted_s;
     let alone = more(before.stored_bytes, alone.stored_bytes) / start.duration_since(alone_start).as_secs_f64();
     Ok(Outcome {
         foreground_s: waited.as_secs_f64(),
         written_bytes_per_s: beside,
         lost_bytes: (alone - beside) * lasted_s,
+        longest_write_s: longest.unwrap_or_default().as_secs_f64(),
+        log_growth_bytes_per_s: more(after.log_bytes, before.log_bytes) / lasted_s,
+        log_bytes: more(after.log_bytes, 0),
         calls: more(after.calls, before.calls),
         bytes: more(after.bytes, before.bytes),
     })
 }
 
-async fn work(files: Files, background: Background, seed: u64, stop: Arc<AtomicBool>) -> io::Result<()> {
+/// A file that the background has written.
+struct Written {
+    name: String,
+    began: Instant,
+    took: Duration,
+}
+
+async fn work(files: Files, background: Background, seed: u64, stop: Arc<AtomicBool>) -> io::Result<Vec<Written>> {
     let (sources, writer) = (sources(seed), std::process::id());
-    let mut number = 0;
+    let mut written: Vec<Written> = Vec::new();
     while !stop.load(Ordering::Relaxed) && background != Background::Idle {
+        let number = written.len();
         let bytes_each = match background {
             Background::Compile => {
                 let (dir, file) = &sources[number % sources.len()];
@@ -214,11 +273,17 @@ async fn work(files: Files, background: Background, seed: u64, stop: Arc<AtomicB
                 files.compute(COMPILING).await?;
                 OBJECT_BYTES
             }
-            Background::Write | Background::Idle => WRITTEN_BYTES,
+            Background::Write | Background::Idle => {
+                if let Some(last) = written.last() {
+                    sleep_until(last.began + WRITING_EVERY).await;
+                }
+                WRITTEN_BYTES
+            }
         };
-        // What other processes have written over real mounts is still there. Names of one length take equally long.
-        files.write("out", &format!("{writer:010}-{number:05}"), bytes(number as u64, bytes_each)).await?;
-        number += 1;
+        // Names of one length take equally long.
+        let (name, began) = (format!("{writer:010}-{number:05}"), Instant::now());
+        files.write("out", &name, bytes(number as u64, bytes_each)).await?;
+        written.push(Written { name, began, took: began.elapsed() });
     }
-    Ok(())
+    Ok(written)
 }
