@@ -6,24 +6,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mafs_client::vfs::{Caller, Error, FileHandle, OpenMode, Vfs};
+use mafs_client::vfs::{Error, FileHandle, Vfs};
 use mafs_proto::{Class, Mode, VnodeId};
+use mafs_sim::workload::{CALLER, READ, WRITE};
 use tokio::task::spawn_blocking;
 
 use crate::real::sent;
 use crate::workload::Sent;
-
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
-const READ: OpenMode = OpenMode {
-    read: true,
-    write: false,
-    truncate: false,
-    append: false,
-    direct: false,
-    execute: false,
-    exclusive: false,
-};
-const WRITE: OpenMode = OpenMode { write: true, ..READ };
 
 /// What a program's open, read and close of a file took over real mounts beyond what they took in virtual time: a
 /// search of 200 files on an idle link of 512 KB/s took 0.81 to 0.84 s in place of 0.73.

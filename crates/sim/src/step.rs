@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Attributes, Error, OpenMode, Opened, Vfs};
+use mafs_client::vfs::{Attributes, Error, Opened, Vfs};
 use mafs_proto::{FsError, Mode, Object, RenameMode, VnodeId};
 
 use crate::history::{Attempt, Contests, History, Register};
 use crate::operation::{CALLER, get, names_in, put};
+use crate::workload::{READ, REPLACE};
 
 /// The names that clients contend for.
 pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -51,17 +52,6 @@ pub(crate) struct Actor {
     pub(crate) record: Arc<Mutex<Record>>,
 }
 
-const WRITE: OpenMode = OpenMode {
-    read: false,
-    write: true,
-    truncate: true,
-    append: false,
-    direct: false,
-    execute: false,
-    exclusive: false,
-};
-const READ: OpenMode = OpenMode { read: true, write: false, truncate: false, ..WRITE };
-
 impl Actor {
     /// Does a step, some time from now.
     pub(crate) async fn perform(&self, step: &Step, thinking: Duration) -> Result<(), Error> {
@@ -70,7 +60,7 @@ impl Actor {
             Step::Make { name, token } => self.make(name, *token).await,
             Step::Write { name, token } => {
                 let object = self.lookup(name).await?;
-                let opened = self.vfs.open(object.fid.vnode, WRITE, CALLER).await?;
+                let opened = self.vfs.open(object.fid.vnode, REPLACE, CALLER).await?;
                 self.write(object.fid.vnode, opened, *token).await
             }
             Step::Replace { name, token } => self.replace(name, *token).await,
@@ -93,7 +83,7 @@ impl Actor {
         let update = self.record().history.begin(client, register.clone(), None);
         let began = self.record().history.now();
         let (name, mode) = (Bytes::from(name.to_owned()), Mode::from_bits(FIRST_MODE));
-        let (object, opened) = self.vfs.create(VnodeId::ROOT, name, mode, WRITE, CALLER).await?;
+        let (object, opened) = self.vfs.create(VnodeId::ROOT, name, mode, REPLACE, CALLER).await?;
         let vnode = object.fid.vnode;
         {
             let mut record = self.record();
@@ -174,7 +164,7 @@ impl Actor {
         let made = match kind {
             0 => self.vfs.make_dir(VnodeId::ROOT, bytes, mode, CALLER).await.map(drop),
             1 => self.vfs.make_symlink(VnodeId::ROOT, bytes, Bytes::from_static(b"x"), CALLER).await.map(drop),
-            _ => match self.vfs.create(VnodeId::ROOT, bytes, mode, WRITE, CALLER).await {
+            _ => match self.vfs.create(VnodeId::ROOT, bytes, mode, REPLACE, CALLER).await {
                 Ok((_, opened)) => {
                     self.vfs.release(opened.file);
                     Ok(())

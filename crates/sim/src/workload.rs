@@ -26,8 +26,10 @@ pub use staleness::{
 };
 pub use trace::{Trace, TraceAccess, TraceShape};
 
-const CALLER: Caller = Caller { uid: 0, gid: 0 };
-const READ: OpenMode = OpenMode {
+/// Who runs the programs: the administrator.
+pub const CALLER: Caller = Caller { uid: 0, gid: 0 };
+/// `open(O_RDONLY)`.
+pub const READ: OpenMode = OpenMode {
     read: true,
     write: false,
     truncate: false,
@@ -36,7 +38,10 @@ const READ: OpenMode = OpenMode {
     execute: false,
     exclusive: false,
 };
-const REPLACE: OpenMode = OpenMode { read: false, write: true, truncate: true, ..READ };
+/// `open(O_RDWR)`.
+pub const WRITE: OpenMode = OpenMode { write: true, ..READ };
+/// `open(O_WRONLY | O_TRUNC)`.
+pub(crate) const REPLACE: OpenMode = OpenMode { read: false, truncate: true, ..WRITE };
 
 /// Directories with files, as programs see them through one client. Clones are the same.
 #[derive(Clone)]

@@ -5,22 +5,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Caller, FileHandle, Fsync, OpenMode, Vfs};
+use mafs_client::vfs::{FileHandle, Fsync, OpenMode, Vfs};
 use mafs_durable::Disk;
 use mafs_proto::{Mode, Object, VnodeId};
+#[allow(unused_imports, reason = "each test binary uses a part")]
+pub(crate) use mafs_sim::workload::{CALLER, READ, WRITE};
 use mafs_sim::{Machine, World};
-
-pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0 };
-pub(crate) const READ: OpenMode = OpenMode {
-    read: true,
-    write: false,
-    truncate: false,
-    append: false,
-    direct: false,
-    execute: false,
-    exclusive: false,
-};
-pub(crate) const WRITE: OpenMode = OpenMode { write: true, ..READ };
 
 /// Runs a test in a paused, single-threaded runtime.
 pub(crate) fn simulate(test: impl Future<Output = ()>) {
