@@ -55,6 +55,27 @@ async fn an_announcement_is_answered_once_the_holders_have_been_told() {
     timeout(SOON, announcing).await.unwrap();
 }
 
+/// A small content is quicker than the announcement of it that was sent at the same time.
+#[tokio::test(start_paused = true)]
+async fn an_announcement_that_its_record_has_overtaken_is_answered_no_earlier() {
+    let (_storage, server) = serve();
+    let (mut alice, mut bob, file) = alice_and_bob(&server).await;
+    bob.status(file, false).await.unwrap();
+    let record = new_content(&mut alice, file);
+    let delivering = deliver(&alice, record.clone());
+    tokio::pin!(delivering);
+    let (_, call) = tokio::select! {
+        _ = &mut delivering => panic!("acknowledged before Bob knows"),
+        told = bob.next_break() => told,
+    };
+    let announcing = announce_all(&alice, std::slice::from_ref(&record));
+    tokio::pin!(announcing);
+    assert!(timeout(SOON, &mut announcing).await.is_err(), "answered before Bob has");
+    acknowledge(call);
+    timeout(SOON, announcing).await.unwrap();
+    timeout(SOON, delivering).await.unwrap().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn stat_does_not_wait_and_shows_what_is_announced_without_a_promise() {
     let (_storage, server) = serve();

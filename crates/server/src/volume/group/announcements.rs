@@ -19,6 +19,8 @@ struct Decided {
     /// The change that it was; `None`: it says nothing new.
     change: Option<mafs_proto::ChangeNumber>,
     touched: Vec<Touched>,
+    /// What was announced before, or is applied by now, as well.
+    known: Vec<Touched>,
 }
 
 impl Group<'_> {
@@ -28,7 +30,7 @@ impl Group<'_> {
         let decided = self.enter(ticket, &request);
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move |committed| {
-            let Decided { reply, change, touched } = match committed.clone().and(decided) {
+            let Decided { reply, change, touched, known } = match committed.clone().and(decided) {
                 Ok(decided) => decided,
                 Err(refusal) => {
                     tracing::debug!(client = %ticket.client, %refusal, "an announcement was refused");
@@ -36,12 +38,11 @@ impl Group<'_> {
                     return;
                 }
             };
-            let owed = match change {
-                Some(change) => sessions.announced(ticket.client, change, &touched),
-                None if touched.is_empty() => Owed::default(),
-                // The breaks of the first time may still be on their way.
-                None => sessions.owed(ticket.client, &touched),
-            };
+            if let Some(change) = change {
+                sessions.announced(ticket.client, change, &touched);
+            }
+            // The breaks of an earlier time, or of a record that was quicker than this, may still be on their way.
+            let owed = if known.is_empty() { Owed::default() } else { sessions.owed(ticket.client, &known) };
             if let Some(answer) = answer {
                 answer_settled(sessions, owed, answer, Ok(reply));
             }
@@ -129,7 +130,9 @@ impl Group<'_> {
         let confirmed = request.confirmed_below.map(|below| self.shared.sessions.announced_below(below));
         let ending = request.retracted.iter().chain(&checked.refused).copied().chain(confirmed.into_iter().flatten());
         self.end(ending.collect());
+        let known = request.records.iter().filter(|record| !checked.refused.contains(&record.id));
+        let known = known.flat_map(|record| touched(&record.op)).collect();
         let touched = checked.records.iter().flat_map(|record| touched(&record.op)).collect();
-        Ok(Decided { reply: InvalidateReply { refused: checked.refused }, change, touched })
+        Ok(Decided { reply: InvalidateReply { refused: checked.refused }, change, touched, known })
     }
 }
