@@ -150,6 +150,7 @@ impl Inner {
         if cached.object.status.kind != Kind::File {
             return Err(Error::Refused(FsError::WrongKind));
         }
+        self.until_placed(vnode, cached.object.status.data_version).await?;
         if !mode.truncate {
             self.check_content(&cached).await?;
         }

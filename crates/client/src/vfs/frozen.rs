@@ -25,6 +25,8 @@ pub(super) struct FrozenContent {
     /// What the content was made from, if the kernel may write to the container: its time shows whether it has.
     watched: Option<DataVersion>,
     torn: AtomicBool,
+    /// Whether all of it has been sent, so that the server may have it.
+    sent: AtomicBool,
     source: RwLock<Source>,
     travel: Mutex<Travel>,
 }
@@ -73,7 +75,8 @@ impl FrozenContent {
     pub(super) fn new(container: Arc<Container>, size: u64, watched: Option<DataVersion>) -> Arc<Self> {
         let source = RwLock::new(Source::Container(container));
         let travel = Mutex::new(Travel { purpose: Purpose::Store, pulled: false, sending: None });
-        Arc::new(Self { size, watched, torn: AtomicBool::new(false), source, travel })
+        let (torn, sent) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { size, watched, torn, sent, source, travel })
     }
 
     /// From now on it is sent for this, also what is on its way.
@@ -153,6 +156,16 @@ impl FrozenContent {
         self.torn.load(Ordering::Acquire)
     }
 
+    /// All of it may have been sent.
+    pub(super) fn note_sent(&self) {
+        self.sent.store(true, Ordering::Release);
+    }
+
+    /// Whether the server may have it.
+    pub(super) fn may_have_arrived(&self) -> bool {
+        self.sent.load(Ordering::Acquire)
+    }
+
     /// How much of it has arrived at the server, at least: holes do not count before their turn.
     pub(super) fn arrived_bytes(&self) -> u64 {
         let travel = self.travel();
@@ -176,7 +189,10 @@ impl FrozenContent {
                         return;
                     }
                 }
-                Ok(None) => return writer.finish(),
+                Ok(None) => {
+                    self.note_sent();
+                    return writer.finish();
+                }
                 Err(error) => return writer.abort(error.to_string()),
             }
         }
@@ -216,7 +232,8 @@ impl StoreContent for Arc<FrozenContent> {
             tokio::spawn(Self::clone(self).pump(segments, writer));
             return payload;
         }
-        match self.read_whole(segments) {
+        let whole = self.read_whole(segments).inspect(|_| self.note_sent());
+        match whole {
             Ok(whole) if whole.is_empty() => Payload::None,
             Ok(whole) => Payload::Bytes(whole.into()),
             Err(error) => {

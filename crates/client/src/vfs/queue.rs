@@ -135,6 +135,8 @@ impl Inner {
                 },
                 None => file.state().size != size,
             };
+            // Nobody knows what the life before has sent.
+            content.note_sent();
             let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
             versions.push_back(Version { id, edits, content, snapshot, durable, gone, goes_on: false });
         }

@@ -380,8 +380,10 @@ impl Inner {
             state.version(record.id).map(|version| version.edits).filter(|_| whole)
         };
         let stored = self.stored(&file, record, answer, edits);
-        // If that could not be noted it is here yet.
-        self.forget_version(&file, record.id);
+        if stored.is_err() {
+            let _edit = file.edit();
+            self.forget_version(&file, record.id);
+        }
         stored?;
         if !whole {
             self.log_version(&file)?;

@@ -285,9 +285,10 @@ impl Inner {
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
         self.look(file)?;
-        self.forget_version(file, id);
-        let (base, clean, (was_synced, synced), unlinked) = {
+        let (base, clean, (was_synced, synced), unlinked, version_of_it) = {
             let mut state = file.state();
+            // In one step with what it becomes: an open looks whether there are versions whose answers are to come.
+            let version_of_it = state.take_version(id);
             if state.kernel.unprotected {
                 state.count_edit();
             }
@@ -304,8 +305,9 @@ impl Inner {
             state.writing_logged = !clean && state.unlinked.is_none();
             (state.base_record, state.unresolved, state.interrupted) = (None, None, false);
             state.refused = None;
-            (base, clean, (was_synced, synced), state.unlinked.is_some())
+            (base, clean, (was_synced, synced), state.unlinked.is_some(), version_of_it)
         };
+        self.remove_snapshot(file, version_of_it);
         self.remote.end(id);
         self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean, synced })?;
         if was_synced && !synced {

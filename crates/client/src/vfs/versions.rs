@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::{Base, CmlOp, CmlRecord, Kind, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Kind, StoreId, VnodeId};
+use tokio::time::timeout;
 
 use super::file::{File, FileState};
 use super::frozen::FrozenContent;
@@ -59,6 +60,17 @@ impl FileState {
     fn version_in_place(&self) -> Option<&Version> {
         self.versions.back().filter(|version| version.snapshot.is_none() && version.content.is_in_container())
     }
+
+    pub(super) fn take_version(&mut self, id: StoreId) -> Option<Version> {
+        let at = self.versions.iter().position(|version| version.id == id)?;
+        self.versions.remove(at)
+    }
+
+    /// The version that `shown` may be, or be made from, although the answer to it has not come.
+    fn unplaced(&self, shown: DataVersion) -> Option<StoreId> {
+        let oldest = self.versions.front().filter(|oldest| oldest.content.may_have_arrived());
+        oldest.filter(|_| self.base != shown).map(|oldest| oldest.id)
+    }
 }
 
 /// What a version is logged for.
@@ -69,6 +81,21 @@ enum Made {
 }
 
 impl Inner {
+    /// Waits until it is known whether what this client has closed of a file comes after the version `shown` or before:
+    /// the answer to its own may be slower than what another client has made of that.
+    pub(super) async fn until_placed(&self, vnode: VnodeId, shown: DataVersion) -> Result<(), Error> {
+        let in_use = self.files().get(vnode);
+        let Some(file) = in_use else { return Ok(()) };
+        let unplaced = file.state().unplaced(shown);
+        let Some(id) = unplaced else { return Ok(()) };
+        // What was sent on a connection that has broken waits its turn.
+        self.send_first(&[id]);
+        let _waiting = self.remote.waiting();
+        let placed = file.wait(|state| state.unplaced(shown).is_none().then_some(()));
+        let late = |_| Error::TimedOut("the server has not answered to what was written before".to_owned());
+        timeout(self.settings.deadline, placed).await.map_err(late)
+    }
+
     /// Logs what a file holds, so that its close may return.
     pub(super) async fn close_version(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
         let stored_otherwise = {
@@ -308,17 +335,18 @@ impl Inner {
         Ok(())
     }
 
-    /// A version is not wanted any more, or at the server. Returns the edit that made it.
-    pub(super) fn forget_version(&self, file: &File, id: StoreId) -> Option<u64> {
-        let forgotten = {
-            let mut state = file.state();
-            let at = state.versions.iter().position(|version| version.id == id)?;
-            state.versions.remove(at)?
-        };
-        if let Some(snapshot) = forgotten.snapshot {
+    /// A version is not wanted any more.
+    pub(super) fn forget_version(&self, file: &File, id: StoreId) {
+        let forgotten = file.state().take_version(id);
+        self.remove_snapshot(file, forgotten);
+        file.notify();
+    }
+
+    /// The bytes of a version are not wanted any more, or at the server.
+    pub(super) fn remove_snapshot(&self, file: &File, version: Option<Version>) {
+        if let Some(snapshot) = version.and_then(|version| version.snapshot) {
             self.remove_container(file.fid.vnode, snapshot);
         }
-        Some(forgotten.edits)
     }
 
     /// The last name of a file is gone: nobody wants the versions that were not sent, unless a record that was waits
