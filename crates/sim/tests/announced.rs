@@ -408,8 +408,8 @@ fn a_close_that_waits_for_the_announcement_is_seen_by_every_later_open() {
             println!("closed after {closed:?}");
             assert!((WRITER_RTT..Duration::from_millis(700)).contains(&closed), "{closed:?}");
             assert_eq!(content(&reader, "f").await, vec![2; FILE_BYTES]);
-            world.machines()[0].isolate();
             let file = create(&writer, "g").await.1;
+            world.machines()[0].isolate();
             writer.write(file, 0, vec![3; 10].into()).await.expect("a write");
             let closed = writer.flush(file).await;
             assert!(matches!(closed, Err(Error::TimedOut(_))), "nobody can be told: {closed:?}");
@@ -541,4 +541,43 @@ fn who_has_not_heard_that_its_version_arrived_opens_the_one_on_top_of_it() {
         assert!(content(&near, "f").await == vec![4; LARGE_BYTES], "an older version");
         assert!(far.status().refused.is_empty() && near.status().refused.is_empty());
     });
+}
+
+/// A change of names or attributes of one client is what the others see when the call returns.
+#[test]
+fn with_close_announced_changes_of_names_and_attributes_wait_as_close_does() {
+    simulate(async {
+        let link = Profile::steady(RATE, WRITER_RTT);
+        let paths = vec![Path::Link(Box::new(link)), Path::Delay(READER_RTT / 2), Path::Delay(READER_RTT / 2)];
+        let world = World::start_over(1, paths, false).await.expect("a world");
+        let world = configured(world, |machine| {
+            machine.set_writeback(Writeback::Sirp);
+            machine.set_close(Close::Announced);
+        });
+        let world = world.await;
+        prepared(&world).await;
+        let [writer, reader, _] = clients(&world);
+        let vnode = look(&reader, "f").await.fid.vnode;
+        let mode = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+        writer.set_attributes(vnode, mode, None, CALLER).await.expect("a chmod");
+        assert_eq!(look(&reader, "f").await.status.mode, Mode::from_bits(0o600));
+        write_and_close(&writer, "f.new", vec![2; FILE_BYTES]).await;
+        rename(&writer, "f.new", "f").await;
+        assert!(content(&reader, "f").await == vec![2; FILE_BYTES], "what the name meant before");
+        writer.unlink(VnodeId::ROOT, Bytes::from("f"), CALLER).await.expect("an unlink");
+        let gone = reader.lookup(VnodeId::ROOT, Bytes::from("f")).await;
+        assert!(matches!(gone, Err(Error::Refused(FsError::NotFound))), "{gone:?}");
+        world.machines()[0].isolate();
+        let begun = Instant::now();
+        let late = writer.set_attributes(VnodeId::ROOT, mode, None, CALLER).await;
+        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        assert!(begun.elapsed() < Duration::from_secs(22), "{:?}", begun.elapsed());
+        world.machines()[0].restore_link();
+        writer.sync().await.expect("a sync");
+        assert_eq!(look_at_root(&reader).await, Mode::from_bits(0o600), "it stays in the log");
+    });
+}
+
+async fn look_at_root(vfs: &Vfs) -> Mode {
+    vfs.get_attributes(VnodeId::ROOT).await.expect("a root").status.mode
 }

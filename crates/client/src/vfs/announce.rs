@@ -126,6 +126,13 @@ impl Inner {
     pub(super) async fn until_announced(&self, file: &File) -> Result<(), Error> {
         let newest = file.state().versions.back().map(|version| version.id);
         let Some(id) = newest else { return Ok(()) };
+        self.until_record_announced(id).await?;
+        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
+        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+    }
+
+    /// Waits until a record is announced, or answered.
+    pub(super) async fn until_record_announced(&self, id: StoreId) -> Result<(), Error> {
         self.replay.queue().demand_announcement(id);
         self.note_queue_changed();
         let mut progress = self.watch_progress();
@@ -137,10 +144,7 @@ impl Inner {
                 let _ = progress.changed().await;
             }
         };
-        if timeout(self.settings.deadline, announced).await.is_err() {
-            return Err(Error::TimedOut("the server has not heard of what was written".to_owned()));
-        }
-        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
-        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+        let late = |_| Error::TimedOut("the server has not heard of what was changed".to_owned());
+        timeout(self.settings.deadline, announced).await.map_err(late)
     }
 }

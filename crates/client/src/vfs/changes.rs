@@ -55,10 +55,10 @@ impl Writeback {
     }
 }
 
-/// When close(2) returns, of a mount that sends in the background.
+/// When close(2) returns, and every change of names and attributes, of a mount that sends in the background.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Close {
-    /// When what was written is in the log.
+    /// When what was changed is in the log.
     #[default]
     Logged,
     /// When the server has heard of it, and nobody is shown any more what was before.
@@ -95,8 +95,10 @@ type Verdict = oneshot::Receiver<Result<(), FsError>>;
 
 /// A change that is in the log.
 struct LoggedChange {
+    /// `None`: the server will never hear of it.
     id: Option<StoreId>,
     verdict: Option<Verdict>,
+    exclusive: bool,
     /// The object that it took the last name of.
     gone: Option<Object>,
 }
@@ -123,15 +125,27 @@ impl Inner {
     }
 
     async fn log_change(&self, change: Change, caller: Caller, edits: &[NameEdit]) -> Result<(), Error> {
-        let LoggedChange { id, verdict, gone } = blocking(|| self.log_now(change, caller))?;
+        let LoggedChange { id, verdict, exclusive, gone } = blocking(|| self.log_now(change, caller))?;
         if let Some(object) = &gone {
             blocking(|| self.object_gone(object));
         }
         edits.iter().for_each(|edit| drop(self.kernel.names_changed(edit.parent.vnode)));
-        match id.zip(verdict) {
-            Some((id, verdict)) => self.wait_for_verdict(id, verdict).await,
-            None => Ok(()),
+        match (id, verdict, self.settings.close) {
+            (Some(id), Some(verdict), _) if exclusive => self.wait_for_verdict(id, verdict).await,
+            (Some(id), verdict, Close::Announced) => self.until_heard(id, verdict).await,
+            (Some(_), _, Close::Logged) | (None, ..) => Ok(()),
         }
+    }
+
+    /// Waits until a record is announced; one that is refused before has not been made.
+    async fn until_heard(&self, id: StoreId, verdict: Option<Verdict>) -> Result<(), Error> {
+        let heard = self.until_record_announced(id).await;
+        let refused = verdict.and_then(|mut verdict| {
+            // Whoever comes later finds that nobody waits.
+            verdict.close();
+            verdict.try_recv().ok()?.err()
+        });
+        refused.map_or(heard, |reason| Err(Error::Refused(reason)))
     }
 
     /// Waits for the server's word; a record that was not even sent in time is taken back.
@@ -165,8 +179,8 @@ impl Inner {
         if queue.len() >= QUEUE_MAX {
             return Err(Error::CacheFull);
         }
-        if self.fold(&mut queue, &change)? {
-            return Ok(LoggedChange { id: None, verdict: None, gone: None });
+        if let Some(id) = self.fold(&mut queue, &change)? {
+            return Ok(LoggedChange { id: Some(id), verdict: None, exclusive: false, gone: None });
         }
         let losing = match &change.op {
             CmlOp::Remove { fid, .. } | CmlOp::RemoveDir { fid, .. } => Some(*fid),
@@ -178,8 +192,9 @@ impl Inner {
             None => None,
         };
         if let Some(object) = self.cancel(&mut queue, &change.op)? {
-            return Ok(LoggedChange { id: None, verdict: None, gone: Some(object) });
+            return Ok(LoggedChange { id: None, verdict: None, exclusive: false, gone: Some(object) });
         }
+        let exclusive = change.exclusive;
         let (id, verdict) = self.log_record(&mut queue, change, caller)?;
         let removed = |object: &Object| self.cache.index.is_removed(object.fid.vnode).unwrap_or(false);
         let gone = losing.filter(removed).map(|mut object| {
@@ -187,7 +202,7 @@ impl Inner {
             object.status.ctime = self.clock.wall();
             object
         });
-        Ok(LoggedChange { id: Some(id), verdict, gone })
+        Ok(LoggedChange { id: Some(id), verdict, exclusive, gone })
     }
 
     fn log_record(
@@ -205,7 +220,8 @@ impl Inner {
             return Err(error.into());
         }
         self.cache.index.push_pending(&queued);
-        let verdict = exclusive.then(|| self.replay.watch_verdict(id));
+        let waits = exclusive || self.settings.close == Close::Announced;
+        let verdict = waits.then(|| self.replay.watch_verdict(id));
         queue.push(queued, &unlisted);
         self.note_queue_changed();
         Ok((id, verdict))
@@ -234,20 +250,21 @@ impl Inner {
         self.log_changed.notify_one();
     }
 
-    /// Two changes of attributes in a row are one.
-    fn fold(&self, queue: &mut Queue, change: &Change) -> Result<bool, Error> {
-        let CmlOp::SetAttr { fid, set: later } = &change.op else { return Ok(false) };
+    /// Two changes of attributes in a row are one. Returns its record.
+    fn fold(&self, queue: &mut Queue, change: &Change) -> Result<Option<StoreId>, Error> {
+        let CmlOp::SetAttr { fid, set: later } = &change.op else { return Ok(None) };
         let newest = self.remote.outstanding(|log| log.newest(*fid).filter(|id| log.may_take_in(*id)));
-        let Some(before) = newest.and_then(|id| queue.rewritable(id)).cloned() else { return Ok(false) };
-        let CmlOp::SetAttr { set, .. } = &before.record.op else { return Ok(false) };
+        let Some(before) = newest.and_then(|id| queue.rewritable(id)).cloned() else { return Ok(None) };
+        let CmlOp::SetAttr { set, .. } = &before.record.op else { return Ok(None) };
         let op = CmlOp::SetAttr { fid: *fid, set: set.then(later, change.kind) };
         let record = CmlRecord { time: self.clock.wall(), op, ..before.record.clone() };
         let now = Queued { record: record.clone(), ..before.clone() };
         self.cache.cml.append(LogEntry::Queued(now.clone()))?;
         self.cache.index.replace_pending(&before, &now);
         self.remote.outstanding(|log| log.resume(record.clone()));
+        let id = record.id;
         queue.rewrite(record);
-        Ok(true)
+        Ok(Some(id))
     }
 
     /// What is removed before the server has heard of it is never told of. Returns the object if that is so.

@@ -333,9 +333,11 @@ impl Queue {
             behind_content |= heard || before.store_bytes().is_some();
         }
         let policy = self.announcing.policy;
-        let content = entry.store_bytes().is_some();
-        let waits = entry.place == Place::Waiting || policy == Policy::All;
-        entry.telling.demanded || behind_content && !content || waits && content
+        let (content, waiting) = (entry.store_bytes().is_some(), entry.place == Place::Waiting);
+        let waits = waiting || policy == Policy::All;
+        // Of a record under way that has no content and waits for none the answer comes as soon.
+        let demanded = entry.telling.demanded && (content || waiting);
+        demanded || behind_content && !content || waits && content
     }
 }
 
