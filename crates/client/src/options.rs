@@ -94,7 +94,8 @@ pub struct MountOptions {
     pub awake: bool,
     /// `writeback`: when the server gets changes. Default: `sync`.
     pub writeback: Writeback,
-    /// `close`: when close returns, and each change of names and attributes, if the server gets changes later. Default: `logged`.
+    /// `close`: when close returns, and each change of names and attributes, if the server gets changes later. Default:
+    /// `logged`.
     pub close: Close,
     /// `stale`: what an open gets of a file whose newest version does not come. Default: `error`.
     pub stale: Stale,

@@ -63,7 +63,11 @@ impl Inner {
         let object = &cached.object;
         let (records, queued) = self.records_about(object);
         let content = file.as_ref().and_then(|file| self.unsent_content(file));
-        let unsent = content.or(queued);
+        let unsent = match (content, queued) {
+            // A change of its name or attributes may be still to be announced.
+            (Some(RecordState::Announced), Some(queued)) => Some(queued),
+            (content, queued) => content.or(queued),
+        };
         let (how, cached_bytes) = file.as_ref().and_then(|file| present(file)).unwrap_or_else(|| indexed(&cached));
         let size = match &file {
             Some(file) if object.status.kind == Kind::File => file.state().size,
@@ -82,11 +86,13 @@ impl Inner {
         })
     }
 
-    /// How many records of the log are about an object, and how far the newest of them is.
+    /// How many records of the log are about an object, and how far the newest of them is; if all are announced, that.
     fn records_about(&self, object: &Object) -> (u64, Option<RecordState>) {
         let about = self.remote.outstanding(|log| log.about(object.fid));
         let records = about.iter().filter(|id| self.replay.queue().contains(**id)).count();
-        (records as u64, about.last().map(|newest| self.state_of_record(*newest)))
+        let states: Vec<RecordState> = about.iter().map(|id| self.state_of_record(*id)).collect();
+        let newest = states.iter().rfind(|state| **state != RecordState::Announced).or(states.last());
+        (records as u64, newest.cloned())
     }
 
     /// How far a record is that the server has not answered.
