@@ -55,6 +55,8 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()>;
     /// Somebody waits for records of this client.
     fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply>;
+    /// Whether the log holds what was decided before the present session.
+    fn has_undecided(&self) -> bool;
 }
 
 /// Whom to talk to, and how long to wait.
@@ -73,6 +75,8 @@ pub(crate) struct RemoteConfig {
     pub(crate) incarnation: Incarnation,
     /// Whether the header of a content from the queue announces it.
     pub(crate) announces: bool,
+    /// Whether names are decided here where the server lets this client.
+    pub(crate) decides: bool,
 }
 
 /// A connection that calls go out on.
@@ -234,13 +238,9 @@ impl Remote {
 
     /// Tells the server of records of the queue that wait, and of others that will never come. There is no deadline
     /// while there is a connection, and no second attempt.
-    pub(crate) async fn announce(
-        &self,
-        records: Vec<CmlRecord>,
-        retracted: Vec<StoreId>,
-    ) -> Result<InvalidateReply, RemoteError> {
+    pub(crate) async fn announce(&self, request: InvalidateRequest) -> Result<InvalidateReply, RemoteError> {
         let confirmed_below = Some(self.shared.ids().outstanding.confirmed_below());
-        let request = InvalidateRequest { records, retracted, confirmed_below };
+        let request = InvalidateRequest { confirmed_below, ..request };
         let attempts = Attempts::new(&self.shared.config, false);
         Ok(self.once(&request, Purpose::Announce, &attempts).await?.reply)
     }

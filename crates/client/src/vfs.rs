@@ -12,6 +12,7 @@ mod contents;
 mod delivery;
 mod editing;
 mod error;
+mod exclusive;
 mod extents;
 mod fetching;
 mod file;

@@ -101,6 +101,8 @@ pub struct AttachRequest {
     pub confirmed_below: Option<StoreId>,
     /// The attach whose promises the client still trusts.
     pub session: Option<Generation>,
+    /// Whether it decides by itself what names mean in a directory that nobody else has been shown.
+    pub decides: bool,
 }
 
 /// What an attach grants.
@@ -311,6 +313,9 @@ pub struct ApplyReply {
     pub objects: Vec<Object>,
     /// Of a Store: the content as the server has it.
     pub hash: Option<ContentHash>,
+    /// Directories of which nobody else has been promised anything: until the next break of one its names are decided
+    /// by this client. Not part of the reply that is kept.
+    pub exclusive: Vec<Fid>,
 }
 
 /// Asks how full the server is.
@@ -353,7 +358,10 @@ pub struct GetXattrsReply {
 /// Keeps the session's promises for another lease. The first call of every connection behind [`AttachRequest`]: it
 /// also says that the client has dropped the promises that the attach ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RenewLeaseRequest;
+pub struct RenewLeaseRequest {
+    /// The client's log holds changes that it has decided before this session.
+    pub undecided: bool,
+}
 
 /// Answers [`RenewLeaseRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -369,6 +377,10 @@ pub struct BreakRequest {
     pub change: ChangeNumber,
     /// Of what.
     pub broken: Broken,
+    /// Directories in which the client may have decided names, and decides no more: others want to know what they mean.
+    /// It announces what it has decided there and then says that they are [settled](InvalidateRequest::settled). At
+    /// most [`BreakRequest::OBJECTS_MAX`].
+    pub recalled: Vec<Fid>,
 }
 
 /// Which promises are broken.
@@ -434,6 +446,9 @@ pub struct InvalidateRequest {
     pub retracted: Vec<StoreId>,
     /// As in [`ApplyRequest`].
     pub confirmed_below: Option<StoreId>,
+    /// [Recalled](BreakRequest::recalled) directories in which the server has heard of every name that this client has
+    /// decided.
+    pub settled: Vec<Fid>,
 }
 
 impl InvalidateRequest {
@@ -442,7 +457,7 @@ impl InvalidateRequest {
 }
 
 /// Answers [`InvalidateRequest`] when nobody relies any more on what was before.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InvalidateReply {
     /// Records that are not announced: in conflict with others, or too many. Nobody waits for them.
     pub refused: Vec<StoreId>,

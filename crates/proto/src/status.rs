@@ -94,6 +94,9 @@ pub struct Status {
 }
 
 impl Status {
+    /// The most hard links of an object, and subdirectories of a directory: as on ext4.
+    pub const LINKS_MAX: u32 = 65_000;
+
     /// Changes attributes as [`crate::CmlOp::SetAttr`] does. Who gives a file away takes its set-id bits (chown(2)).
     pub fn set(&mut self, set: &SetAttr) {
         let drops_set_id = set.gives_away() && self.kind != Kind::Directory;

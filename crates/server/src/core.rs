@@ -11,6 +11,7 @@ pub(crate) mod announce;
 pub(crate) mod clients;
 pub(crate) mod directory;
 pub(crate) mod edit;
+pub(crate) mod exclusive;
 pub(crate) mod fids;
 pub(crate) mod node;
 pub(crate) mod overlay;

@@ -15,7 +15,7 @@ use mafs_proto::call::{
     LookupRequest, PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest,
     StatFsRequest,
 };
-use mafs_proto::{FsError, Method, Segment, Wire};
+use mafs_proto::{Fid, FsError, Method, Segment, Wire};
 
 use crate::core::Refusal;
 use crate::core::pending::About;
@@ -80,6 +80,7 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         Method::ReadDir => {
             let request = ReadDirRequest::decode(body)?;
             let attached = session.attachment()?;
+            recall(&attached, request.fid, call).await?;
             settle(&attached, &About::Names(request.fid.vnode), call).await?;
             let page = blocking(|| attached.volume.read_dir(attached.ticket, &request))?;
             Ok(Answer { body: ReadDirReply.encode(), payload: Payload::Bytes(page.encode()), reader: None })
@@ -102,9 +103,9 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
             reply(blocking(|| volume.space())?)
         }
         Method::RenewLease => {
-            RenewLeaseRequest::decode(body)?;
+            let RenewLeaseRequest { undecided } = RenewLeaseRequest::decode(body)?;
             let attached = session.attachment()?;
-            reply(RenewLeaseReply { renewed: attached.volume.renew_lease(attached.ticket)? })
+            reply(RenewLeaseReply { renewed: attached.volume.renew_lease(attached.ticket, undecided)? })
         }
         Method::Invalidate => {
             let request = InvalidateRequest::decode(body)?;
@@ -142,10 +143,20 @@ async fn settle(attached: &Attachment, about: &About, call: &IncomingCall) -> Re
     }
 }
 
+/// Waits until nobody else decides names in a directory, while the caller does.
+async fn recall(attached: &Attachment, directory: Fid, call: &IncomingCall) -> Result<(), Refusal> {
+    tokio::select! {
+        biased;
+        recalled = attached.volume.recall(attached.ticket, directory) => recalled,
+        () = call.cancelled() => Err(Refusal::new(FsError::Pulling, "nobody waits for the answer")),
+    }
+}
+
 /// What a name means: if somebody has announced that it will mean another object, that one.
 async fn lookup(attached: &Attachment, request: &LookupRequest, call: &IncomingCall) -> Result<LookupReply, Refusal> {
     let Attachment { volume, ticket } = attached;
     let LookupRequest { parent, name } = request;
+    recall(attached, *parent, call).await?;
     if let Some(reply) = blocking(|| volume.lookup_announced(*ticket, *parent, name))? {
         return Ok(reply);
     }

@@ -7,6 +7,7 @@
 
 mod announced;
 mod committer;
+mod exclusive;
 mod group;
 mod janitor;
 mod pulls;
@@ -63,6 +64,15 @@ struct Shared {
     spools: Arc<Spools>,
     reserve: SpaceReserve,
     sessions: Arc<Sessions>,
+}
+
+/// What a client says of its session when it attaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Continued {
+    /// The attach whose promises it still trusts.
+    pub(crate) before: Option<Generation>,
+    /// Whether it decides names by itself where it may.
+    pub(crate) decides: bool,
 }
 
 /// One attach: who, and which one.
@@ -124,15 +134,15 @@ impl Volume {
     }
 
     /// Lets a client use the volume; its older attach, if any, is fenced from the moment this one is decided. Says
-    /// besides whether the session of the attach `continued` goes on.
+    /// besides whether an earlier session goes on.
     pub(crate) async fn attach(
         &self,
         ticket: Ticket,
         client_name: String,
         confirmed_below: Option<StoreId>,
-        continued: Option<Generation>,
+        session: Continued,
     ) -> Result<(Granted, bool), Refusal> {
-        self.submit(|answer| Job::Attach { ticket, client_name, confirmed_below, continued, answer }).await
+        self.submit(|answer| Job::Attach { ticket, client_name, confirmed_below, session, answer }).await
     }
 
     /// Ends a session at the wish of its client.
@@ -147,8 +157,8 @@ impl Volume {
     ///
     /// # Errors
     /// `NotAttached` if the attach is not the client's last one, or its lease has ended.
-    pub(crate) fn renew_lease(&self, ticket: Ticket) -> Result<bool, Refusal> {
-        self.shared.sessions.renew(ticket)
+    pub(crate) fn renew_lease(&self, ticket: Ticket, undecided: bool) -> Result<bool, Refusal> {
+        self.shared.sessions.renew(ticket, undecided)
     }
 
     /// Tells a client of what its promises are broken by, over the connection of an attach, as long as that lasts.
@@ -169,8 +179,19 @@ impl Volume {
         request: ApplyRequest,
         content: Result<Option<NewContent>, Refusal>,
     ) -> Result<Bytes, Refusal> {
-        let request = Box::new(request);
-        self.submit(|answer| Job::Apply(Apply { ticket, request, content, answer })).await
+        let mut request = Box::new(request);
+        loop {
+            let forced = self.admit(ticket, &request).await?;
+            let again = request.clone();
+            let taken = content.clone();
+            let applied =
+                self.submit(|answer| Job::Apply(Apply { ticket, request, content: taken, forced, answer })).await;
+            match applied {
+                // Somebody else has come to decide names there meanwhile.
+                Err(refusal) if refusal.error == FsError::Pulling => request = again,
+                applied => return applied,
+            }
+        }
     }
 
     /// Takes note of records that come later; returns when nobody relies on what was before them.
@@ -186,7 +207,8 @@ impl Volume {
     pub(crate) async fn announce_arriving(&self, ticket: Ticket, request: &ApplyRequest) {
         if !self.shared.sessions.is_announced(&request.record.id) {
             let records = vec![request.record.clone()];
-            let request = InvalidateRequest { records, retracted: Vec::new(), confirmed_below: None };
+            let (retracted, settled) = (Vec::new(), Vec::new());
+            let request = InvalidateRequest { records, retracted, confirmed_below: None, settled };
             // If the volume stops, the record itself is refused.
             let _ = self.jobs.send(Job::Announce(Announce { ticket, request, answer: None })).await;
         }

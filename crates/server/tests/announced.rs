@@ -330,7 +330,12 @@ async fn invariant_10_announcements_that_cannot_be_a_clients_own_are_refused() {
         // Together with a good one, which is not entered either.
         let refused = alice.announce(&[record.clone(), bad.clone()]).await.unwrap_err();
         assert_eq!(refused.error, FsError::Malformed, "{:?}", bad.id);
-        let request = InvalidateRequest { records: Vec::new(), retracted: vec![bad.id], confirmed_below: None };
+        let request = InvalidateRequest {
+            records: Vec::new(),
+            retracted: vec![bad.id],
+            confirmed_below: None,
+            settled: Vec::new(),
+        };
         assert_eq!(alice.invalidate(request).await.unwrap_err().error, FsError::Malformed);
     }
     let elsewhere = Fid { volume: mafs_proto::VolumeId(99), ..file };
@@ -340,7 +345,12 @@ async fn invariant_10_announcements_that_cannot_be_a_clients_own_are_refused() {
     let many = vec![record.clone(); InvalidateRequest::RECORDS_MAX + 1];
     assert_eq!(alice.announce(&many).await.unwrap_err().error, FsError::Malformed);
     let others = StoreId { client: BOB, ..record.id };
-    let request = InvalidateRequest { records: Vec::new(), retracted: Vec::new(), confirmed_below: Some(others) };
+    let request = InvalidateRequest {
+        records: Vec::new(),
+        retracted: Vec::new(),
+        confirmed_below: Some(others),
+        settled: Vec::new(),
+    };
     assert_eq!(alice.invalidate(request).await.unwrap_err().error, FsError::Malformed);
     assert!(bob.status(file, true).await.unwrap().pending.is_empty());
     let stranger = Client::connect(&server, CAROL);

@@ -133,7 +133,12 @@ async fn a_retraction_lets_the_waiting_go_on() {
     let (mut alice, bob, file) = alice_and_bob(&server).await;
     let record = new_content(&mut alice, file);
     announce_all(&alice, std::slice::from_ref(&record)).await;
-    let retract = InvalidateRequest { records: Vec::new(), retracted: vec![record.id], confirmed_below: None };
+    let retract = InvalidateRequest {
+        records: Vec::new(),
+        retracted: vec![record.id],
+        confirmed_below: None,
+        settled: Vec::new(),
+    };
     let (opened, retracted) = tokio::join!(timeout(SOON, bob.status(file, true)), alice.invalidate(retract));
     assert_eq!(retracted.unwrap(), InvalidateReply { refused: Vec::new() });
     let reply = opened.unwrap().unwrap();
@@ -199,7 +204,8 @@ async fn what_a_client_has_confirmed_is_not_waited_for() {
     let (first, second) = (new_content(&mut alice, file), new_content(&mut alice, file));
     announce_all(&alice, std::slice::from_ref(&first)).await;
     let confirmed_below = Some(second.id);
-    let request = InvalidateRequest { records: Vec::new(), retracted: Vec::new(), confirmed_below };
+    let request =
+        InvalidateRequest { records: Vec::new(), retracted: Vec::new(), confirmed_below, settled: Vec::new() };
     alice.invalidate(request).await.unwrap();
     assert!(bob.status(file, true).await.unwrap().pending.is_empty());
     announce_all(&alice, &[first]).await;

@@ -81,6 +81,7 @@ async fn attach(address: Address) -> AttachReply {
         volume: VolumeName::new("home").unwrap(),
         confirmed_below: None,
         session: None,
+        decides: false,
     };
     let call = mafs_arpc::Call {
         class: Class::Control,

@@ -16,7 +16,7 @@ mod tests;
 mod usage;
 mod xattrs;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -70,6 +70,8 @@ type OnForgotten = Box<dyn Fn(VnodeId, Vec<(Name, CachedEntry)>) + Send + Sync>;
 struct Volume {
     known: Option<KnownVolume>,
     breaks: Breaks,
+    /// Directories in which this client decides names, by what said so.
+    exclusive: HashMap<VnodeId, Grant>,
     /// Whether something that this client did could not be noted: nothing is valid until the trust has been raised.
     missed: bool,
 }
@@ -78,7 +80,8 @@ impl Index {
     pub(crate) fn open(kv: Arc<dyn Kv>, clock: Arc<dyn Clock>) -> Result<Self, CacheError> {
         let known = kv.get(b"v")?.and_then(KnownVolume::decode);
         let trust = AtomicU64::new(known.map_or(NO_TRUST, |known| known.trust));
-        let volume = Mutex::new(Volume { known, breaks: Breaks::default(), missed: false });
+        let (breaks, exclusive) = (Breaks::default(), HashMap::new());
+        let volume = Mutex::new(Volume { known, breaks, exclusive, missed: false });
         Ok(Self {
             kv,
             recent: RecentObjects::new(),
@@ -255,7 +258,10 @@ impl Index {
         edits: &[NameEdit],
     ) -> Result<(), CacheError> {
         let grant = Grant { session, change: reply.change };
-        let noted = self.settled().and_then(|volume| self.note(&volume, reply, grant, edits));
+        let noted = self.settled().and_then(|mut volume| {
+            volume.note_exclusive(reply, grant);
+            self.note(&volume, reply, grant, edits)
+        });
         if noted.is_err() {
             self.miss(&mut self.lock());
         }

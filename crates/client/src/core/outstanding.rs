@@ -125,6 +125,11 @@ impl Outstanding {
         self.touched.about(fid).collect()
     }
 
+    /// The records that change names in a directory, oldest first.
+    pub(crate) fn below(&self, directory: Fid) -> Vec<StoreId> {
+        self.touched.below(directory).collect()
+    }
+
     /// All replies to records before this id have arrived.
     pub(crate) fn confirmed_below(&self) -> StoreId {
         match self.records.keys().next() {

@@ -163,6 +163,11 @@ impl Overlay {
         self.objects.get(&vnode)?.made.as_ref().map(|(_, object)| object)
     }
 
+    /// The record that makes an object, if it is unanswered.
+    pub(crate) fn made_by(&self, vnode: VnodeId) -> Option<StoreId> {
+        self.objects.get(&vnode)?.made.as_ref().map(|(id, _)| *id)
+    }
+
     /// Whether unanswered records change an object.
     pub(crate) fn changes_object(&self, vnode: VnodeId) -> bool {
         self.objects.contains_key(&vnode)

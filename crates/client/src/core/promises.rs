@@ -92,6 +92,11 @@ impl Breaks {
         self.session
     }
 
+    /// The last break.
+    pub(crate) fn newest(&self) -> ChangeNumber {
+        self.newest
+    }
+
     /// Promises on an object are broken.
     pub(crate) fn note(&mut self, vnode: VnodeId, change: ChangeNumber) {
         self.newest = self.newest.max(change);

@@ -205,6 +205,7 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(&id) {
             (entry.frozen, entry.alone) = (true, true);
         }
+        self.note_decided(id);
     }
 
     /// The next record to be sent, which is under way from now on. A store may be rewritten until it is frozen.
@@ -358,6 +359,11 @@ impl Queue {
 
     pub(crate) fn contains(&self, id: StoreId) -> bool {
         self.entries.contains_key(&id)
+    }
+
+    /// The oldest record.
+    pub(crate) fn first(&self) -> Option<StoreId> {
+        self.entries.keys().next().copied()
     }
 
     pub(crate) fn len(&self) -> usize {

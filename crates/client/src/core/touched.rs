@@ -50,6 +50,11 @@ impl TouchIndex {
         self.by_key.get(&Key::Object(fid))?.last().copied()
     }
 
+    /// The records that change names in a directory, oldest first.
+    pub(crate) fn below(&self, directory: Fid) -> impl Iterator<Item = StoreId> + '_ {
+        self.by_key.get(&Key::Below(directory)).into_iter().flatten().copied()
+    }
+
     /// The records about an object itself, oldest first.
     pub(crate) fn about(&self, fid: Fid) -> impl DoubleEndedIterator<Item = StoreId> + '_ {
         self.by_key.get(&Key::Object(fid)).into_iter().flatten().copied()

@@ -223,7 +223,7 @@ fn renew(shared: &Shared, peer: &Peer, lease: Duration) -> (CallHandle, Instant)
         class: shared.config.classes.class(Purpose::Ask),
         timeout: Some(lease / RENEWALS_PER_LEASE),
         method: RenewLeaseRequest::METHOD.number(),
-        body: RenewLeaseRequest.encode(),
+        body: RenewLeaseRequest { undecided: shared.listener.has_undecided() }.encode(),
         payload: Payload::None,
     };
     (peer.call(call), sent)
@@ -255,6 +255,7 @@ pub(super) async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
         volume: shared.config.volume.clone(),
         confirmed_below: Some(shared.ids().outstanding.confirmed_below()),
         session: shared.trusted_session(sent),
+        decides: shared.config.decides,
     };
     let call = mafs_arpc::Call {
         class: shared.config.classes.class(Purpose::Ask),

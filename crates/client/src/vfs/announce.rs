@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mafs_arpc::watch;
-use mafs_proto::StoreId;
 use mafs_proto::call::{InvalidateRequest, PullReply, PullRequest};
+use mafs_proto::{Fid, StoreId};
 use tokio::time::timeout;
 
 use super::file::File;
@@ -45,6 +45,29 @@ impl Writer {
         }
     }
 
+    /// Others want to know what was decided here in these directories, and nothing is decided there any more. Before
+    /// the log has been taken up it is not known.
+    pub(super) fn recalled(&self, directories: Vec<Fid>) {
+        if directories.is_empty() {
+            return;
+        }
+        let mut writer = self.0.subscribe();
+        tokio::spawn(async move {
+            let begun = writer.wait_for(|inner| inner.strong_count() > 0).await;
+            if let Some(inner) = begun.ok().and_then(|inner| inner.upgrade()) {
+                for directory in directories {
+                    tokio::spawn(Arc::clone(&inner).settle_names(directory));
+                }
+            }
+        });
+    }
+
+    /// Whether the log holds what was decided before a life of this client; `None`: it has not been taken up.
+    pub(super) fn has_undecided_before(&self, incarnation: u64) -> Option<bool> {
+        let inner = self.0.borrow().upgrade()?;
+        Some(inner.has_undecided_before(incarnation))
+    }
+
     /// Somebody waits for these records. Those of a mount that has ended are in its log.
     pub(super) fn pulled(&self, request: PullRequest) -> impl Future<Output = PullReply> + use<> {
         let mut writer = self.0.subscribe();
@@ -79,7 +102,9 @@ impl Inner {
     async fn announce(&self, announcement: Announcement) {
         let Announcement { records, retracted } = announcement.clone();
         let ids: Vec<StoreId> = records.iter().map(|record| record.id).collect();
-        let answer = self.remote.announce(records, retracted).await;
+        let (confirmed_below, settled) = (None, Vec::new());
+        let request = InvalidateRequest { records, retracted, confirmed_below, settled };
+        let answer = self.remote.announce(request).await;
         if let Err(RemoteError::Refused { error, .. }) = &answer
             && error.is_transient()
         {

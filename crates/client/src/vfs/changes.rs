@@ -3,12 +3,12 @@
 //!
 //! A logged change is decided by what is known here, which is what the server has shown with this client's own changes
 //! on top. What must have one winner among all clients (mkdir, link, O_EXCL and the like) is logged too, but the
-//! program waits for the server's word.
+//! program waits for the server's word, unless it is this client that decides ([`exclusive`](super::exclusive)).
 
 use std::collections::BTreeSet;
 
 use mafs_arpc::blocking;
-use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Kind, Name, Object, RenameMode, StoreId, VnodeId};
+use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Kind, Name, Object, RenameMode, Status, StoreId, VnodeId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -170,6 +170,8 @@ impl Inner {
     fn log_now(&self, mut change: Change, caller: Caller) -> Result<LoggedChange, Error> {
         let mut queue = self.replay.queue();
         self.check_change(&change.op, change.kind)?;
+        let decided = change.exclusive && self.decides(&queue, &change.op)?;
+        change.exclusive &= !decided;
         if let CmlOp::Rename { fid, to_parent, .. } = &change.op
             && change.kind == Kind::Directory
         {
@@ -196,6 +198,9 @@ impl Inner {
         }
         let exclusive = change.exclusive;
         let (id, verdict) = self.log_record(&mut queue, change, caller)?;
+        if decided {
+            queue.note_decided(id);
+        }
         let removed = |object: &Object| self.cache.index.is_removed(object.fid.vnode).unwrap_or(false);
         let gone = losing.filter(removed).map(|mut object| {
             object.status.nlink = 0;
@@ -303,10 +308,20 @@ impl Inner {
     /// Checks what the server would refuse, as far as that is known here.
     fn check_change(&self, op: &CmlOp, kind: Kind) -> Result<(), Error> {
         match op {
-            CmlOp::Create { parent, name, .. }
-            | CmlOp::MakeDir { parent, name, .. }
-            | CmlOp::SymLink { parent, name, .. }
-            | CmlOp::Link { parent, name, .. } => self.check_name(*parent, name, None),
+            CmlOp::Create { parent, name, .. } | CmlOp::SymLink { parent, name, .. } => {
+                self.check_name(*parent, name, None)
+            }
+            CmlOp::MakeDir { parent, name, .. } => {
+                self.check_name(*parent, name, None)?;
+                self.check_links(*parent)
+            }
+            CmlOp::Link { parent, name, fid } => {
+                self.check_name(*parent, name, None)?;
+                match kind {
+                    Kind::Directory => Err(Error::Refused(FsError::Denied)),
+                    _ => self.check_links(*fid),
+                }
+            }
             CmlOp::Remove { parent, name, fid } => self.check_name(*parent, name, Some(*fid)),
             CmlOp::RemoveDir { parent, name, fid } => {
                 self.check_name(*parent, name, Some(*fid))?;
@@ -343,6 +358,14 @@ impl Inner {
     fn check_there(&self, fid: Fid) -> Result<(), Error> {
         match self.cache.index.is_removed(fid.vnode)? {
             true => Err(Error::Refused(FsError::Stale)),
+            false => Ok(()),
+        }
+    }
+
+    fn check_links(&self, fid: Fid) -> Result<(), Error> {
+        let known = self.cache.index.object(fid.vnode)?;
+        match known.is_some_and(|known| known.object.status.nlink >= Status::LINKS_MAX) {
+            true => Err(Error::Refused(FsError::TooManyLinks)),
             false => Ok(()),
         }
     }

@@ -4,6 +4,7 @@
 //! that saw what was there before the mark has also begun before the note: the kernel is told again behind its answer
 //! ([`Inner::tell_again`]). Between break and answer the kernel may hold what is out of date; it never does after.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -32,9 +33,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Takes in what the server says of the session.
 pub(super) struct SessionListener {
-    pub(super) cache: Arc<Cache>,
-    pub(super) kernel: Arc<Kernel>,
-    pub(super) writer: Writer,
+    cache: Arc<Cache>,
+    kernel: Arc<Kernel>,
+    writer: Writer,
+    /// The life of this client in which the present session began.
+    incarnation: AtomicU64,
+}
+
+impl SessionListener {
+    pub(super) fn new(cache: Arc<Cache>, kernel: Arc<Kernel>, writer: Writer) -> Self {
+        Self { cache, kernel, writer, incarnation: AtomicU64::new(0) }
+    }
 }
 
 impl Listener for SessionListener {
@@ -46,7 +55,10 @@ impl Listener for SessionListener {
         let session = blocking(|| attached(&self.cache, reply)).map_err(|error| error.to_string())?;
         let told = match session == before {
             true => std::future::ready(()).boxed(),
-            false => self.kernel.forget_everything(names_in(&self.cache)),
+            false => {
+                self.incarnation.store(reply.incarnation.0, Ordering::Release);
+                self.kernel.forget_everything(names_in(&self.cache))
+            }
         };
         Ok((session, told))
     }
@@ -61,10 +73,10 @@ impl Listener for SessionListener {
     }
 
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()> {
-        let BreakRequest { change, broken } = request;
-        tracing::debug!(change = change.0, ?broken, "promises of the server are broken");
+        let BreakRequest { change, broken, recalled } = request;
+        tracing::debug!(change = change.0, ?broken, ?recalled, "promises of the server are broken");
         let names_of = names_in(&self.cache);
-        match broken {
+        let told = match broken {
             Broken::Objects(objects) => {
                 blocking(|| self.cache.index.break_objects(change, &objects));
                 self.kernel.forget_objects(objects, names_of)
@@ -73,11 +85,18 @@ impl Listener for SessionListener {
                 blocking(|| self.cache.index.break_all(change));
                 self.kernel.forget_everything(names_of)
             }
-        }
+        };
+        self.writer.recalled(recalled);
+        told
     }
 
     fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply> {
         self.writer.pulled(request).boxed()
+    }
+
+    fn has_undecided(&self) -> bool {
+        let before = self.incarnation.load(Ordering::Acquire);
+        self.writer.has_undecided_before(before).unwrap_or_else(|| !self.cache.cml.state().queued.is_empty())
     }
 }
 

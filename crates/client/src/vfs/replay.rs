@@ -123,7 +123,7 @@ impl Replay {
         self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_awaited(&self, id: StoreId) -> bool {
+    pub(super) fn is_awaited(&self, id: StoreId) -> bool {
         self.verdicts().get(&id).is_some_and(|verdict| !verdict.is_closed())
     }
 
@@ -201,6 +201,11 @@ impl Inner {
         loop {
             let next = self.replay.queue().poll_next();
             let Some(Polled { record, repeated }) = next else { return };
+            if let CmlOp::MakeDir { fid, .. } = record.op
+                && !repeated
+            {
+                self.cache.index.making_directory(fid.vnode);
+            }
             arrivals.sent(record.id, &record.op);
             let (inner, answers) = (Arc::clone(self), answers.clone());
             tokio::spawn(async move {

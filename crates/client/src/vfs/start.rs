@@ -114,10 +114,11 @@ impl Vfs {
             arpc: settings.arpc,
             incarnation: log.incarnation.unwrap_or(Incarnation(0)),
             announces: settings.writeback == Writeback::Sirp,
+            decides: settings.writeback.is_logged(),
         };
         let writer = Writer::default();
         let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
-        let listener = Box::new(SessionListener { cache: listening, kernel: telling, writer: writer.clone() });
+        let listener = Box::new(SessionListener::new(listening, telling, writer.clone()));
         let queued = log.queued.values().map(|queued| queued.record.clone());
         let unanswered: Vec<_> = log.logged.values().map(|store| store.record.clone()).chain(queued).collect();
         let remote = Remote::start(config, unanswered, Arc::clone(&clock), listener).await?;

@@ -40,15 +40,7 @@ macro_rules! empty_messages {
     };
 }
 
-empty_messages!(
-    DetachRequest,
-    DetachReply,
-    GrantFidsRequest,
-    ReadDirReply,
-    StatFsRequest,
-    RenewLeaseRequest,
-    BreakReply
-);
+empty_messages!(DetachRequest, DetachReply, GrantFidsRequest, ReadDirReply, StatFsRequest, BreakReply);
 
 impl Convert for AttachRequest {
     type Message = wire::AttachRequest;
@@ -63,6 +55,7 @@ impl Convert for AttachRequest {
             volume: self.volume.as_str().to_owned(),
             confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
             session: self.session.map_or(0, |generation| generation.0),
+            decides: self.decides,
         }
     }
 
@@ -78,6 +71,7 @@ impl Convert for AttachRequest {
             volume: VolumeName::new(&message.volume).map_err(|error| Malformed::invalid("volume", error))?,
             confirmed_below: optional(message.confirmed_below)?,
             session: (message.session != 0).then_some(Generation(message.session)),
+            decides: message.decides,
         })
     }
 }
@@ -380,6 +374,7 @@ impl Convert for ApplyReply {
             directories: to_messages(&self.directories),
             objects: to_messages(&self.objects),
             hash: self.hash.map(|hash| Bytes::copy_from_slice(&hash.0)).unwrap_or_default(),
+            exclusive: to_messages(&self.exclusive),
         }
     }
 
@@ -389,6 +384,7 @@ impl Convert for ApplyReply {
             directories: list(message.directories, CHANGES_MAX, "directories")?,
             objects: list(message.objects, CHANGES_MAX, "objects")?,
             hash: if message.hash.is_empty() { None } else { Some(content_hash(&message.hash)?) },
+            exclusive: list(message.exclusive, CHANGES_MAX, "exclusive")?,
         })
     }
 }
@@ -452,6 +448,19 @@ impl Convert for GetXattrsReply {
     }
 }
 
+impl Convert for RenewLeaseRequest {
+    type Message = wire::RenewLeaseRequest;
+    const NAME: &'static str = "RenewLeaseRequest";
+
+    fn to_message(&self) -> wire::RenewLeaseRequest {
+        wire::RenewLeaseRequest { undecided: self.undecided }
+    }
+
+    fn from_message(message: wire::RenewLeaseRequest) -> Result<Self, Malformed> {
+        Ok(Self { undecided: message.undecided })
+    }
+}
+
 impl Convert for RenewLeaseReply {
     type Message = wire::RenewLeaseReply;
     const NAME: &'static str = "RenewLeaseReply";
@@ -470,11 +479,9 @@ impl Convert for BreakRequest {
     const NAME: &'static str = "BreakRequest";
 
     fn to_message(&self) -> wire::BreakRequest {
-        let (objects, all) = match &self.broken {
-            Broken::Objects(objects) => (to_messages(objects), false),
-            Broken::All => (Vec::new(), true),
-        };
-        wire::BreakRequest { change: self.change.0, objects, all }
+        let objects = if let Broken::Objects(objects) = &self.broken { to_messages(objects) } else { Vec::new() };
+        let (all, recalled) = (self.broken == Broken::All, to_messages(&self.recalled));
+        wire::BreakRequest { change: self.change.0, objects, all, recalled }
     }
 
     fn from_message(message: wire::BreakRequest) -> Result<Self, Malformed> {
@@ -482,6 +489,7 @@ impl Convert for BreakRequest {
         Ok(Self {
             change: ChangeNumber(message.change),
             broken: if message.all { Broken::All } else { Broken::Objects(objects) },
+            recalled: list(message.recalled, Self::OBJECTS_MAX, "recalled")?,
         })
     }
 }
@@ -513,6 +521,7 @@ impl Convert for InvalidateRequest {
             records: to_messages(&self.records),
             retracted: to_messages(&self.retracted),
             confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
+            settled: to_messages(&self.settled),
         }
     }
 
@@ -521,6 +530,7 @@ impl Convert for InvalidateRequest {
             records: list(message.records, Self::RECORDS_MAX, "records")?,
             retracted: list(message.retracted, Self::RECORDS_MAX, "retracted")?,
             confirmed_below: optional(message.confirmed_below)?,
+            settled: list(message.settled, Self::RECORDS_MAX, "settled")?,
         })
     }
 }

@@ -198,12 +198,12 @@ prop_compose! {
     fn attach_request()(
         versions in any::<[u32; 2]>(), client in any::<[u8; 16]>(), client_name in "[a-zäöü]{0,100}",
         volume in "[a-zA-Z0-9_-]{1,64}", confirmed_below in option::of(store_id()),
-        session in option::of(1u64..),
+        session in option::of(1u64..), decides in any::<bool>(),
     ) -> AttachRequest {
         let [protocol_min, protocol_max] = versions;
         let volume = VolumeName::new(&volume).unwrap();
         let (client, session) = (ClientId(client), session.map(Generation));
-        AttachRequest { protocol_min, protocol_max, client, client_name, volume, confirmed_below, session }
+        AttachRequest { protocol_min, protocol_max, client, client_name, volume, confirmed_below, session, decides }
     }
 }
 
@@ -231,8 +231,9 @@ fn apply_reply() -> impl Strategy<Value = ApplyReply> {
         before: DataVersion(before),
         after: DataVersion(after),
     });
-    (any::<u64>(), vec(change, 0..3), vec(object(), 0..5), option::of(any::<[u8; 32]>())).prop_map(
-        |(change, directories, objects, hash)| ApplyReply {
+    (any::<u64>(), vec(change, 0..3), vec(object(), 0..5), option::of(any::<[u8; 32]>()), vec(fid(), 0..3)).prop_map(
+        |(change, directories, objects, hash, exclusive)| ApplyReply {
+            exclusive,
             hash: hash.map(ContentHash),
             change: ChangeNumber(change),
             directories,
@@ -295,8 +296,13 @@ round_trips! {
     proptest_fetch_replies_round_trip: FetchReply = (object(), any::<[u8; 32]>(), change(), any::<bool>())
         .prop_map(|(object, hash, change, pending)| FetchReply { object, hash: ContentHash(hash), change, pending });
     proptest_invalidate_requests_round_trip: InvalidateRequest =
-        (vec(record(), 0..5), vec(store_id(), 0..5), option::of(store_id())).prop_map(
-            |(records, retracted, confirmed_below)| InvalidateRequest { records, retracted, confirmed_below },
+        (vec(record(), 0..5), vec(store_id(), 0..5), option::of(store_id()), vec(fid(), 0..5)).prop_map(
+            |(records, retracted, confirmed_below, settled)| InvalidateRequest {
+                records,
+                retracted,
+                confirmed_below,
+                settled,
+            },
         );
     proptest_invalidate_replies_round_trip: InvalidateReply = vec(store_id(), 0..5)
         .prop_map(|refused| InvalidateReply { refused });
@@ -318,9 +324,17 @@ round_trips! {
     proptest_xattr_requests_round_trip: GetXattrsRequest = fid().prop_map(|fid| GetXattrsRequest { fid });
     proptest_xattr_replies_round_trip: GetXattrsReply = (object(), xattrs(), change(), any::<bool>())
         .prop_map(|(object, xattrs, change, pending)| GetXattrsReply { object, xattrs, change, pending });
+    proptest_renewal_requests_round_trip: RenewLeaseRequest = any::<bool>()
+        .prop_map(|undecided| RenewLeaseRequest { undecided });
     proptest_renewals_round_trip: RenewLeaseReply = any::<bool>().prop_map(|renewed| RenewLeaseReply { renewed });
-    proptest_breaks_round_trip: BreakRequest = (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)))
-        .prop_map(|(change, objects)| BreakRequest { change, broken: objects.map_or(Broken::All, broken) });
+    proptest_breaks_round_trip: BreakRequest =
+        (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)), vec(fid(), 0..5)).prop_map(
+            |(change, objects, recalled)| BreakRequest {
+                change,
+                broken: objects.map_or(Broken::All, broken),
+                recalled,
+            },
+        );
     proptest_error_details_round_trip: ErrorDetail = ("[a-zé ]{0,200}", any::<u64>())
         .prop_map(|(message, progress)| ErrorDetail { message, progress });
 }

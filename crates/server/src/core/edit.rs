@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use mafs_proto::call::DirectoryChange;
-use mafs_proto::{CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, Timestamp, Wire, Xattrs};
+use mafs_proto::{
+    CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, Status, Timestamp, Wire, Xattrs,
+};
 
 use super::{Content, ContentId, ContentSerial, Node, Place, Refusal, Transaction, tables};
-
-/// The most hard links of an object, and subdirectories of a directory: as on ext4.
-pub(crate) const LINKS_MAX: u32 = 65_000;
 
 /// A content that has arrived whole and waits for the record that names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -226,7 +225,7 @@ impl<'t, 'o> Edit<'t, 'o> {
 }
 
 fn add_link(nlink: &mut u32) -> Result<(), Refusal> {
-    if *nlink >= LINKS_MAX {
+    if *nlink >= Status::LINKS_MAX {
         return Err(FsError::TooManyLinks.into());
     }
     *nlink += 1;

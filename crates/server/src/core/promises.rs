@@ -7,7 +7,7 @@
 //! A session outlives its connections. One that cannot be continued lives on as a ghost beside its successor, until
 //! its client says that it has dropped the old promises, or until the old lease ends.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use mafs_proto::call::{ApplyReply, BreakRequest, Broken, BrokenObject, DirectoryChange};
@@ -123,6 +123,8 @@ struct Session {
     in_flight: Option<(BatchNumber, BreakRequest, Instant)>,
     /// Whether a connection is sending it.
     sending: bool,
+    /// Directories that the client has been told to settle.
+    recalled: BTreeSet<VnodeId>,
     acknowledged: BatchNumber,
 }
 
@@ -134,6 +136,8 @@ struct Gathering {
     all: bool,
     objects: BTreeMap<VnodeId, (Fid, Vec<Name>)>,
     name_bytes: usize,
+    /// Directories that the client is to settle.
+    recalled: Vec<Fid>,
 }
 
 impl Promises {
@@ -273,6 +277,57 @@ impl Promises {
         self.owed(client, touched, now)
     }
 
+    /// Whether a client is to be told to settle a directory: it can be, and the session it has does not know.
+    pub(crate) fn needs_recall(&self, client: ClientId, directory: VnodeId) -> bool {
+        self.current(client).is_some_and(|session| !session.recalled.contains(&directory))
+    }
+
+    /// As `change`, and that is durable, a client is told to settle a directory. Returns whether it can be.
+    pub(crate) fn recall(&mut self, client: ClientId, directory: Fid, change: ChangeNumber) -> bool {
+        self.change = self.change.max(change);
+        let Some(id) = self.current.get(&client).copied() else { return false };
+        if let Some(holders) = self.holders.get_mut(&directory.vnode) {
+            holders.retain(|holder| holder != id);
+            if holders.ids().is_empty() {
+                self.holders.remove(&directory.vnode);
+            }
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return false };
+        session.owe(directory, &[], change);
+        if session.recalled.insert(directory.vnode) {
+            session.gathering.recalled.push(directory);
+        }
+        self.end_overflowed();
+        true
+    }
+
+    /// A client has settled a directory.
+    pub(crate) fn settled(&mut self, client: ClientId, directory: VnodeId) {
+        if let Some(session) = self.current_mut(client) {
+            session.recalled.remove(&directory);
+        }
+    }
+
+    /// Whether a client has heard that it is to settle a directory.
+    pub(crate) fn has_heard_of_recall(&self, client: ClientId, directory: VnodeId) -> bool {
+        let is_owed = |session: &Session| {
+            session.breaking_all.is_some() || session.breaking.contains_key(&directory) || session.attach.is_none()
+        };
+        self.current(client).is_some_and(|session| session.recalled.contains(&directory) && !is_owed(session))
+    }
+
+    /// Whether nobody but a client has been promised anything about an object.
+    pub(crate) fn holds_alone(&self, client: ClientId, vnode: VnodeId) -> bool {
+        let is_own = |id: &SessionId| self.sessions.get(id).is_none_or(|session| session.client == client);
+        self.holders.get(&vnode).is_none_or(|holders| holders.ids().iter().all(is_own))
+    }
+
+    /// Whether it is not known what another client holds, because that is from before the server's start.
+    pub(crate) fn is_anything_held(&self, client: ClientId, now: Instant) -> bool {
+        let counts = |session: &Session| session.holds_everything && session.client != client && session.until > now;
+        self.sessions.values().any(counts)
+    }
+
     /// What an answer to `client` about these objects waits for: breaks that are owed from before.
     pub(crate) fn owed(&self, client: ClientId, touched: &[Touched], now: Instant) -> Owed {
         let others = self.sessions.iter().filter(|(_, session)| session.client != client && session.until > now);
@@ -305,7 +360,10 @@ impl Promises {
         }
         if session.in_flight.is_none() && !session.gathering.is_empty() {
             let next = Gathering { number: BatchNumber(session.gathering.number.0 + 1), ..Gathering::default() };
-            let batch = std::mem::replace(&mut session.gathering, next);
+            let mut batch = std::mem::replace(&mut session.gathering, next);
+            let at_once = batch.recalled.len().min(BreakRequest::OBJECTS_MAX);
+            session.gathering.recalled = batch.recalled.split_off(at_once);
+            session.gathering.change = batch.change;
             session.in_flight = Some((batch.number, batch.into_request(), now));
         }
         let (number, request, _) = session.in_flight.as_ref()?;
@@ -439,6 +497,7 @@ impl Session {
             gathering: Gathering { number: BatchNumber(1), ..Gathering::default() },
             in_flight: None,
             sending: false,
+            recalled: BTreeSet::new(),
             acknowledged: BatchNumber(0),
         }
     }
@@ -456,7 +515,7 @@ impl Session {
 
 impl Gathering {
     fn is_empty(&self) -> bool {
-        !self.all && self.objects.is_empty()
+        !self.all && self.objects.is_empty() && self.recalled.is_empty()
     }
 
     fn add(&mut self, fid: Fid, names: &[Name], change: ChangeNumber) {
@@ -473,13 +532,14 @@ impl Gathering {
         }
         let too_many_names = known.len() > BreakRequest::NAMES_MAX;
         if too_many_names || self.objects.len() > BreakRequest::OBJECTS_MAX || self.name_bytes > NAME_BYTES_MAX {
-            *self = Self { number: self.number, change: self.change, all: true, ..Self::default() };
+            let recalled = std::mem::take(&mut self.recalled);
+            *self = Self { number: self.number, change: self.change, all: true, recalled, ..Self::default() };
         }
     }
 
     fn into_request(self) -> BreakRequest {
         let objects = self.objects.into_values().map(|(fid, names)| BrokenObject { fid, names });
         let broken = if self.all { Broken::All } else { Broken::Objects(objects.collect()) };
-        BreakRequest { change: self.change, broken }
+        BreakRequest { change: self.change, broken, recalled: self.recalled }
     }
 }

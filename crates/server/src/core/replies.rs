@@ -88,7 +88,7 @@ pub(crate) fn decide(
     volume.change = volume.change.next();
     transaction.put_state(&volume);
     let Effect { directories, objects, freed } = effect;
-    let reply = ApplyReply { change: volume.change, directories, objects, hash };
+    let reply = ApplyReply { change: volume.change, directories, objects, hash, exclusive: Vec::new() };
     let (change, touched) = (reply.change, promises::touched(&record.op, &reply));
     let reply = reply.encode();
     transaction.put(tables::reply(&record.id), [&digest(record)[..], &reply].concat());

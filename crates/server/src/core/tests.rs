@@ -3,6 +3,7 @@
 mod announce;
 mod directory;
 mod exactly_once;
+mod exclusive;
 mod formats;
 mod model;
 mod pending;

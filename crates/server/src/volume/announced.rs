@@ -28,6 +28,11 @@ pub(super) struct Want {
 }
 
 impl Want {
+    /// Which ones.
+    pub(super) fn ids(&self) -> &[StoreId] {
+        &self.ids
+    }
+
     pub(super) fn new(sessions: Arc<Sessions>, ids: Vec<StoreId>) -> Self {
         let mut tables = sessions.tables();
         for id in &ids {
@@ -78,7 +83,10 @@ impl Sessions {
                 continue;
             }
             match tables.pending.announce(record, change) {
-                Entered::Changed => announcement.changed.extend(tables.pending.get(&record.id).cloned()),
+                Entered::Changed => {
+                    announcement.changed.extend(tables.pending.get(&record.id).cloned());
+                    *tables.entered.entry(client).or_default() += 1;
+                }
                 Entered::Repeated => {}
                 Entered::Full => announcement.refused.push(record.id),
             }

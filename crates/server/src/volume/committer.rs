@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::{InvalidateReply, InvalidateRequest};
-use mafs_proto::{ClientId, Clock, FidRange, Generation, StoreId};
+use mafs_proto::{ClientId, Clock, Fid, FidRange, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::group::Group;
 use super::janitor::Chore;
 use super::waiting::{Apply, Waiting};
-use super::{Shared, Ticket};
+use super::{Continued, Shared, Ticket};
 use crate::core::Refusal;
 use crate::core::clients::Granted;
 
@@ -31,7 +31,7 @@ pub(super) enum Job {
         ticket: Ticket,
         client_name: String,
         confirmed_below: Option<StoreId>,
-        continued: Option<Generation>,
+        session: Continued,
         answer: Answer<(Granted, bool)>,
     },
     /// These clients hold no promises any more.
@@ -42,6 +42,11 @@ pub(super) enum Job {
     },
     Apply(Apply),
     Announce(Announce),
+    /// Others want to know what a client has decided in a directory.
+    Recall {
+        client: ClientId,
+        directory: Fid,
+    },
     /// The client does not have these announced records.
     EndAnnounced {
         ticket: Ticket,

@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_durable::{Batch, LoggedIndexError};
-use mafs_proto::{ChangeNumber, ClientId, CmlOp, FidRange, FsError, Generation, Instant, StoreId};
+use mafs_proto::{ChangeNumber, ClientId, CmlOp, FidRange, FsError, Instant, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::{Answer, Job};
+use super::exclusive::with_exclusive;
 use super::janitor::Chore;
 use super::sessions::{Attached, Sessions};
 use super::waiting::{Apply, Parked, Waiting};
-use super::{Shared, Ticket};
+use super::{Continued, Shared, Ticket};
 use crate::core::clients::{self, Granted};
 use crate::core::edit::ContentBody;
 use crate::core::promises::{Owed, Touched};
@@ -87,8 +88,8 @@ impl<'s> Group<'s> {
     /// Decides a job; a record that depends on one that is not here yet waits instead.
     pub(super) fn decide(&mut self, job: Job) {
         match job {
-            Job::Attach { ticket, client_name, confirmed_below, continued, answer } => {
-                let granted = self.attach(ticket, &client_name, confirmed_below, continued);
+            Job::Attach { ticket, client_name, confirmed_below, session, answer } => {
+                let granted = self.attach(ticket, &client_name, confirmed_below, session);
                 self.answer(answer, granted);
             }
             Job::EndSessions(clients) => self.end_sessions(clients),
@@ -98,6 +99,10 @@ impl<'s> Group<'s> {
             }
             Job::Apply(apply) => self.take(apply, None),
             Job::Announce(announce) => self.announce(announce),
+            Job::Recall { client, directory } => {
+                let recalled = self.recall(client, directory);
+                recalled.unwrap_or_else(|refusal| tracing::warn!(%refusal, "a directory is not recalled"));
+            }
             Job::EndAnnounced { ticket, ids } => self.end_announced(ticket, ids),
             Job::Stop { answer } => self.stop = Some(answer),
         }
@@ -153,13 +158,13 @@ impl<'s> Group<'s> {
         ticket: Ticket,
         client_name: &str,
         confirmed_below: Option<StoreId>,
-        continued: Option<Generation>,
+        session: Continued,
     ) -> Result<(Granted, bool), Refusal> {
         self.full.refusal(false).map_or(Ok(()), Err)?;
         let (batch, granted) = clients::attach(&self.overlay, ticket.client, client_name, confirmed_below)?;
         self.add(batch);
         // From here on the records of an older attach are refused, also those in this group.
-        let Attached { resumed, returns } = self.shared.sessions.attach(ticket, continued);
+        let Attached { resumed, returns } = self.shared.sessions.attach(ticket, session.before, session.decides);
         self.announce_again(ticket, returns)?;
         self.end_confirmed(confirmed_below);
         for Parked { apply, .. } in self.waiting.take_fenced(ticket) {
@@ -208,21 +213,31 @@ impl<'s> Group<'s> {
             Err(_) => Ok(None),
         };
         match awaited {
-            Ok(None) => self.apply(apply),
+            Ok(None) if self.may_decide(&apply) => self.apply(apply),
+            Ok(None) => self.answer(apply.answer, Err(FsError::Pulling.into())),
             Ok(Some(awaited)) => self.wait(apply, awaited, until),
             Err(refusal) => self.refuse(apply, refusal),
         }
     }
 
+    /// Whether nobody else may have decided what a record is about: then it waits outside, not to hold up others. One
+    /// whose content was not taken is refused in any case.
+    fn may_decide(&self, apply: &Apply) -> bool {
+        let record = &apply.request.record;
+        apply.content.is_err() || self.shared.sessions.may_decide(record.id.client, &record.op, apply.forced)
+    }
+
     fn wait(&mut self, apply: Apply, awaited: StoreId, until: Option<Instant>) {
+        let is_here = || self.shared.sessions.is_admitting(&awaited) || self.waiting.contains(&awaited);
         match until {
+            Some(until) if until <= self.now && is_here() => self.waiting.prolong(apply, awaited, self.now),
             Some(until) if until <= self.now => {
                 self.refuse(apply, Refusal::new(FsError::Busy, "what the record depends on did not arrive in time"));
             }
             Some(until) => self.waiting.put_back(apply, awaited, until),
             None => {
                 if let Err(apply) = self.waiting.park(apply, awaited, self.now) {
-                    self.refuse(apply, Refusal::new(FsError::Busy, "too many records wait for others"));
+                    self.refuse(*apply, Refusal::new(FsError::Busy, "too many records wait for others"));
                 }
             }
         }
@@ -249,6 +264,7 @@ impl<'s> Group<'s> {
                 self.waiting.refused.forget(&apply.request.record.id);
                 self.decided.insert(apply.request.record.id);
                 let id = apply.request.record.id;
+                self.shared.sessions.begin_change(id.client, &apply.request.record.op);
                 let mut batch = applied.batch;
                 if self.shared.sessions.is_announced(&id) {
                     batch.remove(tables::announced(&id));
@@ -293,11 +309,15 @@ impl<'s> Group<'s> {
     fn answer_applied(&mut self, apply: Apply, reply: Bytes, change: ChangeNumber, touched: Vec<Touched>) {
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move |committed| {
+            let record = &apply.request.record;
             let owed = match committed {
-                Ok(()) => sessions.applied(apply.request.record.id, change, &touched),
+                Ok(()) => sessions.applied(record.id, change, &touched),
                 Err(_) => Owed::default(),
             };
-            answer_settled(sessions, owed, apply.answer, committed.clone().map(|()| reply));
+            let reply = committed.clone().map(|()| reply);
+            let exclusive = sessions.end_change(record.id.client, &record.op, &reply);
+            let reply = reply.map(|reply| with_exclusive(reply, exclusive));
+            answer_settled(sessions, owed, apply.answer, reply);
         }));
     }
 

@@ -16,6 +16,7 @@ use mafs_proto::{
 
 use super::Ticket;
 use crate::core::Refusal;
+use crate::core::exclusive::Exclusive;
 use crate::core::pending::{Laid, Pending, Viewer, touched};
 use crate::core::promises::{BatchNumber, Owed, Promises, Timing, Touched};
 
@@ -27,7 +28,7 @@ pub(super) struct Sessions {
     tables: Mutex<Tables>,
     pub(super) clock: Arc<dyn Clock>,
     /// Notifies of breaks that are to be sent.
-    owed: watch::Sender<()>,
+    pub(super) owed: watch::Sender<()>,
     /// Notifies of breaks that need not be waited for any more.
     settled: watch::Sender<()>,
     /// Notifies of announced records that somebody waits for.
@@ -40,10 +41,15 @@ pub(super) struct Sessions {
 pub(super) struct Tables {
     pub(super) promises: Promises,
     pub(super) pending: Pending,
+    pub(super) exclusive: Exclusive,
+    /// Records that wait until they may be decided, and how often each does.
+    pub(super) admitting: BTreeMap<StoreId, usize>,
     /// The announced records that somebody waits for, and how many do.
     pub(super) wanted: BTreeMap<StoreId, usize>,
     /// Of clients with announced records: how much of such they have delivered, in bytes and records. Only rises.
     pub(super) delivered: BTreeMap<ClientId, u64>,
+    /// How many records clients have announced. Only rises.
+    pub(super) entered: BTreeMap<ClientId, u64>,
 }
 
 /// What an attach has begun.
@@ -60,7 +66,8 @@ pub(super) struct Attached {
 pub(super) struct Granted {
     /// The last change that is certainly in what is seen from now on.
     pub(super) change: ChangeNumber,
-    /// The objects that nothing is promised about, and what the announced records will do to each.
+    /// The objects that nothing is promised about, and what the announced records will do to each. Of a directory in
+    /// which another client decides names that is not known.
     pub(super) pending: BTreeMap<VnodeId, Vec<Laid>>,
 }
 
@@ -102,18 +109,22 @@ impl Sessions {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let promises = Promises::new(timing, change, listed, clock.now());
-        let tables = Tables { promises, pending, wanted: BTreeMap::new(), delivered: BTreeMap::new() };
+        let exclusive = Exclusive::default();
+        let (wanted, delivered, entered) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let admitting = BTreeMap::new();
+        let tables = Tables { promises, pending, exclusive, admitting, wanted, delivered, entered };
         let watched = || watch::Sender::new(());
         let (owed, settled, wanted, ended) = (watched(), watched(), watched(), watched());
         Self { tables: Mutex::new(tables), clock, owed, settled, wanted, ended }
     }
 
     /// Begins a session, or continues that of an earlier attach.
-    pub(super) fn attach(&self, ticket: Ticket, continued: Option<Generation>) -> Attached {
+    pub(super) fn attach(&self, ticket: Ticket, continued: Option<Generation>, decides: bool) -> Attached {
         let now = self.clock.now();
         let mut tables = self.tables();
         let was_gone = !tables.promises.is_live(ticket.client, now);
         let resumed = tables.promises.attach(ticket.client, ticket.generation, continued, now);
+        tables.exclusive.attach(ticket.client, decides, was_gone);
         let announced = tables.pending.of_client(ticket.client).filter(|_| was_gone);
         let returns = announced.flat_map(|announced| touched(&announced.record.op)).collect();
         drop(tables);
@@ -132,15 +143,26 @@ impl Sessions {
     ///
     /// # Errors
     /// `NotAttached` as in [`Self::check`].
-    pub(super) fn renew(&self, ticket: Ticket) -> Result<bool, Refusal> {
-        let renewed = self.tables().promises.renew(ticket.client, ticket.generation, self.clock.now());
+    pub(super) fn renew(&self, ticket: Ticket, undecided: bool) -> Result<bool, Refusal> {
+        let mut tables = self.tables();
+        let renewed = tables.promises.renew(ticket.client, ticket.generation, self.clock.now());
+        if renewed.is_some() {
+            tables.exclusive.note_undecided(ticket.client, undecided);
+        }
+        drop(tables);
         self.settled.send_replace(());
+        self.ended.send_replace(());
         renewed.ok_or_else(|| FsError::NotAttached.into())
     }
 
     /// Ends a session; says whether its client has none now.
     pub(super) fn detach(&self, ticket: Ticket) -> bool {
-        let none = self.tables().promises.detach(ticket.client, ticket.generation);
+        let mut tables = self.tables();
+        let none = tables.promises.detach(ticket.client, ticket.generation);
+        if none {
+            tables.exclusive.end(ticket.client);
+        }
+        drop(tables);
         self.settled.send_replace(());
         self.ended.send_replace(());
         none
@@ -149,10 +171,14 @@ impl Sessions {
     /// Ends the sessions whose leases have ended; says which clients have none now.
     pub(super) fn expire(&self) -> Vec<ClientId> {
         let mut tables = self.tables();
-        let ended = tables.promises.expire(self.clock.now());
+        let now = self.clock.now();
+        let ended = tables.promises.expire(now);
         for client in &ended {
             tables.delivered.remove(client);
+            tables.entered.remove(client);
+            tables.exclusive.end(*client);
         }
+        tables.exclusive.expire(now);
         ended
     }
 
@@ -165,12 +191,15 @@ impl Sessions {
     pub(super) fn grant(&self, ticket: Ticket, vnodes: impl IntoIterator<Item = VnodeId>) -> Granted {
         let now = self.clock.now();
         let mut tables = self.tables();
-        if tables.pending.is_empty() {
+        if tables.pending.is_empty() && tables.exclusive.is_empty() {
             let change = tables.promises.grant(ticket.client, vnodes);
             return Granted { change, pending: BTreeMap::new() };
         }
         let vnodes: BTreeSet<_> = vnodes.into_iter().collect();
-        let pending = tables.laid_over(ticket.client, &vnodes, now);
+        let mut pending = tables.laid_over(ticket.client, &vnodes, now);
+        for vnode in vnodes.iter().filter(|vnode| tables.is_decided_elsewhere(ticket.client, **vnode, now)) {
+            pending.entry(*vnode).or_default();
+        }
         let free = vnodes.into_iter().filter(|vnode| !pending.contains_key(vnode));
         let change = tables.promises.grant(ticket.client, free);
         Granted { change, pending }

@@ -30,6 +30,8 @@ pub(super) struct Apply {
     pub(super) request: Box<ApplyRequest>,
     /// What a Store brought, or why it was not taken.
     pub(super) content: Result<Option<NewContent>, Refusal>,
+    /// Whether it has waited long enough for what others have announced.
+    pub(super) forced: bool,
     pub(super) answer: Answer<Bytes>,
 }
 
@@ -51,19 +53,29 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Lets a record wait for one that it depends on; gives it back if too many do.
-    pub(super) fn park(&mut self, apply: Apply, awaited: StoreId, now: Instant) -> Result<(), Apply> {
+    pub(super) fn park(&mut self, apply: Apply, awaited: StoreId, now: Instant) -> Result<(), Box<Apply>> {
         let count = self.counts.get(&apply.ticket.client).copied().unwrap_or_default();
         if count >= PARKED_MAX || self.parked.len() >= PARKED_ALL_MAX {
-            return Err(apply);
+            return Err(Box::new(apply));
         }
         self.put_back(apply, awaited, now + WAIT_MAX);
         Ok(())
+    }
+
+    /// Lets a record wait for as long again: what it waits for is here, and waits for others.
+    pub(super) fn prolong(&mut self, apply: Apply, awaited: StoreId, now: Instant) {
+        self.put_back(apply, awaited, now + WAIT_MAX);
     }
 
     /// Lets a record wait on, until the time it was taken out with.
     pub(super) fn put_back(&mut self, apply: Apply, awaited: StoreId, until: Instant) {
         *self.counts.entry(apply.ticket.client).or_default() += 1;
         self.parked.push_back(Parked { apply, awaited, until });
+    }
+
+    /// Whether a record waits.
+    pub(super) fn contains(&self, id: &StoreId) -> bool {
+        self.parked.iter().any(|parked| parked.apply.request.record.id == *id)
     }
 
     /// Takes out the records that wait for one of `decided`.

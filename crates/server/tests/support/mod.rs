@@ -101,6 +101,7 @@ impl Client {
             volume: VolumeName::new("home").unwrap(),
             confirmed_below: None,
             session: None,
+            decides: false,
         }
     }
 
@@ -115,7 +116,7 @@ impl Client {
     }
 
     pub(crate) async fn renew(&self) -> Result<bool, Refused> {
-        Ok(self.call(RenewLeaseRequest).await?.renewed)
+        Ok(self.call(RenewLeaseRequest { undecided: false }).await?.renewed)
     }
 
     /// The next break that the server sends, and what acknowledges it.
@@ -135,8 +136,13 @@ impl Client {
     }
 
     pub(crate) async fn announce(&self, records: &[CmlRecord]) -> Result<InvalidateReply, Refused> {
-        self.invalidate(InvalidateRequest { records: records.to_vec(), retracted: Vec::new(), confirmed_below: None })
-            .await
+        self.invalidate(InvalidateRequest {
+            records: records.to_vec(),
+            retracted: Vec::new(),
+            confirmed_below: None,
+            settled: Vec::new(),
+        })
+        .await
     }
 
     pub(crate) async fn invalidate(&self, request: InvalidateRequest) -> Result<InvalidateReply, Refused> {

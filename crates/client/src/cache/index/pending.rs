@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Fid, Kind, Name, Object, VnodeId};
+use mafs_proto::{Fid, Kind, Name, Object, StoreId, VnodeId};
 
 use super::{Index, NameEdit, SCAN_MAX};
 use crate::cache::CacheError;
@@ -87,6 +87,11 @@ impl Index {
     /// Whether an object exists on this machine only, as far as it is known.
     pub(crate) fn is_made_here(&self, vnode: VnodeId) -> bool {
         self.pending.read().is_some_and(|overlay| overlay.made(vnode).is_some())
+    }
+
+    /// The record that makes an object, if the server has not answered to it.
+    pub(crate) fn made_by(&self, vnode: VnodeId) -> Option<StoreId> {
+        self.pending.read()?.made_by(vnode)
     }
 
     /// What a name means, as far as it is known.

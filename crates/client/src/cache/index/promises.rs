@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use mafs_proto::call::BrokenObject;
+use mafs_proto::call::{ApplyReply, BrokenObject};
 use mafs_proto::{ChangeNumber, HistoryId, Instant, ServerId, VnodeId};
 
 use super::{Index, KnownVolume, NO_TRUST, Volume};
 use crate::cache::CacheError;
-use crate::core::promises::SessionNumber;
+use crate::core::promises::{Grant, SessionNumber};
+
+/// Directories that are remembered as exclusive. Beyond, all are forgotten: the server is asked once more for each.
+const EXCLUSIVE_MAX: usize = 65_536;
 
 /// Where an attach found the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +33,7 @@ impl Index {
         let trust = volume.known.map_or(NO_TRUST, |known| known.trust) + 1;
         self.set_known(&mut volume, KnownVolume { server, history, change, trust })?;
         volume.missed = false;
+        volume.exclusive.clear();
         Ok(volume.breaks.begin())
     }
 
@@ -52,6 +56,21 @@ impl Index {
     pub(crate) fn valid_for(&self, vnode: VnodeId) -> Duration {
         let valid = self.valid_object(vnode).is_ok_and(|cached| cached.is_some());
         if valid { self.lease_remaining() } else { Duration::ZERO }
+    }
+
+    /// Whether the server has promised in this session that nobody else makes names in a directory.
+    pub(crate) fn is_exclusive(&self, directory: VnodeId) -> bool {
+        let volume = self.lock();
+        let promised = |grant: &Grant| volume.breaks.promises(*grant, directory);
+        self.lease.holds(self.clock.now()) && volume.exclusive.get(&directory).is_some_and(promised)
+    }
+
+    /// A directory that nobody else can know of is about to be sent for the first time: once the server has it it is
+    /// this client's alone.
+    pub(crate) fn making_directory(&self, directory: VnodeId) {
+        let mut volume = self.lock();
+        let grant = Grant { session: volume.breaks.session(), change: volume.breaks.newest() };
+        volume.insert_exclusive(directory, grant);
     }
 
     /// The server breaks its promises on objects, because of changes up to `change`.
@@ -80,5 +99,26 @@ impl Index {
             Some(known) => self.set_known(volume, KnownVolume { trust: known.trust + 1, ..known }),
             None => Ok(()),
         }
+    }
+}
+
+impl Volume {
+    /// An answer says where this client decides names, and ends what was known only because the answer had not come.
+    pub(super) fn note_exclusive(&mut self, reply: &ApplyReply, grant: Grant) {
+        if !reply.directories.is_empty() {
+            for object in &reply.objects {
+                self.exclusive.remove(&object.fid.vnode);
+            }
+        }
+        for directory in &reply.exclusive {
+            self.insert_exclusive(directory.vnode, grant);
+        }
+    }
+
+    fn insert_exclusive(&mut self, directory: VnodeId, grant: Grant) {
+        if self.exclusive.len() >= EXCLUSIVE_MAX {
+            self.exclusive.clear();
+        }
+        self.exclusive.insert(directory, grant);
     }
 }

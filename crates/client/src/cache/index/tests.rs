@@ -69,6 +69,7 @@ fn creation() -> (ApplyReply, NameEdit) {
         directories: vec![DirectoryChange { fid: root(), before: DataVersion(1), after: DataVersion(2) }],
         objects: vec![object(root(), Kind::Directory, 2), object(fid, Kind::File, 1)],
         hash: None,
+        exclusive: Vec::new(),
     };
     let entry = Some(CachedEntry { fid, kind: Kind::File });
     (reply, NameEdit { parent: root(), name: Name::new(&b"f"[..]).unwrap(), entry })

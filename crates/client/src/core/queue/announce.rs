@@ -64,6 +64,10 @@ pub(super) struct Telling {
     unblocked: bool,
     /// Somebody waits until it is announced, be it under way itself.
     demanded: bool,
+    /// It makes a name that was decided here alone, as far as is known.
+    decided: bool,
+    /// It is to be announced whatever it depends on, and whatever the policy is: the server asks for its names.
+    recalled: bool,
 }
 
 /// One call.
@@ -93,12 +97,22 @@ pub(crate) struct Raised {
     pub(crate) under_way: Vec<CmlRecord>,
 }
 
+/// What [`Queue::recall`] has found that the server has not heard of.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Untold {
+    pub(crate) count: usize,
+    /// Those among them of which it does not take note.
+    pub(crate) refused: Vec<StoreId>,
+}
+
 /// The announcements of all records.
 #[derive(Default)]
 pub(super) struct Announcing {
     policy: Policy,
     /// Records of which the server should perhaps be told.
     candidates: BTreeSet<StoreId>,
+    /// Those among them that come first.
+    recalled: BTreeSet<StoreId>,
     /// How many the server may have heard of.
     heard: usize,
     retracted: BTreeSet<StoreId>,
@@ -134,10 +148,12 @@ impl Queue {
     /// now. Worth asking again after a push, a rewrite, a withdrawal, an answer of any kind and a postponement.
     #[must_use]
     pub(crate) fn poll_announce(&mut self, records_max: usize) -> Option<Announcement> {
-        if self.announcing.policy == Policy::Nothing || self.announcing.calls >= CALLS_MAX {
+        if self.announcing.calls >= CALLS_MAX {
             return None;
         }
-        let looked_at: Vec<StoreId> = self.announcing.candidates.iter().take(LOOK_MAX).copied().collect();
+        let recalled = self.announcing.recalled.iter().take(records_max);
+        let looked_at = recalled.chain(self.announcing.candidates.iter().take(LOOK_MAX)).copied();
+        let looked_at: Vec<StoreId> = looked_at.collect();
         let mut records = Vec::new();
         for id in looked_at {
             if records.len() == records_max.min(InvalidateRequest::RECORDS_MAX) {
@@ -150,6 +166,7 @@ impl Queue {
                 (*under_way, *changed, *unblocked) = (true, false, false);
                 records.push(entry.queued.record.clone());
                 self.announcing.candidates.remove(&id);
+                self.announcing.recalled.remove(&id);
                 self.set_told(id, Told::Perhaps);
             }
         }
@@ -215,6 +232,31 @@ impl Queue {
             entry.telling.demanded = true;
             self.note_candidate(id);
         }
+    }
+
+    /// A record makes a name that was decided here alone.
+    pub(crate) fn note_decided(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.telling.decided = true;
+        }
+    }
+
+    /// The server asks for the names that these records change: where nothing is announced otherwise, for those that
+    /// were decided here alone. Returns those of which it does not know yet.
+    pub(crate) fn recall(&mut self, ids: &[StoreId]) -> Untold {
+        let mut untold = Untold::default();
+        for id in ids {
+            let all = self.announces();
+            let Some(entry) = self.entries.get_mut(id).filter(|entry| all || entry.telling.decided) else { continue };
+            entry.telling.recalled = true;
+            let told = entry.telling.told;
+            untold.count += usize::from(told != Told::Present);
+            if told == Told::Refused {
+                untold.refused.push(*id);
+            }
+            self.note_candidate(*id);
+        }
+        untold
     }
 
     /// What the server knew it knows no more: its history is another.
@@ -283,10 +325,15 @@ impl Queue {
     /// A record may have to be announced.
     pub(super) fn note_candidate(&mut self, id: StoreId) {
         let Some(entry) = self.entries.get(&id) else { return };
-        let Telling { told, under_way, demanded, .. } = entry.telling;
+        let Telling { told, under_way, demanded, recalled, .. } = entry.telling;
         let unknown = matches!(told, Told::Nothing | Told::Perhaps);
         // What has no content and waits for nothing is sent as soon as it could be announced.
         let waits = demanded || entry.store_bytes().is_some() || entry.before().next().is_some();
+        if recalled && unknown && !under_way {
+            self.announcing.recalled.insert(id);
+        } else {
+            self.announcing.recalled.remove(&id);
+        }
         if self.announcing.policy != Policy::Nothing && unknown && !under_way && waits {
             self.announcing.candidates.insert(id);
         } else {
@@ -298,6 +345,7 @@ impl Queue {
     /// so of, are told of once more.
     pub(super) fn forget_telling(&mut self, id: StoreId, entry: &Entry) {
         self.announcing.candidates.remove(&id);
+        self.announcing.recalled.remove(&id);
         self.announcing.heard -= usize::from(entry.telling.told.is_heard());
         for (dependent, _) in &entry.dependents {
             let Some(entry) = self.entries.get_mut(dependent) else { continue };
@@ -321,6 +369,9 @@ impl Queue {
     fn is_due(&self, id: StoreId) -> bool {
         let Some(entry) = self.entries.get(&id) else { return false };
         let told = entry.telling.told;
+        if entry.telling.recalled {
+            return !entry.telling.under_way;
+        }
         if !told.is_heard() && self.announcing.heard >= ANNOUNCED_MAX {
             return false;
         }

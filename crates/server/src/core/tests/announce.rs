@@ -16,7 +16,7 @@ fn checked(world: &World, request: &InvalidateRequest) -> Result<Checked, FsErro
 }
 
 fn of(records: Vec<CmlRecord>) -> InvalidateRequest {
-    InvalidateRequest { records, retracted: Vec::new(), confirmed_below: None }
+    InvalidateRequest { records, retracted: Vec::new(), confirmed_below: None, settled: Vec::new() }
 }
 
 fn on(version: u64) -> Base {

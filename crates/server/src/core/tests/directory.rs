@@ -318,7 +318,7 @@ fn links_have_a_limit() {
     let fid = world.create(ROOT, "f");
     let key = tables::node(fid);
     let mut node = Node::decode(fid, world.kv.get(&key).unwrap().unwrap()).unwrap();
-    node.status.nlink = crate::core::edit::LINKS_MAX;
+    node.status.nlink = mafs_proto::Status::LINKS_MAX;
     let mut batch = mafs_durable::Batch::default();
     batch.put(key, node.encode(fid));
     world.kv.apply(&batch).unwrap();

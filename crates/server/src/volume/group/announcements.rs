@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mafs_durable::Batch;
-use mafs_proto::StoreId;
 use mafs_proto::call::{InvalidateReply, InvalidateRequest};
+use mafs_proto::{ChangeNumber, ClientId, Fid, StoreId};
 
 use super::{Group, answer_settled};
 use crate::core::pending::touched;
@@ -17,10 +17,12 @@ use crate::volume::committer::Announce;
 struct Decided {
     reply: InvalidateReply,
     /// The change that it was; `None`: it says nothing new.
-    change: Option<mafs_proto::ChangeNumber>,
+    change: Option<ChangeNumber>,
     touched: Vec<Touched>,
     /// What was announced before, or is applied by now, as well.
     known: Vec<Touched>,
+    /// Directories that the client has settled with it.
+    settled: Vec<Fid>,
 }
 
 impl Group<'_> {
@@ -30,7 +32,7 @@ impl Group<'_> {
         let decided = self.enter(ticket, &request);
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move |committed| {
-            let Decided { reply, change, touched, known } = match committed.clone().and(decided) {
+            let Decided { reply, change, touched, known, settled } = match committed.clone().and(decided) {
                 Ok(decided) => decided,
                 Err(refusal) => {
                     tracing::debug!(client = %ticket.client, %refusal, "an announcement was refused");
@@ -38,6 +40,7 @@ impl Group<'_> {
                     return;
                 }
             };
+            sessions.settle(ticket.client, &settled);
             if let Some(change) = change {
                 sessions.announced(ticket.client, change, &touched);
             }
@@ -84,24 +87,47 @@ impl Group<'_> {
         if touched.is_empty() {
             return Ok(());
         }
-        let mut transaction = self.overlay.begin();
-        let mut volume = transaction.state()?;
-        // A change of its own: what was promised before it holds no more.
-        volume.change = volume.change.next();
-        transaction.put_state(&volume);
-        let batch = transaction.finish();
-        self.add(batch);
+        let change = self.next_change()?;
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move |committed| {
             if committed.is_ok() {
-                sessions.announced(ticket.client, volume.change, &touched);
+                sessions.announced(ticket.client, change, &touched);
             }
         }));
         Ok(())
     }
 
+    /// Others want to know what a client has decided in a directory.
+    pub(super) fn recall(&mut self, client: ClientId, directory: Fid) -> Result<(), Refusal> {
+        let change = self.next_change()?;
+        let sessions = Arc::clone(&self.shared.sessions);
+        self.answers.push(Box::new(move |committed| {
+            if committed.is_ok() {
+                sessions.recall(client, directory, change);
+            }
+        }));
+        Ok(())
+    }
+
+    /// A change of its own: what was promised before it holds no more.
+    fn next_change(&mut self) -> Result<ChangeNumber, Refusal> {
+        let mut transaction = self.overlay.begin();
+        let mut volume = transaction.state()?;
+        volume.change = volume.change.next();
+        transaction.put_state(&volume);
+        let batch = transaction.finish();
+        self.add(batch);
+        Ok(volume.change)
+    }
+
     fn enter(&mut self, ticket: Ticket, request: &InvalidateRequest) -> Result<Decided, Refusal> {
         self.shared.sessions.check(ticket)?;
+        let settled = request.settled.clone();
+        if request.records.is_empty() && request.retracted.is_empty() && !settled.is_empty() {
+            // Nothing is written, so it needs no room.
+            let (touched, known) = (Vec::new(), Vec::new());
+            return Ok(Decided { reply: InvalidateReply::default(), change: None, touched, known, settled });
+        }
         self.full.refusal(false).map_or(Ok(()), Err)?;
         let mut transaction = self.overlay.begin();
         let mut checked = announce::check(&mut transaction, ticket.client, request)?;
@@ -133,6 +159,7 @@ impl Group<'_> {
         let known = request.records.iter().filter(|record| !checked.refused.contains(&record.id));
         let known = known.flat_map(|record| touched(&record.op)).collect();
         let touched = checked.records.iter().flat_map(|record| touched(&record.op)).collect();
-        Ok(Decided { reply: InvalidateReply { refused: checked.refused }, change, touched, known })
+        let reply = InvalidateReply { refused: checked.refused };
+        Ok(Decided { reply, change, touched, known, settled })
     }
 }

@@ -1,0 +1,95 @@
+//! Exclusive: where this client decides by itself what names mean, and what it does when others want to know
+//! (consistency.md, "Promises and leases").
+//!
+//! In a directory that nobody else has been shown mkdir, O_EXCL and the like need no answer: nobody else can have made
+//! the name. When another client asks for such a directory the server recalls it: from then on names are decided there,
+//! the server is told of all that was decided here, and then that the directory is settled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mafs_proto::call::InvalidateRequest;
+use mafs_proto::{CmlOp, Fid, Name, RenameMode, StoreId};
+use tokio::time::{sleep, timeout};
+
+use super::{Error, Inner};
+use crate::cache::Known;
+use crate::core::queue::Queue;
+
+/// How often it is looked at least whether a directory is settled; and the pause behind a call that failed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Whether a change makes a name that is free, and nobody but this client can make.
+    pub(super) fn decides(&self, queue: &Queue, op: &CmlOp) -> Result<bool, Error> {
+        let Some((parent, name)) = made_name(op) else { return Ok(false) };
+        let is_free = self.cache.index.known_entry(parent.vnode, name)? == Known::Means(None);
+        Ok(is_free && self.is_alone_in(queue, parent))
+    }
+
+    /// Whether nobody else has been shown a directory: the server does not have it yet, or has said so. One about which
+    /// this client itself waits for the server's word may be another's.
+    fn is_alone_in(&self, queue: &Queue, directory: Fid) -> bool {
+        let made_by = self.cache.index.made_by(directory.vnode);
+        let is_doubtful = made_by.is_some_and(|id| self.replay.is_awaited(id));
+        let is_unsent = made_by.is_some_and(|id| queue.is_unsent(id));
+        !is_doubtful && (is_unsent || self.cache.index.is_exclusive(directory.vnode))
+    }
+
+    /// Whether the log holds what was decided before a life of this client.
+    pub(super) fn has_undecided_before(&self, incarnation: u64) -> bool {
+        self.replay.queue().first().is_some_and(|id| id.incarnation.0 < incarnation)
+    }
+
+    /// Others want to know what was decided here in a directory, where nothing is decided any more: tells the server of
+    /// all of it. What is decided later is not this session's.
+    pub(super) async fn settle_names(self: Arc<Self>, directory: Fid) {
+        let session = self.cache.index.session();
+        let mut progress = self.watch_progress();
+        while self.cache.index.session() == session {
+            if self.tell_names(directory) > 0 {
+                self.note_queue_changed();
+                // The sender lives in `self`.
+                let _ = timeout(LOOK_EVERY, progress.changed()).await;
+                continue;
+            }
+            let settled = vec![directory];
+            let request =
+                InvalidateRequest { records: Vec::new(), retracted: Vec::new(), confirmed_below: None, settled };
+            match self.remote.announce(request).await {
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::debug!(%directory, %error, "a directory is not settled yet");
+                    sleep(LOOK_EVERY).await;
+                }
+            }
+        }
+    }
+
+    /// Has changes of names in a directory announced, and those that the server does not take note of sent first.
+    /// Returns of how many it does not know yet.
+    fn tell_names(&self, directory: Fid) -> usize {
+        let ids: Vec<StoreId> = self.remote.outstanding(|log| log.below(directory));
+        let untold = self.replay.queue().recall(&ids);
+        self.send_first(&untold.refused);
+        untold.count
+    }
+}
+
+/// The name that an operation makes where there must be none.
+fn made_name(op: &CmlOp) -> Option<(Fid, &Name)> {
+    match op {
+        CmlOp::Create { parent, name, .. }
+        | CmlOp::MakeDir { parent, name, .. }
+        | CmlOp::SymLink { parent, name, .. }
+        | CmlOp::Link { parent, name, .. }
+        | CmlOp::Rename { to_parent: parent, to_name: name, mode: RenameMode::NoReplace, .. } => Some((*parent, name)),
+        CmlOp::Rename { .. }
+        | CmlOp::Remove { .. }
+        | CmlOp::RemoveDir { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::SetXattr { .. }
+        | CmlOp::RemoveXattr { .. }
+        | CmlOp::Store { .. } => None,
+    }
+}
