@@ -7,9 +7,12 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mafs_client::vfs::Writeback;
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, World};
-use support::{CALLER, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
+use support::{
+    CALLER, WRITE, configured, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close,
+};
 
 #[test]
 fn regression_sync_does_not_drop_files_that_were_opened_again_meanwhile() {
@@ -255,6 +258,31 @@ fn an_update_of_a_file_that_somebody_else_removed_is_shown_by_its_path() {
             let refused = changed_here_and_removed_elsewhere(asks_in_vain_before).await;
             let gone = "the object does not exist any more".to_owned();
             assert_eq!(refused, [("docs/letter".to_owned(), gone)], "asked in vain before: {asks_in_vain_before}");
+        });
+    }
+}
+
+/// What the life before had logged just before it was killed was durable only once something else was logged.
+#[test]
+fn regression_what_was_logged_before_a_kill_is_durable_a_second_after_the_next_start() {
+    for seed in 0..20 {
+        simulate(async move {
+            let world = World::start(seed, Duration::from_millis(20)).await.expect("a world");
+            let mut world = configured(world, |machine| machine.set_writeback(Writeback::Async)).await;
+            let vfs = world.client().clone();
+            write_and_close(&vfs, "before", Vec::new()).await;
+            vfs.sync().await.expect("a sync");
+            world.machines()[0].isolate();
+            write_and_close(&vfs, "f", vec![1; 1000]).await;
+            world.crash_client(Crash::Kill);
+            world.machines()[0].restore_link();
+            world.start_client().await.expect("the client starts");
+            world.machines()[0].isolate();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            world.crash_client(Crash::Power);
+            world.machines()[0].restore_link();
+            world.start_client().await.expect("the client starts");
+            assert_eq!(content(world.client(), "f").await, vec![1; 1000], "seed {seed}");
         });
     }
 }

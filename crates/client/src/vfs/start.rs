@@ -153,6 +153,8 @@ impl Vfs {
             inner.cache.cml.begin_run(inner.storage.boot())
         })?;
         writer.begin(&inner);
+        // What the life before logged just before it was killed may not be durable yet.
+        inner.log_changed.notify_one();
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
         Arc::clone(&inner).sweep_in_background(&log);
