@@ -1,5 +1,6 @@
 //! Two clients of one volume: what one has closed or named the other opens or finds, at once.
 
+mod background;
 mod content;
 mod crowd;
 mod held;
@@ -7,7 +8,8 @@ mod names;
 mod races;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use mafs_bench::client::Client;
@@ -26,20 +28,23 @@ fn rounds() -> u32 {
     number_from_env("MAFS_ROUNDS", ROUNDS)
 }
 
-/// Two ways to one directory.
-struct Mounts([PathBuf; 2]);
+/// Two ways to one directory, and how often a test uses them.
+struct Mounts {
+    ways: [PathBuf; 2],
+    rounds: u32,
+}
 
 impl Mounts {
     /// Who changes something in a round, and who looks: in turns.
     fn writer_and_reader(&self, round: u32) -> [PathBuf; 2] {
-        let Self([first, second]) = self;
+        let [first, second] = &self.ways;
         if round.is_multiple_of(2) { [first.clone(), second.clone()] } else { [second.clone(), first.clone()] }
     }
 
     /// A new directory for all that a test makes.
     fn below(&self, name: &str) -> Self {
-        fs::create_dir(self.0[0].join(name)).unwrap();
-        Self(self.0.each_ref().map(|mount| mount.join(name)))
+        fs::create_dir(self.ways[0].join(name)).unwrap();
+        Self { ways: self.ways.each_ref().map(|mount| mount.join(name)), rounds: self.rounds }
     }
 }
 
@@ -59,11 +64,21 @@ impl Pair {
 
     /// With so many times the time of a test with the default numbers.
     fn start_for(times: u32) -> Self {
-        let world = World::start().unwrap();
+        Self::start_with("", rounds(), times)
+    }
+
+    /// Mounted with options.
+    fn start_with(options: &str, rounds: u32, times: u32) -> Self {
+        let world = World::start_with(options).unwrap();
         let second = world.another_client("second").unwrap();
-        let mounts = [world.mount(), second.mount()];
-        let watchdog = Watchdog::start(LIMIT * times, mounts.to_vec());
-        Self { mounts: Mounts(mounts), second, _watchdog: watchdog, world }
+        let ways = [world.mount(), second.mount()];
+        let watchdog = Watchdog::start(LIMIT * times, ways.to_vec());
+        Self { mounts: Mounts { ways, rounds }, second, _watchdog: watchdog, world }
+    }
+
+    /// `mafs-client`, to be given arguments about a path below one of the mounts.
+    fn command_at(&self, path: &Path) -> Command {
+        if path.starts_with(self.second.mount()) { self.second.command() } else { self.world.client_command() }
     }
 
     fn stop(mut self) {
@@ -85,7 +100,8 @@ fn on_two_clients(body: Body) {
 #[ignore = "needs: python3"]
 fn two_ways_to_one_local_directory_show_the_same() {
     let directory = tempfile::tempdir().unwrap();
-    let mounts = Mounts([directory.path().to_path_buf(), directory.path().to_path_buf()]);
+    let ways = [directory.path().to_path_buf(), directory.path().to_path_buf()];
+    let mounts = Mounts { ways, rounds: rounds() };
     let bodies: [(&str, Body); 6] = [
         ("content", content::nobody_holds),
         ("open", content::held_open),

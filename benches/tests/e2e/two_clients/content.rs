@@ -15,7 +15,7 @@ use mafs_bench::process::{wait, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::held::Holder;
-use super::{Mounts, Pair, on_two_clients, rounds};
+use super::{Mounts, Pair, on_two_clients};
 
 /// For a program to start or to end.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -27,6 +27,9 @@ const APPENDED_BYTES: usize = 100;
 
 /// Changes a file that holds the first content by means of the second, and says what it holds then.
 type Change = fn(&Path, &[u8], &[u8]) -> io::Result<Vec<u8>>;
+
+/// Waits until others see what has been changed by a path.
+type Settle<'s> = &'s dyn Fn(&Path);
 
 const IN_PLACE: [(&str, Change); 4] =
     [("overwrite", overwrite), ("write anew", write_anew), ("append", append), ("truncate", truncate)];
@@ -41,9 +44,14 @@ fn after_close_on_one_client_open_on_the_other_gives_the_new_content() {
 }
 
 pub(super) fn nobody_holds(mounts: &Mounts) {
+    once_settled(mounts, &|_| ());
+}
+
+/// The other opens once `settle` has returned for the path by which a file was changed.
+pub(super) fn once_settled(mounts: &Mounts, settle: Settle<'_>) {
     let mut tally = Tally::default();
     for (name, change) in IN_PLACE.into_iter().chain(BY_NAME) {
-        alternate(mounts, name, change, &mut tally, |_, change| change());
+        alternate(mounts, (name, change), settle, &mut tally, |_, change| change());
     }
     tally.assert_all_new();
 }
@@ -73,7 +81,7 @@ fn held(mounts: &Mounts, how: &str) {
     let mut holder = Holder::start(how).unwrap();
     let mut tally = Tally::default();
     for (name, change) in IN_PLACE {
-        alternate(mounts, name, change, &mut tally, |path, change| {
+        alternate(mounts, (name, change), &|_| (), &mut tally, |path, change| {
             holder.hold(path)?;
             let changed = change()?;
             holder.look_and_let_go()?;
@@ -81,7 +89,7 @@ fn held(mounts: &Mounts, how: &str) {
         });
     }
     for (name, change) in BY_NAME {
-        alternate(mounts, name, change, &mut tally, |path, change| {
+        alternate(mounts, (name, change), &|_| (), &mut tally, |path, change| {
             holder.hold(path)?;
             let changed = change()?;
             if holder.look_and_let_go()? {
@@ -102,8 +110,8 @@ fn open_gives_the_new_content_while_a_program_executes_the_old_one() {
 pub(super) fn executed(mounts: &Mounts) {
     let mut tally = Tally::default();
     for (name, change) in BY_NAME {
-        write_anew(&mounts.0[0].join(name), &[], &program(0)).unwrap();
-        for round in 0..rounds() {
+        write_anew(&mounts.ways[0].join(name), &[], &program(0)).unwrap();
+        for round in 0..mounts.rounds {
             let [writer, reader] = mounts.writer_and_reader(round).map(|mount| mount.join(name));
             let executed = execute(&reader);
             let content = change(&writer, &[], &program(round + 1)).unwrap();
@@ -135,26 +143,29 @@ fn a_program_that_is_executed_elsewhere_can_be_overwritten() {
 /// reader finds the file, and makes the change.
 fn alternate(
     mounts: &Mounts,
-    name: &'static str,
-    change: Change,
+    (name, change): (&'static str, Change),
+    settle: Settle<'_>,
     tally: &mut Tally,
     mut around: impl FnMut(&Path, &dyn Fn() -> io::Result<Vec<u8>>) -> io::Result<Vec<u8>>,
 ) {
     let begun = Instant::now();
-    for (size, rounds) in SIZES.into_iter().zip([rounds() - rounds() / 2, rounds() / 2]) {
+    let large = mounts.rounds / 2;
+    for (size, rounds) in SIZES.into_iter().zip([mounts.rounds - large, large]) {
         let file = |mount: &Path| mount.join(format!("{name} {size}"));
         let mut content = bytes(0, size);
-        fs::write(file(&mounts.0[0]), &content).unwrap();
+        fs::write(file(&mounts.ways[0]), &content).unwrap();
+        settle(&file(&mounts.ways[0]));
         for round in 0..rounds {
             let [writer, reader] = mounts.writer_and_reader(round).map(|mount| file(&mount));
             // So that there is something old to be shown.
             tally.check(name, &reader, &content);
             let changed = around(&reader, &|| change(&writer, &content, &bytes(u64::from(round) + 1, size)));
             content = changed.unwrap_or_else(|error| panic!("{name}, {size} bytes, round {round}: {error}"));
+            settle(&writer);
             tally.count(name, &reader, &content);
         }
     }
-    println!("{name}: {:.1} ms a round", begun.elapsed().as_secs_f64() * 1e3 / f64::from(rounds()));
+    println!("{name}: {:.1} ms a round", begun.elapsed().as_secs_f64() * 1e3 / f64::from(mounts.rounds));
 }
 
 /// How many opens gave the new content.

@@ -26,7 +26,7 @@ const NAMES: u64 = 50;
 fn two_clients_work_in_one_directory_and_no_call_is_slow() {
     let operations = number_from_env("MAFS_OPERATIONS", OPERATIONS);
     let pair = Pair::start_for(operations.div_ceil(OPERATIONS));
-    let directories = pair.mounts.below("crowd").0;
+    let directories = pair.mounts.below("crowd").ways;
     let begun = Instant::now();
     let both = thread::scope(|scope| {
         let workers = [0, 1].map(|number| Worker::new(&directories[number], number as u64));

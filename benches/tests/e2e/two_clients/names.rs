@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use mafs_bench::tree::Snapshot;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use super::{Mounts, on_two_clients, rounds};
+use super::{Mounts, on_two_clients};
 
 /// A step takes as long as ten opens.
 const ROUNDS_SHARE: u32 = 10;
@@ -99,7 +99,7 @@ fn what_one_client_changes_ls_and_stat_show_on_the_other_at_once() {
 
 pub(super) fn at_once(mounts: &Mounts) {
     let directories = mounts.below("directory");
-    for round in 0..rounds().div_ceil(ROUNDS_SHARE) {
+    for round in 0..mounts.rounds.div_ceil(ROUNDS_SHARE) {
         let [writer, reader] = directories.writer_and_reader(round);
         for (name, change, is_seen) in STEPS {
             look_at_all(&writer).unwrap();

@@ -8,7 +8,7 @@ use std::thread;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::{Mounts, on_two_clients, rounds};
+use super::{Mounts, on_two_clients};
 
 /// Makes the name `made`, which there must not be; `own` is a file of whoever races.
 type Make = fn(own: &Path, made: &Path) -> io::Result<()>;
@@ -31,17 +31,17 @@ fn of_two_clients_that_make_a_name_at_once_exactly_one_does() {
 
 pub(super) fn one_winner(mounts: &Mounts) {
     for (name, make) in RACES {
-        let directories = mounts.below(name).0;
-        let won = race(&directories, make);
-        println!("{name}: {won:?} won of {}", rounds());
+        let Mounts { ways: directories, rounds } = mounts.below(name);
+        let won = race(&directories, rounds, make);
+        println!("{name}: {won:?} won of {rounds}");
         let listed = directories.map(|directory| fs::read_dir(directory).unwrap().count());
         // The two files of their own as well.
-        assert_eq!(listed, [rounds() as usize + 2; 2], "{name}");
+        assert_eq!(listed, [rounds as usize + 2; 2], "{name}");
     }
 }
 
 /// How often each of the two has made the name.
-fn race(directories: &[PathBuf; 2], make: Make) -> [usize; 2] {
+fn race(directories: &[PathBuf; 2], rounds: u32, make: Make) -> [usize; 2] {
     let barrier = Barrier::new(2);
     let run = |number: usize| {
         let directory = &directories[number];
@@ -52,7 +52,7 @@ fn race(directories: &[PathBuf; 2], make: Make) -> [usize; 2] {
             make(&own, &directory.join(format!("made-{round}")))
         };
         // Whatever fails, the other one waits for every round.
-        let outcomes: Vec<io::Result<()>> = (0..rounds()).map(one).collect();
+        let outcomes: Vec<io::Result<()>> = (0..rounds).map(one).collect();
         created.map(|()| outcomes)
     };
     let both = thread::scope(|scope| {
