@@ -251,6 +251,34 @@ fn nothing_overtakes_what_was_fsynced_before_it() {
     });
 }
 
+/// As git does when it packs: what was fsynced while it was open, and the name it gets, are there before what comes
+/// after is.
+#[test]
+fn nothing_overtakes_what_was_fsynced_before_its_close_nor_its_name() {
+    simulate(async {
+        let link = Profile::steady(100_000, Duration::from_millis(20));
+        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
+        let world = background(World::start_over(1, paths, false).await.expect("a world")).await;
+        let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+        write_and_close(&writer, "object", vec![1; 1000]).await;
+        writer.sync().await.expect("a sync");
+        let (_, file) = create(&writer, "draft").await;
+        writer.write(file, 0, vec![1; 300_000].into()).await.expect("a write");
+        writer.fsync(file).await.expect("an fsync");
+        writer.flush(file).await.expect("a close");
+        writer.release(file);
+        rename(&writer, "draft", "pack").await.expect("a rename");
+        writer.unlink(VnodeId::ROOT, Bytes::from("object"), CALLER).await.expect("an unlink");
+        let mut waited = 0;
+        while is_there(&reader, "object").await {
+            waited += 1;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(waited > 10, "the object has gone before its pack can have come");
+        assert_eq!(content(&reader, "pack").await.len(), 300_000);
+    });
+}
+
 /// What the server has no room for stays in the log, and what depends on it waits: an empty file never takes the place
 /// of the old one.
 #[test]

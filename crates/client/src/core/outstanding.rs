@@ -3,11 +3,14 @@
 //! Ids are never used twice: an incarnation is granted by the server for one life of the client, and `seq` only rises
 //! in it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, StoreId, Timestamp};
 
 use super::touched::{TouchIndex, discards};
+
+/// Fsynced files that are remembered. Between fsync and rename a program does little else.
+const FSYNCED_MAX: usize = 1024;
 
 /// Gives ids to mutations and knows which are unanswered.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(crate) struct Outstanding {
     queued: BTreeSet<StoreId>,
     /// Every later record depends on these.
     barrier: BTreeSet<StoreId>,
+    /// The last files that were fsynced: the names they are given are behind the barrier with what they hold.
+    fsynced: VecDeque<Fid>,
 }
 
 impl Outstanding {
@@ -34,6 +39,7 @@ impl Outstanding {
             touched: TouchIndex::default(),
             queued: BTreeSet::new(),
             barrier: BTreeSet::new(),
+            fsynced: VecDeque::new(),
         }
     }
 
@@ -61,6 +67,9 @@ impl Outstanding {
         let Dependencies { listed, unlisted } = self.dependencies(&op);
         let record = CmlRecord { id, depends_on: listed, time, uid, gid, op };
         self.resume(record.clone());
+        if self.names_fsynced(&record.op) {
+            self.raise_barrier([id]);
+        }
         (record, unlisted)
     }
 
@@ -97,6 +106,23 @@ impl Outstanding {
                 self.barrier.retain(|before| !record.depends_on.contains(before));
                 self.barrier.insert(id);
             }
+        }
+    }
+
+    /// A file has been fsynced. Programs give it its name afterwards, and then take away what it replaces: no later
+    /// record may reach the server before that name either.
+    pub(crate) fn note_fsynced(&mut self, fid: Fid) {
+        self.fsynced.retain(|other| *other != fid);
+        self.fsynced.push_back(fid);
+        if self.fsynced.len() > FSYNCED_MAX {
+            self.fsynced.pop_front();
+        }
+    }
+
+    fn names_fsynced(&self, op: &CmlOp) -> bool {
+        match op {
+            CmlOp::Rename { fid, .. } | CmlOp::Link { fid, .. } => self.fsynced.contains(fid),
+            _ => false,
         }
     }
 
@@ -259,6 +285,33 @@ mod tests {
         assert_eq!(log.begin(store(21), now, 0, 0).depends_on, [behind.id], "which is behind the other");
         log.end(behind.id);
         assert_eq!(log.begin(store(22), now, 0, 0).depends_on, []);
+    }
+
+    /// git packs objects, renames the pack and removes the objects.
+    #[test]
+    fn nothing_overtakes_the_name_of_what_was_fsynced() {
+        let mut log = log();
+        let now = Timestamp::default();
+        let rename = |vnode| CmlOp::Rename {
+            from_parent: fid(1),
+            from_name: Name::new("draft").unwrap(),
+            to_parent: fid(2),
+            to_name: Name::new("pack").unwrap(),
+            fid: fid(vnode),
+            replaced: None,
+            mode: RenameMode::Replace,
+        };
+        let stored = log.begin(store(5), now, 0, 0).id;
+        log.raise_barrier([stored]);
+        log.note_fsynced(fid(5));
+        let renamed = log.begin(rename(5), now, 0, 0);
+        assert_eq!(renamed.depends_on, [stored]);
+        log.begin(rename(6), now, 0, 0);
+        assert_eq!(log.begin(store(20), now, 0, 0).depends_on, [renamed.id]);
+        for other in 0..FSYNCED_MAX as u64 {
+            log.note_fsynced(fid(100 + other));
+        }
+        assert_eq!(log.fsynced.len(), FSYNCED_MAX);
     }
 
     #[test]

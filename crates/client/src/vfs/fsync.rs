@@ -44,6 +44,9 @@ impl Inner {
     /// Makes what was written durable, where the user wants that.
     pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
+        if self.settings.writeback.is_logged() {
+            self.remote.outstanding(|log| log.note_fsynced(file.fid));
+        }
         if !self.is_changed(&file)? {
             return blocking(|| self.fsync_attributes(&file));
         }
