@@ -9,6 +9,7 @@ use mafs_durable::{Disk, MemoryDisk};
 use mafs_server::{MemoryStorage, Server, ServerConfig};
 
 use crate::VirtualClock;
+use crate::image::ServerImage;
 use crate::machine::Machine;
 use crate::network::{Link, Network, Path};
 
@@ -29,6 +30,9 @@ pub const LEASE_BIAS: Duration = Duration::from_secs(2);
 
 /// How long a client may leave a break unanswered before its lease is renewed no more.
 pub const BREAK_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The number of the machine that looks at an image: none that was there before.
+const OBSERVER: usize = 1000;
 
 /// One server, any number of clients. What is said of *the* client is about the first.
 pub struct World {
@@ -95,21 +99,52 @@ impl World {
         paths: Vec<Path>,
         passthrough: bool,
     ) -> Result<Self, String> {
-        let mut world = Self {
-            lives: seed,
-            server_config,
-            server_storage: MemoryStorage::new(seed),
-            network: Network::new(VirtualClock::start()),
-            path: Path::Delay(Duration::ZERO),
-            passthrough,
-            machines: Vec::new(),
-        };
+        let mut world = Self::empty(seed, server_config, MemoryStorage::new(seed), passthrough);
         world.start_server()?;
         for path in paths {
             world.path = path;
             world.add_client().await?;
         }
         Ok(world)
+    }
+
+    /// What kill -9 of the server would leave now; it goes on.
+    #[must_use]
+    pub fn server_image(&self) -> ServerImage {
+        ServerImage(self.server_storage.kill(self.lives))
+    }
+
+    /// How often the server has made something durable.
+    #[must_use]
+    pub fn server_syncs(&self) -> u64 {
+        self.server_storage.memory_disk().syncs()
+    }
+
+    /// A world of its own in which the server starts on an image, with one client, for which nothing takes time.
+    ///
+    /// # Errors
+    /// If either does not start.
+    pub async fn start_on(image: ServerImage, seed: u64) -> Result<Self, String> {
+        let mut world = Self::empty(seed, ServerConfig::default(), image.0, false);
+        world.start_server()?;
+        // No client of the other world has this number.
+        let link = Link::new(world.network.clone(), world.path.clone());
+        let mut machine = Machine::new(OBSERVER, link, false).map_err(|error| error.to_string())?;
+        machine.start().await?;
+        world.machines.push(machine);
+        Ok(world)
+    }
+
+    fn empty(seed: u64, server_config: ServerConfig, server_storage: MemoryStorage, passthrough: bool) -> Self {
+        Self {
+            lives: seed,
+            server_config,
+            server_storage,
+            network: Network::new(VirtualClock::start()),
+            path: Path::Delay(Duration::ZERO),
+            passthrough,
+            machines: Vec::new(),
+        }
     }
 
     /// Starts another client, with a cache and a link of its own.
