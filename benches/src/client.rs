@@ -174,10 +174,19 @@ impl Client {
 
     /// Kills the client as `kill -9` does. The mount stays, dead.
     ///
+    /// A thread that tells the kernel to forget a name may wait there for a program that holds the directory and waits
+    /// for an answer of this client. Then none of the two ends before the mount is aborted, as by `umount -f`.
+    ///
     /// # Errors
     /// If there is none.
     pub fn kill(&mut self) -> io::Result<()> {
-        self.daemon.take().ok_or_else(|| io::Error::other("no client runs"))?.kill()
+        let daemon = self.daemon.take().ok_or_else(|| io::Error::other("no client runs"))?;
+        let mount = self.mount();
+        daemon.kill_helped(|| {
+            eprintln!("the killed client hangs in the kernel: {} is aborted", mount.display());
+            // Busy it may be: what counts is the abort.
+            let _ = unmount(&mount, UnmountFlags::FORCE);
+        })
     }
 
     /// Mounts again with an empty cache, and removes the old one, once the server has everything.

@@ -18,6 +18,8 @@ pub(crate) const DAEMON_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a killed process may take to go.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// What a killed process gets before it is helped.
+const HELP_AFTER: Duration = Duration::from_secs(2);
 
 /// A running child process.
 #[derive(Debug)]
@@ -83,6 +85,18 @@ impl Daemon {
     /// If it does not go.
     pub fn kill(mut self) -> io::Result<()> {
         self.child.kill()?;
+        process::wait(&mut self.child, KILL_LIMIT).map(|_| ())
+    }
+
+    /// The same; if it does not go by itself, with some help.
+    ///
+    /// # Errors
+    /// If it does not go even then.
+    pub fn kill_helped(mut self, help: impl FnOnce()) -> io::Result<()> {
+        self.child.kill()?;
+        if process::wait(&mut self.child, HELP_AFTER).is_err() {
+            help();
+        }
         process::wait(&mut self.child, KILL_LIMIT).map(|_| ())
     }
 
