@@ -33,11 +33,11 @@ struct Troubles {
     isolation: bool,
 }
 
-/// Makes a name as a program does: the kernel looks first.
-async fn make(vfs: &Vfs, dir: u64, name: String, kind: u64) -> Result<VnodeId, Error> {
+/// Makes a name as a program does: the kernel looks first, unless it knows that there is none.
+async fn make(vfs: &Vfs, dir: u64, name: String, (kind, looks): (u64, bool)) -> Result<VnodeId, Error> {
     let parent = vfs.lookup(VnodeId::ROOT, Bytes::from(format!("dir-{dir}"))).await?.fid.vnode;
     let bytes = Bytes::from(name);
-    match vfs.lookup(parent, bytes.clone()).await {
+    match if looks { vfs.lookup(parent, bytes.clone()).await } else { Err(Error::Refused(FsError::NotFound)) } {
         Err(Error::Refused(FsError::NotFound)) => {}
         Ok(_) => return Err(Error::Refused(FsError::Exists)),
         Err(error) => return Err(error),
@@ -62,9 +62,10 @@ async fn contend(vfs: Vfs, round: u64, number: usize, mut random: Random) -> Opt
     for own in 0..random.below(4) {
         let name = format!("own-{round}-{number}-{own}");
         // What fails in a fault says nothing.
-        let _ = make(&vfs, dir, name, random.below(3)).await;
+        let _ = make(&vfs, dir, name, (random.below(3), true)).await;
     }
-    make(&vfs, dir, format!("contest-{round}"), random.below(3)).await.ok()
+    let how = (random.below(3), random.below(2) == 0);
+    make(&vfs, dir, format!("contest-{round}"), how).await.ok()
 }
 
 struct Run {
