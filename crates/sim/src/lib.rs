@@ -2,19 +2,22 @@
 //!
 //! Storage is memory that can lose what was not synced, links are the memory carrier, the clock is tokio's paused one.
 //! A [`World`] holds all of them and can kill or power off each, and cut off each client, loudly or silently. There are
-//! two references. A [`Model`] is a plain tree that says what every operation must answer: [`run`] and [`run_in_turns`]
-//! drive it and the clients with the same random operations, one at a time, and compare. A [`History`] is of versions:
-//! it says what may be seen when operations of several clients overlap, as those of [`run_together`] do,
-//! and of [`run_for`], where the links change instead.
+//! three references. A [`Model`] is a plain tree that says what every operation must answer: [`run`] and
+//! [`run_in_turns`] drive it and the clients with the same random operations, one at a time, and compare. A [`History`]
+//! is of versions: it says what may be seen when operations of several clients overlap, as those of [`run_together`]
+//! do, and of [`run_for`], where the links change instead. The versions of [`run_fleet`] say what each of several
+//! clients may be shown that send in the background: what they have logged is announced, pulled and applied meanwhile.
 //!
 //! [`workload`] has the programs of the papers' figures, which are measured instead of judged.
 //!
 //! A run follows from its seed alone: tasks of one thread are woken in a fixed order, and nothing else is random.
 //! `plants/run` shows what the runs find: it plants known bugs and names the test and the seed that find each.
 
+mod act;
 mod clock;
 mod contention;
 mod faults;
+mod fleet;
 mod history;
 mod hour;
 mod image;
@@ -24,12 +27,14 @@ mod network;
 mod operation;
 mod run;
 mod step;
+mod versions;
 pub mod workload;
 mod world;
 
 pub use clock::VirtualClock;
 pub use contention::run_together;
 pub use faults::Faults;
+pub use fleet::run_fleet;
 pub use history::{Attempt, Contests, History, Register, UpdateId};
 pub use hour::{Hour, run_for};
 pub use image::ServerImage;

@@ -28,6 +28,11 @@ pub(crate) fn seeds(by_default: u64) -> u64 {
     std::env::var("MAFS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(by_default)
 }
 
+/// The first of these seeds, to repeat a run.
+pub(crate) fn first_seed(by_default: u64) -> u64 {
+    std::env::var("MAFS_SIM_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(by_default)
+}
+
 /// That two runs of a seed have left the same trace.
 pub(crate) fn assert_same(one: &[String], other: &[String]) {
     let differs = one.iter().zip(other).position(|(one, other)| one != other);

@@ -1,0 +1,452 @@
+//! A run of several clients that send in the background: random acts, one at a time, with faults during and between
+//! them. Whatever a client is shown is compared with what docs/semantics.md allows, as [`Versions`] has it.
+//!
+//! While one acts the logs of all are being sent, announced and pulled. An act may fail only while somebody is out of
+//! touch, or has just come back, or while something else goes wrong that it cannot be expected to outlast; a change
+//! that had no answer is looked up when its client can send all it has, and what is there then counts.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use mafs_arpc::link::Profile;
+use mafs_client::vfs::{Close, Error, Fsync, Vfs, Writeback};
+use mafs_proto::{Kind, Random, VnodeId};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::act::{Act, Actor, BELOW, NAMES, Undone, log_of, size_of, values_of};
+use crate::faults::{Faults, Outage, Strike, happens, some_client};
+use crate::history::Register;
+use crate::network::Path;
+use crate::operation::CALLER;
+use crate::versions::{DURABLE_AFTER, Versions};
+use crate::world::{Crash, LEASE, World};
+
+const CLIENTS: usize = 3;
+/// Little, so that what is clean makes way for other contents all the time.
+const CACHE_BYTES: u64 = 400_000;
+/// Of a content.
+const SIZE_MAX: u64 = 160_000;
+
+/// An act has up to 8 calls, each with its deadline; one may wait for the lease of somebody, one for a pull, and one
+/// for both again.
+const ACT_MAX: Duration = Duration::from_secs(8 * 21 + 2 * 62 + 30);
+/// Who is in touch again has found that out, and has sent what others wait for.
+const RECOVERED: Duration = Duration::from_secs(40);
+/// Who is in touch hears within this time of what nobody has been acknowledged yet.
+const CATCH_UP: Duration = Duration::from_secs(10);
+/// How often a client is asked to send all that it has: longer than a lease in all.
+const SETTLE_TRIES: u32 = 10;
+
+/// Lines of the trace that a violation is told with: what came before is in the same order again.
+const TRACE_MAX: usize = 100;
+
+/// Runs `operations` random acts of three clients from `seed`. The trace names every act and answer.
+///
+/// # Errors
+/// The first violation of what docs/semantics.md promises, with the seed and the end of the trace.
+pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<Vec<String>, String> {
+    let mut random = Random::new(seed);
+    let paths = (0..CLIENTS).map(|_| path(&mut random)).collect();
+    // After a crash a client takes what the kernel could write to for changed, and has it refused if others have
+    // changed or removed it since.
+    let passthrough = faults.kill_client == 0 && faults.power_client == 0 && random.once_in(2);
+    let mut world = World::start_over(seed, paths, passthrough).await?;
+    let (mut announces, mut trace) = (Vec::new(), Vec::new());
+    for machine in world.machines_mut() {
+        machine.stop().await;
+        let (writeback, close) = random.one_of(&[
+            (Writeback::Sirp, Close::Logged),
+            (Writeback::Sirp, Close::Announced),
+            (Writeback::Async, Close::Logged),
+        ]);
+        machine.set_writeback(writeback);
+        machine.set_close(close);
+        machine.set_fsync(random.one_of(&[Fsync::Auto, Fsync::Local]));
+        machine.set_cache_limit_bytes(CACHE_BYTES);
+        announces.push(close == Close::Announced);
+        trace.push(format!("{writeback:?}, {close:?}"));
+        machine.start().await?;
+    }
+    let below = world.client().make_dir(VnodeId::ROOT, BELOW.into(), mafs_proto::Mode::from_bits(0o755), CALLER).await;
+    below.map_err(|error| format!("seed {seed}: {error}"))?;
+    world.client().sync().await.map_err(|error| format!("seed {seed}: {error}"))?;
+    let mut fleet = Fleet {
+        random,
+        world,
+        announces,
+        versions: Rc::new(RefCell::new(Versions::new(CLIENTS))),
+        faults,
+        out: [None; CLIENTS],
+        troubled: Instant::now(),
+        tokens: 0,
+        begun: Instant::now(),
+        trace,
+    };
+    let result = fleet.go(operations).await;
+    result.map_err(|why| {
+        let recent = fleet.trace.iter().rev().take(TRACE_MAX).rev().cloned().collect::<Vec<_>>().join("\n  ");
+        format!("seed {seed}: {why}\n  {recent}")
+    })?;
+    Ok(fleet.trace)
+}
+
+/// A near client, or one behind a link that takes its time for contents.
+fn path(random: &mut Random) -> Path {
+    match random.below(2) {
+        0 => Path::Delay(Duration::from_millis(1 + random.below(40))),
+        _ => {
+            let rate = random.one_of(&[64_000, 250_000, 1_000_000]);
+            Path::Link(Box::new(Profile::steady(rate, Duration::from_millis(2 + random.below(150)))))
+        }
+    }
+}
+
+struct Fleet {
+    random: Random,
+    world: World,
+    /// Whose closes wait for the announcement.
+    announces: Vec<bool>,
+    versions: Rc<RefCell<Versions>>,
+    faults: Faults,
+    /// Who is out of touch.
+    out: [Option<Out>; CLIENTS],
+    /// When somebody was last.
+    troubled: Instant,
+    /// Contents written so far.
+    tokens: u64,
+    begun: Instant,
+    trace: Vec<String>,
+}
+
+/// That a client is out of touch, or may be.
+#[derive(Clone, Copy)]
+struct Out {
+    /// When that ends by itself.
+    until: Option<Instant>,
+}
+
+impl Fleet {
+    async fn go(&mut self, operations: usize) -> Result<(), String> {
+        for _ in 0..operations {
+            self.pause().await;
+            self.end_outages();
+            self.look_at_logs()?;
+            let (actor, act) = (some_client(&mut self.random, CLIENTS), self.some_act());
+            let strike = self.faults.strike(&mut self.random, CLIENTS);
+            self.act(actor, &act, strike).await?;
+            self.look_at_logs()?;
+            self.look_around().await?;
+            if happens(&mut self.random, self.faults.remount) {
+                self.remount().await?;
+            }
+        }
+        self.finish().await
+    }
+
+    /// Mostly no time to send anything, sometimes enough for all of it, sometimes for leases to end.
+    async fn pause(&mut self) {
+        let about = match self.random.below(64) {
+            0 => 80_000,
+            1..=3 => 8_000,
+            4..=15 => 1_000,
+            16..=40 => 50,
+            _ => 1,
+        };
+        sleep(Duration::from_millis(self.random.below(about))).await;
+    }
+
+    fn some_path(&mut self) -> String {
+        let name = self.random.one_of(&NAMES);
+        if self.random.once_in(3) { format!("{BELOW}/{name}") } else { name.to_owned() }
+    }
+
+    fn some_token(&mut self) -> u64 {
+        self.tokens += 1;
+        self.tokens
+    }
+
+    fn some_act(&mut self) -> Act {
+        let (path, other) = (self.some_path(), self.some_path());
+        let fsync = self.random.once_in(3);
+        match self.random.below(23) {
+            0..=4 => Act::Write { path, token: self.some_token(), again: None, fsync },
+            5..=6 => {
+                let (one, two) = (self.some_token(), self.some_token());
+                // The second must cover the first.
+                let [token, second] = if size_of(one) <= size_of(two) { [one, two] } else { [two, one] };
+                let pause = Duration::from_millis(self.random.below(200));
+                Act::Write { path, token, again: Some((second, pause)), fsync: false }
+            }
+            7..=9 => Act::Replace { path, token: self.some_token(), fsync },
+            10..=13 => Act::Read { path },
+            14 => Act::Stat { path },
+            15 => Act::List { below: self.random.once_in(2) },
+            16 | 17 => Act::Remove { path },
+            18 | 19 => Act::Rename { from: path, to: other },
+            20 | 21 => Act::SetMode { path, mode: 0o600 + u32::try_from(self.random.below(64)).unwrap_or(0) },
+            _ => Act::Make { path, kind: self.random.one_of(&[Kind::Directory, Kind::Symlink]) },
+        }
+    }
+
+    async fn act(&mut self, actor: usize, act: &Act, strike: Option<Strike>) -> Result<(), String> {
+        if matches!(strike, Some(Strike::Client(_, Crash::Power))) {
+            sleep(DURABLE_AFTER).await;
+        }
+        let vfs = self.world.machines()[actor].client().clone();
+        let versions = Rc::clone(&self.versions);
+        let mut body = Actor { client: actor, vfs: &vfs, announces: self.announces[actor], versions: &versions };
+        let mut work = Box::pin(timeout(ACT_MAX, body.perform(act)));
+        let (mut early, mut crashed) = (None, None);
+        if let Some(strike) = strike {
+            let after = Duration::from_micros(self.random.below(60_000));
+            early = timeout(after, &mut work).await.ok();
+            let when = if early.is_some() { "after" } else { "during" };
+            self.trace.push(format!("{:?}: {strike:?} {when} {act:?} of client {actor}", self.begun.elapsed()));
+            crashed = self.strike(strike)?;
+        }
+        let dies = crashed == Some(actor);
+        let result = match early {
+            Some(result) => Some(result),
+            None if dies => None,
+            None => Some(work.as_mut().await),
+        };
+        drop(work);
+        if let Some(victim) = crashed {
+            self.restart(victim).await?;
+        }
+        let result = match result {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => return Err(format!("invariant 8: {act:?} of client {actor} does not end")),
+            None => return Ok(()),
+        };
+        self.judge(actor, act, result).await
+    }
+
+    async fn judge(&mut self, actor: usize, act: &Act, result: Result<(), Undone>) -> Result<(), String> {
+        let told = match &result {
+            Ok(()) => "done".to_owned(),
+            Err(Undone::NotNow) => return Ok(()),
+            Err(Undone::Failed(error)) => error.to_string(),
+            Err(Undone::Violation(why)) => why.clone(),
+        };
+        self.trace.push(format!("{:?}: client {actor}: {act:?} -> {told}", self.begun.elapsed()));
+        match result {
+            Ok(()) | Err(Undone::NotNow) => Ok(()),
+            Err(Undone::Violation(why)) => Err(why),
+            Err(Undone::Failed(error)) => {
+                if !self.is_excused(&error) {
+                    return Err(format!("client {actor}: {act:?} failed: {error}"));
+                }
+                self.settle(actor).await
+            }
+        }
+    }
+
+    /// Whether a call may fail so.
+    fn is_excused(&self, error: &Error) -> bool {
+        let is_of_network = matches!(error, Error::Unreachable(_) | Error::TimedOut(_));
+        is_of_network && (self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED)
+    }
+
+    /// Returns who has crashed.
+    fn strike(&mut self, strike: Strike) -> Result<Option<usize>, String> {
+        match strike {
+            Strike::Cut(victim) => self.world.machines()[victim].cut_link(),
+            Strike::Server(crash) => {
+                self.world.crash_server(crash);
+                self.world.start_server()?;
+            }
+            Strike::Isolate(victim) if self.out[victim].is_none() => {
+                self.world.machines()[victim].isolate();
+                self.lose_touch(victim, None);
+            }
+            Strike::Silent(victim, Outage { silence, time, lost }) if self.out[victim].is_none() => {
+                self.world.machines()[victim].fall_silent_for(silence, time, lost);
+                self.lose_touch(victim, Some(Instant::now() + time));
+            }
+            Strike::Isolate(_) | Strike::Silent(..) => {}
+            Strike::Client(victim, crash) => {
+                self.world.crash_machine(victim, crash);
+                self.versions.borrow_mut().restart(victim);
+                if crash == Crash::Power {
+                    self.versions.borrow_mut().lose_power(victim);
+                }
+                return Ok(Some(victim));
+            }
+        }
+        Ok(None)
+    }
+
+    fn lose_touch(&mut self, client: usize, until: Option<Instant>) {
+        self.out[client] = Some(Out { until });
+        self.versions.borrow_mut().lose_touch(client);
+    }
+
+    async fn restart(&mut self, client: usize) -> Result<(), String> {
+        self.reach(client);
+        self.troubled = Instant::now();
+        self.world.machines_mut()[client].start().await?;
+        self.settle(client).await
+    }
+
+    async fn remount(&mut self) -> Result<(), String> {
+        let client = some_client(&mut self.random, CLIENTS);
+        self.trace.push(format!("{:?}: remount of client {client}", self.begun.elapsed()));
+        self.reach(client);
+        self.world.machines_mut()[client].stop().await;
+        self.versions.borrow_mut().restart(client);
+        self.world.machines_mut()[client].start().await
+    }
+
+    /// Ends what keeps a client out of touch.
+    fn reach(&mut self, client: usize) {
+        if self.out[client].take().is_some() {
+            self.trace.push(format!("{:?}: client {client} is in touch again", self.begun.elapsed()));
+            self.world.machines()[client].restore_link();
+            self.troubled = Instant::now();
+        }
+    }
+
+    fn end_outages(&mut self) {
+        for client in 0..CLIENTS {
+            let Some(Out { until, .. }) = self.out[client] else { continue };
+            let is_over = match until {
+                Some(until) => until <= Instant::now(),
+                None => self.random.once_in(8),
+            };
+            if is_over {
+                self.reach(client);
+            }
+        }
+    }
+
+    /// What is announced and applied by now; and that nothing is refused, since nothing is in conflict.
+    fn look_at_logs(&mut self) -> Result<(), String> {
+        for client in 0..CLIENTS {
+            let vfs = self.world.machines()[client].client();
+            let status = vfs.status();
+            if let Some((path, why)) = status.refused.first() {
+                return Err(format!("invariant 9: client {client} was refused {path}: {why}"));
+            }
+            let records = log_of(vfs);
+            self.versions.borrow_mut().note_log(client, &records);
+            if self.out[client].is_none() && status.connected {
+                self.versions.borrow_mut().come_back(client);
+            }
+        }
+        Ok(())
+    }
+
+    /// Some of the others look at something.
+    async fn look_around(&mut self) -> Result<(), String> {
+        for client in 0..CLIENTS {
+            if self.random.once_in(2) {
+                continue;
+            }
+            let path = self.some_path();
+            let act = if self.random.once_in(2) { Act::Read { path } } else { Act::Stat { path } };
+            self.act(client, &act, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Has a client send all that it has, and takes what it shows then of what had no answer.
+    async fn settle(&mut self, client: usize) -> Result<(), String> {
+        let unanswered = self.versions.borrow().unanswered(client);
+        if unanswered.is_empty() {
+            return Ok(());
+        }
+        (0..CLIENTS).for_each(|client| self.reach(client));
+        self.send_all(client).await?;
+        let vfs = self.world.machines()[client].client().clone();
+        for register in unanswered {
+            let value = self.value_of(client, &vfs, &register).await;
+            let value = value.map_err(|error| format!("client {client} cannot look at {register:?}: {error}"))?;
+            self.trace.push(format!("{:?}: client {client} has {value:?} of {register:?}", self.begun.elapsed()));
+            self.versions.borrow_mut().settle(client, &register, value)?;
+        }
+        // The server may have had it before, and others be about to hear of it.
+        sleep(CATCH_UP).await;
+        self.look_at_logs()
+    }
+
+    async fn send_all(&mut self, client: usize) -> Result<(), String> {
+        let mut last = None;
+        for _ in 0..SETTLE_TRIES {
+            match self.world.machines()[client].client().sync().await {
+                Ok(()) => return Ok(()),
+                Err(error) => last = Some(error),
+            }
+            sleep(Duration::from_secs(10)).await;
+        }
+        Err(format!("invariant 1: client {client} cannot send what it has: {last:?}"))
+    }
+
+    /// `None`: the object is not there.
+    async fn value_of(&mut self, client: usize, vfs: &Vfs, register: &Register) -> Result<Option<u64>, Error> {
+        let name = match register {
+            Register::Name(path) => Some(path.clone()),
+            Register::Content(vnode) | Register::Mode(vnode) => self.versions.borrow().name_of(*vnode),
+        };
+        let Some(name) = name else { return Ok(None) };
+        let actor = Actor { client, vfs, announces: false, versions: &self.versions };
+        let found = actor.find(&name).await?;
+        Ok(match register {
+            Register::Name(_) => Some(found.map_or(0, |object| object.fid.vnode.0)),
+            Register::Content(vnode) | Register::Mode(vnode) => {
+                let values = found.filter(|object| object.fid.vnode == *vnode).as_ref().and_then(values_of);
+                values.map(|[content, mode]| if matches!(register, Register::Mode(_)) { mode } else { content })
+            }
+        })
+    }
+
+    /// When all is well and sent, all clients, one with an empty cache among them, show the same.
+    async fn finish(&mut self) -> Result<(), String> {
+        (0..CLIENTS).for_each(|client| self.reach(client));
+        sleep(LEASE).await;
+        for client in 0..CLIENTS {
+            self.send_all(client).await?;
+        }
+        self.look_at_logs()?;
+        self.compare().await?;
+        self.compare_sizes()?;
+        for machine in self.world.machines_mut() {
+            machine.stop().await;
+        }
+        self.world.empty_cache();
+        for machine in self.world.machines_mut() {
+            machine.start().await?;
+        }
+        self.trace.push("client 0 has an empty cache".to_owned());
+        self.compare().await
+    }
+
+    /// When everything is clean, the caches keep within their limit, but for one content.
+    fn compare_sizes(&self) -> Result<(), String> {
+        for (client, machine) in self.world.machines().iter().enumerate() {
+            let bytes = machine.client().status().cache_bytes;
+            if bytes > CACHE_BYTES + SIZE_MAX {
+                return Err(format!("invariant 5: the cache of client {client} has {bytes} bytes"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn compare(&mut self) -> Result<(), String> {
+        for client in 0..CLIENTS {
+            for below in [false, true] {
+                self.act(client, &Act::List { below }, None).await?;
+                for name in NAMES {
+                    let path = if below { format!("{BELOW}/{name}") } else { name.to_owned() };
+                    self.act(client, &Act::Stat { path: path.clone() }, None).await?;
+                    self.act(client, &Act::Read { path }, None).await?;
+                }
+            }
+        }
+        match self.versions.borrow().unknown() {
+            None => Ok(()),
+            Some(what) => Err(format!("invariant 1: {what} is not at the server when all has been sent")),
+        }
+    }
+}

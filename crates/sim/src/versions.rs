@@ -1,0 +1,444 @@
+//! The reference for clients that send in the background: an abstract file system with versions.
+//!
+//! What changes by itself is a [`Register`]; its versions are a chain, each based on the one before. Of each register
+//! every client has a *floor*, the oldest version that it may still be shown. A floor rises
+//!
+//! - to the client's own update, when the call has returned (what one machine shows is always its own changes on top);
+//! - for all clients, when an update is known to be announced or applied (consistency.md, "What a user may rely on");
+//! - to what the client has been shown, and to what that depends on: what was made before it of the same object or
+//!   name. What was fsynced before it is not among that yet.
+//!
+//! It falls only where docs/semantics.md says so: if a loss of power at the writer takes what was not durable, if a
+//! writer is gone that had announced and not sent, and if it has removed the object since, and so retracts. So a client
+//! may be shown its floor or any later version, nothing
+//! else. Nobody changes a register whose newest version is another's that is not known to be announced, so chains do
+//! not fork: what happens then is tried by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use mafs_proto::VnodeId;
+use tokio::time::Instant;
+
+use crate::history::Register;
+
+/// What was logged is durable on the client's disk after this time: consistency.md says 1 s.
+pub(crate) const DURABLE_AFTER: Duration = Duration::from_millis(1500);
+
+/// Who is out of touch for less than this has a lease for certain: a lease is renewed three times in its time.
+const LEASE_LEFT: Duration = Duration::from_secs(20);
+
+/// Which record of a client's log: incarnation and number.
+pub(crate) type RecordId = (u64, u64);
+
+/// How far an update is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum State {
+    /// Its call has not returned, or its machine has lost its power since: it may be there or not.
+    Unanswered,
+    /// Its call has returned.
+    Logged,
+    /// Nobody is shown any more what was before it.
+    Announced,
+    /// The server has it.
+    Applied,
+    /// It will never be there.
+    Lost,
+}
+
+struct Version {
+    /// `None`: not known, because nobody was told.
+    value: Option<u64>,
+    client: usize,
+    issued: Instant,
+    /// What whoever is shown this is shown as well.
+    after: Vec<Place>,
+    /// The newest record of the client's log when the call had returned. `None`: it may be told by any.
+    newest_record: Option<RecordId>,
+    state: State,
+    was_answered: bool,
+    was_fsynced: bool,
+    may_be_lost: bool,
+    /// Its object has been removed by the same client since.
+    is_moot: bool,
+}
+
+/// Names one version.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Place {
+    register: Register,
+    at: usize,
+}
+
+/// What one client may be shown, and what is known of its updates.
+#[derive(Default)]
+struct Client {
+    floors: BTreeMap<Register, usize>,
+    /// Updates that the server is not known to have.
+    pending: BTreeSet<Place>,
+    /// Since when it is out of touch, or may be.
+    out_since: Option<Instant>,
+}
+
+impl Client {
+    /// Whether the server may have given it up.
+    fn is_gone(&self) -> bool {
+        self.out_since.is_some_and(|since| since.elapsed() > LEASE_LEFT)
+    }
+}
+
+/// All versions, and what each client may be shown of them.
+#[derive(Default)]
+pub(crate) struct Versions {
+    chains: BTreeMap<Register, Vec<Version>>,
+    clients: Vec<Client>,
+}
+
+impl Versions {
+    /// Registers start with value 0, which everybody knows.
+    pub(crate) fn new(clients: usize) -> Self {
+        Self { chains: BTreeMap::new(), clients: (0..clients).map(|_| Client::default()).collect() }
+    }
+
+    /// A client begins an update, which depends on what it did before to these registers.
+    pub(crate) fn begin(
+        &mut self,
+        client: usize,
+        register: &Register,
+        value: Option<u64>,
+        about: &[Register],
+    ) -> Place {
+        let mut after = Vec::new();
+        for register in about {
+            let pending = self.newest(register).filter(|at| self.chain(register)[*at].is_pending_of(client));
+            after.extend(pending.map(|at| Place { register: register.clone(), at }));
+        }
+        let version = Version {
+            value,
+            client,
+            issued: Instant::now(),
+            after,
+            newest_record: None,
+            state: State::Unanswered,
+            was_answered: false,
+            was_fsynced: false,
+            may_be_lost: true,
+            is_moot: false,
+        };
+        let chain = self.chain_mut(register);
+        chain.push(version);
+        let place = Place { register: register.clone(), at: chain.len() - 1 };
+        self.clients[client].pending.insert(place.clone());
+        place
+    }
+
+    /// The call has returned; the newest record of the client's log is this one, if there is any.
+    pub(crate) fn answer(&mut self, place: &Place, value: u64, newest_record: Option<RecordId>) {
+        let version = &mut self.chain_mut(&place.register)[place.at];
+        version.value = Some(value);
+        version.newest_record = Some(newest_record.unwrap_or_default());
+        (version.state, version.was_answered, version.may_be_lost) = (State::Logged, true, false);
+        let client = version.client;
+        self.raise(client, place.clone());
+    }
+
+    /// The call has returned with the server's word.
+    pub(crate) fn confirm(&mut self, place: &Place) {
+        self.advance(place, State::Applied);
+    }
+
+    /// A close has returned that waits for the announcement.
+    pub(crate) fn announce(&mut self, place: &Place) {
+        self.advance(place, State::Announced);
+    }
+
+    /// An fsync had returned before the call.
+    pub(crate) fn fsync(&mut self, place: &Place) {
+        self.chain_mut(&place.register)[place.at].was_fsynced = true;
+    }
+
+    /// What a client's log holds now: records, and whether each is announced.
+    pub(crate) fn note_log(&mut self, client: usize, records: &[(RecordId, bool)]) {
+        let places: Vec<Place> = self.clients[client].pending.iter().cloned().collect();
+        for place in places {
+            let version = &self.chain(&place.register)[place.at];
+            let tells = |id: RecordId| version.newest_record.is_none_or(|newest| id <= newest);
+            let mut telling = records.iter().filter(|(id, _)| tells(*id)).peekable();
+            if version.state == State::Unanswered {
+                continue;
+            }
+            if telling.peek().is_none() && version.is_moot {
+                // Applied or retracted: nobody can tell, and nobody must be shown it.
+                self.clients[client].pending.remove(&place);
+            } else if telling.peek().is_none() {
+                self.advance(&place, State::Applied);
+            } else if telling.all(|(_, is_announced)| *is_announced) {
+                self.advance(&place, State::Announced);
+            }
+        }
+    }
+
+    fn advance(&mut self, place: &Place, state: State) {
+        let version = &mut self.chain_mut(&place.register)[place.at];
+        if version.state >= state {
+            return;
+        }
+        version.state = state;
+        let client = version.client;
+        for other in 0..self.clients.len() {
+            let floor = self.clients[other].floors.entry(place.register.clone()).or_default();
+            *floor = (*floor).max(place.at);
+        }
+        if state == State::Applied {
+            self.clients[client].pending.remove(place);
+        }
+    }
+
+    /// A client removes the last name of an object: what it has not sent of that it retracts.
+    pub(crate) fn remove(&mut self, client: usize, vnode: VnodeId) {
+        for register in [Register::Content(vnode), Register::Mode(vnode)] {
+            let pending = self.chains.get_mut(&register).into_iter().flatten();
+            pending.filter(|version| version.is_pending_of(client)).for_each(|version| version.is_moot = true);
+        }
+    }
+
+    /// A client is out of touch. In the end the server takes it for gone.
+    pub(crate) fn lose_touch(&mut self, client: usize) {
+        self.clients[client].out_since.get_or_insert_with(Instant::now);
+    }
+
+    /// It is back.
+    pub(crate) fn come_back(&mut self, client: usize) {
+        let was_gone = self.clients[client].is_gone();
+        self.clients[client].out_since = None;
+        if !was_gone {
+            return;
+        }
+        // What it has announced counts when that is known again.
+        for place in self.clients[client].pending.clone() {
+            for other in (0..self.clients.len()).filter(|other| *other != client) {
+                let floor = self.clients[other].floors.entry(place.register.clone()).or_default();
+                *floor = (*floor).min(place.at - 1);
+            }
+            let version = &mut self.chain_mut(&place.register)[place.at];
+            version.state = version.state.min(State::Logged);
+        }
+    }
+
+    /// A client has been started again: its records may have other names.
+    pub(crate) fn restart(&mut self, client: usize) {
+        for place in self.clients[client].pending.clone() {
+            self.chain_mut(&place.register)[place.at].newest_record = None;
+        }
+    }
+
+    /// A client's power has gone: what it did just now and had not fsynced may be lost, with what depends on it.
+    pub(crate) fn lose_power(&mut self, client: usize) {
+        let pending = self.clients[client].pending.clone();
+        let mut lost: BTreeSet<Place> = BTreeSet::new();
+        loop {
+            let before = lost.len();
+            for place in &pending {
+                let chain = self.chain(&place.register);
+                let version = &chain[place.at];
+                let is_young = version.is_moot || !version.was_fsynced && version.issued.elapsed() < DURABLE_AFTER;
+                // A content is lost with a younger one that had taken its place in the cache.
+                let of_chain = |lost: &Place| lost.register == place.register;
+                if is_young || version.after.iter().any(|before| lost.contains(before)) || lost.iter().any(of_chain) {
+                    lost.insert(place.clone());
+                }
+            }
+            if lost.len() == before {
+                break;
+            }
+        }
+        for place in pending {
+            let version = &mut self.chain_mut(&place.register)[place.at];
+            version.state = State::Unanswered;
+            version.may_be_lost = lost.contains(&place);
+        }
+    }
+
+    /// What of a client's updates may be there or not.
+    pub(crate) fn unanswered(&self, client: usize) -> Vec<Register> {
+        let unanswered = |place: &&Place| self.chain(&place.register)[place.at].state == State::Unanswered;
+        let mut registers: Vec<_> = self.clients[client].pending.iter().filter(unanswered).collect();
+        registers.dedup_by_key(|place| &place.register);
+        registers.into_iter().map(|place| place.register.clone()).collect()
+    }
+
+    /// What a client shows of a register when the server has all that it has. `None`: the object is not there.
+    ///
+    /// # Errors
+    /// If what must not be lost is.
+    pub(crate) fn settle(&mut self, client: usize, register: &Register, value: Option<u64>) -> Result<(), String> {
+        let pending: Vec<_> = self.clients[client].pending.iter().filter(|place| place.register == *register).collect();
+        let pending: Vec<usize> = pending.into_iter().map(|place| place.at).collect();
+        let chain = self.chain_mut(register);
+        let is_it = |at: &&usize| value.is_some() && chain[**at].value.is_none_or(|of| Some(of) == value);
+        // A name that means nothing may do so before and after.
+        let base = pending.first().map_or(0, |first| (0..*first).rev().find(|at| !chain[*at].is_lost()).unwrap_or(0));
+        let there = pending.iter().rev().find(is_it).copied();
+        let there = there.filter(|at| chain[*at].value.is_some() || chain[base].value != value);
+        for at in &pending {
+            let version = &mut chain[*at];
+            if Some(*at) == there {
+                version.value = value;
+            }
+            if there.is_some_and(|there| *at <= there) {
+                version.state = version.state.max(State::Logged);
+                continue;
+            }
+            if version.was_answered && !version.may_be_lost && value.is_some() {
+                return Err(format!("invariant 1: {register:?} is {value:?}, which has lost {version}"));
+            }
+            version.state = State::Lost;
+        }
+        for at in pending {
+            let place = Place { register: register.clone(), at };
+            if self.chain(register)[at].is_lost() {
+                self.forget(client, &place);
+            } else {
+                self.raise(client, place);
+            }
+        }
+        value.map_or(Ok(()), |value| self.see(client, register, value))
+    }
+
+    /// Nobody needs to be shown a version that is lost.
+    fn forget(&mut self, client: usize, place: &Place) {
+        self.clients[client].pending.remove(place);
+        let valid = (0..place.at).rev().find(|at| !self.chain(&place.register)[*at].is_lost()).unwrap_or(0);
+        for client in &mut self.clients {
+            let floor = client.floors.entry(place.register.clone()).or_default();
+            if *floor == place.at {
+                *floor = valid;
+            }
+        }
+    }
+
+    /// Whether a client may change a register: the newest version is its own, or known to all.
+    pub(crate) fn may_change(&self, client: usize, register: &Register) -> bool {
+        let Some(at) = self.newest(register) else { return true };
+        let version = &self.chain(register)[at];
+        match version.state {
+            State::Applied => true,
+            State::Announced => version.client == client || !self.clients[version.client].is_gone(),
+            State::Logged => version.client == client,
+            State::Unanswered | State::Lost => false,
+        }
+    }
+
+    /// Whether nothing of another client is on its way to a register.
+    pub(crate) fn is_own_or_applied(&self, client: usize, register: &Register) -> bool {
+        let newest = self.newest(register).map(|at| &self.chain(register)[at]);
+        newest.is_none_or(|version| version.state == State::Applied || version.client == client)
+    }
+
+    /// What a register is when all is done, if that is known.
+    pub(crate) fn last(&self, register: &Register) -> Option<u64> {
+        self.newest(register).map_or(Some(0), |at| self.chain(register)[at].value)
+    }
+
+    /// A name of an object.
+    pub(crate) fn name_of(&self, vnode: VnodeId) -> Option<String> {
+        self.chains.keys().find_map(|register| match register {
+            Register::Name(path) if self.last(register) == Some(vnode.0) => Some(path.clone()),
+            _ => None,
+        })
+    }
+
+    /// Some update that the server is not known to have, if there is one.
+    pub(crate) fn unknown(&self) -> Option<String> {
+        let mut pending = self.clients.iter().flat_map(|client| &client.pending);
+        pending.next().map(|place| format!("{:?}: {}", place.register, self.chain(&place.register)[place.at]))
+    }
+
+    /// A client is shown a value.
+    ///
+    /// # Errors
+    /// If it may not be.
+    pub(crate) fn see(&mut self, client: usize, register: &Register, value: u64) -> Result<(), String> {
+        let floor = self.floor(client, register);
+        let chain = self.chain_mut(register);
+        let possible = |version: &Version| !version.is_lost() && version.value.is_none_or(|of| of == value);
+        let Some(at) = (floor..chain.len()).find(|at| possible(&chain[*at])) else {
+            let known = chain.iter().find(|version| version.value == Some(value));
+            let known = known.map_or("which nobody made (invariant 4)".to_owned(), |of| format!("which is {of}"));
+            let must = &chain[floor];
+            return Err(format!("client {client} is shown {value} of {register:?}, {known}; it has had {must}"));
+        };
+        self.raise(client, Place { register: register.clone(), at });
+        Ok(())
+    }
+
+    /// The oldest version that a client may be shown.
+    fn floor(&self, client: usize, register: &Register) -> usize {
+        let Some(chain) = self.chains.get(register) else { return 0 };
+        let floor = self.clients[client].floors.get(register).copied().unwrap_or(0);
+        let counts = |version: &Version| {
+            let counts = !self.clients[version.client].is_gone() && !version.is_moot;
+            !version.is_lost() && (counts || version.state == State::Applied || version.client == client)
+        };
+        (0..=floor).rev().find(|at| counts(&chain[*at])).unwrap_or(0)
+    }
+
+    fn raise(&mut self, client: usize, place: Place) {
+        let mut shown = vec![place];
+        while let Some(Place { register, at }) = shown.pop() {
+            let floor = self.clients[client].floors.entry(register.clone()).or_default();
+            *floor = (*floor).max(at);
+            let after = self.chain(&register)[at].after.iter();
+            let higher = after.filter(|place| self.floor(client, &place.register) < place.at);
+            shown.extend(higher.filter(|place| !self.chain(&place.register)[place.at].is_lost()).cloned());
+        }
+    }
+
+    /// The newest version of a register that is not lost.
+    fn newest(&self, register: &Register) -> Option<usize> {
+        let chain = self.chains.get(register)?;
+        (0..chain.len()).rev().find(|at| !chain[*at].is_lost())
+    }
+
+    fn chain(&self, register: &Register) -> &[Version] {
+        self.chains.get(register).map_or(&[], Vec::as_slice)
+    }
+
+    fn chain_mut(&mut self, register: &Register) -> &mut Vec<Version> {
+        self.chains.entry(register.clone()).or_insert_with(|| vec![Version::first()])
+    }
+}
+
+impl Version {
+    fn first() -> Self {
+        Self {
+            value: Some(0),
+            client: 0,
+            issued: Instant::now(),
+            after: Vec::new(),
+            newest_record: None,
+            state: State::Applied,
+            was_answered: true,
+            was_fsynced: true,
+            may_be_lost: false,
+            is_moot: false,
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.state == State::Lost
+    }
+
+    fn is_pending_of(&self, client: usize) -> bool {
+        self.client == client && self.state < State::Applied
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value.map_or_else(|| "something".to_owned(), |value| value.to_string());
+        let (client, state, age) = (self.client, self.state, self.issued.elapsed());
+        write!(f, "{value} by client {client}, {age:?} ago, {state:?}")
+    }
+}

@@ -1,0 +1,84 @@
+//! Three clients that send in the background, against the reference model of versions. A failure names the seed that
+//! replays it, with `MAFS_SIM_FIRST_SEED=SEED MAFS_SIM_SEEDS=1`.
+//!
+//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test fleet` is the long run. With faults some seeds in a
+//! hundred still fail, so that few of these are run here.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mafs_sim::{Faults, run_fleet};
+use support::{assert_same, first_seed, seeds, simulated};
+
+const OPERATIONS: usize = 500;
+/// Seeds without faults: fewer without optimisation, where one takes seconds.
+const FIXED: u64 = if cfg!(debug_assertions) { 5 } else { 50 };
+const FRESH: u64 = if cfg!(debug_assertions) { 2 } else { 20 };
+
+/// What befalls links and the server.
+const REMOTE: Faults = Faults {
+    cut: 30,
+    kill_server: 50,
+    power_server: 70,
+    kill_client: 0,
+    power_client: 0,
+    remount: 70,
+    isolate: 50,
+    silent: 30,
+};
+const ALL: Faults = Faults { kill_client: 50, power_client: 70, ..REMOTE };
+
+fn run(seed: u64, faults: Faults) -> Vec<String> {
+    simulated(run_fleet(seed, OPERATIONS, faults)).unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+/// So many seeds from this one on, or those that are asked for.
+fn seeds_from(first: u64, count: u64) -> Range<u64> {
+    let first = first_seed(first);
+    first..first + seeds(count)
+}
+
+/// Some seeds that nobody has chosen.
+fn fresh_seeds() -> Range<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set").as_secs();
+    let first = 1_000_000 + now * FRESH;
+    println!("fresh seeds: MAFS_SIM_FIRST_SEED={first} MAFS_SIM_SEEDS={FRESH}");
+    first..first + FRESH
+}
+
+#[test]
+fn reftest_everybody_is_shown_what_was_announced() {
+    for seed in seeds_from(0, FIXED) {
+        run(seed, Faults::default());
+    }
+}
+
+#[test]
+fn reftest_everybody_is_shown_what_was_announced_with_fresh_seeds() {
+    for seed in fresh_seeds() {
+        run(seed, Faults::default());
+    }
+}
+
+#[test]
+fn reftest_everybody_is_shown_what_was_announced_whatever_befalls_links_and_server() {
+    for seed in seeds_from(2000, 1) {
+        run(seed, REMOTE);
+    }
+}
+
+#[test]
+fn reftest_everybody_is_shown_what_was_announced_whatever_goes_wrong() {
+    for seed in seeds_from(1000, 1) {
+        run(seed, ALL);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    assert_same(&run(9000, ALL), &run(9000, ALL));
+}
