@@ -56,6 +56,8 @@ impl Told {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Telling {
     told: Told,
+    /// That is by the header of its content, which comes when the link lets it.
+    by_header: bool,
     /// A call that announces it is under way.
     under_way: bool,
     /// It has changed since that call was made.
@@ -151,6 +153,7 @@ impl Queue {
         if self.announcing.calls >= CALLS_MAX {
             return None;
         }
+        self.demand_headers();
         let recalled = self.announcing.recalled.iter().take(records_max);
         let looked_at = recalled.chain(self.announcing.candidates.iter().take(LOOK_MAX)).copied();
         let looked_at: Vec<StoreId> = looked_at.collect();
@@ -162,8 +165,8 @@ impl Queue {
             if self.is_due(id)
                 && let Some(entry) = self.entries.get_mut(&id)
             {
-                let Telling { under_way, changed, unblocked, .. } = &mut entry.telling;
-                (*under_way, *changed, *unblocked) = (true, false, false);
+                let Telling { by_header, under_way, changed, unblocked, .. } = &mut entry.telling;
+                (*by_header, *under_way, *changed, *unblocked) = (false, true, false, false);
                 records.push(entry.queued.record.clone());
                 self.announcing.candidates.remove(&id);
                 self.announcing.recalled.remove(&id);
@@ -181,6 +184,18 @@ impl Queue {
         }
         self.announcing.calls += 1;
         Some(Announcement { records, retracted })
+    }
+
+    /// What a name that is about to be announced holds is announced with it, be it under way: the announcement is
+    /// quicker than the header, and others would be shown an empty file.
+    fn demand_headers(&mut self) {
+        let named = self.announcing.candidates.iter().take(LOOK_MAX).filter_map(|id| self.entries.get(id));
+        let before = named.filter(|entry| entry.store_bytes().is_none()).flat_map(Entry::before);
+        let by_header = |id: &StoreId| self.entries.get(id).is_some_and(|entry| entry.telling.by_header);
+        let contents: Vec<StoreId> = before.filter(by_header).collect();
+        for id in contents {
+            self.demand_announcement(id);
+        }
     }
 
     /// A call has been answered, or is lost.
@@ -319,6 +334,9 @@ impl Queue {
         let unheard = |entry: &&Entry| entry.store_bytes().is_some() && !entry.telling.told.is_heard();
         if self.announcing.policy == Policy::Waiting && self.entries.get(&id).filter(unheard).is_some() {
             self.set_told(id, Told::Perhaps);
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.telling.by_header = true;
+            }
         }
     }
 
@@ -375,16 +393,16 @@ impl Queue {
         if !told.is_heard() && self.announcing.heard >= ANNOUNCED_MAX {
             return false;
         }
+        let (content, waiting) = (entry.store_bytes().is_some(), entry.place == Place::Waiting);
         let mut behind_content = false;
         for before in entry.before().filter_map(|before| self.entries.get(&before)) {
             let (heard, under_way) = (before.telling.told.is_heard(), before.place == Place::UnderWay);
-            if !heard && !under_way {
+            if !heard && !under_way || !content && before.telling.by_header {
                 return false;
             }
             behind_content |= heard || before.store_bytes().is_some();
         }
         let policy = self.announcing.policy;
-        let (content, waiting) = (entry.store_bytes().is_some(), entry.place == Place::Waiting);
         let waits = waiting || policy == Policy::All;
         // Of a record under way that has no content and waits for none the answer comes as soon.
         let demanded = entry.telling.demanded && (content || waiting);

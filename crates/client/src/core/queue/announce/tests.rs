@@ -115,8 +115,8 @@ fn a_rename_behind_a_content_is_announced_wherever_both_are() {
         let alone = log.push(create(1, 30));
         let sent = log.poll_all();
         assert!(sent.contains(&made) && sent.contains(&alone));
-        let expected = if before { vec![content, renamed] } else { vec![renamed] };
-        assert_eq!(announce_all(&mut log), expected);
+        // The header of a content that is under way comes later than the announcement of its name.
+        assert_eq!(announce_all(&mut log), [content, renamed]);
     }
 }
 
