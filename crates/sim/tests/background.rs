@@ -338,6 +338,31 @@ fn who_writes_more_than_the_server_has_room_for_is_told_by_close() {
     });
 }
 
+/// One file that does not fit holds nothing else up, and is tried again when something is removed.
+#[test]
+fn what_the_server_has_no_room_for_delays_nothing_else_and_follows_a_removal() {
+    simulate(async {
+        let world = far_world().await;
+        let vfs = world.client().clone();
+        write_and_close(&vfs, "old", vec![1; 1000]).await;
+        vfs.sync().await.expect("a sync");
+        world.limit_server_disk(ROOM - MOST as u64).expect("a disk");
+        let (_, file) = create(&vfs, "refused").await;
+        vfs.write(file, 0, vec![2; MOST].into()).await.expect("a write");
+        vfs.sync().await.expect_err("there is no room");
+        vfs.release(file);
+        // By now it is tried once in a minute.
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        write_and_close(&vfs, "small", vec![3; 10_000]).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(vfs.status().log.records, 1, "{:?}", vfs.status());
+        world.limit_server_disk(ROOM).expect("room");
+        vfs.unlink(VnodeId::ROOT, Bytes::from("old"), CALLER).await.expect("a removal");
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(vfs.status().unsent_files, 0, "{:?}", vfs.status());
+    });
+}
+
 /// What is known here says that there is no room, but the server is asked, and has some since.
 #[test]
 fn a_close_that_may_not_fit_is_done_when_the_server_has_it() {

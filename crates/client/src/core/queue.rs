@@ -210,7 +210,16 @@ impl Queue {
 
     /// The next record to be sent, which is under way from now on. A store may be rewritten until it is frozen.
     pub(crate) fn poll_next(&mut self) -> Option<Polled> {
-        let id = self.next()?;
+        self.poll_next_of(|_| true)
+    }
+
+    /// The same, leaving out what was refused before.
+    pub(crate) fn poll_next_untried(&mut self) -> Option<Polled> {
+        self.poll_next_of(|entry| !entry.refused)
+    }
+
+    fn poll_next_of(&mut self, wanted: impl Fn(&Entry) -> bool) -> Option<Polled> {
+        let id = self.next(wanted)?;
         let repeated = self.is_frozen(id);
         self.change(id, |entry| {
             entry.place = Place::UnderWay;
@@ -222,18 +231,19 @@ impl Queue {
         Some(Polled { record: self.entries.get(&id)?.queued.record.clone(), repeated })
     }
 
-    fn next(&self) -> Option<StoreId> {
-        let [small, stores, raised] = &self.ready;
-        if let Some(raised) = raised.first() {
+    fn next(&self, wanted: impl Fn(&Entry) -> bool) -> Option<StoreId> {
+        let wanted = |id: &&StoreId| self.entries.get(*id).is_some_and(&wanted);
+        let [small, stores, raised] = self.ready.each_ref().map(|ready| ready.iter().find(wanted));
+        if let Some(raised) = raised {
             return Some(*raised);
         }
-        let small = small.first().filter(|_| self.small_under_way < SMALL_MAX);
+        let small = small.filter(|_| self.small_under_way < SMALL_MAX);
         let fits = |id: &&StoreId| {
             let bytes = self.entries.get(*id).and_then(Entry::store_bytes).unwrap_or(0);
             let alone = self.stores_under_way == 0;
             alone || (self.stores_under_way < STORES_MAX && self.bytes_under_way + bytes <= self.store_bytes_max)
         };
-        let store = stores.first().filter(fits);
+        let store = stores.filter(fits);
         small.into_iter().chain(store).min().copied()
     }
 
@@ -373,6 +383,25 @@ impl Queue {
     /// How many bytes of stores have not had the server's word yet.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.store_bytes.saturating_sub(self.refused_bytes)
+    }
+
+    /// Whether a record was refused and comes again, or waits for one that was.
+    pub(crate) fn is_held_up(&self, id: StoreId) -> bool {
+        let (mut open, mut seen) = (vec![id], BTreeSet::new());
+        while let Some(id) = open.pop() {
+            match self.entries.get(&id) {
+                Some(entry) if entry.refused => return true,
+                Some(entry) if seen.insert(id) => open.extend(entry.before()),
+                Some(_) | None => {}
+            }
+        }
+        false
+    }
+
+    /// Whether everything was tried that could be, and what is left was refused or waits for that.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let mut ready = self.ready.iter().flatten().filter_map(|id| self.entries.get(id));
+        self.under_way.is_empty() && ready.all(|entry| entry.refused)
     }
 
     fn note_refused(&mut self, id: StoreId) {

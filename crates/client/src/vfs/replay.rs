@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(super) struct Replay {
     verdicts: Mutex<HashMap<StoreId, oneshot::Sender<Result<(), FsError>>>>,
     refused: Mutex<Vec<(Queued, FsError)>>,
     trouble: Mutex<Option<FsError>>,
+    /// What was refused is to be tried at once: there may be room now, or somebody waits for it.
+    again: AtomicBool,
     changed: Notify,
     progress: watch::Sender<()>,
 }
@@ -54,6 +57,7 @@ impl Replay {
             verdicts: Mutex::default(),
             refused: Mutex::default(),
             trouble: Mutex::default(),
+            again: AtomicBool::new(false),
             changed: Notify::new(),
             progress: watch::Sender::new(()),
         }
@@ -132,6 +136,14 @@ impl Replay {
         waiting.is_some_and(|waiting| waiting.send(verdict).is_ok())
     }
 
+    /// If anything was refused that comes again: has it tried at once, and forgets why it was.
+    fn try_again(&self) {
+        if self.trouble().take().is_some() {
+            self.again.store(true, Ordering::Release);
+            self.changed.notify_one();
+        }
+    }
+
     pub(super) fn trouble(&self) -> MutexGuard<'_, Option<FsError>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,6 +163,8 @@ impl Inner {
         let mut arrivals = Arrivals::default();
         let mut pause = PAUSES[0];
         let mut resume_at = Instant::now();
+        // Until then nothing is tried again, and if the server is not just full nothing else either.
+        let mut full = false;
         self.renew_room();
         loop {
             let up = match self.remote.link().0 {
@@ -162,7 +176,10 @@ impl Inner {
                 Link::Closed => return,
             };
             if up && resume_at <= Instant::now() {
-                self.send_ready(&sender, &mut arrivals);
+                full = false;
+                self.send_ready(&sender, &mut arrivals, Queue::poll_next);
+            } else if up && full {
+                self.send_ready(&sender, &mut arrivals, Queue::poll_next_untried);
             }
             if up {
                 self.announce_ready();
@@ -183,23 +200,33 @@ impl Inner {
                         arrive(&mut arrivals, next);
                     }
                     match blocking(|| self.take_in(&mut arrivals)) {
-                        Outcome::Passes => {
+                        outcome @ (Outcome::Full | Outcome::Passes) => {
+                            full = outcome == Outcome::Full;
                             resume_at = Instant::now() + pause;
                             pause = (pause * 2).min(PAUSES[1]);
                         }
                         Outcome::Done => pause = PAUSES[0],
                     }
                 }
-                () = self.replay.changed.notified() => {}
+                () = self.replay.changed.notified() => {
+                    if self.replay.again.swap(false, Ordering::AcqRel) {
+                        resume_at = Instant::now();
+                    }
+                }
                 () = sleep_until(resume_at), if up && resume_at > Instant::now() => {}
             }
         }
     }
 
     /// Sends as much as may be under way.
-    fn send_ready(self: &Arc<Self>, answers: &mpsc::Sender<Answered>, arrivals: &mut Arrivals<Answered>) {
+    fn send_ready(
+        self: &Arc<Self>,
+        answers: &mpsc::Sender<Answered>,
+        arrivals: &mut Arrivals<Answered>,
+        poll: impl Fn(&mut Queue) -> Option<Polled>,
+    ) {
         loop {
-            let next = self.replay.queue().poll_next();
+            let next = poll(&mut self.replay.queue());
             let Some(Polled { record, repeated }) = next else { return };
             if let CmlOp::MakeDir { fid, .. } = record.op
                 && !repeated
@@ -315,6 +342,10 @@ impl Inner {
             let id = record.id;
             match result {
                 Ok(answer) => {
+                    if let CmlOp::Remove { .. } | CmlOp::RemoveDir { .. } | CmlOp::Rename { .. } = record.op {
+                        // That makes room.
+                        self.replay.try_again();
+                    }
                     *self.replay.trouble() = None;
                     if let CmlOp::Store { size, .. } = record.op {
                         self.drain().finish(size);
@@ -329,7 +360,8 @@ impl Inner {
                     self.replay.queue().postpone(id, true);
                     if error.is_transient() {
                         *self.replay.trouble() = Some(error);
-                        outcome = Outcome::Passes;
+                        let is_full = matches!(error, FsError::NoSpace | FsError::Quota);
+                        outcome = if is_full { outcome.max(Outcome::Full) } else { Outcome::Passes };
                     }
                 }
                 Err(RemoteError::Refused { error: FsError::Malformed, .. }) if !whole => self.send_anew(&record),
@@ -495,7 +527,7 @@ impl Inner {
         self.note_queue_changed();
         // The record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
-        self.until_gone(|queue| !queue.contains(id)).await
+        self.until_gone(|queue| !queue.contains(id), |queue| queue.is_held_up(id)).await
     }
 
     /// Notifies of records that go, and of announcements.
@@ -503,14 +535,25 @@ impl Inner {
         self.replay.progress.subscribe()
     }
 
-    /// Waits as long as there is progress, or a connection on which nothing speaks against it.
-    pub(super) async fn until_gone(&self, is_gone: impl Fn(&Queue) -> bool) -> Result<(), Error> {
+    /// Waits as long as there is progress, or a connection on which nothing speaks against it. What was refused before
+    /// is tried once more: the error is that of what `is_stuck` afterwards.
+    pub(super) async fn until_gone(
+        &self,
+        is_gone: impl Fn(&Queue) -> bool,
+        is_stuck: impl Fn(&Queue) -> bool,
+    ) -> Result<(), Error> {
         let mut progress = self.replay.progress.subscribe();
+        self.replay.try_again();
         loop {
-            if is_gone(&self.replay.queue()) {
+            let trouble = *self.replay.trouble();
+            let (gone, stuck) = {
+                let queue = self.replay.queue();
+                (is_gone(&queue), trouble.is_some() && is_stuck(&queue))
+            };
+            if gone {
                 return Ok(());
             }
-            if let Some(error) = *self.replay.trouble() {
+            if let Some(error) = trouble.filter(|_| stuck) {
                 return Err(Error::Refused(error));
             }
             let waited = timeout(self.settings.deadline, progress.changed()).await;
@@ -522,9 +565,11 @@ impl Inner {
 }
 
 /// What the answers say about those to come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Outcome {
     Done,
+    /// There is no room for some.
+    Full,
     /// Something stands in the way that may pass.
     Passes,
 }

@@ -126,7 +126,11 @@ impl Inner {
             blocking(|| self.keep_unsent(file));
         }
         self.renew_room();
-        answered?;
+        match answered {
+            // The connection broke: it is in the log.
+            Err(Error::TimedOut(_)) => return Ok(()),
+            other => other?,
+        }
         let refused = file.state().refused.as_ref().map(|refused| refused.reason);
         refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }

@@ -9,6 +9,7 @@ use mafs_proto::{CmlOp, Fid, FsError, StoreId, VnodeId};
 use super::file::File;
 use super::progress::SyncJob;
 use super::{Error, Inner, SyncProgress, Vfs};
+use crate::core::queue::Queue;
 
 /// Deeper than any path a program can name.
 const DEPTH_MAX: usize = 2048;
@@ -54,7 +55,7 @@ impl Inner {
         }
         blocking(|| self.cache.cml.sync())?;
         job.set_records(blocking(|| self.queued_below(root)));
-        self.until_gone(|queue| job.is_done(queue)).await?;
+        self.until_gone(|queue| job.is_done(queue), Queue::is_stuck).await?;
         let refused = |file: &Arc<File>| file.state().refused.as_ref().map(|refused| refused.reason);
         let content = dirty.iter().find_map(refused);
         match content.or_else(|| self.refused_below(root, refused_before)) {

@@ -248,3 +248,31 @@ fn what_is_held_back_is_sent_when_somebody_needs_it() {
     let behind = log.push(create(1, 13));
     assert_eq!(log.poll_all(), [id, behind]);
 }
+
+#[test]
+fn what_was_refused_holds_up_what_depends_on_it_and_nothing_else() {
+    let mut log = Log::new();
+    let (refused, other) = (log.push(store(5, 70)), log.push(store(6, 30)));
+    let dependent = log.push(store(5, 60));
+    assert!(!log.queue.is_stuck());
+    log.poll_all();
+    log.queue.postpone(refused, true);
+    assert!(log.queue.is_held_up(refused) && log.queue.is_held_up(dependent) && !log.queue.is_held_up(other));
+    assert!(!log.queue.is_stuck(), "the other is under way");
+    log.answer(other);
+    assert!(log.queue.is_stuck());
+    log.poll_all();
+    assert!(!log.queue.is_stuck(), "it is tried again");
+}
+
+#[test]
+fn what_was_refused_keeps_nothing_else_from_being_sent() {
+    let mut log = Log::new();
+    let refused = log.push(store(5, 70));
+    log.poll_all();
+    log.queue.postpone(refused, true);
+    let other = log.push(store(6, 30));
+    assert_eq!(log.queue.poll_next_untried().map(|polled| polled.record.id), Some(other));
+    assert!(log.queue.poll_next_untried().is_none());
+    assert_eq!(log.poll_all(), [refused]);
+}
