@@ -22,18 +22,19 @@ const NEAR: &str = "writeback=async,fsync=local";
 const START_MAX: Duration = Duration::from_secs(10);
 const FILES_PER_DIRECTORY: u32 = 10_000;
 
-/// The time from a mount command to the first answer, with so many records in the log and without: half of them
-/// contents, half attributes.
+/// Of 100,000 the last are made when the lease of a client that nobody answers has ended.
+const RECORDS: u32 = 20_000;
+
+/// The time from a mount command to the first answer, with so many records in the log: half of them contents, half
+/// attributes.
 #[test]
 #[ignore = "needs: fuse, root"]
-fn a_mount_with_100_000_changes_that_wait_answers_at_once() {
-    let files = number_from_env("MAFS_QUEUE_RECORDS", 100_000_u32) / 2;
+fn a_mount_with_many_changes_that_wait_answers_at_once() {
+    let files = number_from_env("MAFS_QUEUE_RECORDS", RECORDS) / 2;
     let mut world = World::start_with(NEAR).unwrap();
     let _watchdog = Watchdog::start(LIMIT, vec![world.mount()]);
     make_files(&world.mount(), files);
     sync(&world);
-    world.kill_client().unwrap();
-    println!("a start without changes: {:?}", started(&mut world));
     // What it has promised it keeps for a minute.
     world.server().unwrap().signal(Signal::STOP).unwrap();
     change_files(&world.mount(), files);
