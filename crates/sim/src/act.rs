@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Attributes, Error, OpenMode, Opened, QueuePage, RecordState, Vfs};
+use mafs_client::vfs::{Attributes, Error, Opened, QueuePage, RecordState, Vfs};
 use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId};
 
 use crate::history::Register;
 use crate::operation::{CALLER, get, names_in, put};
 use crate::versions::{Place, RecordId, Versions};
+use crate::workload::{READ, REPLACE};
 
 /// The names of each directory.
 pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -72,17 +73,6 @@ pub(crate) struct Actor<'a> {
     pub(crate) versions: &'a RefCell<Versions>,
 }
 
-const READ: OpenMode = OpenMode {
-    read: true,
-    write: false,
-    truncate: false,
-    append: false,
-    direct: false,
-    execute: false,
-    exclusive: false,
-};
-const WRITE: OpenMode = OpenMode { read: false, write: true, truncate: true, ..READ };
-
 /// What every file is made with.
 const FIRST_MODE: u32 = 0o644;
 
@@ -112,7 +102,7 @@ impl Actor<'_> {
         self.must_be_free(path, object.as_ref())?;
         let (vnode, opened) = match object {
             Some(object) if object.status.kind == Kind::File => {
-                (object.fid.vnode, self.vfs.open(object.fid.vnode, WRITE, CALLER).await?)
+                (object.fid.vnode, self.vfs.open(object.fid.vnode, REPLACE, CALLER).await?)
             }
             Some(_) => return Err(Undone::NotNow),
             None => self.create(path).await?,
@@ -130,7 +120,7 @@ impl Actor<'_> {
         let register = name_register(path);
         let update = self.versions.borrow_mut().begin(self.client, &register, None, std::slice::from_ref(&register));
         let (parent, name) = self.place(path).await?;
-        let (object, opened) = self.vfs.create(parent, name, Mode::from_bits(FIRST_MODE), WRITE, CALLER).await?;
+        let (object, opened) = self.vfs.create(parent, name, Mode::from_bits(FIRST_MODE), REPLACE, CALLER).await?;
         self.answer(&update, object.fid.vnode.0);
         Ok((object.fid.vnode, opened))
     }
