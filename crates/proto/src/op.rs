@@ -149,6 +149,27 @@ pub enum CmlOp {
 }
 
 impl CmlOp {
+    /// The name that it makes where there must be none, with its directory.
+    #[must_use]
+    pub const fn made_name(&self) -> Option<(Fid, &Name)> {
+        match self {
+            Self::Create { parent, name, .. }
+            | Self::MakeDir { parent, name, .. }
+            | Self::SymLink { parent, name, .. }
+            | Self::Link { parent, name, .. }
+            | Self::Rename { to_parent: parent, to_name: name, mode: RenameMode::NoReplace, .. } => {
+                Some((*parent, name))
+            }
+            Self::Rename { .. }
+            | Self::Remove { .. }
+            | Self::RemoveDir { .. }
+            | Self::SetAttr { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::Store { .. } => None,
+        }
+    }
+
     /// What its call is for, unless it is forced.
     #[must_use]
     pub fn purpose(&self) -> Purpose {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{CmlOp, Fid, Name, RenameMode, StoreId};
+use mafs_proto::{CmlOp, Fid, StoreId};
 use tokio::time::{sleep, timeout};
 
 use super::{Error, Inner};
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Inner {
     /// Whether a change makes a name that is free, and nobody but this client can make.
     pub(super) fn decides(&self, queue: &Queue, op: &CmlOp) -> Result<bool, Error> {
-        let Some((parent, name)) = made_name(op) else { return Ok(false) };
+        let Some((parent, name)) = op.made_name() else { return Ok(false) };
         let is_free = self.cache.index.known_entry(parent.vnode, name)? == Known::Means(None);
         Ok(is_free && self.is_alone_in(queue, parent))
     }
@@ -73,23 +73,5 @@ impl Inner {
         let untold = self.replay.queue().recall(&ids);
         self.send_first(&untold.refused);
         untold.count
-    }
-}
-
-/// The name that an operation makes where there must be none.
-fn made_name(op: &CmlOp) -> Option<(Fid, &Name)> {
-    match op {
-        CmlOp::Create { parent, name, .. }
-        | CmlOp::MakeDir { parent, name, .. }
-        | CmlOp::SymLink { parent, name, .. }
-        | CmlOp::Link { parent, name, .. }
-        | CmlOp::Rename { to_parent: parent, to_name: name, mode: RenameMode::NoReplace, .. } => Some((*parent, name)),
-        CmlOp::Rename { .. }
-        | CmlOp::Remove { .. }
-        | CmlOp::RemoveDir { .. }
-        | CmlOp::SetAttr { .. }
-        | CmlOp::SetXattr { .. }
-        | CmlOp::RemoveXattr { .. }
-        | CmlOp::Store { .. } => None,
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use mafs_proto::{ClientId, CmlOp, Fid, Instant, Name, RenameMode, VnodeId};
+use mafs_proto::{ClientId, CmlOp, Fid, Instant, RenameMode, VnodeId};
 
 use super::promises::changed_names;
 
@@ -159,24 +159,6 @@ pub(crate) fn directories_of(op: &CmlOp) -> Vec<Fid> {
     directories.sort_unstable();
     directories.dedup();
     directories
-}
-
-/// The name that an operation makes where there must be none.
-pub(crate) fn made_name(op: &CmlOp) -> Option<(Fid, &Name)> {
-    match op {
-        CmlOp::Create { parent, name, .. }
-        | CmlOp::MakeDir { parent, name, .. }
-        | CmlOp::SymLink { parent, name, .. }
-        | CmlOp::Link { parent, name, .. }
-        | CmlOp::Rename { to_parent: parent, to_name: name, mode: RenameMode::NoReplace, .. } => Some((*parent, name)),
-        CmlOp::Rename { .. }
-        | CmlOp::Remove { .. }
-        | CmlOp::RemoveDir { .. }
-        | CmlOp::SetAttr { .. }
-        | CmlOp::SetXattr { .. }
-        | CmlOp::RemoveXattr { .. }
-        | CmlOp::Store { .. } => None,
-    }
 }
 
 /// The directory, if it is one, that an operation removes, which must be empty.

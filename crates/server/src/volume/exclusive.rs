@@ -17,7 +17,7 @@ use super::committer::Job;
 use super::sessions::{SLEEP_MAX, Sessions, Tables};
 use super::{Ticket, Volume};
 use crate::core::Refusal;
-use crate::core::exclusive::{directories_of, emptied, made_name};
+use crate::core::exclusive::{directories_of, emptied};
 use crate::core::pending::About;
 
 /// How long one call of a reader waits: as for announced records.
@@ -87,12 +87,12 @@ impl Tables {
             obstacles.deciders.extend(deciders.into_iter().map(|decider| (decider, *fid)));
         }
         obstacles.unknown = !directories.is_empty() && self.promises.is_anything_held(client, now);
-        let name = made_name(op).map(|(parent, name)| About::Name(parent.vnode, name.clone()));
+        let name = op.made_name().map(|(parent, name)| About::Name(parent.vnode, name.clone()));
         let abouts = name.into_iter().chain(emptied(op).map(|fid| About::Names(fid.vnode)));
         let announced: BTreeSet<_> = self.view(client, now, |pending, viewer| {
             let makes = |id: &StoreId| {
                 let op = pending.get(id).map(|announced| &announced.record.op);
-                op.is_some_and(|op| made_name(op).is_some())
+                op.is_some_and(|op| op.made_name().is_some())
             };
             abouts.flat_map(|about| pending.touching(&about, viewer)).filter(makes).collect()
         });
