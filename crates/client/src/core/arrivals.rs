@@ -2,7 +2,8 @@
 //!
 //! The server makes changes of one directory one after the other, but its answers overtake each other. What is known of
 //! a directory's names goes from one of its versions to the next, and is lost when one is left out. So an answer waits
-//! for those before it: as long as there are records under way that may be answered with them.
+//! for those before it: as long as there are records under way that may be answered with them. And of an object that is
+//! not known yet nothing can be noted: what is told of it waits for the answer to the record that makes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +12,16 @@ use mafs_proto::{CmlOp, DataVersion, Fid, StoreId};
 
 /// The answers that have arrived and are not taken in yet. No more than there are records under way.
 pub(crate) struct Arrivals<A> {
-    /// The records without answer, with the directories of which they change names.
-    under_way: BTreeMap<StoreId, Vec<Fid>>,
+    under_way: BTreeMap<StoreId, UnderWay>,
     held: Vec<Held<A>>,
+}
+
+/// A record without answer.
+struct UnderWay {
+    /// The directories of which it changes names.
+    directories: Vec<Fid>,
+    /// What it makes.
+    made: Option<Fid>,
 }
 
 struct Held<A> {
@@ -25,6 +33,8 @@ struct Held<A> {
     directories: Vec<DirectoryChange>,
     /// Records that were under way when it came, and change names of the same directories.
     behind: BTreeSet<StoreId>,
+    /// Records that were under way when it came, and make what it tells of.
+    makers: BTreeSet<StoreId>,
 }
 
 impl<A> Default for Arrivals<A> {
@@ -36,7 +46,7 @@ impl<A> Default for Arrivals<A> {
 impl<A> Arrivals<A> {
     /// A record has been sent.
     pub(crate) fn sent(&mut self, id: StoreId, op: &CmlOp) {
-        self.under_way.insert(id, directories_of(op));
+        self.under_way.insert(id, UnderWay { directories: directories_of(op), made: made_by(op) });
     }
 
     /// Its answer is there; `change` is the number of the change that it became, and `directories` what that did.
@@ -50,11 +60,17 @@ impl<A> Arrivals<A> {
         self.under_way.remove(&id);
         for held in &mut self.held {
             held.behind.remove(&id);
+            held.makers.remove(&id);
         }
-        let shares = |others: &Vec<Fid>| directories.iter().any(|directory| others.contains(&directory.fid));
-        let behind = self.under_way.iter().filter(|(_, others)| shares(others)).map(|(id, _)| *id).collect();
+        let changes = |fid: &Fid| directories.iter().any(|directory| directory.fid == *fid);
+        let behind = self.those_under_way(|other| other.directories.iter().any(changes));
+        let makers = self.those_under_way(|other| other.made.is_some_and(|made| made == object || changes(&made)));
         let order = (change.unwrap_or(u64::MAX), id);
-        self.held.push(Held { answer, order, object, directories: directories.to_vec(), behind });
+        self.held.push(Held { answer, order, object, directories: directories.to_vec(), behind, makers });
+    }
+
+    fn those_under_way(&self, is_one: impl Fn(&UnderWay) -> bool) -> BTreeSet<StoreId> {
+        self.under_way.iter().filter(|(_, other)| is_one(other)).map(|(id, _)| *id).collect()
     }
 
     /// The next answer to be taken in, if there is one: which version of a directory's names is `known` has changed
@@ -65,7 +81,8 @@ impl<A> Arrivals<A> {
             let before = |other: &Held<A>| other.object == held.object && other.order < held.order;
             !self.held.iter().any(before)
         };
-        let fitting = |held: &Held<A>| held.behind.is_empty() || held.directories.iter().all(fits);
+        let in_turn = |held: &Held<A>| held.behind.is_empty() || held.directories.iter().all(fits);
+        let fitting = |held: &Held<A>| held.makers.is_empty() && in_turn(held);
         let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(|held| held.order).min()?;
         let at = self.held.iter().position(|held| held.order == next)?;
         Some(self.held.swap_remove(at).answer)
@@ -85,9 +102,13 @@ fn directories_of(op: &CmlOp) -> Vec<Fid> {
     }
 }
 
+fn made_by(op: &CmlOp) -> Option<Fid> {
+    matches!(op, CmlOp::Create { .. } | CmlOp::MakeDir { .. } | CmlOp::SymLink { .. }).then(|| op.fid())
+}
+
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{ClientId, Incarnation, Name, VnodeId, VolumeId};
+    use mafs_proto::{ClientId, Incarnation, Mode, Name, VnodeId, VolumeId};
 
     use super::*;
 
@@ -101,6 +122,15 @@ mod tests {
 
     fn removal(parent: u64) -> CmlOp {
         CmlOp::Remove { parent: fid(parent), name: Name::new(&b"a"[..]).unwrap(), fid: fid(99) }
+    }
+
+    fn making(parent: u64, made: u64) -> CmlOp {
+        CmlOp::MakeDir {
+            parent: fid(parent),
+            name: Name::new(&b"d"[..]).unwrap(),
+            fid: fid(made),
+            mode: Mode::from_bits(0o755),
+        }
     }
 
     fn change(vnode: u64, before: u64) -> [DirectoryChange; 1] {
@@ -167,5 +197,22 @@ mod tests {
         assert_eq!(take_all(&mut arrivals, 0).0, [3]);
         arrivals.arrived((id(3), fid(3)), Some(7), &change(5, 7), 7);
         assert_eq!(arrivals.take(|_| None), Some(7));
+    }
+    #[test]
+    fn what_is_told_of_an_object_waits_for_what_makes_it() {
+        let mut arrivals = Arrivals::default();
+        arrivals.sent(id(1), &making(1, 5));
+        arrivals.sent(id(2), &making(5, 6));
+        arrivals.sent(id(3), &removal(1));
+        // A name in the new directory, then its attributes: nothing is known of it yet.
+        arrivals.arrived((id(2), fid(6)), Some(12), &change(5, 1), 12);
+        arrivals.arrived((id(4), fid(5)), Some(13), &[], 13);
+        assert_eq!(arrivals.take(|_| None), None);
+        arrivals.arrived((id(1), fid(5)), Some(11), &change(1, 10), 11);
+        let mut taken = Vec::new();
+        while let Some(next) = arrivals.take(|directory| (directory == fid(1)).then_some(DataVersion(10))) {
+            taken.push(next);
+        }
+        assert_eq!(taken, [11, 12, 13]);
     }
 }
