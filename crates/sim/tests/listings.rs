@@ -183,3 +183,18 @@ fn who_waits_for_a_listing_is_not_disturbed_by_those_of_others() {
         }
     });
 }
+
+#[test]
+fn a_path_is_found_though_this_client_knows_none_of_its_names() {
+    simulate(async {
+        let mut world = world(5).await;
+        let docs = make_dir(world.client(), "docs", 1).await;
+        with_empty_cache(&mut world).await;
+        let vfs = world.client();
+        assert!(vfs.find(b"docs/f0").await.is_some());
+        assert_eq!(vfs.find(b"docs").await, Some(docs));
+        assert_eq!(vfs.find(b"docs/f1").await, None);
+        world.machines()[0].isolate();
+        assert_eq!(vfs.find(b"other/f0").await, None);
+    });
+}

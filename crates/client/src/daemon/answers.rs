@@ -35,7 +35,7 @@ impl Answers {
                 self.vfs.limit(limit);
                 Response::Limited
             }
-            Request::Sync(SyncRequest { below, ticket }) => match self.vfs.find(&below) {
+            Request::Sync(SyncRequest { below, ticket }) => match self.vfs.find(&below).await {
                 Some(vnode) => match self.vfs.sync_below(vnode, ticket).await {
                     Ok(()) => Response::Synced,
                     Err(error) => Response::Failed(error.to_string()),
@@ -45,7 +45,8 @@ impl Answers {
             Request::Progress(ticket) => Response::Progress(self.vfs.sync_progress(ticket)),
             Request::Queue(page) => Response::Queue(Box::new(blocking(|| self.vfs.queue(&page)))),
             Request::State(below) => {
-                let state = blocking(|| self.vfs.find(&below).and_then(|vnode| self.vfs.object_report(vnode)));
+                let found = self.vfs.find(&below).await;
+                let state = found.and_then(|vnode| blocking(|| self.vfs.object_report(vnode)));
                 state.map_or(Response::Unknown, |state| Response::State(Box::new(state)))
             }
             Request::End => {

@@ -4,8 +4,12 @@
 //! give are tried first, a directory is read once for all that is in it, and only so many names are read.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
+use mafs_arpc::blocking;
 use mafs_proto::{CmlOp, Fid, Name, VnodeId};
+use tokio::time::timeout;
 
 use super::Inner;
 use crate::printable::printable;
@@ -15,6 +19,9 @@ const NAMES_MAX: usize = 200_000;
 
 /// Deeper than any path a program can name.
 const DEPTH_MAX: u32 = 2048;
+
+/// How long the server is asked for one name of a path.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Names objects for one list.
 pub(super) struct Naming<'vfs> {
@@ -125,11 +132,16 @@ fn join(directory: &str, name: &Name) -> String {
 }
 
 impl Inner {
-    pub(super) fn find(&self, below: &[u8]) -> Option<VnodeId> {
-        let names = below.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-        names.into_iter().try_fold(VnodeId::ROOT, |parent, name| {
+    /// A name that is not known, though the kernel may remember it, is asked for: by a command, which does not wait long.
+    pub(super) async fn find(self: &Arc<Self>, below: &[u8]) -> Option<VnodeId> {
+        let mut found = VnodeId::ROOT;
+        for name in below.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             let name = Name::new(bytes::Bytes::copy_from_slice(name)).ok()?;
-            Some(self.cache.index.entry(parent, &name).ok()??.fid.vnode)
-        })
+            found = match blocking(|| self.cache.index.entry(found, &name)).ok()? {
+                Some(entry) => entry.fid.vnode,
+                None => timeout(ASK_TIMEOUT, self.child(found, &name)).await.ok()?.ok()?.object.fid.vnode,
+            };
+        }
+        Some(found)
     }
 }

@@ -15,10 +15,10 @@ use crate::core::queue::Queue;
 const DEPTH_MAX: usize = 2048;
 
 impl Vfs {
-    /// The object at a path below the mount point, as far as this client knows the names on the way.
-    #[must_use]
-    pub fn find(&self, below: &[u8]) -> Option<VnodeId> {
-        self.inner.find(below)
+    /// The object at a path below the mount point, as far as this client knows the names on the way, or the server
+    /// tells soon.
+    pub async fn find(&self, below: &[u8]) -> Option<VnodeId> {
+        self.inner.find(below).await
     }
 
     /// Waits until the server has everything of this object and of what is below it that was written before the call.
