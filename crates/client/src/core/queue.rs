@@ -342,11 +342,20 @@ impl Queue {
     }
 
     /// Takes out a record that was not sent, and out of those that name it; returns these. `None` if it may have been
-    /// sent, or one of them.
+    /// sent, or one of them, or if one gives a name to it: others, and whoever comes after a crash of this client, would
+    /// find an empty file there, in place of what the name meant before.
     pub(crate) fn detach(&mut self, id: StoreId) -> Option<Vec<Queued>> {
-        let dependents: Vec<StoreId> = self.entries.get(&id)?.dependents.iter().map(|(id, _)| *id).collect();
-        let unsent = |id: &StoreId| !self.contains(*id) || self.is_unsent(*id);
-        if !self.is_unsent(id) || !dependents.iter().all(unsent) {
+        let entry = self.entries.get(&id)?;
+        let fid = entry.queued.record.op.fid();
+        let dependents: Vec<StoreId> = entry.dependents.iter().map(|(id, _)| *id).collect();
+        let may_change = |id: &StoreId| {
+            self.entries.get(id).is_none_or(|dependent| {
+                let names = matches!(&dependent.queued.record.op,
+                    CmlOp::Rename { fid: named, .. } | CmlOp::Link { fid: named, .. } if *named == fid);
+                self.is_unsent(*id) && !names
+            })
+        };
+        if !self.is_unsent(id) || !dependents.iter().all(may_change) {
             return None;
         }
         self.withdraw(id);

@@ -139,24 +139,34 @@ fn a_record_that_another_waits_for_is_not_changed() {
 fn a_record_goes_with_its_place_in_those_that_name_it_unless_one_was_sent() {
     let mut log = Log::new();
     let content = log.push(store(20, 5));
+    let changed = log.push(CmlOp::SetAttr { fid: fid(20), set: mafs_proto::SetAttr::default() });
+    let detached = log.queue.detach(content).unwrap();
+    assert_eq!(detached.iter().map(|queued| queued.record.id).collect::<Vec<_>>(), [changed]);
+    assert_eq!(detached[0].record.depends_on, []);
+    assert!(!log.queue.contains(content));
+    assert_eq!(log.poll_all(), [changed]);
+    let (made, content) = (log.push(create(1, 30)), log.push(store(30, 6)));
+    assert_eq!(log.poll_all(), [made, content]);
+    assert!(log.queue.detach(made).is_none());
+}
+
+/// Or others find an empty file by that name, and nothing of what it meant before.
+#[test]
+fn a_content_that_is_given_a_name_is_not_dropped_though_it_is_removed_later() {
+    let mut log = Log::new();
+    let content = log.push(store(20, 5));
     let rename = CmlOp::Rename {
         from_parent: fid(1),
         from_name: name(20),
         to_parent: fid(1),
         to_name: name(21),
         fid: fid(20),
-        replaced: None,
+        replaced: Some(fid(21)),
         mode: mafs_proto::RenameMode::Replace,
     };
     let renamed = log.push(rename);
-    let detached = log.queue.detach(content).unwrap();
-    assert_eq!(detached.iter().map(|queued| queued.record.id).collect::<Vec<_>>(), [renamed]);
-    assert_eq!(detached[0].record.depends_on, []);
-    assert!(!log.queue.contains(content));
-    assert_eq!(log.poll_all(), [renamed]);
-    let (made, content) = (log.push(create(1, 30)), log.push(store(30, 6)));
-    assert_eq!(log.poll_all(), [made, content]);
-    assert!(log.queue.detach(made).is_none());
+    assert!(log.queue.detach(content).is_none());
+    assert_eq!(log.poll_all(), [content, renamed]);
 }
 
 proptest! {

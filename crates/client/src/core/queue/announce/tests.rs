@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mafs_proto::{CmlOp, RenameMode, StoreId};
+use mafs_proto::{CmlOp, RenameMode, SetAttr, StoreId};
 use proptest::prelude::*;
 
 use super::*;
@@ -200,11 +200,12 @@ fn a_record_that_goes_out_of_those_that_name_it_changes_them() {
     let mut log = log(Policy::Waiting);
     log.push(store(50, BIG));
     log.queue.set_store_bytes_max(0);
-    let (content, renamed) = (log.push(store(20, 5)), log.push(rename(20, 20, 21)));
+    let set = CmlOp::SetAttr { fid: fid(20), set: SetAttr::default() };
+    let (content, changed) = (log.push(store(20, 5)), log.push(set));
     assert_eq!(log.poll_all().len(), 1);
-    assert_eq!(announce_all(&mut log), [content, renamed]);
+    assert_eq!(announce_all(&mut log), [content, changed]);
     assert!(log.queue.detach(content).is_some());
-    assert_eq!(log.queue.is_announced(renamed), Some(false));
+    assert_eq!(log.queue.is_announced(changed), Some(false));
     let (announcement, _) = announce(&mut log).unwrap();
     assert_eq!(announcement.retracted, [content]);
 }
