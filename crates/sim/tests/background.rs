@@ -412,6 +412,43 @@ fn what_is_removed_before_it_was_sent_is_never_sent() {
     });
 }
 
+/// Or others find an empty file by that name until the removal comes, and after a crash for good.
+#[test]
+fn a_content_that_took_a_name_is_sent_though_what_has_the_name_is_removed_before() {
+    for restarts in [false, true] {
+        simulate(async {
+            let link = Path::Link(Box::new(Profile::steady(8_000, Duration::from_millis(20))));
+            let paths = vec![link, Path::Delay(Duration::from_millis(1))];
+            let mut world = background(World::start_over(1, paths, false).await.expect("a world")).await;
+            let vfs = world.client().clone();
+            write_and_close(&vfs, "note", vec![1; 100]).await;
+            vfs.sync().await.expect("a sync");
+            world.machines()[0].isolate();
+            write_and_close(&vfs, "tmp", vec![2; 2000]).await;
+            rename(&vfs, "tmp", "note").await.expect("a rename");
+            vfs.unlink(VnodeId::ROOT, Bytes::from("note"), CALLER).await.expect("a removal");
+            world.machines()[0].restore_link();
+            if restarts {
+                world.crash_client(Crash::Kill);
+                world.start_client().await.expect("the client starts");
+            }
+            let reader = world.machines()[1].client();
+            while let Ok(object) = reader.lookup(VnodeId::ROOT, Bytes::from("note")).await {
+                // It may be gone by now.
+                if let Ok(opened) = reader.open(object.fid.vnode, READ, CALLER).await {
+                    let seen = reader.read(opened.file, 0, u32::MAX / 2).await.expect("a read");
+                    reader.release(opened.file);
+                    let is_whole = seen[..] == [1; 100] || seen[..] == [2; 2000];
+                    assert!(is_whole, "{} bytes, restarted: {restarts}", seen.len());
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            world.client().sync().await.expect("a sync");
+            assert_eq!(world.client().status().refused, []);
+        });
+    }
+}
+
 /// The server's word counts: what another client was quicker with is refused and listed, and nothing breaks.
 #[test]
 fn a_name_that_another_client_took_first_is_refused_and_listed() {

@@ -315,7 +315,9 @@ impl Inner {
         }
         let (unused, dirty, useless) = {
             let state = file.state();
-            let busy = state.storing || matches!(state.arrival, Arrival::Partial { .. });
+            // Versions of a file without a name wait if another record needs them: see `drop_versions`.
+            let needed = state.unlinked.is_some() && !state.versions.is_empty();
+            let busy = state.storing || needed || matches!(state.arrival, Arrival::Partial { .. });
             let empty = matches!(state.arrival, Arrival::Missing | Arrival::Failed(_));
             (state.handles == 0 && !busy, state.is_dirty(), empty || state.unlinked.is_some())
         };
