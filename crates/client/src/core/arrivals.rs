@@ -198,6 +198,7 @@ mod tests {
         arrivals.arrived((id(3), fid(3)), Some(7), &change(5, 7), 7);
         assert_eq!(arrivals.take(|_| None), Some(7));
     }
+
     #[test]
     fn what_is_told_of_an_object_waits_for_what_makes_it() {
         let mut arrivals = Arrivals::default();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, StoreId, Timestamp};
 
-use super::touched::{TouchIndex, discards};
+use super::touched::{TouchIndex, discards, named_by};
 
 /// Fsynced files that are remembered. Between fsync and rename a program does little else.
 const FSYNCED_MAX: usize = 1024;
@@ -120,10 +120,7 @@ impl Outstanding {
     }
 
     fn names_fsynced(&self, op: &CmlOp) -> bool {
-        match op {
-            CmlOp::Rename { fid, .. } | CmlOp::Link { fid, .. } => self.fsynced.contains(fid),
-            _ => false,
-        }
+        named_by(op).is_some_and(|fid| self.fsynced.contains(&fid))
     }
 
     /// Whether a record that was not sent may take in a later change: if nothing that it does not depend on has been

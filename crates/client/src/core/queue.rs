@@ -15,6 +15,7 @@ use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
 pub(crate) use self::announce::{Announcement, Heard, Policy};
 use self::announce::{Announcing, Telling};
 pub(crate) use self::list::{Listed, Totals};
+use super::touched::named_by;
 
 /// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
 const SMALL_MAX: usize = 128;
@@ -342,18 +343,15 @@ impl Queue {
     }
 
     /// Takes out a record that was not sent, and out of those that name it; returns these. `None` if it may have been
-    /// sent, or one of them, or if one gives a name to it: others, and whoever comes after a crash of this client, would
-    /// find an empty file there, in place of what the name meant before.
+    /// sent, or one of them, or if one gives a name to its file: others, and whoever comes after a crash of this
+    /// client, would find an empty file there, in place of what the name meant before.
     pub(crate) fn detach(&mut self, id: StoreId) -> Option<Vec<Queued>> {
         let entry = self.entries.get(&id)?;
         let fid = entry.queued.record.op.fid();
         let dependents: Vec<StoreId> = entry.dependents.iter().map(|(id, _)| *id).collect();
         let may_change = |id: &StoreId| {
-            self.entries.get(id).is_none_or(|dependent| {
-                let names = matches!(&dependent.queued.record.op,
-                    CmlOp::Rename { fid: named, .. } | CmlOp::Link { fid: named, .. } if *named == fid);
-                self.is_unsent(*id) && !names
-            })
+            let op = self.get(*id).map(|dependent| &dependent.record.op);
+            op.is_none_or(|op| self.is_unsent(*id) && named_by(op) != Some(fid))
         };
         if !self.is_unsent(id) || !dependents.iter().all(may_change) {
             return None;

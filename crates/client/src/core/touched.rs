@@ -72,6 +72,14 @@ pub(crate) fn discards(op: &CmlOp, earlier: &CmlOp) -> bool {
     }
 }
 
+/// What was made before and gets a name by `op`.
+pub(crate) fn named_by(op: &CmlOp) -> Option<Fid> {
+    match op {
+        CmlOp::Rename { fid, .. } | CmlOp::Link { fid, .. } => Some(*fid),
+        _ => None,
+    }
+}
+
 /// A name in a directory.
 type NameIn<'op> = (Fid, &'op Name);
 

@@ -132,7 +132,8 @@ fn join(directory: &str, name: &Name) -> String {
 }
 
 impl Inner {
-    /// A name that is not known, though the kernel may remember it, is asked for: by a command, which does not wait long.
+    /// A name that is not known, though the kernel may remember it, is asked for. This is for commands: they do not
+    /// wait long.
     pub(super) async fn find(self: &Arc<Self>, below: &[u8]) -> Option<VnodeId> {
         let mut found = VnodeId::ROOT;
         for name in below.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
