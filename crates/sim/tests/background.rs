@@ -363,6 +363,30 @@ fn what_the_server_has_no_room_for_delays_nothing_else_and_follows_a_removal() {
     });
 }
 
+/// What people do about a full disk.
+#[test]
+fn what_did_not_fit_holds_nothing_up_once_it_is_removed() {
+    simulate(async {
+        let world = far_world().await;
+        let vfs = world.client().clone();
+        world.limit_server_disk(ROOM - MOST as u64).expect("a disk");
+        vfs.space().await.expect("the server's room");
+        let (_, file) = create(&vfs, "big").await;
+        vfs.write(file, 0, vec![1; MOST].into()).await.expect("a write");
+        vfs.flush(file).await.expect_err("there is no room");
+        vfs.release(file);
+        vfs.unlink(VnodeId::ROOT, Bytes::from("big"), CALLER).await.expect("a removal");
+        write_and_close(&vfs, "small", vec![2; 10_000]).await;
+        vfs.sync().await.expect("a sync");
+        let status = vfs.status();
+        assert_eq!((status.log.records, status.unsent_files, status.refused.len()), (0, 0, 0), "{status:?}");
+        let mut world = world;
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "small").await, vec![2; 10_000]);
+        assert!(!is_there(world.client(), "big").await);
+    });
+}
+
 /// What is known here says that there is no room, but the server is asked, and has some since.
 #[test]
 fn a_close_that_may_not_fit_is_done_when_the_server_has_it() {

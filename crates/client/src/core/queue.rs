@@ -346,14 +346,9 @@ impl Queue {
     /// sent, or one of them, or if one gives a name to its file: others, and whoever comes after a crash of this
     /// client, would find an empty file there, in place of what the name meant before.
     pub(crate) fn detach(&mut self, id: StoreId) -> Option<Vec<Queued>> {
-        let entry = self.entries.get(&id)?;
-        let fid = entry.queued.record.op.fid();
-        let dependents: Vec<StoreId> = entry.dependents.iter().map(|(id, _)| *id).collect();
-        let may_change = |id: &StoreId| {
-            let op = self.get(*id).map(|dependent| &dependent.record.op);
-            op.is_none_or(|op| self.is_unsent(*id) && named_by(op) != Some(fid))
-        };
-        if !self.is_unsent(id) || !dependents.iter().all(may_change) {
+        let dependents: Vec<StoreId> = self.entries.get(&id)?.dependents.iter().map(|(id, _)| *id).collect();
+        let unsent = |id: &StoreId| !self.contains(*id) || self.is_unsent(*id);
+        if !self.is_unsent(id) || !dependents.iter().all(unsent) || self.is_named(id) {
             return None;
         }
         self.withdraw(id);
@@ -366,6 +361,15 @@ impl Queue {
             }
         }
         Some(changed)
+    }
+
+    /// Whether a record that waits for this one gives a name to its file.
+    pub(crate) fn is_named(&self, id: StoreId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| {
+            let fid = entry.queued.record.op.fid();
+            let waiting = entry.dependents.iter().filter_map(|(dependent, _)| self.get(*dependent));
+            waiting.into_iter().any(|queued| named_by(&queued.record.op) == Some(fid))
+        })
     }
 
     /// Whether none but these depend on a record.

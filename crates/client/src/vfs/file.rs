@@ -58,6 +58,8 @@ pub(super) struct Unlinked {
     pub(super) object: Object,
     /// Its extended attributes, if they were known then.
     pub(super) xattrs: Option<Xattrs>,
+    /// The versions that are sent all the same: a record that waits has given the file a name before.
+    pub(super) named: Vec<StoreId>,
 }
 
 /// What changes of a file in use.
@@ -162,6 +164,12 @@ impl FileState {
     /// Whether the server lacks content that it should get.
     pub(super) fn is_dirty(&self) -> bool {
         self.edits != self.stored_edits && self.unlinked.is_none()
+    }
+
+    /// Whether the server is to get a version though the file has no name any more.
+    pub(super) fn is_still_sent(&self) -> bool {
+        let named = |unlinked: &Unlinked| self.versions.iter().any(|version| unlinked.named.contains(&version.id));
+        self.unlinked.as_ref().is_some_and(named)
     }
 
     /// Whether the log says that something was fsynced that the server may lack.

@@ -315,9 +315,7 @@ impl Inner {
         }
         let (unused, dirty, useless) = {
             let state = file.state();
-            // Versions of a file without a name wait if another record needs them: see `drop_versions`.
-            let needed = state.unlinked.is_some() && !state.versions.is_empty();
-            let busy = state.storing || needed || matches!(state.arrival, Arrival::Partial { .. });
+            let busy = state.storing || state.is_still_sent() || matches!(state.arrival, Arrival::Partial { .. });
             let empty = matches!(state.arrival, Arrival::Missing | Arrival::Failed(_));
             (state.handles == 0 && !busy, state.is_dirty(), empty || state.unlinked.is_some())
         };
@@ -367,13 +365,14 @@ impl Inner {
     fn mark_unlinked(&self, file: &File, object: &Object) {
         let xattrs = self.cache.index.xattrs(object).ok().flatten();
         let _edit = file.edit();
+        let named = self.named_versions(file);
         let (logged, unresolved) = {
             let mut state = file.state();
             if !state.is_dirty() {
                 state.mtime = object.status.mtime;
             }
             state.ctime = object.status.ctime;
-            state.unlinked = Some(Unlinked { object: object.clone(), xattrs });
+            state.unlinked = Some(Unlinked { object: object.clone(), xattrs, named });
             let unresolved = if state.storing { None } else { state.unresolved.take() };
             (std::mem::take(&mut state.writing_logged), unresolved)
         };

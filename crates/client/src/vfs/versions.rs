@@ -349,8 +349,16 @@ impl Inner {
         }
     }
 
+    /// The versions for which records wait that give the file a name.
+    pub(super) fn named_versions(&self, file: &File) -> Vec<StoreId> {
+        let mut ids: Vec<StoreId> = file.state().versions.iter().map(|version| version.id).collect();
+        let queue = self.replay.queue();
+        ids.retain(|id| queue.is_named(*id));
+        ids
+    }
+
     /// The last name of a file is gone: nobody wants the versions that were not sent, unless a record that was waits
-    /// for one.
+    /// for one, or one that has given the file a name before.
     pub(super) fn drop_versions(&self, file: &File) {
         let ids: Vec<StoreId> = file.state().versions.iter().map(|version| version.id).collect();
         for id in ids.into_iter().rev() {
