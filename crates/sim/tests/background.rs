@@ -363,6 +363,24 @@ fn what_the_server_has_no_room_for_delays_nothing_else_and_follows_a_removal() {
     });
 }
 
+/// Nor does what a close was refused for want of room, which is made durable here at once.
+#[test]
+fn what_a_close_was_told_does_not_fit_holds_nothing_up() {
+    simulate(async {
+        let world = near_world(1, false).await;
+        let vfs = world.client().clone();
+        world.limit_server_disk(ROOM - MOST as u64).expect("a disk");
+        vfs.space().await.expect("the server's room");
+        let (_, file) = create(&vfs, "refused").await;
+        vfs.write(file, 0, vec![1; MOST].into()).await.expect("a write");
+        vfs.flush(file).await.expect_err("there is no room");
+        vfs.release(file);
+        write_and_close(&vfs, "small", vec![2; 10_000]).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(vfs.status().log.records, 1, "{:?}", vfs.status());
+    });
+}
+
 /// What people do about a full disk.
 #[test]
 fn what_did_not_fit_holds_nothing_up_once_it_is_removed() {

@@ -34,6 +34,13 @@ impl<'a> Awaited<'a> {
     }
 }
 
+/// What of a file was made durable.
+struct Edits {
+    newest: u64,
+    /// Nothing more can belong to that edit.
+    settled: bool,
+}
+
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         self.0.state().change_awaited(|awaited| awaited - 1);
@@ -112,14 +119,15 @@ impl Inner {
         refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }
 
-    /// Makes sure that a restart of the machine does not cost what the server does not have of a file.
+    /// Makes sure that a restart of the machine does not cost what the server does not have of a file. Nobody has asked
+    /// for an order: what the server has no room for must not hold up what it has room for.
     pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
             let is_durable = |version: &Version| version.durable && version.edits == state.edits;
             state.is_dirty() && state.kept_edits != state.edits && !state.versions.back().is_some_and(is_durable)
         };
-        if needed && let Err(error) = self.fsync_here(file) {
+        if needed && let Err(error) = self.make_durable(file).and_then(|made| self.confirm_durable(file, made)) {
             tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
         }
     }
@@ -135,22 +143,33 @@ impl Inner {
     }
 
     fn fsync_here(&self, file: &File) -> Result<(), Error> {
+        let made = self.make_durable(file)?;
+        self.raise_barrier(file)?;
+        self.confirm_durable(file, made)
+    }
+
+    /// Makes durable what a file holds; [`Self::confirm_durable`] does the rest. Returns up to which edit.
+    fn make_durable(&self, file: &File) -> Result<Edits, Error> {
         if self.settings.writeback.is_logged() {
             self.log_fsynced(file)?;
         }
-        let (edits, settled) = {
+        let made = {
             let state = file.state();
             // What the kernel writes from now on may belong to the same edit.
-            (state.edits, state.kernel.writers == 0 && !state.kernel.unprotected)
+            Edits { newest: state.edits, settled: state.kernel.writers == 0 && !state.kernel.unprotected }
         };
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
-        self.note_synced(file, edits)?;
-        self.note_version_durable(file, edits)?;
+        self.note_synced(file, made.newest)?;
+        self.note_version_durable(file, made.newest)?;
+        Ok(made)
+    }
+
+    fn confirm_durable(&self, file: &File, made: Edits) -> Result<(), Error> {
         self.cache.cml.sync()?;
-        if settled {
+        if made.settled {
             let mut state = file.state();
-            state.kept_edits = state.kept_edits.max(edits);
+            state.kept_edits = state.kept_edits.max(made.newest);
         }
         Ok(())
     }

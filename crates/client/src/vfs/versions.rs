@@ -429,8 +429,7 @@ impl Inner {
         if let Some(id) = newest {
             self.cache.cml.append(LogEntry::Durable { id })?;
         }
-        self.sync_versions_of(file)?;
-        self.raise_barrier(file)
+        Ok(self.sync_versions_of(file)?)
     }
 
     /// Nothing that is logged from now on overtakes what is known of a file.
