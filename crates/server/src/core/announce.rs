@@ -4,9 +4,9 @@
 
 use mafs_durable::Kv;
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{Base, ClientId, CmlOp, CmlRecord, FsError, StoreId};
+use mafs_proto::{Base, ClientId, CmlOp, CmlRecord, Fid, FsError, StoreId};
 
-use super::pending::{Announced, Pending, touched};
+use super::pending::{Announced, Pending, makes, touched};
 use super::{Refusal, Transaction, replies, tables};
 
 /// Announced records looked at at a time.
@@ -21,7 +21,8 @@ pub(crate) struct Checked {
     pub(crate) refused: Vec<StoreId>,
 }
 
-/// Looks at an announcement of `client`, and takes note of the replies that it confirms.
+/// Looks at an announcement of `client`, and takes note of the replies that it confirms. `is_made` tells of
+/// what the client has announced before that it makes.
 ///
 /// # Errors
 /// `Malformed` if a record cannot be one of this client's, `CrossVolume` if it is about another volume.
@@ -29,6 +30,7 @@ pub(crate) fn check(
     transaction: &mut Transaction<'_>,
     client: ClientId,
     request: &InvalidateRequest,
+    is_made: impl Fn(Fid) -> bool,
 ) -> Result<Checked, Refusal> {
     let ids = request.records.iter().map(|record| record.id).chain(request.retracted.iter().copied());
     for id in ids {
@@ -46,7 +48,10 @@ pub(crate) fn check(
         if is_decided || transaction.get(&tables::reply(&record.id))?.is_some() {
             continue;
         }
-        match is_on_present(transaction, record)? {
+        // Of what depends on a content that is not announced others would be shown the empty file under its name.
+        let stands = record.depends_on.iter().all(|before| !checked.refused.contains(before));
+        let is_made = |fid| is_made(fid) || checked.records.iter().any(|record| makes(&record.op, fid));
+        match stands && is_on_present(transaction, record, is_made)? {
             true => checked.records.push(record.clone()),
             false => checked.refused.push(record.id),
         }
@@ -98,13 +103,17 @@ fn check_volume(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<(),
 
 /// Whether a Store was made from the version that the file has; of what another record makes, that record's fate
 /// decides.
-fn is_on_present(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<bool, Refusal> {
+fn is_on_present(
+    transaction: &Transaction<'_>,
+    record: &CmlRecord,
+    is_made: impl FnOnce(Fid) -> bool,
+) -> Result<bool, Refusal> {
     let CmlOp::Store { fid, base, .. } = record.op else { return Ok(true) };
     match base {
         Base::Record(id) => Ok(id.client == record.id.client),
         Base::Version(version) => match transaction.node(fid) {
             Ok(node) => Ok(node.status.data_version == version),
-            Err(refusal) if refusal.error == FsError::Stale => Ok(false),
+            Err(refusal) if refusal.error == FsError::Stale => Ok(is_made(fid)),
             Err(refusal) => Err(refusal),
         },
     }

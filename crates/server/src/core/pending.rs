@@ -212,6 +212,12 @@ impl Pending {
         }
     }
 
+    /// Whether a client has announced that it makes a file.
+    pub(crate) fn makes(&self, client: ClientId, fid: Fid) -> bool {
+        let about = self.places(&About::Object(fid.vnode)).into_iter().filter(|(_, id)| id.client == client);
+        about.filter_map(|(_, id)| self.get(&id)).any(|announced| makes(&announced.record.op, fid))
+    }
+
     fn count(&self, client: ClientId) -> usize {
         self.counts.get(&client).copied().unwrap_or_default()
     }
@@ -280,6 +286,11 @@ pub(crate) fn ids_of(client: ClientId) -> RangeInclusive<StoreId> {
     let first = StoreId { client, incarnation: Incarnation(0), seq: 0 };
     let last = StoreId { client, incarnation: Incarnation(u64::MAX), seq: u64::MAX };
     first..=last
+}
+
+/// Whether an operation makes a file.
+pub(crate) fn makes(op: &CmlOp, file: Fid) -> bool {
+    matches!(op, CmlOp::Create { fid, .. } if *fid == file)
 }
 
 /// What an announced record will touch, for the breaks of promises.

@@ -59,6 +59,11 @@ impl Drop for Want {
 }
 
 impl Sessions {
+    /// Whether a client has announced that it makes a file.
+    pub(super) fn is_made(&self, client: ClientId, fid: Fid) -> bool {
+        self.tables().pending.makes(client, fid)
+    }
+
     /// Enters records of `client` that it announces as `change`; those in `ended` are in nobody's way any more. Whoever
     /// is shown what they touch from now on is promised nothing; that others are told is up to [`Self::announced`].
     pub(super) fn announce(
@@ -78,7 +83,8 @@ impl Sessions {
             };
             // One that was announced before came first then; of two that count, the first that is applied wins.
             let is_known = tables.pending.get(&record.id).is_some();
-            if !is_known && tables.view(client, now, is_in_conflict) {
+            let stands = record.depends_on.iter().all(|before| !announcement.refused.contains(before));
+            if !is_known && (!stands || tables.view(client, now, is_in_conflict)) {
                 announcement.refused.push(record.id);
                 continue;
             }

@@ -2,17 +2,24 @@
 
 use mafs_durable::{Batch, Kv};
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{Base, ChangeNumber, ClientId, CmlRecord, DataVersion, Fid, FsError, StoreId, VnodeId, VolumeId};
+use mafs_proto::{
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, FsError, StoreId, VnodeId, VolumeId,
+};
 
-use super::{ROOT, World, create, store};
+use super::{ROOT, World, create, name, store};
 use crate::core::announce::{Checked, check, load};
 use crate::core::pending::{Entered, Pending};
 use crate::core::{Refusal, tables};
 
 fn checked(world: &World, request: &InvalidateRequest) -> Result<Checked, FsError> {
+    checked_after(world, &Pending::default(), request)
+}
+
+fn checked_after(world: &World, pending: &Pending, request: &InvalidateRequest) -> Result<Checked, FsError> {
     let overlay = world.overlay();
     let mut transaction = overlay.begin();
-    check(&mut transaction, world.client, request).map_err(|refusal| refusal.error)
+    check(&mut transaction, world.client, request, |fid| pending.makes(world.client, fid))
+        .map_err(|refusal| refusal.error)
 }
 
 fn of(records: Vec<CmlRecord>) -> InvalidateRequest {
@@ -55,6 +62,38 @@ fn a_store_is_entered_if_it_was_made_from_the_present_version() {
         let expected = if is_entered { (vec![record], Vec::new()) } else { (Vec::new(), vec![record.id]) };
         assert_eq!((checked.records, checked.refused), expected, "{fid} {base:?}");
     }
+}
+
+/// Or the name that such a file is given is announced without its content, and shown to be empty.
+#[test]
+fn a_store_is_entered_if_what_makes_its_file_is() {
+    let mut world = World::new();
+    let file = world.next_fid();
+    let made = world.next_record(create(ROOT, "f", file));
+    let stored = world.next_record(store(file, on(1), b"new"));
+    let together = checked(&world, &of(vec![made.clone(), stored.clone()])).unwrap();
+    assert_eq!((together.records, together.refused), (vec![made.clone(), stored.clone()], Vec::new()));
+
+    let mut pending = Pending::default();
+    pending.announce(&made, ChangeNumber(1));
+    let after = checked_after(&world, &pending, &of(vec![stored.clone()])).unwrap();
+    assert_eq!((after.records, after.refused), (vec![stored.clone()], Vec::new()));
+    let of_another = CmlRecord { id: StoreId { client: ClientId([9; 16]), ..made.id }, ..made };
+    let mut pending = Pending::default();
+    pending.announce(&of_another, ChangeNumber(1));
+    let after = checked_after(&world, &pending, &of(vec![stored.clone()])).unwrap();
+    assert_eq!((after.records, after.refused), (Vec::new(), vec![stored.id]));
+}
+
+#[test]
+fn what_depends_on_a_store_that_is_not_entered_is_not_entered() {
+    let mut world = World::new();
+    let file = world.create(ROOT, "f");
+    let stored = world.next_record(store(file, on(7), b"new"));
+    let op = CmlOp::Link { parent: ROOT, name: name("g"), fid: file };
+    let named = CmlRecord { depends_on: vec![stored.id], ..world.next_record(op) };
+    let both = checked(&world, &of(vec![stored.clone(), named.clone()])).unwrap();
+    assert_eq!((both.records, both.refused), (Vec::new(), vec![stored.id, named.id]));
 }
 
 #[test]

@@ -130,7 +130,8 @@ impl Group<'_> {
         }
         self.full.refusal(false).map_or(Ok(()), Err)?;
         let mut transaction = self.overlay.begin();
-        let mut checked = announce::check(&mut transaction, ticket.client, request)?;
+        let is_made = |fid| self.shared.sessions.is_made(ticket.client, fid);
+        let mut checked = announce::check(&mut transaction, ticket.client, request, is_made)?;
         if self.shared.file.read_only {
             checked.refused.extend(checked.records.drain(..).map(|record| record.id));
         }
