@@ -10,6 +10,7 @@ use mafs_proto::call::InvalidateRequest;
 use mafs_proto::{CmlRecord, StoreId};
 
 use super::{Entry, Place, Queue};
+use crate::core::touched::named_by;
 
 /// Records that the server may know of by announcements. Its bound for one client is four times this.
 const ANNOUNCED_MAX: usize = 1024;
@@ -257,21 +258,37 @@ impl Queue {
     }
 
     /// The server asks for the names that these records change: where nothing is announced otherwise, for those that
-    /// were decided here alone. Returns those of which it does not know yet.
+    /// were decided here alone. What a name holds is told with it, or others would be shown an empty file under it.
+    /// Returns those of which it does not know yet.
     pub(crate) fn recall(&mut self, ids: &[StoreId]) -> Untold {
+        let all = self.announces();
+        let decided = |id: &&StoreId| self.entries.get(id).is_some_and(|entry| all || entry.telling.decided);
+        let names: Vec<StoreId> = ids.iter().filter(decided).copied().collect();
+        let contents = names.iter().flat_map(|id| self.contents_named_by(*id));
+        let recalled: BTreeSet<StoreId> = contents.chain(names.iter().copied()).collect();
         let mut untold = Untold::default();
-        for id in ids {
-            let all = self.announces();
-            let Some(entry) = self.entries.get_mut(id).filter(|entry| all || entry.telling.decided) else { continue };
+        for id in recalled {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
             entry.telling.recalled = true;
             let told = entry.telling.told;
             untold.count += usize::from(told != Told::Present);
             if told == Told::Refused {
-                untold.refused.push(*id);
+                untold.refused.push(id);
             }
-            self.note_candidate(*id);
+            self.note_candidate(id);
         }
         untold
+    }
+
+    /// The contents that a record waits for of what it gives a name to.
+    fn contents_named_by(&self, id: StoreId) -> impl Iterator<Item = StoreId> {
+        let entry = self.entries.get(&id);
+        let named = entry.and_then(|entry| named_by(&entry.queued.record.op));
+        let is_of_it = move |before: &StoreId| {
+            let before = self.entries.get(before).filter(|before| before.store_bytes().is_some());
+            before.is_some_and(|before| Some(before.queued.record.op.fid()) == named)
+        };
+        entry.into_iter().flat_map(Entry::before).filter(is_of_it)
     }
 
     /// What the server knew it knows no more: its history is another.

@@ -393,3 +393,21 @@ proptest! {
         prop_assert_eq!(pair.log.queue.announcing.withdrawn.len(), 0);
     }
 }
+
+/// Or others are shown an empty file under a name that meant another one before.
+#[test]
+fn a_name_that_the_server_asks_for_is_told_with_what_it_holds() {
+    for policy in [Policy::Nothing, Policy::Waiting] {
+        let mut log = log(policy);
+        log.push(create(1, 20));
+        let content = log.push(store(20, 100));
+        let other = log.push(store(21, 100));
+        let named = log.push(rename(20, 20, 1));
+        log.queue.note_decided(named);
+        assert_eq!(log.queue.recall(&[named]), Untold { count: 2, refused: Vec::new() }, "{policy:?}");
+        let (announcement, ids) = announce(&mut log).unwrap();
+        assert_eq!(ids.iter().filter(|id| **id != other).copied().collect::<Vec<_>>(), [content, named]);
+        log.queue.end_announcement(&announcement, Heard::But(&[content, named]));
+        assert_eq!(log.queue.recall(&[named]), Untold { count: 2, refused: vec![content, named] });
+    }
+}
