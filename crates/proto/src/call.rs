@@ -438,7 +438,7 @@ pub struct BreakReply;
 /// Announces records that wait in their client's log ("Invalidate" in section 5.3 of the MAFS paper): from the answer
 /// on nobody is shown what was before them, though their contents come later. A record that is announced again has
 /// changed since.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InvalidateRequest {
     /// In the order of the log, at most [`InvalidateRequest::RECORDS_MAX`].
     pub records: Vec<CmlRecord>,

@@ -7,11 +7,13 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mafs_arpc::link::Profile;
 use mafs_client::vfs::Writeback;
 use mafs_proto::{Mode, RenameMode, VnodeId};
-use mafs_sim::{Crash, World};
+use mafs_sim::{Crash, Path, World};
 use support::{
-    CALLER, WRITE, configured, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close,
+    CALLER, WRITE, configured, content, create, look, open_as, open_by_name, simulate, with_empty_cache, world,
+    write_and_close,
 };
 
 #[test]
@@ -285,4 +287,29 @@ fn regression_what_was_logged_before_a_kill_is_durable_a_second_after_the_next_s
             assert_eq!(content(world.client(), "f").await, vec![1; 1000], "seed {seed}");
         });
     }
+}
+
+#[test]
+fn regression_what_a_loss_of_power_took_from_a_log_is_shown_to_nobody_once_its_client_is_back() {
+    simulate(async {
+        let link = Profile::steady(64_000, Duration::from_millis(20));
+        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
+        let world = World::start_over(1, paths, false).await.expect("a world");
+        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+        let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+        write_and_close(&writer, "f", vec![1; 1000]).await;
+        writer.sync().await.expect("a sync");
+        assert_eq!(look(&reader, "f").await.status.size, 1000);
+        let file = open_as(&writer, "f", WRITE).await;
+        writer.write(file, 0, vec![2; 60_000].into()).await.expect("a write");
+        writer.flush(file).await.expect("a close");
+        writer.release(file);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(look(&reader, "f").await.status.size, 60_000, "it is announced");
+        world.crash_machine(0, Crash::Power);
+        world.machines_mut()[0].start().await.expect("a client");
+        assert_eq!(world.machines()[0].client().status().log.records, 0, "the log was not durable yet");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(look(&reader, "f").await.status.size, 1000);
+    });
 }

@@ -153,6 +153,11 @@ impl Outstanding {
         self.touched.below(directory).collect()
     }
 
+    /// Whether records of earlier lives are outstanding.
+    pub(crate) fn has_earlier_lives(&self) -> bool {
+        self.records.keys().next().is_some_and(|first| first.incarnation < self.incarnation)
+    }
+
     /// All replies to records before this id have arrived.
     pub(crate) fn confirmed_below(&self) -> StoreId {
         match self.records.keys().next() {
@@ -255,6 +260,18 @@ mod tests {
         assert_eq!(log.confirmed_below(), ids[2]);
         log.end(ids[2]);
         assert!(log.confirmed_below() > ids[2]);
+    }
+
+    #[test]
+    fn earlier_lives_last_until_their_last_record_is_answered() {
+        let mut log = log();
+        let first = log.begin(store(5), Timestamp::default(), 0, 0).id;
+        assert!(!log.has_earlier_lives());
+        log.begin_life(Incarnation(3));
+        assert!(log.has_earlier_lives());
+        log.begin(store(6), Timestamp::default(), 0, 0);
+        log.end(first);
+        assert!(!log.has_earlier_lives());
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Vfs {
             passthrough,
             watching_sizes: AtomicBool::new(false),
             rests: Rests::default(),
-            replay: Replay::new(policy),
+            replay: Replay::new(policy, log.incarnation.is_some()),
             stale_reads: AtomicU64::new(0),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
