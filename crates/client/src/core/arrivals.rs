@@ -3,12 +3,16 @@
 //! The server makes changes of one directory one after the other, but its answers overtake each other. What is known of
 //! a directory's names goes from one of its versions to the next, and is lost when one is left out. So an answer waits
 //! for those before it: as long as there are records under way that may be answered with them. And of an object that is
-//! not known yet nothing can be noted: what is told of it waits for the answer to the record that makes it.
+//! not known yet nothing can be noted: what is told of it waits for the answer to the record that makes it. What of a
+//! name or an object is still pending is shown over what is known, so that an answer also waits for records before its
+//! own about the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::call::DirectoryChange;
 use mafs_proto::{CmlOp, DataVersion, Fid, StoreId};
+
+use super::touched::waits_for;
 
 /// The answers that have arrived and are not taken in yet. No more than there are records under way.
 pub(crate) struct Arrivals<A> {
@@ -22,12 +26,15 @@ struct UnderWay {
     directories: Vec<Fid>,
     /// What it makes.
     made: Option<Fid>,
+    op: CmlOp,
 }
 
 struct Held<A> {
     answer: A,
     /// Where it stands among those that may be taken in: answers that tell of no change come last.
     order: (u64, StoreId),
+    /// Whether it tells of one.
+    is_change: bool,
     /// What its record is about.
     object: Fid,
     directories: Vec<DirectoryChange>,
@@ -35,6 +42,16 @@ struct Held<A> {
     behind: BTreeSet<StoreId>,
     /// Records that were under way when it came, and make what it tells of.
     makers: BTreeSet<StoreId>,
+    /// Records before its own that had no answer when it came, and are about the same.
+    earlier: BTreeSet<StoreId>,
+}
+
+impl<A> Held<A> {
+    /// Whether the other one is taken in later, if it is about the same object. One that tells of no change waits for
+    /// records before its own only: those behind may wait for it.
+    fn is_before(&self, other: &Self) -> bool {
+        if other.is_change { self.order < other.order } else { self.order.1 < other.order.1 }
+    }
 }
 
 impl<A> Default for Arrivals<A> {
@@ -46,7 +63,7 @@ impl<A> Default for Arrivals<A> {
 impl<A> Arrivals<A> {
     /// A record has been sent.
     pub(crate) fn sent(&mut self, id: StoreId, op: &CmlOp) {
-        self.under_way.insert(id, UnderWay { directories: directories_of(op), made: made_by(op) });
+        self.under_way.insert(id, UnderWay { directories: directories_of(op), made: made_by(op), op: op.clone() });
     }
 
     /// Its answer is there; `change` is the number of the change that it became, and `directories` what that did.
@@ -57,7 +74,7 @@ impl<A> Arrivals<A> {
         directories: &[DirectoryChange],
         answer: A,
     ) {
-        self.under_way.remove(&id);
+        let answered = self.under_way.remove(&id);
         for held in &mut self.held {
             held.behind.remove(&id);
             held.makers.remove(&id);
@@ -65,24 +82,34 @@ impl<A> Arrivals<A> {
         let changes = |fid: &Fid| directories.iter().any(|directory| directory.fid == *fid);
         let behind = self.those_under_way(|other| other.directories.iter().any(changes));
         let makers = self.those_under_way(|other| other.made.is_some_and(|made| made == object || changes(&made)));
-        let order = (change.unwrap_or(u64::MAX), id);
-        self.held.push(Held { answer, order, object, directories: directories.to_vec(), behind, makers });
+        let earlier = answered.filter(|_| change.is_some()).map(|answered| self.those_before(id, &answered.op));
+        let (order, is_change) = ((change.unwrap_or(u64::MAX), id), change.is_some());
+        let (directories, earlier) = (directories.to_vec(), earlier.unwrap_or_default());
+        self.held.push(Held { answer, order, is_change, object, directories, behind, makers, earlier });
     }
 
     fn those_under_way(&self, is_one: impl Fn(&UnderWay) -> bool) -> BTreeSet<StoreId> {
         self.under_way.iter().filter(|(_, other)| is_one(other)).map(|(id, _)| *id).collect()
     }
 
-    /// The next answer to be taken in, if there is one: which version of a directory's names is `known` has changed
-    /// with the one before.
-    pub(crate) fn take(&mut self, known: impl Fn(Fid) -> Option<DataVersion>) -> Option<A> {
+    fn those_before(&self, id: StoreId, op: &CmlOp) -> BTreeSet<StoreId> {
+        let shared = self.under_way.range(..id).filter(|(_, other)| waits_for(op, &other.op));
+        shared.map(|(id, _)| *id).collect()
+    }
+
+    /// The next answer to be taken in, if there is one: which version of a directory's names is `known`, and which
+    /// records are `pending`, has changed with the one before.
+    pub(crate) fn take(
+        &mut self,
+        known: impl Fn(Fid) -> Option<DataVersion>,
+        pending: impl Fn(StoreId) -> bool,
+    ) -> Option<A> {
         let fits = |change: &DirectoryChange| known(change.fid).is_none_or(|known| known >= change.before);
-        let first = |held: &Held<A>| {
-            let before = |other: &Held<A>| other.object == held.object && other.order < held.order;
-            !self.held.iter().any(before)
-        };
+        let first =
+            |held: &Held<A>| !self.held.iter().any(|other| other.object == held.object && other.is_before(held));
         let in_turn = |held: &Held<A>| held.behind.is_empty() || held.directories.iter().all(fits);
-        let fitting = |held: &Held<A>| held.makers.is_empty() && in_turn(held);
+        let is_covered = |held: &Held<A>| held.earlier.iter().any(|id| pending(*id));
+        let fitting = |held: &Held<A>| held.makers.is_empty() && in_turn(held) && !is_covered(held);
         let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(|held| held.order).min()?;
         let at = self.held.iter().position(|held| held.order == next)?;
         Some(self.held.swap_remove(at).answer)
@@ -108,7 +135,7 @@ fn made_by(op: &CmlOp) -> Option<Fid> {
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{ClientId, Incarnation, Mode, Name, VnodeId, VolumeId};
+    use mafs_proto::{ClientId, Incarnation, Mode, Name, SetAttr, VnodeId, VolumeId};
 
     use super::*;
 
@@ -140,7 +167,7 @@ mod tests {
     /// Takes all that may be taken in; returns them and the version that is known then.
     fn take_all(arrivals: &mut Arrivals<u64>, mut known: u64) -> (Vec<u64>, u64) {
         let mut taken = Vec::new();
-        while let Some(before) = arrivals.take(|_| Some(DataVersion(known))) {
+        while let Some(before) = arrivals.take(|_| Some(DataVersion(known)), |_| false) {
             taken.push(before);
             known = known.max(before + 1);
         }
@@ -196,7 +223,7 @@ mod tests {
         arrivals.arrived((id(2), fid(2)), Some(3), &[], 3);
         assert_eq!(take_all(&mut arrivals, 0).0, [3]);
         arrivals.arrived((id(3), fid(3)), Some(7), &change(5, 7), 7);
-        assert_eq!(arrivals.take(|_| None), Some(7));
+        assert_eq!(arrivals.take(|_| None, |_| false), Some(7));
     }
 
     #[test]
@@ -208,12 +235,31 @@ mod tests {
         // A name in the new directory, then its attributes: nothing is known of it yet.
         arrivals.arrived((id(2), fid(6)), Some(12), &change(5, 1), 12);
         arrivals.arrived((id(4), fid(5)), Some(13), &[], 13);
-        assert_eq!(arrivals.take(|_| None), None);
+        assert_eq!(arrivals.take(|_| None, |_| false), None);
         arrivals.arrived((id(1), fid(5)), Some(11), &change(1, 10), 11);
         let mut taken = Vec::new();
-        while let Some(next) = arrivals.take(|directory| (directory == fid(1)).then_some(DataVersion(10))) {
+        while let Some(next) = arrivals.take(|directory| (directory == fid(1)).then_some(DataVersion(10)), |_| false) {
             taken.push(next);
         }
         assert_eq!(taken, [11, 12, 13]);
+    }
+
+    #[test]
+    fn an_answer_waits_for_records_before_its_own_about_the_same_name_or_object() {
+        let mut arrivals = Arrivals::default();
+        let set = CmlOp::SetAttr { fid: fid(99), set: SetAttr::default() };
+        [removal(5), making(5, 6), removal(7), set].iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        // The name "d" is not "a", and in another directory neither; the object is the same.
+        arrivals.arrived((id(2), fid(6)), Some(12), &[], 12);
+        arrivals.arrived((id(4), fid(99)), Some(14), &[], 14);
+        assert_eq!(arrivals.take(|_| None, |_| true), Some(12));
+        assert_eq!(arrivals.take(|_| None, |_| true), None);
+        arrivals.arrived((id(3), fid(99)), Some(13), &[], 13);
+        // Its answer is lost with the connection, and it is sent again.
+        arrivals.arrived((id(1), fid(99)), None, &[], 1);
+        assert_eq!(arrivals.take(|_| None, |id| id.seq == 1), Some(1));
+        assert_eq!(arrivals.take(|_| None, |id| id.seq == 1), None);
+        assert_eq!(arrivals.take(|_| None, |id| id.seq == 3), Some(13));
+        assert_eq!(arrivals.take(|_| None, |_| false), Some(14));
     }
 }

@@ -72,6 +72,14 @@ pub(crate) fn discards(op: &CmlOp, earlier: &CmlOp) -> bool {
     }
 }
 
+/// Whether `op` is about an object or a name that `earlier` is about, and has to wait for that.
+pub(crate) fn waits_for(op: &CmlOp, earlier: &CmlOp) -> bool {
+    let ((objects, names), (objects_before, names_before)) = (touched(op), touched(earlier));
+    let object = objects.iter().flatten().any(|fid| objects_before.contains(&Some(*fid)));
+    let name = names.iter().flatten().any(|name| names_before.contains(&Some(*name)));
+    (object || name) && !discards(op, earlier)
+}
+
 /// What was made before and gets a name by `op`.
 pub(crate) fn named_by(op: &CmlOp) -> Option<Fid> {
     match op {

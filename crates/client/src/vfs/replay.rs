@@ -363,7 +363,8 @@ impl Inner {
     fn take_in(&self, arrivals: &mut Arrivals<Answered>) -> Outcome {
         let mut outcome = Outcome::Done;
         let known = |directory| self.cache.index.names_version(directory);
-        while let Some(Answered { record, result, whole }) = arrivals.take(known) {
+        let pending = |id| self.replay.queue().contains(id);
+        while let Some(Answered { record, result, whole }) = arrivals.take(known, pending) {
             let id = record.id;
             match result {
                 Ok(answer) => {
