@@ -60,6 +60,7 @@ use tokio::sync::Notify;
 
 use crate::cache::{Cache, CacheStorage};
 use crate::core::drain::Drain;
+use crate::core::log::ContainerId;
 use crate::core::replacement::Replacement;
 pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics};
 use crate::core::upload::UploadRate;
@@ -218,6 +219,8 @@ struct Inner {
     left_dirty: Notify,
     /// The modify log has grown.
     log_changed: Notify,
+    /// Containers to be removed when the log is durable that does not name them any more.
+    unnamed: Mutex<Vec<(VnodeId, ContainerId)>>,
     room: Mutex<Room>,
     upload_rate: Mutex<UploadRate>,
     /// How fast the queue empties.

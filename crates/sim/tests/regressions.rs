@@ -313,3 +313,70 @@ fn regression_what_a_loss_of_power_took_from_a_log_is_shown_to_nobody_once_its_c
         assert_eq!(look(&reader, "f").await.status.size, 1000);
     });
 }
+
+#[test]
+fn regression_what_was_removed_while_it_was_sent_is_nothing_to_later_lives() {
+    simulate(async {
+        let link = Profile::steady(64_000, Duration::from_millis(20));
+        let world = World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world");
+        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+        for name in ["removed", "replaced", "over"] {
+            write_and_close(world.client(), name, vec![1; 1000]).await;
+        }
+        world.client().sync().await.expect("a sync");
+        let vfs = world.client().clone();
+        for name in ["removed", "replaced"] {
+            let file = open_as(&vfs, name, WRITE).await;
+            vfs.write(file, 0, vec![2; 100_000].into()).await.expect("a write");
+            vfs.flush(file).await.expect("a close");
+            vfs.release(file);
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
+        let (from, to) = (Bytes::from("over"), Bytes::from("replaced"));
+        vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await.expect("a rename");
+        for life in 0..3 {
+            world.crash_client(Crash::Kill);
+            world.start_client().await.expect("a client");
+            world.client().sync().await.expect("a sync");
+            let status = world.client().status();
+            let left = (status.log.records, status.unsent_files, status.refused.len());
+            assert_eq!(left, (0, 0, 0), "life {life}: {status:?}");
+        }
+        assert_eq!(content(world.client(), "replaced").await, vec![1; 1000]);
+    });
+}
+
+#[test]
+fn regression_invariant_1_what_was_fsynced_outlives_a_rename_over_it_that_does_not() {
+    simulate(async {
+        let link = Profile::steady(64_000, Duration::from_millis(20));
+        let world = World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world");
+        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Async)).await;
+        write_and_close(world.client(), "before", Vec::new()).await;
+        write_and_close(world.client(), "f", vec![1; 1000]).await;
+        for (round, draft) in (1..).zip(["a", "b", "c", "d", "e", "g", "h", "i", "j", "k"]) {
+            let (fsynced, over) = (vec![round; 100_000], vec![100 + round; 1000]);
+            world.client().sync().await.expect("a sync");
+            let vfs = world.client().clone();
+            // Takes the link for a while.
+            let before = open_as(&vfs, "before", WRITE).await;
+            vfs.write(before, 0, vec![9; 300_000].into()).await.expect("a write");
+            vfs.flush(before).await.expect("a close");
+            vfs.release(before);
+            let file = open_as(&vfs, "f", WRITE).await;
+            vfs.write(file, 0, fsynced.clone().into()).await.expect("a write");
+            vfs.fsync(file).await.expect("an fsync");
+            vfs.flush(file).await.expect("a close");
+            vfs.release(file);
+            write_and_close(&vfs, draft, over.clone()).await;
+            let (from, to) = (Bytes::from(draft), Bytes::from("f"));
+            vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await.expect("a rename");
+            world.crash_client(Crash::Power);
+            world.start_client().await.expect("a client");
+            let found = content(world.client(), "f").await;
+            assert!(found == fsynced || found == over, "round {round}: {}", found[0]);
+            world.client().sync().await.expect("a sync");
+        }
+    });
+}

@@ -150,6 +150,7 @@ const LOGGED_QUEUED: u8 = 17;
 const WRITING_HERE: u8 = 18;
 const LENT: u8 = 19;
 const RETURNED: u8 = 20;
+const UNLINKED: u8 = 21;
 
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
@@ -179,6 +180,11 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
         LogEntry::Removing { fid } => joined(REMOVING, &[&fid.encode()]),
         LogEntry::Kept { fid } => joined(KEPT, &[&fid.encode()]),
         LogEntry::Dropped { fid } => joined(DROPPED, &[&fid.encode()]),
+        LogEntry::Unlinked { fid, by } => {
+            let fid = fid.encode();
+            let length = u8::try_from(fid.len()).unwrap_or(u8::MAX);
+            joined(UNLINKED, &[&[length], &fid, &by.encode()])
+        }
         LogEntry::Queued(Queued { record, kind, replaced }) => {
             let kinds = [kind_number(*kind), replaced.map_or(NO_KIND, kind_number)];
             joined(QUEUED, &[&kinds, &record.encode()])
@@ -243,6 +249,11 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         REMOVING => LogEntry::Removing { fid: Fid::decode(bytes)? },
         KEPT => LogEntry::Kept { fid: Fid::decode(bytes)? },
         DROPPED => LogEntry::Dropped { fid: Fid::decode(bytes)? },
+        UNLINKED => {
+            let fid_bytes = usize::from(take_u8(&mut bytes)?);
+            let fid = Fid::decode(take(&mut bytes, fid_bytes)?)?;
+            LogEntry::Unlinked { fid, by: StoreId::decode(bytes)? }
+        }
         QUEUED => {
             let kind = take_kind(&mut bytes)?.ok_or(BadEntry::ObjectKind(NO_KIND))?;
             let replaced = take_kind(&mut bytes)?;
@@ -321,6 +332,7 @@ mod tests {
             LogEntry::Kept { fid: fid(6) },
             LogEntry::Moved { fid: fid(6), container: ContainerId(10) },
             LogEntry::Dropped { fid: fid(6) },
+            LogEntry::Unlinked { fid: fid(6), by: id },
             LogEntry::Queued(Queued { replaced: None, ..queued.clone() }),
             LogEntry::Queued(queued),
             LogEntry::Ended { id },

@@ -103,6 +103,14 @@ pub(crate) enum LogEntry {
         /// The file.
         fid: Fid,
     },
+    /// The last name of a file is gone. The stores that wait may have been sent, and must be answered; nothing of it is
+    /// left after them.
+    Unlinked {
+        /// The file.
+        fid: Fid,
+        /// The record that takes the name.
+        by: StoreId,
+    },
     /// A change of names or attributes waits for the server; said again of one that has changed while it waited.
     Queued(Queued),
     /// The server has done what a queued record says, durably, or will never be asked to.
@@ -158,6 +166,8 @@ pub(crate) struct Writing {
     pub(crate) synced: bool,
     /// Whether this client has asked for its removal: that the server does not know the file is no news then.
     pub(crate) removing: bool,
+    /// The record that takes its last name, if one does: then nothing is wanted of it but that its stores are answered.
+    pub(crate) unlinked: Option<StoreId>,
 }
 
 /// What the log says now.
@@ -219,6 +229,10 @@ impl LogState {
                     self.remove_store(id);
                 }
             }
+            LogEntry::Unlinked { fid, by } => {
+                self.change_writing(fid, |writing| writing.unlinked = Some(by));
+                self.forget_unlinked(fid);
+            }
             LogEntry::Queued(queued) => {
                 let id = queued.record.id;
                 if !self.refused.contains_key(&id) {
@@ -252,7 +266,7 @@ impl LogState {
         match self.writing.get_mut(&fid) {
             Some(writing) if (writing.base, writing.container) == (base, container) => writing.lent = lent,
             _ => {
-                let writing = Writing { base, container, lent, synced: false, removing: false };
+                let writing = Writing { base, container, lent, synced: false, removing: false, unlinked: None };
                 self.writing.insert(fid, writing);
             }
         }
@@ -286,13 +300,22 @@ impl LogState {
 
     fn remove_store(&mut self, id: StoreId) -> Option<LoggedStore> {
         let store = self.logged.remove(&id)?;
-        if let Entry::Occupied(mut others) = self.stores_of.entry(store.record.op.fid()) {
+        let fid = store.record.op.fid();
+        if let Entry::Occupied(mut others) = self.stores_of.entry(fid) {
             others.get_mut().remove(&id);
             if others.get().is_empty() {
                 others.remove();
             }
         }
+        self.forget_unlinked(fid);
         Some(store)
+    }
+
+    /// Of a file without a name nothing is left with the last of its stores.
+    fn forget_unlinked(&mut self, fid: Fid) {
+        if self.stores_of(fid).next().is_none() && self.writing.get(&fid).is_some_and(|file| file.unlinked.is_some()) {
+            self.writing.remove(&fid);
+        }
     }
 
     /// Another run of the machine has none of the programs that the kernel had lent a container to.
@@ -321,10 +344,14 @@ impl LogState {
             let Some(record) = record.or(self.queued.get(&id).map(|queued| &queued.record)) else { continue };
             if lost.contains(&id) || record.depends_on.iter().any(|before| lost.contains(before)) {
                 lost.insert(id);
-                stores.extend(self.remove_store(id));
                 others.extend(self.queued.remove(&id));
             }
         }
+        for writing in self.writing.values_mut().filter(|file| file.unlinked.is_some_and(|by| lost.contains(&by))) {
+            // It keeps its name.
+            writing.unlinked = None;
+        }
+        stores.extend(lost.into_iter().filter_map(|id| self.remove_store(id)));
         (stores, others)
     }
 
@@ -345,11 +372,14 @@ impl LogState {
             let durable = durable.then_some(LogEntry::Durable { id });
             std::iter::once(LogEntry::Logged { record, stamp, queued }).chain(snapshot).chain(durable)
         });
+        // After its stores, or it would be taken for one that has none.
+        let unlinked = |(&fid, writing): (&Fid, &Writing)| writing.unlinked.map(|by| LogEntry::Unlinked { fid, by });
+        let unlinked = self.writing.iter().filter_map(unlinked);
         let queued = self.queued.values().cloned().map(LogEntry::Queued);
         let refused = self.refused.iter().flat_map(|(&id, (queued, reason))| {
             [LogEntry::Queued(queued.clone()), LogEntry::Refused { id, reason: *reason }]
         });
-        life.chain(writing).chain(logged).chain(queued).chain(refused).collect()
+        life.chain(writing).chain(logged).chain(unlinked).chain(queued).chain(refused).collect()
     }
 }
 
@@ -426,7 +456,8 @@ mod tests {
                     container: ContainerId(7),
                     lent: false,
                     synced,
-                    removing: false
+                    removing: false,
+                    unlinked: None
                 })
             );
             assert!(dirty.logged.is_empty());
@@ -474,6 +505,39 @@ mod tests {
     }
 
     #[test]
+    fn of_a_file_without_a_name_nothing_is_left_with_its_last_store() {
+        let (one, two) = (store(1, 5), store(2, 5));
+        let logged = |record: &CmlRecord| LogEntry::Logged { record: record.clone(), stamp: Stamp(9), queued: true };
+        let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false };
+        let unlinked = LogEntry::Unlinked { fid: fid(5), by: store(3, 5).id };
+        let mut log = state([writing.clone(), logged(&one), logged(&two), unlinked.clone()]);
+        log.apply(LogEntry::Abandoned { id: two.id });
+        assert!(log.writing.contains_key(&fid(5)), "the other one may have been sent");
+        log.apply(LogEntry::Done { id: one.id, fid: fid(5), version: DataVersion(2), clean: false, synced: false });
+        assert!(log.writing.is_empty());
+        assert!(state([writing, unlinked]).writing.is_empty());
+    }
+
+    #[test]
+    fn a_file_whose_removal_a_loss_of_power_takes_keeps_its_name() {
+        let kept = CmlRecord { depends_on: Vec::new(), ..store(1, 5) };
+        let log = [
+            LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
+            LogEntry::Logged { record: kept.clone(), stamp: Stamp(9), queued: true },
+            LogEntry::Durable { id: kept.id },
+            // What takes its place is not durable.
+            LogEntry::Logged { record: store(2, 6), stamp: Stamp(9), queued: true },
+            LogEntry::Queued(remove(3, 5, vec![store(2, 6).id])),
+            LogEntry::Unlinked { fid: fid(5), by: store(3, 5).id },
+        ];
+        let mut log = state(log);
+        let (stores, others) = log.take_lost();
+        assert_eq!((stores.len(), others.len()), (1, 1));
+        assert!(log.logged.contains_key(&kept.id));
+        assert_eq!(log.writing[&fid(5)].unlinked, None);
+    }
+
+    #[test]
     fn compacting_keeps_everything_but_the_versions() {
         let full = state([
             LogEntry::Run("first".to_owned()),
@@ -487,6 +551,7 @@ mod tests {
             LogEntry::Snapshot { id: store(1, 5).id, container: ContainerId(12) },
             LogEntry::Durable { id: store(1, 5).id },
             LogEntry::Queued(remove(2, 5, Vec::new())),
+            LogEntry::Unlinked { fid: fid(5), by: store(2, 5).id },
             LogEntry::Queued(remove(3, 8, Vec::new())),
             LogEntry::Refused { id: store(3, 8).id, reason: FsError::NameChanged },
             LogEntry::Dropped { fid: fid(6) },

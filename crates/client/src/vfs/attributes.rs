@@ -57,7 +57,7 @@ impl Inner {
     pub(super) fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
         let file = self.files().get(vnode)?;
         let state = file.state();
-        let mut object = state.unlinked.as_ref()?.object.clone();
+        let mut object = state.unlinked.as_ref()?.object.clone()?;
         object.status.size = state.size;
         object.status.mtime = state.mtime;
         object.status.ctime = state.ctime;
@@ -189,8 +189,8 @@ impl Inner {
     /// A file without a name exists on this machine only. Returns whether it was one.
     fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
         let mut state = file.state();
-        let Some(unlinked) = &mut state.unlinked else { return false };
-        unlinked.object.status.set(set);
+        let Some(object) = state.unlinked.as_mut().and_then(|unlinked| unlinked.object.as_mut()) else { return false };
+        object.status.set(set);
         state.mtime = set.mtime.unwrap_or(state.mtime);
         state.ctime = self.clock.wall();
         true

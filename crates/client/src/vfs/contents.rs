@@ -1,11 +1,11 @@
 //! The contents in the cache: taking them up, making room for them, making them durable.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 
-use super::file::{Arrival, File, FileState};
+use super::file::{Arrival, File, FileState, Unlinked};
 use super::passthrough::KernelUse;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
@@ -197,7 +197,7 @@ impl Inner {
 
     /// A file with content of this size and time that the server lacks.
     pub(super) fn taken_up(&self, fid: Fid, writing: Writing, (size, mtime): (u64, Timestamp)) -> Arc<File> {
-        let Writing { base, container, synced, removing, .. } = writing;
+        let Writing { base, container, synced, removing, unlinked, .. } = writing;
         let state = FileState {
             handles: 0,
             kernel: KernelUse::default(),
@@ -228,7 +228,7 @@ impl Inner {
             unanswered: None,
             refused: None,
             removing,
-            unlinked: None,
+            unlinked: unlinked.map(|_| Unlinked { object: None, xattrs: None, named: Vec::new() }),
         };
         File::new(fid, self.cache.containers.lazy(fid.vnode, container), state)
     }
@@ -236,15 +236,32 @@ impl Inner {
     pub(super) fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {
         self.replacement().remove(vnode);
         if let Some(id) = container {
-            self.remove_container(vnode, id);
+            self.drop_container(vnode, id);
         }
     }
 
-    /// Removes a container that nothing names.
+    /// Removes a container that nothing names any more: in the background, once a loss of power does not take that from
+    /// the log.
+    pub(super) fn drop_container(&self, vnode: VnodeId, id: ContainerId) {
+        self.unnamed().push((vnode, id));
+        self.log_changed.notify_one();
+    }
+
+    /// The log is durable with all that it names: removes what it has not named since before that.
+    pub(super) fn remove_unnamed(&self, containers: Vec<(VnodeId, ContainerId)>) {
+        containers.into_iter().for_each(|(vnode, id)| self.remove_container(vnode, id));
+    }
+
+    /// Removes a container that nothing has named.
     pub(super) fn remove_container(&self, vnode: VnodeId, id: ContainerId) {
         if let Err(error) = self.cache.containers.remove(vnode, id) {
             tracing::warn!(vnode = vnode.0, %error, "a container cannot be removed");
         }
+    }
+
+    /// Containers that nothing names any more, as far as the log is not lost.
+    pub(super) fn unnamed(&self) -> MutexGuard<'_, Vec<(VnodeId, ContainerId)>> {
+        self.unnamed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -54,8 +54,8 @@ pub(super) struct Refused {
 /// A file without a name.
 #[derive(Clone, Debug)]
 pub(super) struct Unlinked {
-    /// The object as it was when its last name went.
-    pub(super) object: Object,
+    /// The object as it was when its last name went; `None`: in an earlier life, so that nobody has it open.
+    pub(super) object: Option<Object>,
     /// Its extended attributes, if they were known then.
     pub(super) xattrs: Option<Xattrs>,
     /// The versions that are sent all the same: a record that waits has given the file a name before.

@@ -372,7 +372,7 @@ impl Inner {
                 state.mtime = object.status.mtime;
             }
             state.ctime = object.status.ctime;
-            state.unlinked = Some(Unlinked { object: object.clone(), xattrs, named });
+            state.unlinked = Some(Unlinked { object: Some(object.clone()), xattrs, named });
             let unresolved = if state.storing { None } else { state.unresolved.take() };
             (std::mem::take(&mut state.writing_logged), unresolved)
         };
@@ -380,10 +380,19 @@ impl Inner {
             self.remote.end(unresolved.record.id);
         }
         self.drop_versions(file);
-        let logged = logged && file.state().versions.is_empty();
-        if logged && let Err(error) = self.cache.cml.append(LogEntry::Dropped { fid: file.fid }) {
+        if logged && let Err(error) = self.cache.cml.append(self.told_of_unlinked(file)) {
             tracing::error!(%error, "the modify log cannot be written");
         }
+    }
+
+    /// What the log is told of a file without a name: of versions that may have been sent it keeps the records.
+    fn told_of_unlinked(&self, file: &File) -> LogEntry {
+        let fid = file.fid;
+        let newest = self.remote.outstanding(|log| log.newest(fid));
+        let state = file.state();
+        let by =
+            newest.filter(|id| !state.versions.is_empty() && state.versions.iter().all(|version| version.id != *id));
+        by.map_or(LogEntry::Dropped { fid }, |by| LogEntry::Unlinked { fid, by })
     }
 
     /// The file, loaded if it is not in use yet, with one more handle counted.

@@ -150,6 +150,11 @@ impl Inner {
         state.logged_edits = versions.back().map_or(0, |newest| newest.edits);
         state.edits = state.logged_edits + u64::from(newer);
         state.versions = versions;
+        drop(state);
+        let named = self.named_versions(file);
+        if let Some(unlinked) = &mut file.state().unlinked {
+            unlinked.named = named;
+        }
         Ok(())
     }
 }

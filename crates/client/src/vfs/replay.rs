@@ -50,8 +50,8 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// An empty queue, of which this is announced, of a client that has had earlier lives or not.
-    pub(super) fn new(policy: Policy, has_lived: bool) -> Self {
+    /// An empty queue, of which this is announced, of a client that may have announced more in earlier lives or not.
+    pub(super) fn new(policy: Policy, has_announced: bool) -> Self {
         let mut queue = Queue::default();
         queue.set_policy(policy);
         Self {
@@ -60,7 +60,7 @@ impl Replay {
             refused: Mutex::default(),
             trouble: Mutex::default(),
             again: AtomicBool::new(false),
-            has_lost: AtomicBool::new(has_lived),
+            has_lost: AtomicBool::new(has_announced),
             changed: Notify::new(),
             progress: watch::Sender::new(()),
         }

@@ -25,7 +25,7 @@ use super::rests::Rests;
 use super::storing::Patience;
 use super::{Caller, Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage};
-use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore};
+use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 use crate::core::replacement::Replacement;
 use crate::core::upload::UploadRate;
@@ -124,6 +124,7 @@ impl Vfs {
         let remote = Remote::start(config, unanswered, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
         let policy = settings.writeback.policy();
+        let has_announced = settings.writeback.is_logged() && log.incarnation.is_some();
         let inner = Arc::new(Inner {
             replacement: Mutex::new(Replacement::new(settings.cache_limit_bytes)),
             settings,
@@ -137,11 +138,12 @@ impl Vfs {
             passthrough,
             watching_sizes: AtomicBool::new(false),
             rests: Rests::default(),
-            replay: Replay::new(policy, log.incarnation.is_some()),
+            replay: Replay::new(policy, has_announced),
             stale_reads: AtomicU64::new(0),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
             room: Mutex::default(),
+            unnamed: Mutex::default(),
             upload_rate: Mutex::new(UploadRate::default()),
             drain: Mutex::default(),
             sync_jobs: SyncJobs::default(),
@@ -174,8 +176,11 @@ impl Vfs {
         let ended = blocking(|| {
             let by_use: Vec<_> = self.inner.replacement().by_use().collect();
             self.inner.cache.index.save_usage(by_use.into_iter())?;
+            let unnamed = std::mem::take(&mut *self.inner.unnamed());
             self.inner.sync_contents()?;
-            self.inner.cache.sync()
+            self.inner.cache.sync()?;
+            self.inner.remove_unnamed(unnamed);
+            Ok::<_, CacheError>(())
         });
         if let Err(error) = ended {
             tracing::error!(%error, "the cache could not be made durable");
@@ -191,7 +196,9 @@ impl Inner {
         let logged: HashMap<Fid, _> =
             log.logged.values().filter(|store| !store.queued).map(|store| (store.record.op.fid(), store)).collect();
         let mut given_up = Vec::new();
-        for (&fid, writing) in log.writing.iter().filter(|(fid, _)| !self.files().contains(fid.vnode)) {
+        let is_left =
+            |(fid, writing): &(&Fid, &Writing)| writing.unlinked.is_none() && !self.files().contains(fid.vnode);
+        for (&fid, writing) in log.writing.iter().filter(is_left) {
             // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
             let kept = writing.synced || !self.cache.power_lost;
             let store = logged.get(&fid).copied();
@@ -328,7 +335,12 @@ async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
         let Some(inner) = inner.upgrade() else { return };
         let synced = blocking(|| match changed {
             Ok(()) => {
+                let unnamed = std::mem::take(&mut *inner.unnamed());
                 let synced = inner.sync_versions().and_then(|()| inner.cache.cml.sync());
+                match &synced {
+                    Ok(()) => inner.remove_unnamed(unnamed),
+                    Err(_) => inner.unnamed().extend(unnamed),
+                }
                 synced.and_then(|()| inner.cache.compact_log())
             }
             Err(_) => inner.sync_contents(),

@@ -189,7 +189,7 @@ impl Inner {
             state.version(record.id).map(|version| std::mem::replace(version, now))
         };
         if let Some(Version { snapshot: Some(snapshot), .. }) = replaced {
-            self.remove_container(file.fid.vnode, snapshot);
+            self.drop_container(file.fid.vnode, snapshot);
         } else if let Some(Version { durable, goes_on: true, .. }) = replaced {
             self.go_on(file, record.id, durable)?;
         }
@@ -345,7 +345,7 @@ impl Inner {
     /// The bytes of a version are not wanted any more, or at the server.
     pub(super) fn remove_snapshot(&self, file: &File, version: Option<Version>) {
         if let Some(snapshot) = version.and_then(|version| version.snapshot) {
-            self.remove_container(file.fid.vnode, snapshot);
+            self.drop_container(file.fid.vnode, snapshot);
         }
     }
 
