@@ -261,6 +261,12 @@ impl LogState {
         }
     }
 
+    /// The records that the server may have, or is to get.
+    pub(crate) fn unanswered(&self) -> Vec<CmlRecord> {
+        let queued = self.queued.values().map(|queued| queued.record.clone());
+        self.logged.values().map(|store| store.record.clone()).chain(queued).collect()
+    }
+
     fn begin_writing(&mut self, fid: Fid, base: DataVersion, container: ContainerId, lent: bool) {
         // A compaction that was interrupted says it again, and not what else is known.
         match self.writing.get_mut(&fid) {

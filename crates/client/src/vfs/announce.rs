@@ -3,6 +3,7 @@
 //! From the answer to an announcement on nobody is shown what was before the announced records (consistency.md,
 //! "SIRP").
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -97,6 +98,27 @@ impl Inner {
             let inner = Arc::clone(self);
             tokio::spawn(async move { inner.announce(announcement).await });
         }
+    }
+
+    /// Tells the server once that nothing more of earlier lives will come. It may have heard of what a loss of power
+    /// has taken from the log, and would show that to others.
+    pub(super) fn end_earlier_lives(self: &Arc<Self>) {
+        let is_over = !self.remote.outstanding(|log| log.has_earlier_lives());
+        if !is_over || !self.replay.may_have_lost.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            // Every call says what has been answered.
+            match inner.remote.announce(InvalidateRequest::default()).await {
+                Ok(_) => return,
+                Err(RemoteError::Refused { error, .. }) if error.is_transient() => tokio::time::sleep(PAUSE).await,
+                Err(RemoteError::Refused { .. }) => return,
+                Err(_) => {}
+            }
+            inner.replay.may_have_lost.store(true, Ordering::Release);
+            inner.replay.changed.notify_one();
+        });
     }
 
     async fn announce(&self, announcement: Announcement) {

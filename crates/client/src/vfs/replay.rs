@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use mafs_arpc::{blocking, watch};
 use mafs_durable::DiskFile;
-use mafs_proto::call::{ApplyReply, InvalidateRequest};
+use mafs_proto::call::ApplyReply;
 use mafs_proto::{CmlOp, CmlRecord, FsError, Purpose, StoreId, VnodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::file::File;
 use super::frozen::FrozenContent;
@@ -44,8 +44,8 @@ pub(super) struct Replay {
     /// What was refused is to be tried at once: there may be room now, or somebody waits for it.
     again: AtomicBool,
     /// The server may have heard of records of earlier lives that the log does not have.
-    has_lost: AtomicBool,
-    changed: Notify,
+    pub(super) may_have_lost: AtomicBool,
+    pub(super) changed: Notify,
     progress: watch::Sender<()>,
 }
 
@@ -60,7 +60,7 @@ impl Replay {
             refused: Mutex::default(),
             trouble: Mutex::default(),
             again: AtomicBool::new(false),
-            has_lost: AtomicBool::new(has_announced),
+            may_have_lost: AtomicBool::new(has_announced),
             changed: Notify::new(),
             progress: watch::Sender::new(()),
         }
@@ -220,27 +220,6 @@ impl Inner {
                 () = sleep_until(resume_at), if up && resume_at > Instant::now() => {}
             }
         }
-    }
-
-    /// Tells the server once that nothing more of earlier lives will come. It may have heard of what a loss of power has
-    /// taken from the log, and would show that to others.
-    fn end_earlier_lives(self: &Arc<Self>) {
-        let replay = &self.replay;
-        if self.remote.outstanding(|log| log.has_earlier_lives()) || !replay.has_lost.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        let inner = Arc::clone(self);
-        tokio::spawn(async move {
-            // Every call says what has been answered.
-            match inner.remote.announce(InvalidateRequest::default()).await {
-                Ok(_) => return,
-                Err(RemoteError::Refused { error, .. }) if error.is_transient() => sleep(PAUSES[0]).await,
-                Err(RemoteError::Refused { .. }) => return,
-                Err(_) => {}
-            }
-            inner.replay.has_lost.store(true, Ordering::Release);
-            inner.replay.changed.notify_one();
-        });
     }
 
     /// Sends as much as may be under way.

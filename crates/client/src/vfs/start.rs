@@ -119,9 +119,7 @@ impl Vfs {
         let writer = Writer::default();
         let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
         let listener = Box::new(SessionListener::new(listening, telling, writer.clone()));
-        let queued = log.queued.values().map(|queued| queued.record.clone());
-        let unanswered: Vec<_> = log.logged.values().map(|store| store.record.clone()).chain(queued).collect();
-        let remote = Remote::start(config, unanswered, Arc::clone(&clock), listener).await?;
+        let remote = Remote::start(config, log.unanswered(), Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
         let policy = settings.writeback.policy();
         let has_announced = settings.writeback.is_logged() && log.incarnation.is_some();
