@@ -48,10 +48,8 @@ pub(crate) fn check(
         if is_decided || transaction.get(&tables::reply(&record.id))?.is_some() {
             continue;
         }
-        // Of what depends on a content that is not announced others would be shown the empty file under its name.
-        let stands = record.depends_on.iter().all(|before| !checked.refused.contains(before));
         let is_made = |fid| is_made(fid) || checked.records.iter().any(|record| makes(&record.op, fid));
-        match stands && is_on_present(transaction, record, is_made)? {
+        match is_on_present(transaction, record, is_made)? {
             true => checked.records.push(record.clone()),
             false => checked.refused.push(record.id),
         }
@@ -101,20 +99,23 @@ fn check_volume(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<(),
     }
 }
 
-/// Whether a Store was made from the version that the file has; of what another record makes, that record's fate
+/// Whether a Store was made from the version that the file has, and whether what is given a name exists or is announced
+/// to be made: or others would be shown an empty file under that name. Of what another record makes, that record's fate
 /// decides.
 fn is_on_present(
     transaction: &Transaction<'_>,
     record: &CmlRecord,
     is_made: impl FnOnce(Fid) -> bool,
 ) -> Result<bool, Refusal> {
-    let CmlOp::Store { fid, base, .. } = record.op else { return Ok(true) };
-    match base {
-        Base::Record(id) => Ok(id.client == record.id.client),
-        Base::Version(version) => match transaction.node(fid) {
-            Ok(node) => Ok(node.status.data_version == version),
-            Err(refusal) if refusal.error == FsError::Stale => Ok(is_made(fid)),
-            Err(refusal) => Err(refusal),
-        },
+    let (fid, base) = match record.op {
+        CmlOp::Store { base: Base::Record(id), .. } => return Ok(id.client == record.id.client),
+        CmlOp::Store { fid, base: Base::Version(version), .. } => (fid, Some(version)),
+        CmlOp::Rename { fid, .. } | CmlOp::Link { fid, .. } => (fid, None),
+        _ => return Ok(true),
+    };
+    match transaction.node(fid) {
+        Ok(node) => Ok(base.is_none_or(|base| node.status.data_version == base)),
+        Err(refusal) if refusal.error == FsError::Stale => Ok(is_made(fid)),
+        Err(refusal) => Err(refusal),
     }
 }

@@ -212,7 +212,7 @@ impl Pending {
         }
     }
 
-    /// Whether a client has announced that it makes a file.
+    /// Whether a client has announced that it makes an object.
     pub(crate) fn makes(&self, client: ClientId, fid: Fid) -> bool {
         let about = self.places(&About::Object(fid.vnode)).into_iter().filter(|(_, id)| id.client == client);
         about.filter_map(|(_, id)| self.get(&id)).any(|announced| makes(&announced.record.op, fid))
@@ -288,9 +288,12 @@ pub(crate) fn ids_of(client: ClientId) -> RangeInclusive<StoreId> {
     first..=last
 }
 
-/// Whether an operation makes a file.
-pub(crate) fn makes(op: &CmlOp, file: Fid) -> bool {
-    matches!(op, CmlOp::Create { fid, .. } if *fid == file)
+/// Whether an operation makes an object.
+pub(crate) fn makes(op: &CmlOp, object: Fid) -> bool {
+    match op {
+        CmlOp::Create { fid, .. } | CmlOp::MakeDir { fid, .. } | CmlOp::SymLink { fid, .. } => *fid == object,
+        _ => false,
+    }
 }
 
 /// What an announced record will touch, for the breaks of promises.

@@ -59,7 +59,7 @@ impl Drop for Want {
 }
 
 impl Sessions {
-    /// Whether a client has announced that it makes a file.
+    /// Whether a client has announced that it makes an object.
     pub(super) fn is_made(&self, client: ClientId, fid: Fid) -> bool {
         self.tables().pending.makes(client, fid)
     }
@@ -83,8 +83,7 @@ impl Sessions {
             };
             // One that was announced before came first then; of two that count, the first that is applied wins.
             let is_known = tables.pending.get(&record.id).is_some();
-            let stands = record.depends_on.iter().all(|before| !announcement.refused.contains(before));
-            if !is_known && (!stands || tables.view(client, now, is_in_conflict)) {
+            if !is_known && tables.view(client, now, is_in_conflict) {
                 announcement.refused.push(record.id);
                 continue;
             }

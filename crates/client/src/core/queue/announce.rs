@@ -258,19 +258,25 @@ impl Queue {
     }
 
     /// The server asks for the names that these records change: where nothing is announced otherwise, for those that
-    /// were decided here alone. What a name holds is told with it, or others would be shown an empty file under it.
+    /// were decided here alone. What a name is given to is told with it, or others would be shown an empty file under it.
     /// Returns those of which it does not know yet.
     pub(crate) fn recall(&mut self, ids: &[StoreId]) -> Untold {
         let all = self.announces();
         let decided = |id: &&StoreId| self.entries.get(id).is_some_and(|entry| all || entry.telling.decided);
         let names: Vec<StoreId> = ids.iter().filter(decided).copied().collect();
-        let contents = names.iter().flat_map(|id| self.contents_named_by(*id));
-        let recalled: BTreeSet<StoreId> = contents.chain(names.iter().copied()).collect();
+        let objects = names.iter().flat_map(|id| self.records_named_by(*id));
+        let recalled: BTreeSet<StoreId> = objects.chain(names.iter().copied()).collect();
         let mut untold = Untold::default();
         for id in recalled {
             let Some(entry) = self.entries.get_mut(&id) else { continue };
-            entry.telling.recalled = true;
-            let told = entry.telling.told;
+            if !std::mem::replace(&mut entry.telling.recalled, true) {
+                // It may have been refused because the server did not know what is told with it now.
+                entry.telling.unblocked = entry.telling.under_way;
+                if entry.telling.told == Told::Refused {
+                    self.set_told(id, Told::Nothing);
+                }
+            }
+            let Some(Telling { told, .. }) = self.entries.get(&id).map(|entry| entry.telling) else { continue };
             untold.count += usize::from(told != Told::Present);
             if told == Told::Refused {
                 untold.refused.push(id);
@@ -280,13 +286,12 @@ impl Queue {
         untold
     }
 
-    /// The contents that a record waits for of what it gives a name to.
-    fn contents_named_by(&self, id: StoreId) -> impl Iterator<Item = StoreId> {
+    /// The records that one waits for about what it gives a name to.
+    fn records_named_by(&self, id: StoreId) -> impl Iterator<Item = StoreId> {
         let entry = self.entries.get(&id);
         let named = entry.and_then(|entry| named_by(&entry.queued.record.op));
         let is_of_it = move |before: &StoreId| {
-            let before = self.entries.get(before).filter(|before| before.store_bytes().is_some());
-            before.is_some_and(|before| Some(before.queued.record.op.fid()) == named)
+            self.entries.get(before).is_some_and(|before| Some(before.queued.record.op.fid()) == named)
         };
         entry.into_iter().flat_map(Entry::before).filter(is_of_it)
     }

@@ -85,15 +85,18 @@ fn a_store_is_entered_if_what_makes_its_file_is() {
     assert_eq!((after.records, after.refused), (Vec::new(), vec![stored.id]));
 }
 
+/// What is not known to be made has no content yet.
 #[test]
-fn what_depends_on_a_store_that_is_not_entered_is_not_entered() {
+fn a_name_is_entered_if_what_it_is_given_to_exists_or_is_made() {
     let mut world = World::new();
-    let file = world.create(ROOT, "f");
-    let stored = world.next_record(store(file, on(7), b"new"));
-    let op = CmlOp::Link { parent: ROOT, name: name("g"), fid: file };
-    let named = CmlRecord { depends_on: vec![stored.id], ..world.next_record(op) };
-    let both = checked(&world, &of(vec![stored.clone(), named.clone()])).unwrap();
-    assert_eq!((both.records, both.refused), (Vec::new(), vec![stored.id, named.id]));
+    let (file, new) = (world.create(ROOT, "f"), world.next_fid());
+    let made = world.next_record(create(ROOT, "new", new));
+    let mut named = |fid| world.next_record(CmlOp::Link { parent: ROOT, name: name("g"), fid });
+    let (of_file, of_new) = (named(file), named(new));
+    let alone = checked(&world, &of(vec![of_file.clone(), of_new.clone()])).unwrap();
+    assert_eq!((alone.records, alone.refused), (vec![of_file], vec![of_new.id]));
+    let together = checked(&world, &of(vec![made.clone(), of_new.clone()])).unwrap();
+    assert_eq!((together.records, together.refused), (vec![made, of_new], Vec::new()));
 }
 
 #[test]

@@ -396,18 +396,41 @@ proptest! {
 
 /// Or others are shown an empty file under a name that meant another one before.
 #[test]
-fn a_name_that_the_server_asks_for_is_told_with_what_it_holds() {
+fn a_name_that_the_server_asks_for_is_told_with_what_it_is_given_to() {
     for policy in [Policy::Nothing, Policy::Waiting] {
         let mut log = log(policy);
-        log.push(create(1, 20));
+        let made = log.push(create(1, 20));
         let content = log.push(store(20, 100));
         let other = log.push(store(21, 100));
         let named = log.push(rename(20, 20, 1));
         log.queue.note_decided(named);
-        assert_eq!(log.queue.recall(&[named]), Untold { count: 2, refused: Vec::new() }, "{policy:?}");
+        assert_eq!(log.queue.recall(&[named]), Untold { count: 3, refused: Vec::new() }, "{policy:?}");
         let (announcement, ids) = announce(&mut log).unwrap();
-        assert_eq!(ids.iter().filter(|id| **id != other).copied().collect::<Vec<_>>(), [content, named]);
+        assert_eq!(ids.iter().filter(|id| **id != other).copied().collect::<Vec<_>>(), [made, content, named]);
         log.queue.end_announcement(&announcement, Heard::But(&[content, named]));
         assert_eq!(log.queue.recall(&[named]), Untold { count: 2, refused: vec![content, named] });
+    }
+}
+
+/// The server has not wanted to hear of a name because it did not know the object.
+#[test]
+fn what_was_refused_is_told_once_more_when_the_server_asks_for_names() {
+    for asked_in_time in [true, false] {
+        let mut log = log(Policy::Waiting);
+        log.push(create(1, 20));
+        log.push(store(20, BIG));
+        let [content, named] = [log.push(store(20, BIG)), log.push(rename(20, 20, 1))];
+        log.poll_all();
+        let (announcement, ids) = announce(&mut log).unwrap();
+        assert!(ids.contains(&content) && ids.contains(&named));
+        if asked_in_time {
+            log.queue.recall(&[named]);
+        }
+        log.queue.end_announcement(&announcement, Heard::But(&[content, named]));
+        assert!(log.queue.recall(&[named]).refused.is_empty());
+        let (announcement, ids) = announce(&mut log).unwrap();
+        assert!(ids.contains(&content) && ids.contains(&named));
+        log.queue.end_announcement(&announcement, Heard::But(&[content, named]));
+        assert_eq!(log.queue.recall(&[named]).refused, [content, named]);
     }
 }
