@@ -26,6 +26,8 @@ pub struct Faults {
     pub isolate: u64,
     /// A client's link falls silent for a while: nothing arrives, and nobody is told.
     pub silent: u64,
+    /// The server's disk is full, or nearly, for a while. In a fleet.
+    pub fill_server: u64,
 }
 
 /// A fault that strikes during an operation. Clients are numbered.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, Error, Fsync, Vfs, Writeback};
-use mafs_proto::{Kind, Random, VnodeId};
+use mafs_proto::{FsError, Kind, Random, VnodeId};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::act::{Act, Actor, BELOW, NAMES, Undone, log_of, size_of, values_of};
@@ -37,6 +37,12 @@ const RECOVERED: Duration = Duration::from_secs(40);
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// How often a client is asked to send all that it has: longer than a lease in all.
 const SETTLE_TRIES: u32 = 10;
+
+/// Of the server's disk: with less left it takes nothing that needs room, and with a quarter of it nothing at all.
+const RESERVE: u64 = 64 << 20;
+
+/// Room on a disk that is not full.
+const AMPLE: u64 = 1 << 40;
 
 /// Lines of the trace that a violation is told with: what came before is in the same order again.
 const TRACE_MAX: usize = 100;
@@ -78,6 +84,7 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         versions: Rc::new(RefCell::new(Versions::new(CLIENTS))),
         faults,
         out: [None; CLIENTS],
+        is_full: false,
         troubled: Instant::now(),
         tokens: 0,
         begun: Instant::now(),
@@ -111,7 +118,9 @@ struct Fleet {
     faults: Faults,
     /// Who is out of touch.
     out: [Option<Out>; CLIENTS],
-    /// When somebody was last.
+    /// Whether the server's disk is.
+    is_full: bool,
+    /// When something was wrong last.
     troubled: Instant,
     /// Contents written so far.
     tokens: u64,
@@ -130,7 +139,10 @@ impl Fleet {
     async fn go(&mut self, operations: usize) -> Result<(), String> {
         for _ in 0..operations {
             self.pause().await;
-            self.end_outages();
+            self.end_outages()?;
+            if happens(&mut self.random, self.faults.fill_server) {
+                self.fill_server()?;
+            }
             self.look_at_logs()?;
             let (actor, act) = (some_client(&mut self.random, CLIENTS), self.some_act());
             let strike = self.faults.strike(&mut self.random, CLIENTS);
@@ -245,8 +257,12 @@ impl Fleet {
 
     /// Whether a call may fail so.
     fn is_excused(&self, error: &Error) -> bool {
-        let is_of_network = matches!(error, Error::Unreachable(_) | Error::TimedOut(_));
-        is_of_network && (self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED)
+        let has_trouble = self.is_full || self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED;
+        match error {
+            Error::Unreachable(_) | Error::TimedOut(_) => has_trouble,
+            Error::Refused(FsError::NoSpace) => self.faults.fill_server > 0 && has_trouble,
+            _ => false,
+        }
     }
 
     /// Returns who has crashed.
@@ -254,6 +270,7 @@ impl Fleet {
         match strike {
             Strike::Cut(victim) => self.world.machines()[victim].cut_link(),
             Strike::Server(crash) => {
+                self.empty_server()?;
                 self.world.crash_server(crash);
                 self.world.start_server()?;
             }
@@ -308,7 +325,28 @@ impl Fleet {
         }
     }
 
-    fn end_outages(&mut self) {
+    /// Leaves little room on the server's disk, or none.
+    fn fill_server(&mut self) -> Result<(), String> {
+        let bytes_free = self.random.one_of(&[RESERVE, RESERVE / 2]) + self.random.below(2 * SIZE_MAX);
+        self.trace.push(format!("{:?}: {bytes_free} bytes are left at the server", self.begun.elapsed()));
+        self.is_full = true;
+        self.world.limit_server_disk(bytes_free).map_err(|error| error.to_string())
+    }
+
+    /// There is room on the server's disk.
+    fn empty_server(&mut self) -> Result<(), String> {
+        if std::mem::take(&mut self.is_full) {
+            self.trace.push(format!("{:?}: there is room", self.begun.elapsed()));
+            self.world.limit_server_disk(AMPLE).map_err(|error| error.to_string())?;
+            self.troubled = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn end_outages(&mut self) -> Result<(), String> {
+        if self.is_full && self.random.once_in(8) {
+            self.empty_server()?;
+        }
         for client in 0..CLIENTS {
             let Some(Out { until, .. }) = self.out[client] else { continue };
             let is_over = match until {
@@ -319,6 +357,7 @@ impl Fleet {
                 self.reach(client);
             }
         }
+        Ok(())
     }
 
     /// What is announced and applied by now; and that nothing is refused, since nothing is in conflict.
@@ -358,6 +397,7 @@ impl Fleet {
             return Ok(());
         }
         (0..CLIENTS).for_each(|client| self.reach(client));
+        self.empty_server()?;
         self.send_all(client).await?;
         let vfs = self.world.machines()[client].client().clone();
         for register in unanswered {
@@ -404,6 +444,7 @@ impl Fleet {
     /// When all is well and sent, all clients, one with an empty cache among them, show the same.
     async fn finish(&mut self) -> Result<(), String> {
         (0..CLIENTS).for_each(|client| self.reach(client));
+        self.empty_server()?;
         sleep(LEASE).await;
         for client in 0..CLIENTS {
             self.send_all(client).await?;

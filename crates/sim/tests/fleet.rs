@@ -29,6 +29,7 @@ const REMOTE: Faults = Faults {
     remount: 70,
     isolate: 50,
     silent: 30,
+    fill_server: 40,
 };
 const ALL: Faults = Faults { kill_client: 50, power_client: 70, ..REMOTE };
 

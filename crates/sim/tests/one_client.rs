@@ -26,6 +26,7 @@ const ALL: Faults = Faults {
     remount: 30,
     isolate: 0,
     silent: 20,
+    fill_server: 0,
 };
 
 fn run_seed(seed: u64, faults: Faults) -> Vec<String> {

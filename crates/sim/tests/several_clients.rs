@@ -24,6 +24,7 @@ const CRASHES: Faults = Faults {
     remount: 40,
     isolate: 0,
     silent: 0,
+    fill_server: 0,
 };
 const ALL: Faults = Faults { isolate: 25, silent: 15, ..CRASHES };
 
