@@ -258,7 +258,7 @@ impl Queue {
     }
 
     /// The server asks for the names that these records change: where nothing is announced otherwise, for those that
-    /// were decided here alone. What a name is given to is told with it, or others would be shown an empty file under it.
+    /// were decided here alone. What a name is given to is told with it, or others would be shown an empty file there.
     /// Returns those of which it does not know yet.
     pub(crate) fn recall(&mut self, ids: &[StoreId]) -> Untold {
         let all = self.announces();
