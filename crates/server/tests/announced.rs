@@ -224,6 +224,20 @@ async fn a_record_is_pulled_once_for_all_who_wait_for_it_unless_it_is_announced_
     }
 }
 
+/// As when the server was full.
+#[tokio::test(start_paused = true)]
+async fn what_did_not_come_is_pulled_again_for_who_waits_again() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let record = new_content(&mut alice, file);
+    announce_all(&alice, std::slice::from_ref(&record)).await;
+    for _ in 0..2 {
+        let (refused, pulled) = tokio::join!(bob.status(file, true), alice.next_pull(&[]));
+        assert_eq!(refused.unwrap_err().error, FsError::Pulling);
+        assert_eq!(pulled, [record.id]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_takes_long_ends_with_progress_that_rises_while_the_content_arrives() {
     let (_storage, server) = serve();

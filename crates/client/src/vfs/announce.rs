@@ -150,6 +150,8 @@ impl Inner {
 
     fn pulled(&self, request: &PullRequest) -> PullReply {
         let missing = self.send_first(&request.ids);
+        // What the server had no room for is tried now, not when the pause is over.
+        self.replay.try_again();
         tracing::debug!(ids = ?request.ids, ?missing, "somebody waits for what was announced");
         PullReply { missing }
     }

@@ -140,7 +140,7 @@ impl Replay {
     }
 
     /// If anything was refused that comes again: has it tried at once, and forgets why it was.
-    fn try_again(&self) {
+    pub(super) fn try_again(&self) {
         if self.trouble().take().is_some() {
             self.again.store(true, Ordering::Release);
             self.changed.notify_one();

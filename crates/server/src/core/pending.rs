@@ -2,7 +2,8 @@
 //!
 //! An announced record *counts* for everybody but its own client, as long as that client has a session: who opens what
 //! it touches waits for it, and nobody is promised anything about that. Entries are in the order of their announcement;
-//! a record that is announced again keeps its place, so that who waits for it need not be moved.
+//! a record that is announced again keeps its place, so that who waits for it need not be moved. Those of one client
+//! are in the order of its log: one that was on its way, and is refused for a while, may be announced after the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -156,9 +157,11 @@ impl Pending {
         ids.take_while(|id| *id < below).collect()
     }
 
-    /// The records that count and touch what `viewer` asks about, in the order of their announcement.
+    /// The records that count and touch what `viewer` asks about, in the order of their announcement, and those of one
+    /// client in that of its log.
     pub(crate) fn touching(&self, about: &About, viewer: Viewer<'_>) -> Vec<StoreId> {
-        self.places(about).into_iter().map(|(_, id)| id).filter(|id| viewer.counts(id.client)).collect()
+        let touching = self.places(about).into_iter().map(|(_, id)| id).filter(|id| viewer.counts(id.client));
+        in_log_order(touching.collect())
     }
 
     /// The object that a name will mean by the last of the records that count and touch it; `None` if there is none, or
@@ -279,6 +282,13 @@ impl Laid {
             }
         }
     }
+}
+
+/// Each client keeps its places, and has its records there in the order of its log.
+fn in_log_order(ids: Vec<StoreId>) -> Vec<StoreId> {
+    let mut left: BTreeMap<ClientId, BTreeSet<StoreId>> = BTreeMap::new();
+    ids.iter().for_each(|id| _ = left.entry(id.client).or_default().insert(*id));
+    ids.iter().filter_map(|id| left.get_mut(&id.client)?.pop_first()).collect()
 }
 
 /// All ids that a client's records may have.

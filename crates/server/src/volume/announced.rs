@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Name, StoreId, VnodeId};
+use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Instant, Name, StoreId, VnodeId};
 
 use super::Ticket;
 use super::sessions::{Sessions, Tables};
@@ -21,6 +21,18 @@ pub(super) struct Announcement {
     pub(super) refused: Vec<StoreId>,
 }
 
+/// That somebody waits for an announced record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// How many do.
+    waiting: usize,
+    /// Since when somebody does.
+    since: Instant,
+}
+
+/// What a client was asked for: as it was announced, for those who have been waiting since then.
+pub(super) type Pulled = BTreeMap<StoreId, (ChangeNumber, Instant)>;
+
 /// The wish that announced records come. While it lasts their clients are asked for them.
 pub(super) struct Want {
     sessions: Arc<Sessions>,
@@ -34,9 +46,9 @@ impl Want {
     }
 
     pub(super) fn new(sessions: Arc<Sessions>, ids: Vec<StoreId>) -> Self {
-        let mut tables = sessions.tables();
+        let (since, mut tables) = (sessions.clock.now(), sessions.tables());
         for id in &ids {
-            *tables.wanted.entry(*id).or_default() += 1;
+            tables.wanted.entry(*id).or_insert(Wanted { waiting: 0, since }).waiting += 1;
         }
         drop(tables);
         sessions.wanted.send_replace(());
@@ -48,9 +60,9 @@ impl Drop for Want {
     fn drop(&mut self) {
         let mut tables = self.sessions.tables();
         for id in &self.ids {
-            if let Some(count) = tables.wanted.get_mut(id) {
-                *count -= 1;
-                if *count == 0 {
+            if let Some(wanted) = tables.wanted.get_mut(id) {
+                wanted.waiting -= 1;
+                if wanted.waiting == 0 {
                     tables.wanted.remove(id);
                 }
             }
@@ -189,19 +201,17 @@ impl Sessions {
         clients.iter().filter_map(|client| delivered.get(client)).sum()
     }
 
-    /// The next records to ask a client for, beside those in `pulled`; they are added there, each with its
-    /// announcement: one that is announced again is asked for again.
-    pub(super) fn next_pull(
-        &self,
-        client: ClientId,
-        pulled: &mut BTreeMap<StoreId, ChangeNumber>,
-    ) -> Vec<(StoreId, Fid)> {
+    /// The next records to ask a client for, beside those in `pulled`, where they are added. One that is announced
+    /// again is asked for again, and one that somebody waits for again: what did not come may come now.
+    pub(super) fn next_pull(&self, client: ClientId, pulled: &mut Pulled) -> Vec<(StoreId, Fid)> {
         let tables = self.tables();
         pulled.retain(|id, _| tables.pending.get(id).is_some());
-        let wanted = tables.wanted.range(ids_of(client)).filter_map(|(id, _)| tables.pending.get(id));
-        let asked_for = |announced: &&Announced| pulled.get(&announced.record.id) == Some(&announced.changed);
-        let next: Vec<_> = wanted.filter(|next| !asked_for(next)).take(InvalidateRequest::RECORDS_MAX).collect();
-        pulled.extend(next.iter().map(|announced| (announced.record.id, announced.changed)));
-        next.iter().map(|announced| (announced.record.id, announced.record.op.fid())).collect()
+        let wanted = tables.wanted.range(ids_of(client));
+        let wanted = wanted.filter_map(|(id, wanted)| Some((tables.pending.get(id)?, wanted.since)));
+        let is_new =
+            |(next, since): &(&Announced, Instant)| pulled.get(&next.record.id) != Some(&(next.changed, *since));
+        let next: Vec<_> = wanted.filter(is_new).take(InvalidateRequest::RECORDS_MAX).collect();
+        pulled.extend(next.iter().map(|(announced, since)| (announced.record.id, (announced.changed, *since))));
+        next.iter().map(|(announced, _)| (announced.record.id, announced.record.op.fid())).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Pulls: who opens what others have announced waits for it, and its clients are asked to send it now.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use mafs_proto::call::{PullReply, PullRequest};
 use mafs_proto::{Call, Classes, FsError, Object, Purpose, StoreId, Wire};
 use tokio::task::JoinSet;
 
-use super::announced::Want;
+use super::announced::{Pulled, Want};
 use super::committer::Job;
 use super::sessions::SLEEP_MAX;
 use super::{Ticket, Volume};
@@ -65,7 +65,7 @@ impl Volume {
     pub(crate) async fn deliver_pulls(&self, ticket: Ticket, peer: &Peer) {
         let sessions = &self.shared.sessions;
         let mut wanted = sessions.wanted.subscribe();
-        let mut pulled = BTreeMap::new();
+        let mut pulled = Pulled::new();
         let mut pulls = JoinSet::new();
         while sessions.check(ticket).is_ok() {
             wanted.mark_unchanged();

@@ -15,6 +15,7 @@ use mafs_proto::{
 };
 
 use super::Ticket;
+use super::announced::Wanted;
 use crate::core::Refusal;
 use crate::core::exclusive::Exclusive;
 use crate::core::pending::{Laid, Pending, Viewer, touched};
@@ -44,8 +45,8 @@ pub(super) struct Tables {
     pub(super) exclusive: Exclusive,
     /// Records that wait until they may be decided, and how often each does.
     pub(super) admitting: BTreeMap<StoreId, usize>,
-    /// The announced records that somebody waits for, and how many do.
-    pub(super) wanted: BTreeMap<StoreId, usize>,
+    /// The announced records that somebody waits for.
+    pub(super) wanted: BTreeMap<StoreId, Wanted>,
     /// Of clients with announced records: how much of such they have delivered, in bytes and records. Only rises.
     pub(super) delivered: BTreeMap<ClientId, u64>,
     /// How many records clients have announced. Only rises.
