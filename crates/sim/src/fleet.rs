@@ -261,6 +261,8 @@ impl Fleet {
         match error {
             Error::Unreachable(_) | Error::TimedOut(_) => has_trouble,
             Error::Refused(FsError::NoSpace) => self.faults.fill_server > 0 && has_trouble,
+            // What others have announced is shown, and cannot be changed before it is there.
+            Error::Refused(FsError::NameChanged | FsError::NotFound | FsError::Stale) => self.is_full,
             _ => false,
         }
     }

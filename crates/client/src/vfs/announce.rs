@@ -148,10 +148,10 @@ impl Inner {
         self.note_queue_changed();
     }
 
-    fn pulled(&self, request: &PullRequest) -> PullReply {
+    fn pulled(self: &Arc<Self>, request: &PullRequest) -> PullReply {
         let missing = self.send_first(&request.ids);
-        // What the server had no room for is tried now, not when the pause is over.
-        self.replay.try_again();
+        // If it had no room for them, and has some by now, they are tried at once, not when the pause is over.
+        self.renew_room();
         tracing::debug!(ids = ?request.ids, ?missing, "somebody waits for what was announced");
         PullReply { missing }
     }

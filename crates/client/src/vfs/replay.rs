@@ -139,12 +139,11 @@ impl Replay {
         waiting.is_some_and(|waiting| waiting.send(verdict).is_ok())
     }
 
-    /// If anything was refused that comes again: has it tried at once, and forgets why it was.
+    /// Has what was refused and comes again tried at once, and forgets why it was refused.
     pub(super) fn try_again(&self) {
-        if self.trouble().take().is_some() {
-            self.again.store(true, Ordering::Release);
-            self.changed.notify_one();
-        }
+        self.trouble().take();
+        self.again.store(true, Ordering::Release);
+        self.changed.notify_one();
     }
 
     pub(super) fn trouble(&self) -> MutexGuard<'_, Option<FsError>> {

@@ -42,10 +42,11 @@ pub(super) struct Room {
 
 impl Room {
     /// The answer to what was asked at `asked`, when `stored_bytes` had been counted: some of what came since may be in
-    /// it, and counts twice rather than not at all.
-    fn answered(&mut self, asked: Instant, stored_bytes: u64, report: SpaceReport) {
-        self.said = Some((asked, report));
+    /// it, and counts twice rather than not at all. Returns whether there is more room than before.
+    fn answered(&mut self, asked: Instant, stored_bytes: u64, report: SpaceReport) -> bool {
+        let before = self.said.replace((asked, report));
         self.stored_bytes = self.stored_bytes.saturating_sub(stored_bytes);
+        before.is_some_and(|(_, before)| report.bytes_free > before.bytes_free)
     }
 
     /// The server has got a content of this size.
@@ -83,7 +84,10 @@ impl Inner {
             files_total: reply.files_total,
             files_free: reply.files_free,
         };
-        self.room().answered(asked, stored_bytes, report);
+        let has_grown = self.room().answered(asked, stored_bytes, report);
+        if has_grown {
+            self.replay.try_again();
+        }
         Ok(report)
     }
 
@@ -153,6 +157,7 @@ mod tests {
         assert!(room.fits(100) && !room.fits(101));
         room.stored(30);
         assert!(room.fits(70) && !room.fits(71));
+        assert!(!room.answered(Instant(2), 0, free(100)) && room.answered(Instant(3), 0, free(101)));
     }
 
     #[test]

@@ -264,7 +264,8 @@ proptest! {
                     let viewer = Viewer { client: CAROL, is_live: EVERYBODY };
                     let expected = all.iter().filter(|record| record.id.client == ALICE && touches(record, &about));
                     // In the order of her log, as they are all of one client.
-                    let expected: Vec<_> = expected.map(|record| record.id).collect::<BTreeSet<_>>().into_iter().collect();
+                    let expected: BTreeSet<_> = expected.map(|record| record.id).collect();
+                    let expected: Vec<_> = expected.into_iter().collect();
                     prop_assert_eq!(pending.touching(&about, viewer), expected, "{:?}", about);
                 }
             }
