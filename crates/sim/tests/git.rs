@@ -23,7 +23,7 @@ use std::time::Duration;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Kind, VnodeId};
-use mafs_sim::{LEASE, LEASE_BIAS, Path, ServerImage, World};
+use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, ServerImage, World};
 use recording::{Recording, Replayer};
 use support::{READ, configured, seeds, simulated};
 
@@ -190,6 +190,40 @@ fn check_every_point(name: &str, recording: &str, branch: bool) {
     }
     let last = checker.git(&["log", "-1", "--format=%s"]);
     assert_eq!(String::from_utf8_lossy(&last.stdout), "third\n");
+}
+
+/// What the server has when the writer was ended after so many steps, and its next life has sent what was left.
+async fn after_the_end_of_the_writer(recording: &Recording, steps: usize, crash: Crash) -> ServerImage {
+    let Run { mut world, .. } = Run::start(recording, Writeback::Sirp).await;
+    Replayer::new(world.client().clone()).replay(recording.first(steps)).await;
+    world.crash_client(crash);
+    world.start_client().await.expect("the client starts");
+    world.client().sync().await.expect("a sync");
+    world.server_image()
+}
+
+/// Ends the writer at some of its steps, or at all of them if there is more than one seed.
+fn end_the_writer(name: &str, recording: &str, crash: Crash, branch: bool) {
+    let recording = &Recording::parse(recording);
+    let mut checker = Checker::new(name, branch);
+    let every = if seeds(1) > 1 { 1 } else { 3 };
+    for steps in (0..=recording.len()).step_by(every) {
+        let image = simulated(after_the_end_of_the_writer(recording, steps, crash));
+        checker.check(vec![image], &format!("{crash:?} after {steps} steps"));
+    }
+}
+
+/// What was closed is kept, and sent in its order.
+#[test]
+#[ignore = "needs: git"]
+fn git_fsck_passes_wherever_the_writer_is_killed() {
+    end_the_writer("killed", DEFAULTS, Crash::Kill, false);
+}
+
+#[test]
+#[ignore = "needs: git"]
+fn with_all_fsynced_git_fsck_passes_wherever_the_writer_loses_its_power() {
+    end_the_writer("powerless", FSYNC_ALL, Crash::Power, true);
 }
 
 #[test]

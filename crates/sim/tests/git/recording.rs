@@ -37,6 +37,16 @@ impl Recording {
         let (before, steps) = steps.partition(|step| matches!(step, Step::Have(..) | Step::Dir(_)));
         Self { before, steps }
     }
+
+    /// How many steps there are after what was there before.
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Its beginning.
+    pub(crate) fn first(&self, steps: usize) -> Self {
+        Self { before: self.before.clone(), steps: self.steps[..steps].to_vec() }
+    }
 }
 
 fn parse_step(line: &str) -> Option<Step> {
