@@ -293,6 +293,10 @@ impl Actor<'_> {
             return Err(Undone::NotNow);
         };
         let (vnode, value) = (object.fid.vnode, mode_value(mode));
+        if !self.versions.borrow().is_own_or_applied(self.client, &Register::Mode(vnode)) {
+            // Attributes are those of the change that arrives last, whoever has announced his first.
+            return Err(Undone::NotNow);
+        }
         let about = [name_register(path), Register::Content(vnode), Register::Mode(vnode)];
         let update = self.versions.borrow_mut().begin(self.client, &Register::Mode(vnode), Some(value), &about);
         let set = Attributes { mode: Some(Mode::from_bits(mode)), ..Attributes::default() };
