@@ -9,7 +9,11 @@ use tokio::time;
 #[derive(Clone, Copy, Debug)]
 pub struct VirtualClock {
     start: time::Instant,
+    rate_ppm: u32,
 }
+
+/// The rate of the world's clock.
+pub(crate) const RIGHT_PPM: u32 = 1_000_000;
 
 /// Virtual time begins on 2020-09-13.
 const WALL_START_SECONDS: u64 = 1_600_000_000;
@@ -18,11 +22,17 @@ impl VirtualClock {
     /// A clock that begins now. Must be called in a paused tokio runtime.
     #[must_use]
     pub fn start() -> Self {
-        Self { start: time::Instant::now() }
+        Self { start: time::Instant::now(), rate_ppm: RIGHT_PPM }
+    }
+
+    /// One that began with this one and goes on by so many millionths of the world's time. Timers are the world's.
+    #[must_use]
+    pub(crate) fn at_rate(self, rate_ppm: u32) -> Self {
+        Self { rate_ppm, ..self }
     }
 
     fn elapsed(&self) -> Duration {
-        time::Instant::now() - self.start
+        (time::Instant::now() - self.start) * self.rate_ppm / RIGHT_PPM
     }
 }
 

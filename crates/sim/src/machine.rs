@@ -11,6 +11,7 @@ use mafs_client::vfs::{Close, Fsync, Settings, Stale, StartError, Vfs, Writeback
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
+use crate::clock::RIGHT_PPM;
 use crate::network::{Connecting, Link, Path, Silence, Way};
 use crate::world::{Crash, damage_files};
 
@@ -29,6 +30,7 @@ pub struct Machine {
     fsync: Fsync,
     cache_limit_bytes: u64,
     deadline: Duration,
+    clock_ppm: u32,
     disk: MemoryDisk,
     kv: MemoryKv,
     boot: u64,
@@ -60,6 +62,7 @@ impl Machine {
             fsync,
             cache_limit_bytes,
             deadline: DEADLINE,
+            clock_ppm: RIGHT_PPM,
             disk,
             kv,
             boot: 0,
@@ -76,6 +79,11 @@ impl Machine {
     /// How long an operation waits for the server, from the next start on; 21 s at first.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
+    }
+
+    /// By how many millionths of the world's time its clock goes on, from the next start on.
+    pub fn set_clock_rate(&mut self, ppm: u32) {
+        self.clock_ppm = ppm;
     }
 
     /// From the next start on, for comparison.
@@ -141,7 +149,8 @@ impl Machine {
             passthrough: self.passthrough,
             profile: None,
         };
-        let started = Vfs::start(settings, storage, self.link.connector(), Arc::new(self.link.clock())).await;
+        let clock = Arc::new(self.link.clock().at_rate(self.clock_ppm));
+        let started = Vfs::start(settings, storage, self.link.connector(), clock).await;
         self.client = Some(started.map_err(|error: StartError| format!("{} does not start: {error}", self.name))?);
         Ok(())
     }

@@ -173,6 +173,35 @@ fn a_client_that_is_cut_off_answers_from_its_cache_until_its_lease_lapses() {
     });
 }
 
+/// A client's clock may be slower than the server's by as much as the bias over a lease.
+#[test]
+fn invariant_3_a_client_whose_clock_is_slow_believes_in_nothing_that_the_server_has_let_go() {
+    for held_for_s in [0, 7, 19] {
+        simulate(async {
+            let mut world = two_clients(5).await;
+            let machine = &mut world.machines_mut()[0];
+            machine.stop().await;
+            machine.set_clock_rate(970_000);
+            machine.start().await.expect("the client starts");
+            let [reader, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            write_and_close(&writer, "file", b"old".to_vec()).await;
+            assert_eq!(content(&reader, "file").await, b"old");
+            sleep(Duration::from_secs(held_for_s)).await;
+            world.machines()[0].isolate();
+            let writing = tokio::spawn(async move { write_over(&writer, "file", "new").await });
+            let mut from_cache = 0;
+            // Until it believes in nothing any more.
+            while let Ok(bytes) = try_read(&reader, "file").await {
+                assert_eq!((bytes, writing.is_finished()), (Bytes::from_static(b"old"), false), "old data");
+                from_cache += 1;
+                sleep(Duration::from_millis(100)).await;
+            }
+            assert!(from_cache > 100, "it had no promise");
+            writing.await.expect("the task").expect("the close");
+        });
+    }
+}
+
 #[test]
 fn a_restarted_server_acknowledges_no_change_while_a_client_may_hold_promises_of_its_earlier_life() {
     for crash in [Crash::Kill, Crash::Power] {
