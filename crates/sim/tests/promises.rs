@@ -11,7 +11,7 @@ use mafs_client::vfs::{Error, Vfs};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{BREAK_TIMEOUT, Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use support::{CALLER, READ, WRITE, content, simulate, write_and_close};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Far longer than some round trips, far shorter than a lease.
 const SOON: Duration = Duration::from_secs(1);
@@ -122,7 +122,8 @@ fn a_client_that_comes_to_another_address_delays_a_writer_until_it_is_there() {
         assert_eq!(content(&holder, "file").await, b"old");
         let silent = Instant::now();
         world.machines()[0].fall_silent(Silence { way: Way::Both, connecting: Connecting::Works });
-        write_over(&writer, "file", "new").await.expect("a close");
+        let closed = timeout(2 * LEASE, write_over(&writer, "file", "new")).await;
+        closed.expect("the holder is told over its next connection").expect("a close");
         let waited = silent.elapsed();
         // 20 s to the next renewal, 10 s without an answer to it.
         assert!(waited > SOON && waited < Duration::from_secs(32), "waited {waited:?}");
