@@ -274,8 +274,8 @@ fn a_grant_that_was_overtaken_by_a_break_is_no_promise() {
             make(names).await;
             // The reader's answer to the break went to the server, and the server's to the writer.
             let broken = Instant::now() - 2 * Duration::from_millis(DELAY_MS);
-            assert_eq!(count_names(&reader, dir).await, names + 1, "round {round}");
             let (seen, listed) = listing.await.expect("the task");
+            assert_eq!(count_names(&reader, dir).await, names + 1, "round {round}");
             overtaken += usize::from(seen == names && listed > broken);
             filling.await.expect("the task").expect("a read");
         }
