@@ -279,6 +279,24 @@ fn nothing_overtakes_what_was_fsynced_before_its_close_nor_its_name() {
     });
 }
 
+/// Programs replace a file by renaming another over it, and few of them fsync that.
+#[test]
+fn a_file_that_is_replaced_by_a_rename_is_never_empty() {
+    simulate(async {
+        let link = Profile::steady(100_000, Duration::from_millis(20));
+        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
+        let world = background(World::start_over(1, paths, false).await.expect("a world")).await;
+        let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+        write_and_close(&writer, "f", vec![0; 10]).await;
+        writer.sync().await.expect("a sync");
+        let polling = poll(reader, [vec![0; 10], vec![1; 1000], vec![2; 300_000]]);
+        write_and_close(&writer, "draft", vec![2; 300_000]).await;
+        rename(&writer, "draft", "f").await.expect("a rename");
+        let seen = polling.await.expect("a reader");
+        assert!(seen.len() > 10, "the rename has come before the content can have: {seen:?}");
+    });
+}
+
 /// What the server has no room for stays in the log, and what depends on it waits: an empty file never takes the place
 /// of the old one.
 #[test]
