@@ -332,6 +332,7 @@ impl Fleet {
         let bytes_free = self.random.one_of(&[RESERVE, RESERVE / 2]) + self.random.below(2 * SIZE_MAX);
         self.trace.push(format!("{:?}: {bytes_free} bytes are left at the server", self.begun.elapsed()));
         self.is_full = true;
+        self.versions.borrow_mut().set_full(true);
         self.world.limit_server_disk(bytes_free).map_err(|error| error.to_string())
     }
 
@@ -340,6 +341,7 @@ impl Fleet {
         if std::mem::take(&mut self.is_full) {
             self.trace.push(format!("{:?}: there is room", self.begun.elapsed()));
             self.world.limit_server_disk(AMPLE).map_err(|error| error.to_string())?;
+            self.versions.borrow_mut().set_full(false);
             self.troubled = Instant::now();
         }
         Ok(())

@@ -93,12 +93,15 @@ impl Client {
 pub(crate) struct Versions {
     chains: BTreeMap<Register, Vec<Version>>,
     clients: Vec<Client>,
+    /// Whether what is announced does not come, because the server is full.
+    is_full: bool,
 }
 
 impl Versions {
     /// Registers start with value 0, which everybody knows.
     pub(crate) fn new(clients: usize) -> Self {
-        Self { chains: BTreeMap::new(), clients: (0..clients).map(|_| Client::default()).collect() }
+        let clients = (0..clients).map(|_| Client::default()).collect();
+        Self { chains: BTreeMap::new(), clients, is_full: false }
     }
 
     /// A client begins an update, which depends on what it did before to these registers.
@@ -201,6 +204,11 @@ impl Versions {
             let pending = self.chains.get_mut(&register).into_iter().flatten();
             pending.filter(|version| version.is_pending_of(client)).for_each(|version| version.is_moot = true);
         }
+    }
+
+    /// The server is full, or is not any more.
+    pub(crate) fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
     }
 
     /// A client is out of touch. In the end the server takes it for gone.
@@ -324,7 +332,7 @@ impl Versions {
         let version = &self.chain(register)[at];
         match version.state {
             State::Applied => true,
-            State::Announced => version.client == client || !self.clients[version.client].is_gone(),
+            State::Announced => version.client == client || !self.is_full && !self.clients[version.client].is_gone(),
             State::Logged => version.client == client,
             State::Unanswered | State::Lost => false,
         }
