@@ -260,9 +260,10 @@ impl Fleet {
         let has_trouble = self.is_full || self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED;
         match error {
             Error::Unreachable(_) | Error::TimedOut(_) => has_trouble,
-            Error::Refused(FsError::NoSpace) => self.faults.fill_server > 0 && has_trouble,
             // What others have announced is shown, and cannot be changed before it is there.
-            Error::Refused(FsError::NameChanged | FsError::NotFound | FsError::Stale) => self.is_full,
+            Error::Refused(FsError::NoSpace | FsError::NameChanged | FsError::NotFound | FsError::Stale) => {
+                self.faults.fill_server > 0 && has_trouble
+            }
             _ => false,
         }
     }

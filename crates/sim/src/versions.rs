@@ -289,9 +289,13 @@ impl Versions {
         let base = pending.first().map_or(0, |first| (0..*first).rev().find(|at| !chain[*at].is_lost()).unwrap_or(0));
         let there = pending.iter().rev().find(is_it).copied();
         let there = there.filter(|at| chain[*at].value.is_some() || chain[base].value != value);
+        // Another client may have built on the newest since: each version is based on the one before.
+        let newest = pending.last().copied().unwrap_or_default();
+        let built_on = |later: &Version| later.client != client && !later.is_lost() && later.value == value;
+        let there = there.or_else(|| chain.iter().skip(newest + 1).any(built_on).then_some(newest));
         for at in &pending {
             let version = &mut chain[*at];
-            if Some(*at) == there {
+            if Some(*at) == there && version.value.is_none() {
                 version.value = value;
             }
             if there.is_some_and(|there| *at <= there) {
