@@ -38,6 +38,9 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 /// How often a client is asked to send all that it has: longer than a lease in all.
 const SETTLE_TRIES: u32 = 10;
 
+/// How fast clients' clocks go, in millionths: over a lease of 60 s they are wrong by less than the server's bias of 2 s.
+const CLOCK_RATES: [u32; 3] = [970_000, 1_000_000, 1_030_000];
+
 /// Of the server's disk: with less left it takes nothing that needs room, and with a quarter of it nothing at all.
 const RESERVE: u64 = 64 << 20;
 
@@ -59,6 +62,7 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
     let passthrough = faults.kill_client == 0 && faults.power_client == 0 && random.once_in(2);
     let mut world = World::start_over(seed, paths, passthrough).await?;
     let (mut announces, mut trace) = (Vec::new(), Vec::new());
+    let mut clocks = Random::new(!seed);
     for machine in world.machines_mut() {
         machine.stop().await;
         let (writeback, close) = random.one_of(&[
@@ -70,6 +74,7 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         machine.set_close(close);
         machine.set_fsync(random.one_of(&[Fsync::Auto, Fsync::Local]));
         machine.set_cache_limit_bytes(CACHE_BYTES);
+        machine.set_clock_rate(clocks.one_of(&CLOCK_RATES));
         announces.push(close == Close::Announced);
         trace.push(format!("{writeback:?}, {close:?}"));
         machine.start().await?;
