@@ -38,7 +38,7 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 /// How often a client is asked to send all that it has: longer than a lease in all.
 const SETTLE_TRIES: u32 = 10;
 
-/// How fast clients' clocks go, in millionths: over a lease of 60 s they are wrong by less than the server's bias of 2 s.
+/// How fast clients' clocks go, in millionths: over a lease of 60 s wrong by less than the server's bias of 2 s.
 const CLOCK_RATES: [u32; 3] = [970_000, 1_000_000, 1_030_000];
 
 /// Of the server's disk: with less left it takes nothing that needs room, and with a quarter of it nothing at all.
