@@ -37,7 +37,7 @@ pub(crate) enum Act {
     Rename { from: String, to: String },
     /// chmod(2).
     SetMode { path: String, mode: u32 },
-    /// Makes what only the server can say is made: a directory, a symlink.
+    /// mkdir(2) or symlink(2): made here, or by the server if others may make the same.
     Make { path: String, kind: Kind },
 }
 
@@ -319,7 +319,6 @@ impl Actor<'_> {
             _ => self.vfs.make_symlink(parent, name, Bytes::from_static(b"x"), CALLER).await?,
         };
         self.answer(&update, made.fid.vnode.0);
-        self.versions.borrow_mut().confirm(&update);
         Ok(())
     }
 

@@ -146,11 +146,6 @@ impl Versions {
         self.raise(client, place.clone());
     }
 
-    /// The call has returned with the server's word.
-    pub(crate) fn confirm(&mut self, place: &Place) {
-        self.advance(place, State::Applied);
-    }
-
     /// A close has returned that waits for the announcement.
     pub(crate) fn announce(&mut self, place: &Place) {
         self.advance(place, State::Announced);
