@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Writeback;
 use mafs_proto::{Mode, RenameMode, VnodeId};
-use mafs_sim::{Crash, Path, World};
+use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
 use support::{
     CALLER, WRITE, configured, content, create, look, open_as, open_by_name, simulate, with_empty_cache, world,
     write_and_close,
@@ -378,5 +378,39 @@ fn regression_invariant_1_what_was_fsynced_outlives_a_rename_over_it_that_does_n
             assert!(found == fsynced || found == over, "round {round}: {}", found[0]);
             world.client().sync().await.expect("a sync");
         }
+    });
+}
+
+#[test]
+fn regression_a_content_that_waits_no_more_for_one_that_was_removed_is_the_same_after_a_crash() {
+    simulate(async {
+        let link = Profile::steady(64_000, Duration::from_millis(20));
+        let world = World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world");
+        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Async)).await;
+        for name in ["before", "removed", "kept"] {
+            write_and_close(world.client(), name, Vec::new()).await;
+        }
+        world.client().sync().await.expect("a sync");
+        let vfs = world.client().clone();
+        // The first takes the link for a while, and the last is behind what is fsynced before it.
+        for (name, bytes, fsync) in [("before", 300_000, false), ("removed", 200_000, true), ("kept", 1000, false)] {
+            let file = open_as(&vfs, name, WRITE).await;
+            vfs.write(file, 0, vec![7; bytes].into()).await.expect("a write");
+            if fsync {
+                vfs.fsync(file).await.expect("an fsync");
+            }
+            vfs.flush(file).await.expect("a close");
+            vfs.release(file);
+        }
+        world.machines()[0].fall_silent(Silence { way: Way::ToClient, connecting: Connecting::Works });
+        vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        world.crash_client(Crash::Kill);
+        world.machines()[0].break_silence();
+        world.start_client().await.expect("a client");
+        world.client().sync().await.expect("a sync");
+        assert!(world.client().status().refused.is_empty(), "{:?}", world.client().status());
+        with_empty_cache(&mut world).await;
+        assert_eq!(content(world.client(), "kept").await, vec![7; 1000]);
     });
 }

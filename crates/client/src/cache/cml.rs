@@ -151,6 +151,7 @@ const WRITING_HERE: u8 = 18;
 const LENT: u8 = 19;
 const RETURNED: u8 = 20;
 const UNLINKED: u8 = 21;
+const FREED: u8 = 22;
 
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
@@ -180,11 +181,8 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
         LogEntry::Removing { fid } => joined(REMOVING, &[&fid.encode()]),
         LogEntry::Kept { fid } => joined(KEPT, &[&fid.encode()]),
         LogEntry::Dropped { fid } => joined(DROPPED, &[&fid.encode()]),
-        LogEntry::Unlinked { fid, by } => {
-            let fid = fid.encode();
-            let length = u8::try_from(fid.len()).unwrap_or(u8::MAX);
-            joined(UNLINKED, &[&[length], &fid, &by.encode()])
-        }
+        LogEntry::Unlinked { fid, by } => joined_pair(UNLINKED, &fid.encode(), &by.encode()),
+        LogEntry::Freed { id, of } => joined_pair(FREED, &id.encode(), &of.encode()),
         LogEntry::Queued(Queued { record, kind, replaced }) => {
             let kinds = [kind_number(*kind), replaced.map_or(NO_KIND, kind_number)];
             joined(QUEUED, &[&kinds, &record.encode()])
@@ -201,6 +199,12 @@ fn joined(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     out.push(kind);
     out.extend(parts.iter().copied().flatten());
     out
+}
+
+/// Two short messages.
+fn joined_pair(kind: u8, first: &[u8], second: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(first.len()).unwrap_or(u8::MAX);
+    joined(kind, &[&[length], first, second])
 }
 
 /// No number of a kind.
@@ -239,8 +243,7 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
             let version = DataVersion(take_u64(&mut bytes)?);
             let left = take_u8(&mut bytes)?;
             let (clean, synced) = (left & 1 != 0, left & 2 != 0);
-            let fid_bytes = usize::from(take_u8(&mut bytes)?);
-            let fid = Fid::decode(take(&mut bytes, fid_bytes)?)?;
+            let fid = Fid::decode(take_first(&mut bytes)?)?;
             LogEntry::Done { id: StoreId::decode(bytes)?, fid, version, clean, synced }
         }
         ABANDONED => LogEntry::Abandoned { id: StoreId::decode(bytes)? },
@@ -250,9 +253,12 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         KEPT => LogEntry::Kept { fid: Fid::decode(bytes)? },
         DROPPED => LogEntry::Dropped { fid: Fid::decode(bytes)? },
         UNLINKED => {
-            let fid_bytes = usize::from(take_u8(&mut bytes)?);
-            let fid = Fid::decode(take(&mut bytes, fid_bytes)?)?;
+            let fid = Fid::decode(take_first(&mut bytes)?)?;
             LogEntry::Unlinked { fid, by: StoreId::decode(bytes)? }
+        }
+        FREED => {
+            let id = StoreId::decode(take_first(&mut bytes)?)?;
+            LogEntry::Freed { id, of: StoreId::decode(bytes)? }
         }
         QUEUED => {
             let kind = take_kind(&mut bytes)?.ok_or(BadEntry::ObjectKind(NO_KIND))?;
@@ -268,6 +274,12 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         DURABLE => LogEntry::Durable { id: StoreId::decode(bytes)? },
         kind => return Err(BadEntry::Kind(kind)),
     })
+}
+
+/// The first of two messages.
+fn take_first(bytes: &mut Bytes) -> Result<Bytes, BadEntry> {
+    let length = usize::from(take_u8(bytes)?);
+    take(bytes, length)
 }
 
 fn take(bytes: &mut Bytes, count: usize) -> Result<Bytes, BadEntry> {
@@ -333,6 +345,7 @@ mod tests {
             LogEntry::Moved { fid: fid(6), container: ContainerId(10) },
             LogEntry::Dropped { fid: fid(6) },
             LogEntry::Unlinked { fid: fid(6), by: id },
+            LogEntry::Freed { id, of: id },
             LogEntry::Queued(Queued { replaced: None, ..queued.clone() }),
             LogEntry::Queued(queued),
             LogEntry::Ended { id },

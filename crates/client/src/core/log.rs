@@ -118,6 +118,13 @@ pub(crate) enum LogEntry {
         /// The record.
         id: StoreId,
     },
+    /// A record that was never sent waits for another no more, which will never be sent either.
+    Freed {
+        /// The record.
+        id: StoreId,
+        /// The other one.
+        of: StoreId,
+    },
     /// The server has refused a queued record for good.
     Refused {
         /// The record.
@@ -242,6 +249,13 @@ impl LogState {
             LogEntry::Ended { id } => {
                 self.queued.remove(&id);
                 self.refused.remove(&id);
+            }
+            LogEntry::Freed { id, of } => {
+                let queued = self.queued.get_mut(&id).map(|queued| &mut queued.record);
+                let record = queued.or(self.logged.get_mut(&id).map(|store| &mut store.record));
+                if let Some(record) = record {
+                    record.depends_on.retain(|before| *before != of);
+                }
             }
             LogEntry::Refused { id, reason } => {
                 if let Some(queued) = self.queued.remove(&id) {
@@ -508,6 +522,23 @@ mod tests {
             let writing = state.writing.get(&fid(5)).unwrap();
             assert_eq!((writing.base, writing.synced), (DataVersion(base), synced));
         }
+    }
+
+    #[test]
+    fn a_record_is_freed_of_one_that_will_never_be_sent() {
+        let before = store(1, 5);
+        let stored = CmlRecord { depends_on: vec![before.id], ..store(2, 6) };
+        let mut log = state([
+            LogEntry::Logged { record: stored.clone(), stamp: Stamp(9), queued: true },
+            LogEntry::Snapshot { id: stored.id, container: ContainerId(12) },
+            LogEntry::Queued(remove(3, 7, vec![before.id, stored.id])),
+        ]);
+        for id in [stored.id, store(3, 7).id] {
+            log.apply(LogEntry::Freed { id, of: before.id });
+        }
+        assert_eq!(log.logged[&stored.id].record, CmlRecord { depends_on: Vec::new(), ..stored.clone() });
+        assert_eq!(log.logged[&stored.id].snapshot, Some(ContainerId(12)));
+        assert_eq!(log.queued[&store(3, 7).id].record.depends_on, [stored.id]);
     }
 
     #[test]

@@ -234,15 +234,24 @@ impl Inner {
 
     /// A record that has not been sent is not wanted any more.
     fn take_back(&self, id: StoreId) {
+        let Some(queued) = self.replay.queue().get(id).cloned() else { return };
+        if self.detach(id, LogEntry::Ended { id }) {
+            self.cache.index.drop_pending(&queued);
+            // It may have been announced.
+            self.note_queue_changed();
+        }
+    }
+
+    /// Takes a record out of the queue, and out of those that name it, if it may go; `end` tells the log.
+    pub(super) fn detach(&self, id: StoreId, end: LogEntry) -> bool {
+        // Held: what is sent before the log says what it names would be another record to the next life.
         let mut queue = self.replay.queue();
-        let Some(queued) = queue.get(id).cloned() else { return };
-        let Some(changed) = queue.detach(id) else { return };
-        let entries = changed.into_iter().map(LogEntry::Queued).chain([LogEntry::Ended { id }]);
-        self.log_all(entries);
-        self.cache.index.drop_pending(&queued);
+        let Some(changed) = queue.detach(id) else { return false };
+        let freed = changed.iter().map(|queued| LogEntry::Freed { id: queued.record.id, of: id });
+        self.log_all(freed.chain([end]));
+        self.remote.outstanding(|log| changed.into_iter().for_each(|queued| log.resume(queued.record)));
         self.remote.end(id);
-        // It may have been announced.
-        self.note_queue_changed();
+        true
     }
 
     /// Tells the log what it will only repeat in vain if it is not told.

@@ -362,23 +362,9 @@ impl Inner {
     pub(super) fn drop_versions(&self, file: &File) {
         let ids: Vec<StoreId> = file.state().versions.iter().map(|version| version.id).collect();
         for id in ids.into_iter().rev() {
-            let (is_queued, detached) = {
-                let mut queue = self.replay.queue();
-                (queue.contains(id), queue.detach(id))
-            };
-            if !is_queued {
-                // Its record has gone with the one that made the file.
-                self.forget_version(file, id);
-            }
-            if let Some(changed) = detached {
-                for queued in &changed {
-                    self.remote.outstanding(|log| log.resume(queued.record.clone()));
-                }
-                let stores = |queued: &Queued| matches!(queued.record.op, CmlOp::Store { .. });
-                // A later store of the same file has gone before this one.
-                let changed = changed.into_iter().filter(|queued| !stores(queued)).map(LogEntry::Queued);
-                self.log_all(changed.chain([LogEntry::Abandoned { id }]));
-                self.remote.end(id);
+            // If it is not in the queue, its record has gone with the one that made the file.
+            let is_queued = self.replay.queue().contains(id);
+            if !is_queued || self.detach(id, LogEntry::Abandoned { id }) {
                 self.forget_version(file, id);
             }
         }
