@@ -279,11 +279,13 @@ impl Versions {
         let pending: Vec<_> = self.clients[client].pending.iter().filter(|place| place.register == *register).collect();
         let pending: Vec<usize> = pending.into_iter().map(|place| place.at).collect();
         let chain = self.chain_mut(register);
-        let is_it = |at: &&usize| value.is_some() && chain[**at].value.is_none_or(|of| Some(of) == value);
-        // A name that means nothing may do so before and after.
-        let base = pending.first().map_or(0, |first| (0..*first).rev().find(|at| !chain[*at].is_lost()).unwrap_or(0));
+        let before = |at: usize| (0..at).rev().find(|at| !chain[*at].is_lost()).map(|at| chain[at].value);
+        let is_it = |at: &&usize| match chain[**at].value {
+            Some(of) => value == Some(of),
+            // What nobody was told of may have come to nothing: then the register is what it was before.
+            None => value.is_some() && before(**at) != Some(value),
+        };
         let there = pending.iter().rev().find(is_it).copied();
-        let there = there.filter(|at| chain[*at].value.is_some() || chain[base].value != value);
         // Another client may have built on the newest since: each version is based on the one before.
         let newest = pending.last().copied().unwrap_or_default();
         let built_on = |later: &Version| later.client != client && !later.is_lost() && later.value == value;
