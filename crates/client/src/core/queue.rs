@@ -351,16 +351,26 @@ impl Queue {
         if !self.is_unsent(id) || !dependents.iter().all(unsent) || self.is_named(id) {
             return None;
         }
+        let changed = self.free_dependents(id);
         self.withdraw(id);
+        Some(changed)
+    }
+
+    /// Takes a record that will never be applied out of those that name it, as far as they were not sent; returns these.
+    pub(crate) fn free_dependents(&mut self, id: StoreId) -> Vec<Queued> {
+        let dependents = self.entries.get(&id).map(|entry| entry.dependents.clone()).unwrap_or_default();
         let mut changed = Vec::new();
-        for dependent in dependents {
+        for (dependent, _) in dependents {
+            if !self.is_unsent(dependent) {
+                continue;
+            }
             if let Some(entry) = self.entries.get_mut(&dependent) {
                 entry.queued.record.depends_on.retain(|before| *before != id);
                 changed.push(entry.queued.clone());
                 self.note_changed(dependent);
             }
         }
-        Some(changed)
+        changed
     }
 
     /// Whether a record that waits for this one gives a name to its file.

@@ -244,14 +244,26 @@ impl Inner {
 
     /// Takes a record out of the queue, and out of those that name it, if it may go; `end` tells the log.
     pub(super) fn detach(&self, id: StoreId, end: LogEntry) -> bool {
-        // Held: what is sent before the log says what it names would be another record to the next life.
         let mut queue = self.replay.queue();
         let Some(changed) = queue.detach(id) else { return false };
-        let freed = changed.iter().map(|queued| LogEntry::Freed { id: queued.record.id, of: id });
-        self.log_all(freed.chain([end]));
-        self.remote.outstanding(|log| changed.into_iter().for_each(|queued| log.resume(queued.record)));
+        self.note_freed(changed, id);
+        self.log_all([end]);
         self.remote.end(id);
         true
+    }
+
+    /// The server does not have a record and will not get it: what was not sent yet is not to wait for it.
+    pub(super) fn free_dependents(&self, id: StoreId) {
+        let mut queue = self.replay.queue();
+        let changed = queue.free_dependents(id);
+        self.note_freed(changed, id);
+    }
+
+    /// Records name another no more. The queue is held: what is sent before the log says so would be another record to
+    /// the next life.
+    fn note_freed(&self, changed: Vec<Queued>, of: StoreId) {
+        self.log_all(changed.iter().map(|queued| LogEntry::Freed { id: queued.record.id, of }));
+        self.remote.outstanding(|log| changed.into_iter().for_each(|queued| log.resume(queued.record)));
     }
 
     /// Tells the log what it will only repeat in vain if it is not told.

@@ -452,6 +452,8 @@ impl Inner {
                 self.replay.queue().postpone(record.id, true);
             }
             Some(Err(_)) | None => {
+                // It has not refused the record either, and would wait for it.
+                self.free_dependents(record.id);
                 self.take_in_refusal(record, FsError::Malformed, "its content is not there any more");
             }
         }
