@@ -356,7 +356,7 @@ impl Queue {
         Some(changed)
     }
 
-    /// Takes a record that will never be applied out of those that name it, as far as they were not sent; returns these.
+    /// Takes a record that will never be applied out of those that name it and were not sent; returns these.
     pub(crate) fn free_dependents(&mut self, id: StoreId) -> Vec<Queued> {
         let dependents = self.entries.get(&id).map(|entry| entry.dependents.clone()).unwrap_or_default();
         let mut changed = Vec::new();
