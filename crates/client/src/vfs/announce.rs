@@ -150,8 +150,11 @@ impl Inner {
 
     fn pulled(self: &Arc<Self>, request: &PullRequest) -> PullReply {
         let missing = self.send_first(&request.ids);
-        // If it had no room for them, and has some by now, they are tried at once, not when the pause is over.
-        self.renew_room();
+        let is_held_up = request.ids.iter().any(|id| self.replay.queue().is_held_up(*id));
+        if is_held_up {
+            // If there is room by now they are tried at once, not when the pause is over.
+            self.renew_room();
+        }
         tracing::debug!(ids = ?request.ids, ?missing, "somebody waits for what was announced");
         PullReply { missing }
     }
