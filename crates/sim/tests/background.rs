@@ -441,6 +441,20 @@ fn a_close_that_may_not_fit_is_done_when_the_server_has_it() {
     });
 }
 
+/// Its bytes leave the disk behind the log, but at once if they are needed.
+#[test]
+fn what_was_removed_is_not_in_the_way_on_a_small_disk() {
+    simulate(async {
+        let world = far_world().await;
+        let vfs = world.client().clone();
+        world.limit_client_disk(3_000_000).expect("a disk");
+        for _ in 0..5 {
+            write_and_close(&vfs, "temporary", vec![1; 2_000_000]).await;
+            vfs.unlink(VnodeId::ROOT, Bytes::from("temporary"), CALLER).await.expect("a removal");
+        }
+    });
+}
+
 /// consistency.md, "Optimiser".
 #[test]
 fn what_is_removed_before_it_was_sent_is_never_sent() {

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
 
@@ -107,6 +108,15 @@ impl Inner {
             }
         }
         !evicted.is_empty()
+    }
+
+    /// The same for bytes that the disk had no room for, where what nothing names any more may go at once.
+    pub(super) fn find_room(&self, bytes: u64) -> bool {
+        self.make_room(bytes)
+            || blocking(|| self.sync_log()).unwrap_or_else(|error| {
+                tracing::error!(%error, "the modify log cannot be made durable");
+                false
+            })
     }
 
     fn evict(&self, vnode: VnodeId) -> Result<(), Error> {
@@ -245,6 +255,20 @@ impl Inner {
     pub(super) fn drop_container(&self, vnode: VnodeId, id: ContainerId) {
         self.unnamed().push((vnode, id));
         self.log_changed.notify_one();
+    }
+
+    /// Makes the log durable with the contents that it names, and removes those that it does not name any more. Returns
+    /// whether there were any.
+    pub(super) fn sync_log(&self) -> Result<bool, CacheError> {
+        let unnamed = std::mem::take(&mut *self.unnamed());
+        let synced = self.sync_versions().and_then(|()| self.cache.cml.sync());
+        if synced.is_err() {
+            self.unnamed().extend(unnamed);
+            return synced.map(|()| false);
+        }
+        let were_any = !unnamed.is_empty();
+        self.remove_unnamed(unnamed);
+        Ok(were_any)
     }
 
     /// The log is durable with all that it names: removes what it has not named since before that.

@@ -35,7 +35,7 @@ impl Inner {
                 Ok(true) => return Ok(()),
                 // Another version began to come in; this write goes on top of it.
                 Ok(false) => {}
-                Err(Error::CacheFull) if self.make_room(data.len() as u64) => {}
+                Err(Error::CacheFull) if self.find_room(data.len() as u64) => {}
                 Err(error) => return Err(error),
             }
         }

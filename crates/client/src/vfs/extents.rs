@@ -46,7 +46,7 @@ impl Inner {
                 Ok(true) => return Ok(()),
                 // Another version began to come in; this change goes on top of it.
                 Ok(false) => {}
-                Err(Error::CacheFull) if self.make_room(bytes) => {}
+                Err(Error::CacheFull) if self.find_room(bytes) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -126,7 +126,7 @@ impl Inner {
                 Ok(Some(copied)) => return Ok(copied),
                 // Another version began to come in; this change goes on top of it.
                 Ok(None) => {}
-                Err(Error::CacheFull) if self.make_room(bytes) => {}
+                Err(Error::CacheFull) if self.find_room(bytes) => {}
                 Err(error) => return Err(error),
             }
         }

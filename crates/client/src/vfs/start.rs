@@ -332,15 +332,7 @@ async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
         }
         let Some(inner) = inner.upgrade() else { return };
         let synced = blocking(|| match changed {
-            Ok(()) => {
-                let unnamed = std::mem::take(&mut *inner.unnamed());
-                let synced = inner.sync_versions().and_then(|()| inner.cache.cml.sync());
-                match &synced {
-                    Ok(()) => inner.remove_unnamed(unnamed),
-                    Err(_) => inner.unnamed().extend(unnamed),
-                }
-                synced.and_then(|()| inner.cache.compact_log())
-            }
+            Ok(()) => inner.sync_log().and_then(|_| inner.cache.compact_log()),
             Err(_) => inner.sync_contents(),
         });
         if let Err(error) = synced {
