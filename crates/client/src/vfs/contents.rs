@@ -251,10 +251,20 @@ impl Inner {
     }
 
     /// Removes a container that nothing names any more: in the background, once a loss of power does not take that from
-    /// the log.
+    /// the log. Where nothing waits in the log the server has been told before.
     pub(super) fn drop_container(&self, vnode: VnodeId, id: ContainerId) {
-        self.unnamed().push((vnode, id));
-        self.log_changed.notify_one();
+        if self.settings.writeback.is_logged() {
+            self.unnamed().push((vnode, id));
+            self.log_changed.notify_one();
+        } else {
+            self.remove_container(vnode, id);
+        }
+    }
+
+    /// Whether what nothing names any more is in the way of what the kernel writes by itself.
+    pub(super) fn is_cramped(&self) -> bool {
+        let is_short = || self.cache.disk.space().is_ok_and(|space| space.bytes_free < self.settings.min_free_bytes);
+        !self.unnamed().is_empty() && is_short()
     }
 
     /// Makes the log durable with the contents that it names, and removes those that it does not name any more. Returns

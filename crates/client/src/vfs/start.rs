@@ -326,8 +326,9 @@ async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
     loop {
         let Some(strong) = inner.upgrade() else { return };
         let changed = tokio::time::timeout(CONTAINER_SYNC_DELAY, strong.log_changed.notified()).await;
+        let is_cramped = strong.is_cramped();
         drop(strong);
-        if changed.is_ok() {
+        if changed.is_ok() && !is_cramped {
             tokio::time::sleep(LOG_SYNC_DELAY).await;
         }
         let Some(inner) = inner.upgrade() else { return };
