@@ -170,6 +170,22 @@ impl CmlOp {
         }
     }
 
+    /// The object that it makes.
+    #[must_use]
+    pub const fn made(&self) -> Option<Fid> {
+        match self {
+            Self::Create { fid, .. } | Self::MakeDir { fid, .. } | Self::SymLink { fid, .. } => Some(*fid),
+            Self::Link { .. }
+            | Self::Rename { .. }
+            | Self::Remove { .. }
+            | Self::RemoveDir { .. }
+            | Self::SetAttr { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::Store { .. } => None,
+        }
+    }
+
     /// What its call is for, unless it is forced.
     #[must_use]
     pub fn purpose(&self) -> Purpose {

@@ -12,29 +12,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use mafs_proto::call::DirectoryChange;
 use mafs_proto::{CmlOp, DataVersion, Fid, StoreId};
 
-use super::touched::waits_for;
+use super::touched::{directories_of, waits_for};
 
 /// The answers that have arrived and are not taken in yet. No more than there are records under way.
 pub(crate) struct Arrivals<A> {
-    under_way: BTreeMap<StoreId, UnderWay>,
+    /// Records without answer, and what they do.
+    under_way: BTreeMap<StoreId, CmlOp>,
     held: Vec<Held<A>>,
-}
-
-/// A record without answer.
-struct UnderWay {
-    /// The directories of which it changes names.
-    directories: Vec<Fid>,
-    /// What it makes.
-    made: Option<Fid>,
-    op: CmlOp,
 }
 
 struct Held<A> {
     answer: A,
-    /// Where it stands among those that may be taken in: answers that tell of no change come last.
-    order: (u64, StoreId),
-    /// Whether it tells of one.
-    is_change: bool,
+    id: StoreId,
+    /// The change that it tells of.
+    change: Option<u64>,
     /// What its record is about.
     object: Fid,
     directories: Vec<DirectoryChange>,
@@ -47,10 +38,15 @@ struct Held<A> {
 }
 
 impl<A> Held<A> {
+    /// Where it stands among those that may be taken in: answers that tell of no change come last.
+    fn order(&self) -> (u64, StoreId) {
+        (self.change.unwrap_or(u64::MAX), self.id)
+    }
+
     /// Whether the other one is taken in later, if it is about the same object. One that tells of no change waits for
     /// records before its own only: those behind may wait for it.
     fn is_before(&self, other: &Self) -> bool {
-        if other.is_change { self.order < other.order } else { self.order.1 < other.order.1 }
+        if other.change.is_some() { self.order() < other.order() } else { self.id < other.id }
     }
 }
 
@@ -63,7 +59,7 @@ impl<A> Default for Arrivals<A> {
 impl<A> Arrivals<A> {
     /// A record has been sent.
     pub(crate) fn sent(&mut self, id: StoreId, op: &CmlOp) {
-        self.under_way.insert(id, UnderWay { directories: directories_of(op), made: made_by(op), op: op.clone() });
+        self.under_way.insert(id, op.clone());
     }
 
     /// Its answer is there; `change` is the number of the change that it became, and `directories` what that did.
@@ -80,21 +76,18 @@ impl<A> Arrivals<A> {
             held.makers.remove(&id);
         }
         let changes = |fid: &Fid| directories.iter().any(|directory| directory.fid == *fid);
-        let behind = self.those_under_way(|other| other.directories.iter().any(changes));
-        let makers = self.those_under_way(|other| other.made.is_some_and(|made| made == object || changes(&made)));
-        let earlier = answered.filter(|_| change.is_some()).map(|answered| self.those_before(id, &answered.op));
-        let (order, is_change) = ((change.unwrap_or(u64::MAX), id), change.is_some());
-        let (directories, earlier) = (directories.to_vec(), earlier.unwrap_or_default());
-        self.held.push(Held { answer, order, is_change, object, directories, behind, makers, earlier });
+        let behind = self.those_under_way(|_, other| directories_of(other).any(|fid| changes(&fid)));
+        let makers = self.those_under_way(|_, other| other.made().is_some_and(|made| made == object || changes(&made)));
+        let earlier = match answered.filter(|_| change.is_some()) {
+            Some(op) => self.those_under_way(|before, other| before < id && waits_for(&op, other)),
+            None => BTreeSet::new(),
+        };
+        let directories = directories.to_vec();
+        self.held.push(Held { answer, id, change, object, directories, behind, makers, earlier });
     }
 
-    fn those_under_way(&self, is_one: impl Fn(&UnderWay) -> bool) -> BTreeSet<StoreId> {
-        self.under_way.iter().filter(|(_, other)| is_one(other)).map(|(id, _)| *id).collect()
-    }
-
-    fn those_before(&self, id: StoreId, op: &CmlOp) -> BTreeSet<StoreId> {
-        let shared = self.under_way.range(..id).filter(|(_, other)| waits_for(op, &other.op));
-        shared.map(|(id, _)| *id).collect()
+    fn those_under_way(&self, is_one: impl Fn(StoreId, &CmlOp) -> bool) -> BTreeSet<StoreId> {
+        self.under_way.iter().filter(|(id, other)| is_one(**id, other)).map(|(id, _)| *id).collect()
     }
 
     /// The next answer to be taken in, if there is one: which version of a directory's names is `known`, and which
@@ -110,27 +103,10 @@ impl<A> Arrivals<A> {
         let in_turn = |held: &Held<A>| held.behind.is_empty() || held.directories.iter().all(fits);
         let is_covered = |held: &Held<A>| held.earlier.iter().any(|id| pending(*id));
         let fitting = |held: &Held<A>| held.makers.is_empty() && in_turn(held) && !is_covered(held);
-        let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(|held| held.order).min()?;
-        let at = self.held.iter().position(|held| held.order == next)?;
+        let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(Held::order).min()?;
+        let at = self.held.iter().position(|held| held.order() == next)?;
         Some(self.held.swap_remove(at).answer)
     }
-}
-
-fn directories_of(op: &CmlOp) -> Vec<Fid> {
-    match op {
-        CmlOp::Create { parent, .. }
-        | CmlOp::MakeDir { parent, .. }
-        | CmlOp::SymLink { parent, .. }
-        | CmlOp::Link { parent, .. }
-        | CmlOp::Remove { parent, .. }
-        | CmlOp::RemoveDir { parent, .. } => vec![*parent],
-        CmlOp::Rename { from_parent, to_parent, .. } => vec![*from_parent, *to_parent],
-        CmlOp::SetAttr { .. } | CmlOp::SetXattr { .. } | CmlOp::RemoveXattr { .. } | CmlOp::Store { .. } => Vec::new(),
-    }
-}
-
-fn made_by(op: &CmlOp) -> Option<Fid> {
-    matches!(op, CmlOp::Create { .. } | CmlOp::MakeDir { .. } | CmlOp::SymLink { .. }).then(|| op.fid())
 }
 
 #[cfg(test)]

@@ -110,6 +110,11 @@ fn touched(op: &CmlOp) -> ([Option<Fid>; 2], [Option<NameIn<'_>>; 2]) {
     }
 }
 
+/// The directories of which an operation changes names.
+pub(crate) fn directories_of(op: &CmlOp) -> impl Iterator<Item = Fid> {
+    touched(op).1.into_iter().flatten().map(|(parent, _)| parent)
+}
+
 fn left_by(op: &CmlOp) -> Vec<Key> {
     let (objects, names) = touched(op);
     let objects = objects.into_iter().flatten().map(Key::Object);

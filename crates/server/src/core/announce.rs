@@ -6,7 +6,7 @@ use mafs_durable::Kv;
 use mafs_proto::call::InvalidateRequest;
 use mafs_proto::{Base, ClientId, CmlOp, CmlRecord, Fid, FsError, StoreId};
 
-use super::pending::{Announced, Pending, makes, touched};
+use super::pending::{Announced, Pending, touched};
 use super::{Refusal, Transaction, replies, tables};
 
 /// Announced records looked at at a time.
@@ -21,8 +21,8 @@ pub(crate) struct Checked {
     pub(crate) refused: Vec<StoreId>,
 }
 
-/// Looks at an announcement of `client`, and takes note of the replies that it confirms. `is_made` tells of
-/// what the client has announced before that it makes.
+/// Looks at an announcement of `client`, and takes note of the replies that it confirms. `is_made` tells
+/// of what the client has announced before that it makes.
 ///
 /// # Errors
 /// `Malformed` if a record cannot be one of this client's, `CrossVolume` if it is about another volume.
@@ -48,7 +48,7 @@ pub(crate) fn check(
         if is_decided || transaction.get(&tables::reply(&record.id))?.is_some() {
             continue;
         }
-        let is_made = |fid| is_made(fid) || checked.records.iter().any(|record| makes(&record.op, fid));
+        let is_made = |fid| is_made(fid) || checked.records.iter().any(|record| record.op.made() == Some(fid));
         match is_on_present(transaction, record, is_made)? {
             true => checked.records.push(record.clone()),
             false => checked.refused.push(record.id),

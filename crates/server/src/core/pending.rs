@@ -218,7 +218,7 @@ impl Pending {
     /// Whether a client has announced that it makes an object.
     pub(crate) fn makes(&self, client: ClientId, fid: Fid) -> bool {
         let about = self.places(&About::Object(fid.vnode)).into_iter().filter(|(_, id)| id.client == client);
-        about.filter_map(|(_, id)| self.get(&id)).any(|announced| makes(&announced.record.op, fid))
+        about.filter_map(|(_, id)| self.get(&id)).any(|announced| announced.record.op.made() == Some(fid))
     }
 
     fn count(&self, client: ClientId) -> usize {
@@ -296,14 +296,6 @@ pub(crate) fn ids_of(client: ClientId) -> RangeInclusive<StoreId> {
     let first = StoreId { client, incarnation: Incarnation(0), seq: 0 };
     let last = StoreId { client, incarnation: Incarnation(u64::MAX), seq: u64::MAX };
     first..=last
-}
-
-/// Whether an operation makes an object.
-pub(crate) fn makes(op: &CmlOp, object: Fid) -> bool {
-    match op {
-        CmlOp::Create { fid, .. } | CmlOp::MakeDir { fid, .. } | CmlOp::SymLink { fid, .. } => *fid == object,
-        _ => false,
-    }
 }
 
 /// What an announced record will touch, for the breaks of promises.
