@@ -356,7 +356,7 @@ impl LogState {
         };
         let is_lost = |store: &&LoggedStore| store.queued && !store.durable && !is_fsynced(store);
         let mut lost: BTreeSet<StoreId> = self.logged.values().filter(is_lost).map(|store| store.record.id).collect();
-        let (mut stores, mut others) = (Vec::new(), Vec::new());
+        let mut others = Vec::new();
         let ids: BTreeSet<StoreId> = self.logged.keys().chain(self.queued.keys()).copied().collect();
         // A record depends on older ones only, so one pass finds all.
         for id in ids {
@@ -371,7 +371,7 @@ impl LogState {
             // It keeps its name.
             writing.unlinked = None;
         }
-        stores.extend(lost.into_iter().filter_map(|id| self.remove_store(id)));
+        let stores = lost.into_iter().filter_map(|id| self.remove_store(id)).collect();
         (stores, others)
     }
 

@@ -103,10 +103,11 @@ impl Inner {
     /// Tells the server once that nothing more of earlier lives will come. It may have heard of what a loss of power
     /// has taken from the log, and would show that to others.
     pub(super) fn end_earlier_lives(self: &Arc<Self>) {
-        let is_over = !self.remote.outstanding(|log| log.has_earlier_lives());
-        if !is_over || !self.replay.may_have_lost.swap(false, Ordering::AcqRel) {
+        let may_have_lost = &self.replay.may_have_lost;
+        if !may_have_lost.load(Ordering::Acquire) || self.remote.outstanding(|log| log.has_earlier_lives()) {
             return;
         }
+        may_have_lost.store(false, Ordering::Release);
         let inner = Arc::clone(self);
         tokio::spawn(async move {
             // Every call says what has been answered.

@@ -276,14 +276,8 @@ impl Inner {
             self.unnamed().extend(unnamed);
             return synced.map(|()| false);
         }
-        let were_any = !unnamed.is_empty();
-        self.remove_unnamed(unnamed);
-        Ok(were_any)
-    }
-
-    /// The log is durable with all that it names: removes what it has not named since before that.
-    pub(super) fn remove_unnamed(&self, containers: Vec<(VnodeId, ContainerId)>) {
-        containers.into_iter().for_each(|(vnode, id)| self.remove_container(vnode, id));
+        unnamed.iter().for_each(|(vnode, id)| self.remove_container(*vnode, *id));
+        Ok(!unnamed.is_empty())
     }
 
     /// Removes a container that nothing has named.
@@ -294,7 +288,7 @@ impl Inner {
     }
 
     /// Containers that nothing names any more, as far as the log is not lost.
-    pub(super) fn unnamed(&self) -> MutexGuard<'_, Vec<(VnodeId, ContainerId)>> {
+    fn unnamed(&self) -> MutexGuard<'_, Vec<(VnodeId, ContainerId)>> {
         self.unnamed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

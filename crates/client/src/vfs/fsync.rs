@@ -34,17 +34,17 @@ impl<'a> Awaited<'a> {
     }
 }
 
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.0.state().change_awaited(|awaited| awaited - 1);
+    }
+}
+
 /// What of a file was made durable.
 struct Edits {
     newest: u64,
     /// Nothing more can belong to that edit.
     settled: bool,
-}
-
-impl Drop for Awaited<'_> {
-    fn drop(&mut self) {
-        self.0.state().change_awaited(|awaited| awaited - 1);
-    }
 }
 
 impl Inner {

@@ -150,10 +150,13 @@ impl Inner {
         state.logged_edits = versions.back().map_or(0, |newest| newest.edits);
         state.edits = state.logged_edits + u64::from(newer);
         state.versions = versions;
+        let is_unlinked = state.unlinked.is_some();
         drop(state);
-        let named = self.named_versions(file);
-        if let Some(unlinked) = &mut file.state().unlinked {
-            unlinked.named = named;
+        if is_unlinked {
+            let named = self.named_versions(file);
+            if let Some(unlinked) = &mut file.state().unlinked {
+                unlinked.named = named;
+            }
         }
         Ok(())
     }

@@ -174,11 +174,9 @@ impl Vfs {
         let ended = blocking(|| {
             let by_use: Vec<_> = self.inner.replacement().by_use().collect();
             self.inner.cache.index.save_usage(by_use.into_iter())?;
-            let unnamed = std::mem::take(&mut *self.inner.unnamed());
             self.inner.sync_contents()?;
-            self.inner.cache.sync()?;
-            self.inner.remove_unnamed(unnamed);
-            Ok::<_, CacheError>(())
+            self.inner.sync_log()?;
+            self.inner.cache.sync()
         });
         if let Err(error) = ended {
             tracing::error!(%error, "the cache could not be made durable");
