@@ -89,7 +89,6 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         versions: Rc::new(RefCell::new(Versions::new(CLIENTS))),
         faults,
         out: [None; CLIENTS],
-        is_full: false,
         troubled: Instant::now(),
         tokens: 0,
         begun: Instant::now(),
@@ -123,8 +122,6 @@ struct Fleet {
     faults: Faults,
     /// Who is out of touch.
     out: [Option<Out>; CLIENTS],
-    /// Whether the server's disk is.
-    is_full: bool,
     /// When something was wrong last.
     troubled: Instant,
     /// Contents written so far.
@@ -262,7 +259,8 @@ impl Fleet {
 
     /// Whether a call may fail so.
     fn is_excused(&self, error: &Error) -> bool {
-        let has_trouble = self.is_full || self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED;
+        let is_full = self.versions.borrow().is_full();
+        let has_trouble = is_full || self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED;
         match error {
             Error::Unreachable(_) | Error::TimedOut(_) => has_trouble,
             // What others have announced is shown, and cannot be changed before it is there.
@@ -337,24 +335,22 @@ impl Fleet {
     fn fill_server(&mut self) -> Result<(), String> {
         let bytes_free = self.random.one_of(&[RESERVE, RESERVE / 2]) + self.random.below(2 * SIZE_MAX);
         self.trace.push(format!("{:?}: {bytes_free} bytes are left at the server", self.begun.elapsed()));
-        self.is_full = true;
         self.versions.borrow_mut().set_full(true);
         self.world.limit_server_disk(bytes_free).map_err(|error| error.to_string())
     }
 
     /// There is room on the server's disk.
     fn empty_server(&mut self) -> Result<(), String> {
-        if std::mem::take(&mut self.is_full) {
+        if self.versions.borrow_mut().set_full(false) {
             self.trace.push(format!("{:?}: there is room", self.begun.elapsed()));
             self.world.limit_server_disk(AMPLE).map_err(|error| error.to_string())?;
-            self.versions.borrow_mut().set_full(false);
             self.troubled = Instant::now();
         }
         Ok(())
     }
 
     fn end_outages(&mut self) -> Result<(), String> {
-        if self.is_full && self.random.once_in(8) {
+        if self.versions.borrow().is_full() && self.random.once_in(8) {
             self.empty_server()?;
         }
         for client in 0..CLIENTS {
@@ -368,6 +364,11 @@ impl Fleet {
             }
         }
         Ok(())
+    }
+
+    fn end_all_outages(&mut self) -> Result<(), String> {
+        (0..CLIENTS).for_each(|client| self.reach(client));
+        self.empty_server()
     }
 
     /// What is announced and applied by now; and that nothing is refused, since nothing is in conflict.
@@ -406,8 +407,7 @@ impl Fleet {
         if unanswered.is_empty() {
             return Ok(());
         }
-        (0..CLIENTS).for_each(|client| self.reach(client));
-        self.empty_server()?;
+        self.end_all_outages()?;
         self.send_all(client).await?;
         let vfs = self.world.machines()[client].client().clone();
         for register in unanswered {
@@ -453,8 +453,7 @@ impl Fleet {
 
     /// When all is well and sent, all clients, one with an empty cache among them, show the same.
     async fn finish(&mut self) -> Result<(), String> {
-        (0..CLIENTS).for_each(|client| self.reach(client));
-        self.empty_server()?;
+        self.end_all_outages()?;
         sleep(LEASE).await;
         for client in 0..CLIENTS {
             self.send_all(client).await?;

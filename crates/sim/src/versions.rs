@@ -201,9 +201,13 @@ impl Versions {
         }
     }
 
-    /// The server is full, or is not any more.
-    pub(crate) fn set_full(&mut self, is_full: bool) {
-        self.is_full = is_full;
+    /// The server is full, or is not any more. Returns whether it was.
+    pub(crate) fn set_full(&mut self, is_full: bool) -> bool {
+        std::mem::replace(&mut self.is_full, is_full)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
     }
 
     /// A client is out of touch. In the end the server takes it for gone.

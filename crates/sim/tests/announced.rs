@@ -10,9 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Cached, Close, Error, ObjectReport, OpenMode, RecordState, Stale, Vfs, Writeback};
-use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
+use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, Path, Silence, Way, World};
-use support::{CALLER, WRITE, configured, content, create, look, open_as, simulate, with_empty_cache, write_and_close};
+use support::{
+    CALLER, WRITE, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
+    write_and_close,
+};
 use tokio::time::{Instant, sleep};
 
 /// The writer's link: 64 KB/s, and its round trip.
@@ -38,18 +41,6 @@ fn clients(world: &World) -> [Vfs; 3] {
     [0, 1, 2].map(|number| world.machines()[number].client().clone())
 }
 
-async fn overwrite(vfs: &Vfs, name: &'static str, bytes: Vec<u8>) {
-    let file = open_as(vfs, name, WRITE).await;
-    vfs.write(file, 0, bytes.into()).await.expect("a write");
-    vfs.flush(file).await.expect("a close");
-    vfs.release(file);
-}
-
-async fn rename(vfs: &Vfs, from: &'static str, to: &'static str) {
-    let (from, to) = (Bytes::from(from), Bytes::from(to));
-    vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await.expect("a rename");
-}
-
 /// The two ways in which programs replace what a file holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
@@ -62,7 +53,7 @@ async fn replace(vfs: &Vfs, how: How, bytes: Vec<u8>) {
         How::InPlace => overwrite(vfs, "f", bytes).await,
         How::ByRename => {
             write_and_close(vfs, "f.new", bytes).await;
-            rename(vfs, "f.new", "f").await;
+            rename(vfs, "f.new", "f").await.expect("a rename");
         }
     }
 }
@@ -562,7 +553,7 @@ fn with_close_announced_changes_of_names_and_attributes_wait_as_close_does() {
         writer.set_attributes(vnode, mode, None, CALLER).await.expect("a chmod");
         assert_eq!(look(&reader, "f").await.status.mode, Mode::from_bits(0o600));
         write_and_close(&writer, "f.new", vec![2; FILE_BYTES]).await;
-        rename(&writer, "f.new", "f").await;
+        rename(&writer, "f.new", "f").await.expect("a rename");
         assert!(content(&reader, "f").await == vec![2; FILE_BYTES], "what the name meant before");
         writer.unlink(VnodeId::ROOT, Bytes::from("f"), CALLER).await.expect("an unlink");
         let gone = reader.lookup(VnodeId::ROOT, Bytes::from("f")).await;

@@ -10,9 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Error, Fsync, Vfs, Writeback};
-use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
+use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, Path, World};
-use support::{CALLER, READ, WRITE, content, create, open_as, simulate, with_empty_cache, write_and_close};
+use support::{
+    CALLER, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
+};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -27,6 +29,13 @@ const MOST: usize = 6_000_000;
 async fn far_world() -> World {
     let link = Profile::steady(1_000_000, Duration::from_millis(150));
     background(World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world")).await
+}
+
+/// A writer over a link of 100 KB/s, and a reader near the server, in the background.
+async fn slow_writer_and_near_reader() -> World {
+    let link = Profile::steady(100_000, Duration::from_millis(20));
+    let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
+    background(World::start_over(1, paths, false).await.expect("a world")).await
 }
 
 async fn near_world(clients: usize, passthrough: bool) -> World {
@@ -48,24 +57,12 @@ async fn with_writeback(mut world: World, writeback: Writeback) -> World {
     world
 }
 
-async fn rename(vfs: &Vfs, from: &'static str, to: &'static str) -> Result<(), Error> {
-    let (from, to) = (Bytes::from(from), Bytes::from(to));
-    vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await
-}
-
 async fn is_there(vfs: &Vfs, name: &'static str) -> bool {
     match vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await {
         Ok(_) => true,
         Err(Error::Refused(FsError::NotFound)) => false,
         Err(error) => panic!("{name}: {error}"),
     }
-}
-
-async fn overwrite(vfs: &Vfs, name: &'static str, bytes: Vec<u8>) {
-    let file = open_as(vfs, name, WRITE).await;
-    vfs.write(file, 0, bytes.into()).await.expect("a write");
-    vfs.flush(file).await.expect("a close");
-    vfs.release(file);
 }
 
 #[test]
@@ -229,9 +226,7 @@ fn what_must_have_one_winner_is_asked_of_the_server() {
 #[test]
 fn nothing_overtakes_what_was_fsynced_before_it() {
     simulate(async {
-        let link = Profile::steady(100_000, Duration::from_millis(20));
-        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
-        let world = background(World::start_over(1, paths, false).await.expect("a world")).await;
+        let world = slow_writer_and_near_reader().await;
         let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
         assert!(!is_there(&writer, "database").await);
         write_and_close(&writer, "journal", vec![1; 300_000]).await;
@@ -256,9 +251,7 @@ fn nothing_overtakes_what_was_fsynced_before_it() {
 #[test]
 fn nothing_overtakes_what_was_fsynced_before_its_close_nor_its_name() {
     simulate(async {
-        let link = Profile::steady(100_000, Duration::from_millis(20));
-        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
-        let world = background(World::start_over(1, paths, false).await.expect("a world")).await;
+        let world = slow_writer_and_near_reader().await;
         let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
         write_and_close(&writer, "object", vec![1; 1000]).await;
         writer.sync().await.expect("a sync");
@@ -283,9 +276,7 @@ fn nothing_overtakes_what_was_fsynced_before_its_close_nor_its_name() {
 #[test]
 fn a_file_that_is_replaced_by_a_rename_is_never_empty() {
     simulate(async {
-        let link = Profile::steady(100_000, Duration::from_millis(20));
-        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
-        let world = background(World::start_over(1, paths, false).await.expect("a world")).await;
+        let world = slow_writer_and_near_reader().await;
         let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
         write_and_close(&writer, "f", vec![0; 10]).await;
         writer.sync().await.expect("a sync");

@@ -12,8 +12,8 @@ use mafs_client::vfs::Writeback;
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
 use support::{
-    CALLER, WRITE, configured, content, create, look, open_as, open_by_name, simulate, with_empty_cache, world,
-    write_and_close,
+    CALLER, WRITE, configured, content, create, look, open_as, open_by_name, overwrite, rename, simulate,
+    with_empty_cache, world, write_and_close,
 };
 
 #[test]
@@ -289,21 +289,24 @@ fn regression_what_was_logged_before_a_kill_is_durable_a_second_after_the_next_s
     }
 }
 
+/// One client at the end of 64 KB/s, and others.
+async fn behind_a_slow_link(writeback: Writeback, others: Vec<Path>) -> World {
+    let link = Profile::steady(64_000, Duration::from_millis(20));
+    let paths = [Path::Link(Box::new(link))].into_iter().chain(others).collect();
+    let world = World::start_over(1, paths, false).await.expect("a world");
+    configured(world, |machine| machine.set_writeback(writeback)).await
+}
+
 #[test]
 fn regression_what_a_loss_of_power_took_from_a_log_is_shown_to_nobody_once_its_client_is_back() {
     simulate(async {
-        let link = Profile::steady(64_000, Duration::from_millis(20));
-        let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
-        let world = World::start_over(1, paths, false).await.expect("a world");
-        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+        let others = vec![Path::Delay(Duration::from_millis(5))];
+        let mut world = behind_a_slow_link(Writeback::Sirp, others).await;
         let (writer, reader) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
         write_and_close(&writer, "f", vec![1; 1000]).await;
         writer.sync().await.expect("a sync");
         assert_eq!(look(&reader, "f").await.status.size, 1000);
-        let file = open_as(&writer, "f", WRITE).await;
-        writer.write(file, 0, vec![2; 60_000].into()).await.expect("a write");
-        writer.flush(file).await.expect("a close");
-        writer.release(file);
+        overwrite(&writer, "f", vec![2; 60_000]).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(look(&reader, "f").await.status.size, 60_000, "it is announced");
         world.crash_machine(0, Crash::Power);
@@ -317,24 +320,18 @@ fn regression_what_a_loss_of_power_took_from_a_log_is_shown_to_nobody_once_its_c
 #[test]
 fn regression_what_was_removed_while_it_was_sent_is_nothing_to_later_lives() {
     simulate(async {
-        let link = Profile::steady(64_000, Duration::from_millis(20));
-        let world = World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world");
-        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+        let mut world = behind_a_slow_link(Writeback::Sirp, Vec::new()).await;
         for name in ["removed", "replaced", "over"] {
             write_and_close(world.client(), name, vec![1; 1000]).await;
         }
         world.client().sync().await.expect("a sync");
         let vfs = world.client().clone();
         for name in ["removed", "replaced"] {
-            let file = open_as(&vfs, name, WRITE).await;
-            vfs.write(file, 0, vec![2; 100_000].into()).await.expect("a write");
-            vfs.flush(file).await.expect("a close");
-            vfs.release(file);
+            overwrite(&vfs, name, vec![2; 100_000]).await;
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
         vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
-        let (from, to) = (Bytes::from("over"), Bytes::from("replaced"));
-        vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await.expect("a rename");
+        rename(&vfs, "over", "replaced").await.expect("a rename");
         for life in 0..3 {
             world.crash_client(Crash::Kill);
             world.start_client().await.expect("a client");
@@ -350,9 +347,7 @@ fn regression_what_was_removed_while_it_was_sent_is_nothing_to_later_lives() {
 #[test]
 fn regression_invariant_1_what_was_fsynced_outlives_a_rename_over_it_that_does_not() {
     simulate(async {
-        let link = Profile::steady(64_000, Duration::from_millis(20));
-        let world = World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world");
-        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Async)).await;
+        let mut world = behind_a_slow_link(Writeback::Async, Vec::new()).await;
         write_and_close(world.client(), "before", Vec::new()).await;
         write_and_close(world.client(), "f", vec![1; 1000]).await;
         for (round, draft) in (1..).zip(["a", "b", "c", "d", "e", "g", "h", "i", "j", "k"]) {
@@ -360,18 +355,14 @@ fn regression_invariant_1_what_was_fsynced_outlives_a_rename_over_it_that_does_n
             world.client().sync().await.expect("a sync");
             let vfs = world.client().clone();
             // Takes the link for a while.
-            let before = open_as(&vfs, "before", WRITE).await;
-            vfs.write(before, 0, vec![9; 300_000].into()).await.expect("a write");
-            vfs.flush(before).await.expect("a close");
-            vfs.release(before);
+            overwrite(&vfs, "before", vec![9; 300_000]).await;
             let file = open_as(&vfs, "f", WRITE).await;
             vfs.write(file, 0, fsynced.clone().into()).await.expect("a write");
             vfs.fsync(file).await.expect("an fsync");
             vfs.flush(file).await.expect("a close");
             vfs.release(file);
             write_and_close(&vfs, draft, over.clone()).await;
-            let (from, to) = (Bytes::from(draft), Bytes::from("f"));
-            vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await.expect("a rename");
+            rename(&vfs, draft, "f").await.expect("a rename");
             world.crash_client(Crash::Power);
             world.start_client().await.expect("a client");
             let found = content(world.client(), "f").await;
@@ -384,9 +375,7 @@ fn regression_invariant_1_what_was_fsynced_outlives_a_rename_over_it_that_does_n
 #[test]
 fn regression_a_content_that_waits_no_more_for_one_that_was_removed_is_the_same_after_a_crash() {
     simulate(async {
-        let link = Profile::steady(64_000, Duration::from_millis(20));
-        let world = World::start_over(1, vec![Path::Link(Box::new(link))], false).await.expect("a world");
-        let mut world = configured(world, |machine| machine.set_writeback(Writeback::Async)).await;
+        let mut world = behind_a_slow_link(Writeback::Async, Vec::new()).await;
         for name in ["before", "removed", "kept"] {
             write_and_close(world.client(), name, Vec::new()).await;
         }

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{FileHandle, Fsync, OpenMode, Vfs};
+use mafs_client::vfs::{Error, FileHandle, Fsync, OpenMode, Vfs};
 use mafs_durable::Disk;
-use mafs_proto::{Mode, Object, VnodeId};
+use mafs_proto::{Mode, Object, RenameMode, VnodeId};
 #[allow(unused_imports, reason = "each test binary uses a part")]
 pub(crate) use mafs_sim::workload::{CALLER, READ, WRITE};
 use mafs_sim::{Machine, World};
@@ -67,6 +67,20 @@ pub(crate) async fn open_by_name(vfs: &Vfs, name: &'static str) -> FileHandle {
 pub(crate) async fn open_as(vfs: &Vfs, name: &'static str, mode: OpenMode) -> FileHandle {
     let object = vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name");
     vfs.open(object.fid.vnode, mode, CALLER).await.expect("an open").file
+}
+
+/// Writes over what a file begins with.
+pub(crate) async fn overwrite(vfs: &Vfs, name: &'static str, bytes: Vec<u8>) {
+    let file = open_as(vfs, name, WRITE).await;
+    vfs.write(file, 0, bytes.into()).await.expect("a write");
+    vfs.flush(file).await.expect("a close");
+    vfs.release(file);
+}
+
+/// Renames within the root, over what has the name.
+pub(crate) async fn rename(vfs: &Vfs, from: &'static str, to: &'static str) -> Result<(), Error> {
+    let (from, to) = (Bytes::from(from), Bytes::from(to));
+    vfs.rename(VnodeId::ROOT, from, VnodeId::ROOT, to, RenameMode::Replace, CALLER).await
 }
 
 pub(crate) async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
