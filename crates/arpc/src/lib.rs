@@ -23,7 +23,7 @@ pub mod watch;
 mod wire;
 
 pub use backoff::Backoff;
-pub use clock::{BootClock, blocking, spawn_blocking};
+pub use clock::{BootClock, blocking, run_to_end, spawn_blocking};
 pub use engine::{InvalidRate, Rate, Reserve};
 pub use error::{CallError, PayloadError};
 pub use gate::SharedGate;

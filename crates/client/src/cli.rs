@@ -140,11 +140,11 @@ fn start_log(default_level: &str) {
     log.with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
 }
 
-/// The runtime of a daemon. Session threads answer what is cached, so few workers do for the rest.
-pub(crate) fn daemon_runtime() -> Result<tokio::runtime::Runtime, Failure> {
+/// Runs a daemon to its end. Session threads answer what is cached, so few workers do for the rest.
+pub(crate) fn run_daemon<T>(daemon: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let workers = std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
-    runtime.map_err(|error| Failure::new(Exit::System, format!("cannot start: {error}")))
+    let ended = mafs_arpc::run_to_end(workers, daemon);
+    ended.map_err(|error| Failure::new(Exit::System, format!("cannot start: {error}")))?
 }
 
 /// The runtime of a command that only asks a daemon.

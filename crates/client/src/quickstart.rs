@@ -23,7 +23,7 @@ use mafs_proto::VolumeName;
 use mafs_server::{DirStorage, Server, ServerConfig, ServerError};
 use tokio::sync::Notify;
 
-use crate::cli::{Exit, Failure, Stop, begin_daemon, daemon_runtime, one_line};
+use crate::cli::{Exit, Failure, Stop, begin_daemon, one_line, run_daemon};
 
 /// The volume that every server has from the start.
 const VOLUME: &str = "home";
@@ -38,7 +38,7 @@ const LOOKS_PER_LINE: u32 = 20;
 /// Serves and mounts until TERM or INT, or until somebody unmounts.
 pub(crate) fn run(directory: &Path, link: Option<ProfileName>) -> Result<Exit, Failure> {
     begin_daemon("warn");
-    daemon_runtime()?.block_on(async {
+    run_daemon(async {
         let mut stop = Stop::listen()?;
         check_available().map_err(failed)?;
         let runtime_dir = RuntimeDir::open().map_err(failed)?;

@@ -8,7 +8,7 @@ use mafs_client::remote::grpc_connector;
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::background::{self, Readiness};
-use super::{Exit, Failure, Stop, begin_daemon, daemon_runtime};
+use super::{Exit, Failure, Stop, begin_daemon, run_daemon};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct MountArgs {
@@ -89,7 +89,7 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
         daemon.run(stopped).await.map_err(failed)?;
         Ok(Exit::Ok)
     };
-    let outcome = daemon_runtime()?.block_on(serving);
+    let outcome = run_daemon(serving);
     if let Err(failure) = &outcome {
         readiness.failed(failure);
     }

@@ -19,9 +19,8 @@ pub(super) fn run(
     insecure: bool,
     config: ServerConfig,
 ) -> Result<(), ServerError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
-    let runtime = runtime.map_err(|source| ServerError::io("start the runtime", source))?;
-    runtime.block_on(serve(data, addresses, insecure, config))
+    let ended = mafs_arpc::run_to_end(WORKERS, serve(data, addresses, insecure, config));
+    ended.map_err(|source| ServerError::io("start the runtime", source))?
 }
 
 async fn serve(
