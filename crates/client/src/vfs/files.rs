@@ -34,6 +34,20 @@ pub(super) struct Handle {
     pub(super) mode: OpenMode,
     /// Whether the kernel has the container.
     pub(super) passthrough: bool,
+    /// Whether its program has closed it, as far as is known: the kernel releases it soon.
+    closing: bool,
+}
+
+impl Handle {
+    /// On a file that has just been opened, which goes by this daemon.
+    fn new(file: Arc<File>, mode: OpenMode) -> Self {
+        Self { file, mode, passthrough: false, closing: false }
+    }
+
+    /// Whether the kernel can write to the container by itself.
+    fn may_write(&self) -> bool {
+        self.passthrough && self.mode.write
+    }
 }
 
 impl Files {
@@ -70,10 +84,28 @@ impl Files {
 
     /// The files that the kernel can write to by itself.
     pub(super) fn written_by_kernel(&self) -> Vec<Arc<File>> {
-        let written = self.handles.values().filter(|handle| handle.passthrough && handle.mode.write);
+        let written = self.handles.values().filter(|handle| handle.may_write());
         let files: BTreeMap<VnodeId, &Arc<File>> =
             written.map(|handle| (handle.file.fid.vnode, &handle.file)).collect();
         files.into_values().cloned().collect()
+    }
+
+    /// Notes whether the program of a handle has closed it.
+    pub(super) fn set_closing(&mut self, handle: FileHandle, closing: bool) {
+        if let Some(handle) = self.handles.get_mut(&handle) {
+            handle.closing = closing;
+        }
+    }
+
+    /// Whether all through which the kernel can write to a file are closed.
+    pub(super) fn are_closing(&self, vnode: VnodeId) -> bool {
+        self.writing(vnode).all(|(_, handle)| handle.closing)
+    }
+
+    /// The handles through which the kernel can write to a file.
+    pub(super) fn writing(&self, vnode: VnodeId) -> impl Iterator<Item = (FileHandle, &Handle)> {
+        let handles = self.handles.iter().map(|(number, handle)| (*number, handle));
+        handles.filter(move |(_, handle)| handle.may_write() && handle.file.fid.vnode == vnode)
     }
 
     pub(super) fn handles(&self) -> usize {
@@ -151,6 +183,7 @@ impl Inner {
             return Err(Error::Refused(FsError::WrongKind));
         }
         self.until_placed(vnode, cached.object.status.data_version).await?;
+        self.until_released(vnode, cached.object.status.data_version).await;
         if !mode.truncate {
             self.check_content(&cached).await?;
         }
@@ -205,7 +238,7 @@ impl Inner {
     ) -> Result<(Object, Opened), Error> {
         let (object, container) = self.make_file((parent, name), (permissions, mode.exclusive), caller).await?;
         let handle = match self.insert_new(&object, container, caller)? {
-            Some(file) => self.hand_over_opened(Handle { file, mode, passthrough: false }).await?,
+            Some(file) => self.hand_over_opened(Handle::new(file, mode)).await?,
             // The answer took so long that its caller was let go, and somebody has opened the file by its name.
             None => self.open_for_kernel(object.fid.vnode, OpenMode { truncate: false, ..mode }, caller).await?,
         };
@@ -274,7 +307,7 @@ impl Inner {
 
     pub(super) fn release(&self, handle: FileHandle) {
         let released = self.files().handles.remove(&handle);
-        if let Some(Handle { file, mode, passthrough }) = released {
+        if let Some(Handle { file, mode, passthrough, .. }) = released {
             if passthrough
                 && mode.write
                 && let Err(error) = self.end_passthrough_writing(&file, mode)
@@ -409,7 +442,7 @@ impl Inner {
             };
             file.add_handle()?;
             files.insert(Arc::clone(&file));
-            Ok::<_, Error>(Handle { file, mode, passthrough: false })
+            Ok::<_, Error>(Handle::new(file, mode))
         })?;
         if let Err(error) = blocking(|| self.look_at_unseen(&handle.file)) {
             self.release_file(&handle.file);

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::Object;
+use mafs_proto::{DataVersion, Object, VnodeId};
+use tokio::time::timeout;
 
 use super::editing::before_copy;
 use super::file::{File, FileState};
@@ -59,6 +60,10 @@ pub(super) struct KernelUse {
 /// once, as the kernel keeps the pages. To hand over a container costs an open some 4 us (38,000 opens/s in place of
 /// 45,000), to read from pages of FUSE costs 0.1 us more for each KB.
 const KEPT_BYTES_MAX: u64 = 32 << 10;
+
+/// How long the kernel's release of a handle may take after its program has closed it. It is on its way when close(2)
+/// returns; a thread that has read it may then wait for a processor.
+const RELEASE_MAX: Duration = Duration::from_secs(1);
 
 /// How often the sizes of files are looked at that the kernel writes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -144,6 +149,7 @@ impl Inner {
             let as_known = !state.is_dirty() && state.unlinked.is_none();
             (state.kernel.writers == 0, as_known, state.base, state.hash)
         };
+        file.notify();
         looked?;
         let returned = last && !as_known && {
             let state = file.state();
@@ -246,16 +252,36 @@ impl Inner {
         Ok(())
     }
 
-    /// What stat(2) shows of a file that the kernel may be writing: what its container shows.
+    /// Waits until what programs here have closed does not count as being written any more, where others have made the
+    /// version `shown` since. A handle that stays, because something else has its descriptor, is waited for once.
+    pub(super) async fn until_released(&self, vnode: VnodeId, shown: DataVersion) {
+        let in_use = self.files().get(vnode);
+        let Some(file) = in_use else { return };
+        let in_the_way = |state: &FileState| state.kernel.writers > 0 && !state.is_dirty() && state.base != shown;
+        if !in_the_way(&file.state()) || !self.files().are_closing(vnode) {
+            return;
+        }
+        let released = file.wait(|state| (!in_the_way(state)).then_some(()));
+        if timeout(RELEASE_MAX, released).await.is_err() {
+            let mut files = self.files();
+            let stay: Vec<FileHandle> = files.writing(vnode).map(|(handle, _)| handle).collect();
+            stay.into_iter().for_each(|handle| files.set_closing(handle, false));
+        }
+    }
+
+    /// What stat(2) shows of a file that the kernel may be writing: what its container shows, unless all who could have
+    /// written have closed it and have not.
     pub(super) fn present_written(&self, file: &File, object: &mut Object) {
-        let (writers, base) = {
+        let (writers, base, dirty) = {
             let state = file.state();
-            (state.kernel.writers, state.base)
+            (state.kernel.writers, state.base, state.is_dirty())
         };
         if writers == 0 {
             return;
         }
+        let are_closing = !dirty && self.files().are_closing(file.fid.vnode);
         match file.container.stat() {
+            Ok(stat) if are_closing && is_unwritten(stat.modified, base) => {}
             Ok(stat) => {
                 object.status.size = stat.bytes;
                 if let Some(changed) = last_change(stat.modified, base) {

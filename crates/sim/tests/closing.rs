@@ -1,0 +1,111 @@
+//! Closing: the kernel tells at once of a close(2), as FLUSH, and some time after it has returned that the handle is
+//! gone, as RELEASE. Meanwhile another client may have stored what comes next.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_client::vfs::{Close, FileHandle, OpenMode, Vfs, Writeback};
+use mafs_sim::{Machine, World};
+use support::{WRITE, configured, content, create, look, open_as, simulate};
+use tokio::time::Instant;
+
+const DELAY: Duration = Duration::from_millis(1);
+
+/// How long a release may be on its way; until an open is answered that waits for none, twenty round trips.
+const LATE: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_millis(40);
+
+const POLICIES: [Writeback; 2] = [Writeback::Sync, Writeback::Sirp];
+
+/// Two clients whose kernels have the containers of what is open.
+async fn two(writeback: Writeback) -> World {
+    let world = World::start_several(1, 2, DELAY, true).await.expect("a world");
+    let configure = |machine: &mut Machine| {
+        machine.set_writeback(writeback);
+        machine.set_close(Close::Announced);
+    };
+    configured(world, configure).await
+}
+
+/// Writes a content as the kernel does, and closes the file as far as its program sees.
+async fn write_and_flush(vfs: &Vfs, file: FileHandle, bytes: &[u8]) {
+    let container = vfs.container(file).expect("its container");
+    container.set_len(0).expect("a cut");
+    container.write_all_at(bytes, 0).expect("a write");
+    vfs.flush(file).await.expect("a close");
+}
+
+/// A file that one client has made and closed, whose release is on its way, and that the other has written since.
+async fn written_since(here: &Vfs, there: &Vfs, with: OpenMode) -> FileHandle {
+    let (_, closed) = create(here, "file").await;
+    write_and_flush(here, closed, b"old").await;
+    let theirs = open_as(there, "file", with).await;
+    write_and_flush(there, theirs, b"new and longer").await;
+    there.release(theirs);
+    closed
+}
+
+#[test]
+fn what_was_closed_here_is_in_nobodys_way_before_it_is_released() {
+    for writeback in POLICIES {
+        simulate(async {
+            let world = two(writeback).await;
+            let [here, there] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let closed = written_since(&here, &there, WRITE).await;
+            assert_eq!(look(&here, "file").await.status.size, 14, "{writeback:?}: stat shows what was there before");
+            let releasing = tokio::spawn({
+                let here = here.clone();
+                async move {
+                    tokio::time::sleep(LATE).await;
+                    here.release(closed);
+                }
+            });
+            assert_eq!(content(&here, "file").await, b"new and longer", "{writeback:?}");
+            releasing.await.expect("a release");
+        });
+    }
+}
+
+#[test]
+fn what_is_written_anew_here_replaces_what_others_wrote_before_the_release() {
+    for writeback in POLICIES {
+        simulate(async {
+            let world = two(writeback).await;
+            let [here, there] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let closed = written_since(&here, &there, WRITE).await;
+            let releasing = tokio::spawn({
+                let here = here.clone();
+                async move {
+                    tokio::time::sleep(LATE).await;
+                    here.release(closed);
+                }
+            });
+            let file = open_as(&here, "file", OpenMode { truncate: true, ..WRITE }).await;
+            write_and_flush(&here, file, b"newest").await;
+            here.release(file);
+            releasing.await.expect("a release");
+            assert_eq!(content(&there, "file").await, b"newest", "{writeback:?}");
+            assert_eq!(here.status().unsent_files, 0, "{writeback:?}: it was refused");
+        });
+    }
+}
+
+/// As a shell does with `exec 3>>file`, whose children close what they have inherited.
+#[test]
+fn what_stays_open_after_a_close_is_waited_for_once() {
+    simulate(async {
+        let world = two(Writeback::Sync).await;
+        let [here, there] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let open = written_since(&here, &there, WRITE).await;
+        assert_eq!(content(&here, "file").await, b"old", "a program that writes here goes on with what it has");
+        let begun = Instant::now();
+        assert_eq!(content(&here, "file").await, b"old");
+        assert_eq!(look(&here, "file").await.status.size, 3, "stat shows what open gives");
+        assert!(begun.elapsed() < SOON, "an open waited {:?} for a handle that is in use", begun.elapsed());
+        here.release(open);
+        assert_eq!(content(&here, "file").await, b"new and longer");
+    });
+}
