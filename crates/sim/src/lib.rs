@@ -38,7 +38,7 @@ pub use fleet::run_fleet;
 pub use history::{Attempt, Contests, History, Register, UpdateId};
 pub use hour::{Hour, run_for};
 pub use image::ServerImage;
-pub use machine::Machine;
+pub use machine::{CacheImage, Machine};
 pub use model::{Model, Snapshot};
 pub use network::{Connecting, Path, Silence, Way};
 pub use operation::{Operation, Outcome};

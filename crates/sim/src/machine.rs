@@ -18,6 +18,12 @@ use crate::world::{Crash, damage_files};
 /// How long an operation of a client waits for the server, by default.
 const DEADLINE: Duration = Duration::from_secs(21);
 
+/// What a backup of a cache holds.
+pub struct CacheImage {
+    disk: MemoryDisk,
+    kv: MemoryKv,
+}
+
 /// A client and what is its own.
 pub struct Machine {
     name: String,
@@ -173,6 +179,18 @@ impl Machine {
         self.kv = self.kv.crash(seed).on(&self.disk);
         self.link.end_life();
         self.client = None;
+    }
+
+    /// The cache as a copy of its disk would have it now.
+    #[must_use]
+    pub fn cache_image(&self) -> CacheImage {
+        let disk = self.disk.kill();
+        CacheImage { kv: self.kv.crash(0).on(&disk), disk }
+    }
+
+    /// Puts an image of the cache in its place. The client must be down.
+    pub fn restore_cache(&mut self, image: CacheImage) {
+        (self.disk, self.kv) = (image.disk, image.kv);
     }
 
     /// Replaces the cache with an empty one. The client must be down.
