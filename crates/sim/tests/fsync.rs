@@ -7,9 +7,9 @@ mod support;
 use std::time::Duration;
 
 use mafs_arpc::link::Profile;
-use mafs_client::vfs::{FileHandle, Fsync, Vfs};
+use mafs_client::vfs::{FileHandle, Fsync, Vfs, Writeback};
 use mafs_proto::VnodeId;
-use mafs_sim::{Path, World};
+use mafs_sim::{Crash, Path, World};
 use support::{WRITE, content, create, open_as, simulate, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -110,5 +110,26 @@ fn an_automatic_fsync_that_takes_too_long_is_one_of_this_machine() {
         let began = Instant::now();
         closing(far(&world), "second", LARGE_BYTES / 10).await.expect("a close");
         assert!(began.elapsed() < Duration::from_millis(2600), "2 s with half of the link: {:?}", began.elapsed());
+    });
+}
+
+/// What the kernel may be writing is copied before it is sent, which takes room.
+#[test]
+fn an_automatic_fsync_is_one_of_this_machine_where_the_disk_is_too_full_to_send() {
+    simulate(async {
+        let mut world = World::start_with(1, RTT, true).await.expect("a world");
+        let machine = &mut world.machines_mut()[0];
+        machine.stop().await;
+        machine.set_writeback(Writeback::Async);
+        machine.start().await.expect("a client");
+        let (vfs, written) = (world.client().clone(), vec![7; 100_000]);
+        let (_, file) = create(&vfs, "file").await;
+        vfs.container(file).expect("its container").write_all_at(&written, 0).expect("a write");
+        world.limit_client_disk(10_000).expect("a disk");
+        vfs.fsync(file).await.expect("an fsync");
+        world.crash_client(Crash::Power);
+        world.limit_client_disk(1 << 30).expect("a disk");
+        world.start_client().await.expect("a client");
+        assert_eq!(content(world.client(), "file").await, written);
     });
 }

@@ -4,7 +4,7 @@ use mafs_proto::{CmlOp, Incarnation, Kind, StoreId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::naming::Naming;
-use super::{Inner, Vfs};
+use super::{Error, Inner, Vfs};
 use crate::core::queue::{Listed, Totals};
 use crate::remote::Link;
 
@@ -144,7 +144,7 @@ impl Inner {
             announced: announced as u64,
             rate_bytes_per_s: rate,
             eta_s: rate.map(|rate| bytes.div_ceil(rate)),
-            trouble: self.replay.trouble().filter(|_| records > 0).map(|error| error.to_string()),
+            trouble: self.replay.trouble().as_ref().filter(|_| records > 0).map(Error::to_string),
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Replay {
     queue: Mutex<Queue>,
     verdicts: Mutex<HashMap<StoreId, oneshot::Sender<Result<(), FsError>>>>,
     refused: Mutex<Vec<(Queued, FsError)>>,
-    trouble: Mutex<Option<FsError>>,
+    trouble: Mutex<Option<Error>>,
     /// What was refused is to be tried at once: there may be room now, or somebody waits for it.
     again: AtomicBool,
     /// The server may have heard of records of earlier lives that the log does not have.
@@ -70,9 +70,16 @@ impl Replay {
 /// A record's answer.
 struct Answered {
     record: CmlRecord,
-    result: Result<Answer<ApplyReply>, RemoteError>,
+    result: Result<Answer<ApplyReply>, NotSent>,
     /// Whether the content was sent with it.
     whole: bool,
+}
+
+/// Why a record is not at the server.
+enum NotSent {
+    /// Its content cannot be sent as it is here.
+    Here(Error),
+    There(RemoteError),
 }
 
 /// A version that is about to be sent.
@@ -146,7 +153,7 @@ impl Replay {
         self.changed.notify_one();
     }
 
-    pub(super) fn trouble(&self) -> MutexGuard<'_, Option<FsError>> {
+    pub(super) fn trouble(&self) -> MutexGuard<'_, Option<Error>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -252,7 +259,7 @@ impl Inner {
     async fn send_change(&self, record: CmlRecord, repeated: bool) -> Answered {
         let awaited = self.replay.is_awaited(record.id) || self.replay.queue().is_raised(record.id);
         let purpose = if awaited { Purpose::Change } else { Purpose::Replay };
-        let result = self.remote.replay(&record, purpose, repeated).await;
+        let result = self.remote.replay(&record, purpose, repeated).await.map_err(NotSent::There);
         Answered { record, result, whole: true }
     }
 
@@ -266,19 +273,18 @@ impl Inner {
                     let sent = content.allocated().unwrap_or(content.size).min(content.size);
                     self.upload_rate().observe(sent, self.clock.now().since(begun));
                 }
-                Answered { record, result, whole: true }
+                Answered { record, result: result.map_err(NotSent::There), whole: true }
             }
             // Its content is not there any more: only whether it was applied before is of interest.
             Ok(None) => {
                 let frozen = self.replay.queue().freeze(id);
                 let record = frozen.unwrap_or(record);
-                let result = self.remote.resolve(&record).await;
+                let result = self.remote.resolve(&record).await.map_err(NotSent::There);
                 Answered { record, result, whole: false }
             }
             Err(error) => {
                 tracing::warn!(%error, "a content cannot be sent yet");
-                let result = Err(RemoteError::refused(FsError::Io, &error.to_string()));
-                Answered { record, result, whole: true }
+                Answered { record, result: Err(NotSent::Here(error)), whole: true }
             }
         }
     }
@@ -359,26 +365,39 @@ impl Inner {
                         tracing::error!(%error, "an answer of the server cannot be noted");
                     }
                 }
-                Err(RemoteError::Refused { error, .. }) if error.is_transient() || self.waits_for_another(&record) => {
+                Err(NotSent::Here(error)) => {
                     self.end_sending(&record);
                     self.replay.queue().postpone(id, true);
-                    if error.is_transient() {
-                        *self.replay.trouble() = Some(error);
-                        let is_full = matches!(error, FsError::NoSpace | FsError::Quota);
-                        outcome = if is_full { outcome.max(Outcome::Full) } else { Outcome::Passes };
-                    }
+                    *self.replay.trouble() = Some(error);
+                    outcome = Outcome::Passes;
                 }
-                Err(RemoteError::Refused { error: FsError::Malformed, .. }) if !whole => self.send_anew(&record),
-                Err(RemoteError::Refused { error, message }) => self.take_in_refusal(&record, error, &message),
-                Err(error) => {
-                    tracing::debug!(%id, %error, "a change was not answered");
-                    self.end_sending(&record);
-                    self.replay.queue().postpone(id, false);
-                }
+                Err(NotSent::There(error)) => outcome = outcome.max(self.take_in_error(&record, error, whole)),
             }
         }
         self.replay.note_progress();
         outcome
+    }
+
+    fn take_in_error(&self, record: &CmlRecord, error: RemoteError, whole: bool) -> Outcome {
+        match error {
+            RemoteError::Refused { error, .. } if error.is_transient() || self.waits_for_another(record) => {
+                self.end_sending(record);
+                self.replay.queue().postpone(record.id, true);
+                if error.is_transient() {
+                    *self.replay.trouble() = Some(error.into());
+                    let is_full = matches!(error, FsError::NoSpace | FsError::Quota);
+                    return if is_full { Outcome::Full } else { Outcome::Passes };
+                }
+            }
+            RemoteError::Refused { error: FsError::Malformed, .. } if !whole => self.send_anew(record),
+            RemoteError::Refused { error, message } => self.take_in_refusal(record, error, &message),
+            RemoteError::Pulling { .. } | RemoteError::Unreachable(_) | RemoteError::TimedOut(_) => {
+                tracing::debug!(id = %record.id, %error, "a change was not answered");
+                self.end_sending(record);
+                self.replay.queue().postpone(record.id, false);
+            }
+        }
+        Outcome::Done
     }
 
     /// What it depends on was refused and comes again, so its own refusal says nothing.
@@ -551,7 +570,7 @@ impl Inner {
         let mut progress = self.replay.progress.subscribe();
         self.replay.try_again();
         loop {
-            let trouble = *self.replay.trouble();
+            let trouble = self.replay.trouble().clone();
             let (gone, stuck) = {
                 let queue = self.replay.queue();
                 (is_gone(&queue), trouble.is_some() && is_stuck(&queue))
@@ -560,7 +579,7 @@ impl Inner {
                 return Ok(());
             }
             if let Some(error) = trouble.filter(|_| stuck) {
-                return Err(Error::Refused(error));
+                return Err(error);
             }
             let waited = timeout(self.settings.deadline, progress.changed()).await;
             if waited.is_err() && !self.remote.is_up() {
