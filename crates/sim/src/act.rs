@@ -136,7 +136,8 @@ impl Actor<'_> {
     ) -> Result<(), Undone> {
         let about = [name_register(path), Register::Content(vnode), Register::Mode(vnode)];
         let update = self.versions.borrow_mut().begin(self.client, &Register::Content(vnode), Some(token), &about);
-        put(self.vfs, opened, 0, &content(token)).await?;
+        // The file has been cut, unless it has a content of this act's.
+        put(self.vfs, opened, 0, &content(token)).await.inspect_err(|_| self.versions.borrow_mut().fail(&update))?;
         if fsync {
             self.vfs.fsync(opened.file).await?;
         }

@@ -28,6 +28,8 @@ pub struct Faults {
     pub silent: u64,
     /// The server's disk is full, or nearly, for a while. In a fleet.
     pub fill_server: u64,
+    /// The disk of a client is full, or nearly, for a while. In a fleet.
+    pub fill_client: u64,
 }
 
 /// A fault that strikes during an operation. Clients are numbered.

@@ -89,6 +89,7 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         versions: Rc::new(RefCell::new(Versions::new(CLIENTS))),
         faults,
         out: [None; CLIENTS],
+        full: [false; CLIENTS],
         troubled: Instant::now(),
         tokens: 0,
         begun: Instant::now(),
@@ -122,6 +123,8 @@ struct Fleet {
     faults: Faults,
     /// Who is out of touch.
     out: [Option<Out>; CLIENTS],
+    /// Whose disk is full.
+    full: [bool; CLIENTS],
     /// When something was wrong last.
     troubled: Instant,
     /// Contents written so far.
@@ -144,6 +147,9 @@ impl Fleet {
             self.end_outages()?;
             if happens(&mut self.random, self.faults.fill_server) {
                 self.fill_server()?;
+            }
+            if happens(&mut self.random, self.faults.fill_client) {
+                self.fill_client()?;
             }
             self.look_at_logs()?;
             let (actor, act) = (some_client(&mut self.random, CLIENTS), self.some_act());
@@ -249,7 +255,7 @@ impl Fleet {
             Ok(()) | Err(Undone::NotNow) => Ok(()),
             Err(Undone::Violation(why)) => Err(why),
             Err(Undone::Failed(error)) => {
-                if !self.is_excused(&error) {
+                if !self.is_excused(actor, &error) {
                     return Err(format!("client {actor}: {act:?} failed: {error}"));
                 }
                 self.settle(actor).await
@@ -258,7 +264,7 @@ impl Fleet {
     }
 
     /// Whether a call may fail so.
-    fn is_excused(&self, error: &Error) -> bool {
+    fn is_excused(&self, actor: usize, error: &Error) -> bool {
         let is_full = self.versions.borrow().is_full();
         let has_trouble = is_full || self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED;
         match error {
@@ -266,6 +272,9 @@ impl Fleet {
             // What others have announced is shown, and cannot be changed before it is there.
             Error::Refused(FsError::NoSpace | FsError::NameChanged | FsError::NotFound | FsError::Stale) => {
                 self.faults.fill_server > 0 && has_trouble
+            }
+            Error::CacheFull => {
+                self.faults.fill_client > 0 && (self.full[actor] || self.troubled.elapsed() < RECOVERED)
             }
             _ => false,
         }
@@ -291,6 +300,8 @@ impl Fleet {
             Strike::Isolate(_) | Strike::Silent(..) => {}
             Strike::Client(victim, crash) => {
                 self.world.crash_machine(victim, crash);
+                // Whoever acts may wait for it until its lease has ended.
+                self.versions.borrow_mut().lose_touch(victim);
                 self.versions.borrow_mut().restart(victim);
                 if crash == Crash::Power {
                     self.versions.borrow_mut().lose_power(victim);
@@ -349,11 +360,33 @@ impl Fleet {
         Ok(())
     }
 
+    /// Leaves little room on the disk of a client, or none.
+    fn fill_client(&mut self) -> Result<(), String> {
+        let client = some_client(&mut self.random, CLIENTS);
+        let bytes_free = self.random.below(2) * self.random.below(2 * SIZE_MAX);
+        self.trace.push(format!("{:?}: {bytes_free} bytes are left at client {client}", self.begun.elapsed()));
+        self.full[client] = true;
+        self.world.machines()[client].limit_disk(bytes_free).map_err(|error| error.to_string())
+    }
+
+    /// There is room on the disk of a client.
+    fn empty_client(&mut self, client: usize) -> Result<(), String> {
+        if std::mem::take(&mut self.full[client]) {
+            self.trace.push(format!("{:?}: client {client} has room", self.begun.elapsed()));
+            self.world.machines()[client].limit_disk(AMPLE).map_err(|error| error.to_string())?;
+            self.troubled = Instant::now();
+        }
+        Ok(())
+    }
+
     fn end_outages(&mut self) -> Result<(), String> {
         if self.versions.borrow().is_full() && self.random.once_in(8) {
             self.empty_server()?;
         }
         for client in 0..CLIENTS {
+            if self.full[client] && self.random.once_in(8) {
+                self.empty_client(client)?;
+            }
             let Some(Out { until, .. }) = self.out[client] else { continue };
             let is_over = match until {
                 Some(until) => until <= Instant::now(),
@@ -367,7 +400,10 @@ impl Fleet {
     }
 
     fn end_all_outages(&mut self) -> Result<(), String> {
-        (0..CLIENTS).for_each(|client| self.reach(client));
+        for client in 0..CLIENTS {
+            self.reach(client);
+            self.empty_client(client)?;
+        }
         self.empty_server()
     }
 

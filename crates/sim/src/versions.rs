@@ -146,6 +146,11 @@ impl Versions {
         self.raise(client, place.clone());
     }
 
+    /// The call has failed half-way: what has become of the register is to be seen.
+    pub(crate) fn fail(&mut self, place: &Place) {
+        self.chain_mut(&place.register)[place.at].value = None;
+    }
+
     /// A close has returned that waits for the announcement.
     pub(crate) fn announce(&mut self, place: &Place) {
         self.advance(place, State::Announced);

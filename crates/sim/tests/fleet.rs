@@ -32,8 +32,9 @@ const REMOTE: Faults = Faults {
     isolate: 50,
     silent: 30,
     fill_server: 40,
+    fill_client: 0,
 };
-const ALL: Faults = Faults { kill_client: 50, power_client: 70, ..REMOTE };
+const ALL: Faults = Faults { kill_client: 50, power_client: 70, fill_client: 50, ..REMOTE };
 
 fn run(seed: u64, faults: Faults) -> Vec<String> {
     simulated(run_fleet(seed, OPERATIONS, faults)).unwrap_or_else(|violation| panic!("{violation}"))
@@ -84,4 +85,11 @@ fn reftest_everybody_is_shown_what_was_announced_whatever_goes_wrong() {
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     assert_same(&run(9000, ALL), &run(9000, ALL));
+}
+
+#[test]
+fn reftest_everybody_is_shown_what_was_announced_however_full_the_clients_are() {
+    for seed in seeds_from(3000, FAULTY) {
+        run(seed, Faults { fill_client: 30, fill_server: 0, ..REMOTE });
+    }
 }

@@ -27,6 +27,7 @@ const ALL: Faults = Faults {
     isolate: 0,
     silent: 20,
     fill_server: 0,
+    fill_client: 0,
 };
 
 fn run_seed(seed: u64, faults: Faults) -> Vec<String> {

@@ -25,6 +25,7 @@ const CRASHES: Faults = Faults {
     isolate: 0,
     silent: 0,
     fill_server: 0,
+    fill_client: 0,
 };
 const ALL: Faults = Faults { isolate: 25, silent: 15, ..CRASHES };
 
