@@ -149,6 +149,27 @@ pub enum CmlOp {
 }
 
 impl CmlOp {
+    /// The names that it finds, in their directories, with the objects that they must mean.
+    pub fn found_names(&self) -> impl Iterator<Item = (Fid, &Name, Fid)> {
+        let (found, replaced) = match self {
+            Self::Remove { parent, name, fid } | Self::RemoveDir { parent, name, fid } => {
+                (Some((*parent, name, *fid)), None)
+            }
+            Self::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, .. } => {
+                (Some((*from_parent, from_name, *fid)), replaced.map(|replaced| (*to_parent, to_name, replaced)))
+            }
+            Self::Create { .. }
+            | Self::MakeDir { .. }
+            | Self::SymLink { .. }
+            | Self::Link { .. }
+            | Self::SetAttr { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::Store { .. } => (None, None),
+        };
+        found.into_iter().chain(replaced)
+    }
+
     /// The name that it makes where there must be none, with its directory.
     #[must_use]
     pub const fn made_name(&self) -> Option<(Fid, &Name)> {

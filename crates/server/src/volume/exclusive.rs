@@ -2,7 +2,8 @@
 //!
 //! A reader is shown a directory, and a change of its names is decided, when whoever decided names there has announced
 //! them. A change that makes a name or removes a directory then waits for what was announced to make the same name, or
-//! one below, so that of two clients that made it one has it and the other hears so.
+//! one below, so that of two clients that made it one has it and the other hears so. A change of a name that was shown
+//! as others have announced it waits for that.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_proto::call::{ApplyReply, ApplyRequest};
-use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, FsError, Instant, StoreId, VnodeId, Wire};
+use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, FsError, Instant, Name, StoreId, VnodeId, Wire};
 
 use super::announced::Want;
 use super::committer::Job;
@@ -94,7 +95,13 @@ impl Tables {
                 let op = pending.get(id).map(|announced| &announced.record.op);
                 op.is_some_and(|op| op.made_name().is_some())
             };
-            abouts.flat_map(|about| pending.touching(&about, viewer)).filter(makes).collect()
+            let comes = |(directory, name, fid): &(Fid, &Name, Fid)| {
+                pending.meaning(directory.vnode, name, viewer) == Some(*fid)
+            };
+            let found = op.found_names().filter(comes);
+            let found = found.map(|(directory, name, _)| About::Name(directory.vnode, name.clone()));
+            let first = found.flat_map(|about| pending.touching(&about, viewer));
+            abouts.flat_map(|about| pending.touching(&about, viewer)).filter(makes).chain(first).collect()
         });
         obstacles.announced = announced.into_iter().collect();
         obstacles
