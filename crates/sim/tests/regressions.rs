@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
-use mafs_client::vfs::Writeback;
+use mafs_client::vfs::{Attributes, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
 use support::{
@@ -401,5 +401,32 @@ fn regression_a_content_that_waits_no_more_for_one_that_was_removed_is_the_same_
         assert!(world.client().status().refused.is_empty(), "{:?}", world.client().status());
         with_empty_cache(&mut world).await;
         assert_eq!(content(world.client(), "kept").await, vec![7; 1000]);
+    });
+}
+
+/// A removal makes room, so it does not wait for what there is no room for; a change before it does.
+#[test]
+fn regression_a_change_that_comes_after_its_object_was_removed_is_no_refusal() {
+    simulate(async {
+        let world = configured(world(50).await, |machine| machine.set_writeback(Writeback::Async)).await;
+        let vfs = world.client().clone();
+        let vnode = write_and_close(&vfs, "removed", b"content".to_vec()).await;
+        write_and_close(&vfs, "large", Vec::new()).await;
+        vfs.sync().await.expect("a sync");
+        world.limit_server_disk(40 << 20).expect("a disk");
+        let large = open_as(&vfs, "large", WRITE).await;
+        vfs.write(large, 0, vec![1; 100_000].into()).await.expect("a write");
+        vfs.fsync(large).await.expect("an fsync");
+        vfs.flush(large).await.expect("a close");
+        vfs.release(large);
+        let set = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+        vfs.set_attributes(vnode, set, None, CALLER).await.expect("attributes");
+        tokio::task::yield_now().await;
+        vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(vfs.status().log.records >= 2, "{:?}", vfs.status().log);
+        world.limit_server_disk(1 << 30).expect("room");
+        vfs.sync().await.expect("a sync");
+        assert_eq!(vfs.status().refused, []);
     });
 }

@@ -69,6 +69,8 @@ struct Entry {
     raised: bool,
     /// It may change for a long time yet, and nobody needs it: it is not sent before somebody does.
     held_back: bool,
+    /// What it is about is gone, by a later record of this client's that the server has done first.
+    moot: bool,
     /// What the server has been told of it.
     telling: Telling,
     /// What it depends on besides what it names.
@@ -165,6 +167,7 @@ impl Queue {
             refused: false,
             raised: false,
             held_back: false,
+            moot: false,
             telling: Telling::default(),
             unlisted: unlisted.to_vec(),
             blocked_by,
@@ -270,6 +273,20 @@ impl Queue {
     pub(crate) fn withdraw(&mut self, id: StoreId) -> Option<Queued> {
         self.retract(id);
         self.remove(id)
+    }
+
+    /// What these are about is gone.
+    pub(crate) fn note_gone(&mut self, ids: &[StoreId]) {
+        for id in ids {
+            if let Some(entry) = self.entries.get_mut(id) {
+                entry.moot = true;
+            }
+        }
+    }
+
+    /// Whether nobody wants to know what becomes of a record.
+    pub(crate) fn is_moot(&self, id: StoreId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.moot)
     }
 
     /// The record has been answered for good.

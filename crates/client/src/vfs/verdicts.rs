@@ -1,0 +1,261 @@
+//! Verdicts: takes in what the server has said of the records that wait in the queue.
+//!
+//! Answers are taken in in the order of the changes that they tell of, so that what is known of a directory goes from
+//! one of its versions to the next.
+
+use std::io;
+use std::sync::Arc;
+
+use mafs_durable::DiskFile;
+use mafs_proto::call::ApplyReply;
+use mafs_proto::{CmlOp, CmlRecord, FsError, StoreId};
+
+use super::file::File;
+use super::{Error, Inner};
+use crate::core::arrivals::Arrivals;
+use crate::core::log::LogEntry;
+use crate::core::overlay::edits_of;
+use crate::core::queue::Queued;
+use crate::remote::{Answer, RemoteError};
+
+/// A record's answer.
+pub(super) struct Answered {
+    pub(super) record: CmlRecord,
+    pub(super) result: Result<Answer<ApplyReply>, NotSent>,
+    /// Whether the content was sent with it.
+    pub(super) whole: bool,
+}
+
+/// Why a record is not at the server.
+pub(super) enum NotSent {
+    /// Its content cannot be sent as it is here.
+    Here(Error),
+    There(RemoteError),
+}
+
+/// What the answers say about those to come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Outcome {
+    Done,
+    /// There is no room for some.
+    Full,
+    /// Something stands in the way that may pass.
+    Passes,
+}
+
+/// Notes that an answer has come.
+pub(super) fn arrive(arrivals: &mut Arrivals<Answered>, answered: Answered) {
+    let about = (answered.record.id, answered.record.op.fid());
+    match &answered.result {
+        Ok(answer) => {
+            let (change, directories) = (answer.reply.change.0, answer.reply.directories.clone());
+            arrivals.arrived(about, Some(change), &directories, answered);
+        }
+        Err(_) => arrivals.arrived(about, None, &[], answered),
+    }
+}
+
+impl Inner {
+    /// Takes answers in.
+    pub(super) fn take_in(&self, arrivals: &mut Arrivals<Answered>) -> Outcome {
+        let mut outcome = Outcome::Done;
+        let known = |directory| self.cache.index.names_version(directory);
+        let pending = |id| self.replay.queue().contains(id);
+        while let Some(Answered { record, result, whole }) = arrivals.take(known, pending) {
+            let id = record.id;
+            match result {
+                Ok(answer) => {
+                    if let CmlOp::Remove { .. } | CmlOp::RemoveDir { .. } | CmlOp::Rename { .. } = record.op {
+                        // That makes room.
+                        self.replay.try_again();
+                    }
+                    *self.replay.trouble() = None;
+                    if let CmlOp::Store { size, .. } = record.op {
+                        self.drain().finish(size);
+                        self.room().stored(size);
+                    }
+                    if let Err(error) = self.take_in_applied(&record, &answer, whole) {
+                        tracing::error!(%error, "an answer of the server cannot be noted");
+                    }
+                }
+                Err(NotSent::Here(error)) => {
+                    self.end_sending(&record);
+                    self.replay.queue().postpone(id, true);
+                    *self.replay.trouble() = Some(error);
+                    outcome = Outcome::Passes;
+                }
+                Err(NotSent::There(error)) => outcome = outcome.max(self.take_in_error(&record, error, whole)),
+            }
+        }
+        self.replay.note_progress();
+        outcome
+    }
+
+    fn take_in_error(&self, record: &CmlRecord, error: RemoteError, whole: bool) -> Outcome {
+        match error {
+            RemoteError::Refused { error, .. } if error.is_transient() || self.waits_for_another(record) => {
+                self.end_sending(record);
+                self.replay.queue().postpone(record.id, true);
+                if error.is_transient() {
+                    *self.replay.trouble() = Some(error.into());
+                    let is_full = matches!(error, FsError::NoSpace | FsError::Quota);
+                    return if is_full { Outcome::Full } else { Outcome::Passes };
+                }
+            }
+            RemoteError::Refused { error: FsError::Malformed, .. } if !whole => self.send_anew(record),
+            RemoteError::Refused { error, message } => self.take_in_refusal(record, error, &message),
+            RemoteError::Pulling { .. } | RemoteError::Unreachable(_) | RemoteError::TimedOut(_) => {
+                tracing::debug!(id = %record.id, %error, "a change was not answered");
+                self.end_sending(record);
+                self.replay.queue().postpone(record.id, false);
+            }
+        }
+        Outcome::Done
+    }
+
+    /// What it depends on was refused and comes again, so its own refusal says nothing.
+    fn waits_for_another(&self, record: &CmlRecord) -> bool {
+        let queue = self.replay.queue();
+        record.depends_on.iter().any(|before| queue.contains(*before))
+    }
+
+    fn take_in_applied(&self, record: &CmlRecord, answer: &Answer<ApplyReply>, whole: bool) -> Result<(), Error> {
+        let id = record.id;
+        let Some(queued) = self.replay.queue().get(id).cloned() else { return Ok(()) };
+        if let CmlOp::Store { .. } = record.op {
+            return self.take_in_stored(record, answer, whole);
+        }
+        for gone in answer.reply.objects.iter().filter(|object| object.status.nlink == 0) {
+            let about = self.remote.outstanding(|log| log.about(gone.fid));
+            self.replay.queue().note_gone(&about);
+        }
+        let noted = self.cache.index.applied_pending(&answer.reply, answer.session, &queued);
+        self.replay.queue().remove(id);
+        // Or the server forgets a reply that the next start asks for again.
+        if let Err(error) = self.cache.cml.append(LogEntry::Ended { id }) {
+            tracing::error!(%error, "the modify log cannot be written");
+        } else {
+            self.remote.end(id);
+        }
+        self.replay.tell(id, Ok(()));
+        self.log_changed.notify_one();
+        Ok(noted?)
+    }
+
+    fn take_in_stored(&self, record: &CmlRecord, answer: &Answer<ApplyReply>, whole: bool) -> Result<(), Error> {
+        let file = self.file_of(record);
+        self.replay.queue().remove(record.id);
+        let Some(file) = file else {
+            self.cache.index.applied(&answer.reply, answer.session, &[])?;
+            self.log_all([LogEntry::Abandoned { id: record.id }]);
+            self.remote.end(record.id);
+            return Ok(());
+        };
+        let edits = {
+            let mut state = file.state();
+            state.sending = None;
+            state.version(record.id).map(|version| version.edits).filter(|_| whole)
+        };
+        let stored = self.stored(&file, record, answer, edits);
+        if stored.is_err() {
+            let _edit = file.edit();
+            self.forget_version(&file, record.id);
+        }
+        stored?;
+        if !whole {
+            self.log_version(&file)?;
+        }
+        file.notify();
+        self.drop_if_unused(&file);
+        Ok(())
+    }
+
+    /// A store whose content had gone was not applied: it is sent with what the file holds now.
+    fn send_anew(&self, record: &CmlRecord) {
+        let file = self.file_of(record);
+        let missing = |file: &Arc<File>| file.container.stat().is_err_and(|why| why.kind() == io::ErrorKind::NotFound);
+        let is_lost = file.as_ref().is_some_and(missing);
+        let rewritten = file.map(|file| {
+            let _edit = file.edit();
+            let mut queue = self.replay.queue();
+            queue.thaw(record.id);
+            self.rewrite_version(&mut queue, &file, record.clone())
+        });
+        match rewritten {
+            Some(Ok(())) => self.replay.queue().postpone(record.id, true),
+            Some(Err(error)) if !is_lost => {
+                tracing::error!(%error, "a content cannot be logged anew");
+                self.replay.queue().postpone(record.id, true);
+            }
+            Some(Err(_)) | None => {
+                // It has not refused the record either, and would wait for it.
+                self.free_dependents(record.id);
+                self.take_in_refusal(record, FsError::Malformed, "its content is not there any more");
+            }
+        }
+    }
+
+    fn end_sending(&self, record: &CmlRecord) {
+        if let Some(file) = self.file_of(record) {
+            file.state().sending = None;
+            file.notify();
+        }
+    }
+
+    /// The server will never do what a record says.
+    fn take_in_refusal(&self, record: &CmlRecord, reason: FsError, message: &str) {
+        let id = record.id;
+        let file = self.file_of(record);
+        let is_moot = reason == FsError::Stale && self.is_moot(record);
+        let Some(queued) = self.replay.queue().remove(id) else { return };
+        if let CmlOp::Store { .. } = record.op {
+            self.log_all([LogEntry::Abandoned { id }]);
+            if let Some(file) = file {
+                file.state().sending = None;
+                self.refuse_version(&file, id, reason);
+                file.notify();
+            }
+        } else {
+            self.cache.index.drop_pending(&queued);
+            self.forget_refused(&queued);
+            let awaited = self.replay.tell(id, Err(reason));
+            tracing::warn!(?reason, message, awaited, is_moot, op = ?record.op, "the server refused a change");
+            if awaited || is_moot {
+                self.log_all([LogEntry::Ended { id }]);
+            } else {
+                self.log_all([LogEntry::Refused { id, reason }]);
+                self.replay.note_refused(queued, reason);
+            }
+        }
+        self.remote.end(id);
+    }
+
+    /// Whether a change is about what this client has removed since.
+    fn is_moot(&self, record: &CmlRecord) -> bool {
+        self.replay.queue().is_moot(record.id) || self.cache.index.is_removed(record.op.fid().vnode).unwrap_or_default()
+    }
+
+    /// What was known here said that it could be done, so it is asked for again, by the kernel too.
+    fn forget_refused(&self, queued: &Queued) {
+        let names: Vec<_> = edits_of(queued).into_iter().map(|(parent, name, _)| (parent, name)).collect();
+        let fid = queued.record.op.fid();
+        let touched = names.iter().map(|(parent, _)| *parent).chain([fid]);
+        if let Err(error) = self.cache.index.distrust(touched) {
+            tracing::warn!(%error, "everything must be asked for again, because the index cannot be written");
+        }
+        self.kernel.forget_names(names.into_iter().map(|(parent, name)| (parent.vnode, name)).collect());
+        self.kernel.forget_inodes(vec![fid.vnode]);
+    }
+
+    fn refuse_version(&self, file: &Arc<File>, id: StoreId, reason: FsError) {
+        {
+            let _edit = file.edit();
+            self.forget_version(file, id);
+        }
+        let unlinked = file.state().unlinked.is_some();
+        if !unlinked {
+            self.note_refused(file, reason, &RemoteError::refused(reason, ""));
+        }
+        self.drop_if_unused(file);
+    }
+}
