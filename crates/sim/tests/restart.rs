@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Fsync, Vfs, Writeback};
 use mafs_durable::Disk;
-use mafs_proto::{Mode, VnodeId};
+use mafs_proto::{DataVersion, Mode, VnodeId};
 use mafs_sim::{Crash, Path, World};
 use support::{CALLER, WRITE, simulate};
 
@@ -82,4 +82,33 @@ fn a_long_queue_is_taken_up_at_once() {
         assert!(took < START_MAX, "{took:?}");
         assert_eq!(world.client().status().unsent_files, before.unsent_files);
     });
+}
+
+/// What the kernel may still write to is copied before it is sent, and the log says so.
+#[test]
+fn what_was_copied_to_be_sent_and_not_changed_since_is_sent_once() {
+    for crash in [None, Some(Crash::Kill), Some(Crash::Power)] {
+        simulate(async {
+            let mut world = slow_world(true).await;
+            let vfs = world.client().clone();
+            let mode = Mode::from_bits(0o644);
+            let made = vfs.create(VnodeId::ROOT, Bytes::from("file"), mode, WRITE, CALLER).await;
+            let (object, opened) = made.expect("a file");
+            let container = vfs.container(opened.file).expect("its container");
+            container.write_all_at(&[7; 100_000], 0).expect("a write");
+            vfs.flush(opened.file).await.expect("a close");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            vfs.release(opened.file);
+            drop(vfs);
+            match crash {
+                None => world.stop_client().await,
+                Some(crash) => world.crash_client(crash),
+            }
+            world.start_client().await.expect("the client starts");
+            let vfs = world.client();
+            vfs.sync().await.expect("a sync");
+            let status = vfs.get_attributes(object.fid.vnode).await.expect("attributes").status;
+            assert_eq!((status.size, status.data_version), (100_000, DataVersion(2)), "{crash:?}: sent again");
+        });
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use mafs_durable::DiskFile;
+use mafs_durable::{DiskFile, hash_content};
 use mafs_proto::{CmlOp, Fid, Kind, StoreId};
 
 use super::file::File;
@@ -12,7 +12,7 @@ use super::frozen::FrozenContent;
 use super::versions::{Version, Versions};
 use super::{Caller, Inner};
 use crate::cache::{CacheError, stamp};
-use crate::core::log::{LogEntry, LogState, LoggedStore, Writing};
+use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 
 impl Inner {
@@ -120,6 +120,16 @@ impl Inner {
         Ok(Writing { container, synced: true, ..writing })
     }
 
+    /// Whether a file was changed after its newest version was moved out of its way. That is done as well before what the
+    /// kernel may write to is sent; if nothing was written then, to send it again would be a conflict with whoever has
+    /// built on it. Times do not tell: they are the same within a tick.
+    fn is_newer(&self, file: &File, snapshot: ContainerId) -> Result<bool, CacheError> {
+        let Some(version) = self.cache.containers.get(file.fid.vnode, snapshot)? else { return Ok(true) };
+        let (bytes, of_version) = (file.container.len()?, version.len()?);
+        Ok(bytes != of_version
+            || hash_content(file.container.as_ref(), bytes)? != hash_content(version.as_ref(), bytes)?)
+    }
+
     fn add_versions(&self, file: &File, stores: &[&LoggedStore]) -> Result<(), CacheError> {
         let mut versions = Versions::default();
         for (edits, store) in (1..).zip(stores) {
@@ -140,8 +150,10 @@ impl Inner {
             let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
             versions.push_back(Version { id, edits, content, snapshot, durable, gone, goes_on: false });
         }
-        // What was begun after the newest was moved out of its way.
-        let newer = versions.back().is_some_and(|newest| newest.snapshot.is_some());
+        let newer = match versions.back().and_then(|newest| newest.snapshot) {
+            Some(snapshot) => self.is_newer(file, snapshot)?,
+            None => false,
+        };
         let mut state = file.state();
         if let Some(oldest) = stores.first() {
             state.writer = Caller { uid: oldest.record.uid, gid: oldest.record.gid };
