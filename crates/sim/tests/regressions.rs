@@ -430,3 +430,23 @@ fn regression_a_change_that_comes_after_its_object_was_removed_is_no_refusal() {
         assert_eq!(vfs.status().refused, []);
     });
 }
+
+/// The writer has never been told how much room there is, so it cannot know that there is more.
+#[test]
+fn regression_who_waits_for_what_had_no_room_gets_it_as_soon_as_there_is_some() {
+    simulate(async {
+        let world = World::start_several(1, 2, Duration::from_millis(10), false).await.expect("a world");
+        let world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+        let [writer, reader] = [0, 1].map(|number| world.machines()[number].client().clone());
+        write_and_close(&writer, "file", b"before".to_vec()).await;
+        writer.sync().await.expect("a sync");
+        world.limit_server_disk(40 << 20).expect("a disk");
+        overwrite(&writer, "file", b"behind".to_vec()).await;
+        // Until it is tried once a minute.
+        tokio::time::sleep(Duration::from_secs(130)).await;
+        world.limit_server_disk(1 << 30).expect("room");
+        let begun = tokio::time::Instant::now();
+        assert_eq!(content(&reader, "file").await, b"behind");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    });
+}

@@ -153,8 +153,8 @@ impl Inner {
         let missing = self.send_first(&request.ids);
         let is_held_up = request.ids.iter().any(|id| self.replay.queue().is_held_up(*id));
         if is_held_up {
-            // If there is room by now they are tried at once, not when the pause is over.
-            self.renew_room();
+            // Not when the pause is over.
+            self.try_with_room();
         }
         tracing::debug!(ids = ?request.ids, ?missing, "somebody waits for what was announced");
         PullReply { missing }

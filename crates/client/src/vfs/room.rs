@@ -104,6 +104,18 @@ impl Inner {
         });
     }
 
+    /// Somebody waits for what the server had no room for: tries again if it has any.
+    pub(super) fn try_with_room(self: &Arc<Self>) {
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            match inner.ask_space().await {
+                Ok(SpaceReport { bytes_free: 0, .. }) => {}
+                Ok(_) => inner.replay.try_again(),
+                Err(error) => tracing::debug!(%error, "how full the server is is not known"),
+            }
+        });
+    }
+
     /// Waits for the server's word about what was closed, if that may not fit with all that waits. Nobody who is
     /// disconnected waits: what does not fit is listed when it has come to that.
     pub(super) async fn until_it_fits(self: &Arc<Self>, file: &File) -> Result<(), Error> {
