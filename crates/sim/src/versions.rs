@@ -408,9 +408,18 @@ impl Versions {
             let floor = self.clients[client].floors.entry(register.clone()).or_default();
             *floor = (*floor).max(at);
             let after = self.chain(&register)[at].after.iter();
+            let after = after.filter(|place| !self.may_come_later(&register, place));
             let higher = after.filter(|place| self.floor(client, &place.register) < place.at);
             shown.extend(higher.filter(|place| !self.chain(&place.register)[place.at].is_lost()).cloned());
         }
+    }
+
+    /// Whether a client may be shown a version of `register` without one before it: an object under a name that it had
+    /// before it was given another, of which nobody has been told yet and which was not fsynced.
+    fn may_come_later(&self, register: &Register, before: &Place) -> bool {
+        let is_name = |register: &Register| matches!(register, Register::Name(_));
+        let version = &self.chain(&before.register)[before.at];
+        is_name(&before.register) && !is_name(register) && version.state < State::Announced && !version.was_fsynced
     }
 
     /// The newest version of a register that is not lost.

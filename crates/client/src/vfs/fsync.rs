@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
+use mafs_proto::FsError;
 
 use super::file::File;
 use super::storing::Patience;
@@ -86,6 +87,8 @@ impl Inner {
             async move { inner.store_awaited(&file).await }
         });
         Ok(match tokio::time::timeout(self.settings.fsync_wait, storing).await {
+            // The server has no time for it now, which says nothing about the content.
+            Ok(Ok(Err(Error::Refused(FsError::Busy | FsError::ShuttingDown)))) => None,
             Ok(Ok(stored @ (Ok(()) | Err(Error::Refused(_))))) => Some(stored),
             // Too slow, or the connection broke: the store goes on by itself.
             Ok(Ok(Err(_)) | Err(_)) | Err(_) => None,

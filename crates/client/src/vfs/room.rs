@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::StatFsRequest;
-use mafs_proto::{Instant, Purpose};
+use mafs_proto::{FsError, Instant, Purpose};
 
 use super::file::File;
 use super::{Error, Inner};
@@ -143,8 +143,8 @@ impl Inner {
         }
         self.renew_room();
         match answered {
-            // The connection broke: it is in the log.
-            Err(Error::TimedOut(_)) => return Ok(()),
+            // The connection broke, or the server has no time for it now: it is in the log.
+            Err(Error::TimedOut(_) | Error::Refused(FsError::Busy | FsError::ShuttingDown)) => return Ok(()),
             other => other?,
         }
         let refused = file.state().refused.as_ref().map(|refused| refused.reason);
