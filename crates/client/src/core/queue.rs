@@ -423,6 +423,20 @@ impl Queue {
         self.store_bytes.saturating_sub(self.refused_bytes)
     }
 
+    /// What these records bring, with all that they depend on.
+    pub(crate) fn bytes_up_to(&self, ids: &[StoreId]) -> u64 {
+        let (mut open, mut seen, mut bytes) = (ids.to_vec(), BTreeSet::new(), 0u64);
+        while let Some(id) = open.pop() {
+            if let Some(entry) = self.entries.get(&id)
+                && seen.insert(id)
+            {
+                bytes = bytes.saturating_add(entry.store_bytes().unwrap_or(0));
+                open.extend(entry.before());
+            }
+        }
+        bytes
+    }
+
     /// Whether a record was refused and comes again, or waits for one that was.
     pub(crate) fn is_held_up(&self, id: StoreId) -> bool {
         let (mut open, mut seen) = (vec![id], BTreeSet::new());

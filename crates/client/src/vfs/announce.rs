@@ -151,10 +151,14 @@ impl Inner {
 
     fn pulled(self: &Arc<Self>, request: &PullRequest) -> PullReply {
         let missing = self.send_first(&request.ids);
-        let is_held_up = request.ids.iter().any(|id| self.replay.queue().is_held_up(*id));
-        if is_held_up {
+        let held_up = {
+            let queue = self.replay.queue();
+            let is_held_up = request.ids.iter().any(|id| queue.is_held_up(*id));
+            is_held_up.then(|| queue.bytes_up_to(&request.ids))
+        };
+        if let Some(bytes) = held_up {
             // Not when the pause is over.
-            self.try_with_room();
+            self.try_if_there_is_room(bytes);
         }
         tracing::debug!(ids = ?request.ids, ?missing, "somebody waits for what was announced");
         PullReply { missing }

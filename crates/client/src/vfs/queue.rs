@@ -120,14 +120,16 @@ impl Inner {
         Ok(Writing { container, synced: true, ..writing })
     }
 
-    /// Whether a file was changed after its newest version was moved out of its way. That is done as well before what the
-    /// kernel may write to is sent; if nothing was written then, to send it again would be a conflict with whoever has
-    /// built on it. Times do not tell: they are the same within a tick.
+    /// Whether a file was changed after its newest version was moved out of its way. That is done as well before what
+    /// the kernel may write to is sent; if nothing was written then, to send it again would be a conflict with whoever
+    /// has built on it. Times do not tell: they are the same within a tick.
     fn is_newer(&self, file: &File, snapshot: ContainerId) -> Result<bool, CacheError> {
         let Some(version) = self.cache.containers.get(file.fid.vnode, snapshot)? else { return Ok(true) };
-        let (bytes, of_version) = (file.container.len()?, version.len()?);
-        Ok(bytes != of_version
-            || hash_content(file.container.as_ref(), bytes)? != hash_content(version.as_ref(), bytes)?)
+        let bytes = file.container.len()?;
+        if version.len()? != bytes {
+            return Ok(true);
+        }
+        Ok(hash_content(file.container.as_ref(), bytes)? != hash_content(version.as_ref(), bytes)?)
     }
 
     fn add_versions(&self, file: &File, stores: &[&LoggedStore]) -> Result<(), CacheError> {

@@ -104,13 +104,14 @@ impl Inner {
         });
     }
 
-    /// Somebody waits for what the server had no room for: tries again if it has any.
-    pub(super) fn try_with_room(self: &Arc<Self>) {
+    /// Somebody waits for so many bytes that the server had no room for: tries again if it has. Else they would be sent
+    /// in vain, and whoever waits would take that for progress.
+    pub(super) fn try_if_there_is_room(self: &Arc<Self>, bytes: u64) {
         let inner = Arc::clone(self);
         tokio::spawn(async move {
             match inner.ask_space().await {
-                Ok(SpaceReport { bytes_free: 0, .. }) => {}
-                Ok(_) => inner.replay.try_again(),
+                Ok(report) if bytes < report.bytes_free => inner.replay.try_again(),
+                Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "how full the server is is not known"),
             }
         });
