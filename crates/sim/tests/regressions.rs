@@ -404,31 +404,39 @@ fn regression_a_content_that_waits_no_more_for_one_that_was_removed_is_the_same_
     });
 }
 
-/// A removal makes room, so it does not wait for what there is no room for; a change before it does.
+/// A removal makes room, so it does not wait for what there is no room for; a change before it does. Nor does a later
+/// life take it for refused.
 #[test]
 fn regression_a_change_that_comes_after_its_object_was_removed_is_no_refusal() {
-    simulate(async {
-        let world = configured(world(50).await, |machine| machine.set_writeback(Writeback::Async)).await;
-        let vfs = world.client().clone();
-        let vnode = write_and_close(&vfs, "removed", b"content".to_vec()).await;
-        write_and_close(&vfs, "large", Vec::new()).await;
-        vfs.sync().await.expect("a sync");
-        world.limit_server_disk(40 << 20).expect("a disk");
-        let large = open_as(&vfs, "large", WRITE).await;
-        vfs.write(large, 0, vec![1; 100_000].into()).await.expect("a write");
-        vfs.fsync(large).await.expect("an fsync");
-        vfs.flush(large).await.expect("a close");
-        vfs.release(large);
-        let set = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
-        vfs.set_attributes(vnode, set, None, CALLER).await.expect("attributes");
-        tokio::task::yield_now().await;
-        vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(vfs.status().log.records >= 2, "{:?}", vfs.status().log);
-        world.limit_server_disk(1 << 30).expect("room");
-        vfs.sync().await.expect("a sync");
-        assert_eq!(vfs.status().refused, []);
-    });
+    for restarts in [0, 1] {
+        simulate(async {
+            let mut world = configured(world(50).await, |machine| machine.set_writeback(Writeback::Async)).await;
+            let vfs = world.client().clone();
+            let vnode = write_and_close(&vfs, "removed", b"content".to_vec()).await;
+            write_and_close(&vfs, "large", Vec::new()).await;
+            vfs.sync().await.expect("a sync");
+            world.limit_server_disk(40 << 20).expect("a disk");
+            let large = open_as(&vfs, "large", WRITE).await;
+            vfs.write(large, 0, vec![1; 100_000].into()).await.expect("a write");
+            vfs.fsync(large).await.expect("an fsync");
+            vfs.flush(large).await.expect("a close");
+            vfs.release(large);
+            let set = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+            vfs.set_attributes(vnode, set, None, CALLER).await.expect("attributes");
+            tokio::task::yield_now().await;
+            vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert!(vfs.status().log.records >= 2, "{:?}", vfs.status().log);
+            drop(vfs);
+            for _ in 0..restarts {
+                world.crash_client(Crash::Kill);
+                world.start_client().await.expect("a client");
+            }
+            world.limit_server_disk(1 << 30).expect("room");
+            world.client().sync().await.expect("a sync");
+            assert_eq!(world.client().status().refused, []);
+        });
+    }
 }
 
 /// The writer has never been told how much room there is, so it cannot know that there is more.

@@ -275,13 +275,16 @@ impl Queue {
         self.remove(id)
     }
 
-    /// What these are about is gone.
-    pub(crate) fn note_gone(&mut self, ids: &[StoreId]) {
+    /// What these are about is gone. Returns those without a content that are here.
+    pub(crate) fn note_gone(&mut self, ids: &[StoreId]) -> Vec<StoreId> {
+        let mut moot = Vec::new();
         for id in ids {
-            if let Some(entry) = self.entries.get_mut(id) {
+            if let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.store_bytes().is_none()) {
                 entry.moot = true;
+                moot.push(*id);
             }
         }
+        moot
     }
 
     /// Whether nobody wants to know what becomes of a record.

@@ -127,7 +127,9 @@ impl Inner {
         }
         for gone in answer.reply.objects.iter().filter(|object| object.status.nlink == 0) {
             let about = self.remote.outstanding(|log| log.about(gone.fid));
-            self.replay.queue().note_gone(&about);
+            let moot = self.replay.queue().note_gone(&about);
+            // A later life must not send them: it would not know what they are.
+            self.log_all(moot.into_iter().map(|id| LogEntry::Ended { id }));
         }
         let noted = self.cache.index.applied_pending(&answer.reply, answer.session, &queued);
         self.replay.queue().remove(id);
