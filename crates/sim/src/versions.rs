@@ -408,18 +408,26 @@ impl Versions {
             let floor = self.clients[client].floors.entry(register.clone()).or_default();
             *floor = (*floor).max(at);
             let after = self.chain(&register)[at].after.iter();
-            let after = after.filter(|place| !self.may_come_later(&register, place));
+            let seen = Place { register: register.clone(), at };
+            let after = after.filter(|place| !self.may_come_later(&seen, place));
             let higher = after.filter(|place| self.floor(client, &place.register) < place.at);
             shown.extend(higher.filter(|place| !self.chain(&place.register)[place.at].is_lost()).cloned());
         }
     }
 
-    /// Whether a client may be shown a version of `register` without one before it: an object under a name that it had
-    /// before it was given another, of which nobody has been told yet and which was not fsynced.
-    fn may_come_later(&self, register: &Register, before: &Place) -> bool {
-        let is_name = |register: &Register| matches!(register, Register::Name(_));
-        let version = &self.chain(&before.register)[before.at];
-        is_name(&before.register) && !is_name(register) && version.state < State::Announced && !version.was_fsynced
+    /// Whether a client may be shown a version without one before it, of which nobody has been told yet and which was
+    /// not fsynced: an object under a name that it had before it was given another, or one half of a rename to another
+    /// directory, because it hears of each directory by itself.
+    fn may_come_later(&self, seen: &Place, before: &Place) -> bool {
+        let version = |place: &Place| &self.chain(&place.register)[place.at];
+        let Register::Name(path) = &before.register else { return false };
+        let is_apart = match &seen.register {
+            Register::Name(other) => {
+                other.contains('/') != path.contains('/') && version(seen).issued == version(before).issued
+            }
+            Register::Content(_) | Register::Mode(_) => true,
+        };
+        is_apart && version(before).state < State::Announced && !version(before).was_fsynced
     }
 
     /// The newest version of a register that is not lost.
