@@ -13,8 +13,9 @@ use crate::process;
 /// How much of a log is shown when something went wrong.
 const LOG_LINES_SHOWN: usize = 30;
 
-/// How long a daemon may take to start or to stop.
-pub(crate) const DAEMON_LIMIT: Duration = Duration::from_secs(60);
+/// How long a daemon may take to start or to stop. Longer than a lease, 62 s: to look into a directory may take as long
+/// as that of a client that was killed and decides names there.
+pub(crate) const DAEMON_LIMIT: Duration = Duration::from_secs(90);
 
 /// How long a killed process may take to go.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
