@@ -258,7 +258,9 @@ impl Inner {
         let in_use = self.files().get(vnode);
         let Some(file) = in_use else { return };
         let in_the_way = |state: &FileState| state.kernel.writers > 0 && !state.is_dirty() && state.base != shown;
-        if !in_the_way(&file.state()) || !self.files().are_closing(vnode) {
+        // Two locks, one after the other: elsewhere they are taken in the other order.
+        let is_in_the_way = in_the_way(&file.state());
+        if !is_in_the_way || !self.files().are_closing(vnode) {
             return;
         }
         let released = file.wait(|state| (!in_the_way(state)).then_some(()));
