@@ -428,29 +428,28 @@ impl Queue {
 
     /// What these records bring, with all that they depend on.
     pub(crate) fn bytes_up_to(&self, ids: &[StoreId]) -> u64 {
-        let (mut open, mut seen, mut bytes) = (ids.to_vec(), BTreeSet::new(), 0u64);
-        while let Some(id) = open.pop() {
-            if let Some(entry) = self.entries.get(&id)
-                && seen.insert(id)
-            {
-                bytes = bytes.saturating_add(entry.store_bytes().unwrap_or(0));
-                open.extend(entry.before());
-            }
-        }
-        bytes
+        self.up_to(ids).filter_map(Entry::store_bytes).fold(0, u64::saturating_add)
     }
 
     /// Whether a record was refused and comes again, or waits for one that was.
     pub(crate) fn is_held_up(&self, id: StoreId) -> bool {
-        let (mut open, mut seen) = (vec![id], BTreeSet::new());
-        while let Some(id) = open.pop() {
-            match self.entries.get(&id) {
-                Some(entry) if entry.refused => return true,
-                Some(entry) if seen.insert(id) => open.extend(entry.before()),
-                Some(_) | None => {}
+        self.up_to(&[id]).any(|entry| entry.refused)
+    }
+
+    /// These records and all that they depend on, as far as they are here.
+    fn up_to(&self, ids: &[StoreId]) -> impl Iterator<Item = &Entry> {
+        let (mut open, mut seen) = (ids.to_vec(), BTreeSet::new());
+        std::iter::from_fn(move || {
+            while let Some(id) = open.pop() {
+                if let Some(entry) = self.entries.get(&id)
+                    && seen.insert(id)
+                {
+                    open.extend(entry.before());
+                    return Some(entry);
+                }
             }
-        }
-        false
+            None
+        })
     }
 
     /// Whether everything was tried that could be, and what is left was refused or waits for that.

@@ -179,8 +179,7 @@ impl Inner {
 
     /// Sends the file's content, if the server lacks it, before a close returns; or logs it.
     pub(super) async fn flush(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
-        let file = self.handle(handle)?.file;
-        self.files().set_closing(handle, true);
+        let file = self.files().begin_close(handle)?;
         if !self.is_changed(&file)? {
             return Ok(());
         }

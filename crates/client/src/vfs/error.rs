@@ -75,6 +75,11 @@ impl Error {
     }
 }
 
+/// Whether a refusal says that the server has no time now, and nothing about what it was asked.
+pub(super) fn is_busy(reason: FsError) -> bool {
+    matches!(reason, FsError::Busy | FsError::ShuttingDown)
+}
+
 impl From<RemoteError> for Error {
     fn from(error: RemoteError) -> Self {
         match error {

@@ -48,6 +48,10 @@ impl Handle {
     fn may_write(&self) -> bool {
         self.passthrough && self.mode.write
     }
+
+    fn may_write_to(&self, vnode: VnodeId) -> bool {
+        self.may_write() && self.file.fid.vnode == vnode
+    }
 }
 
 impl Files {
@@ -90,22 +94,22 @@ impl Files {
         files.into_values().cloned().collect()
     }
 
-    /// Notes whether the program of a handle has closed it.
-    pub(super) fn set_closing(&mut self, handle: FileHandle, closing: bool) {
-        if let Some(handle) = self.handles.get_mut(&handle) {
-            handle.closing = closing;
-        }
+    /// The program of a handle closes it, or another that has inherited it. Returns its file.
+    pub(super) fn begin_close(&mut self, handle: FileHandle) -> Result<Arc<File>, Error> {
+        let handle = self.handles.get_mut(&handle).ok_or(Error::BadHandle)?;
+        handle.closing = true;
+        Ok(Arc::clone(&handle.file))
     }
 
-    /// Whether all through which the kernel can write to a file are closed.
+    /// Whether all handles through which the kernel can write to a file are closed.
     pub(super) fn are_closing(&self, vnode: VnodeId) -> bool {
-        self.writing(vnode).all(|(_, handle)| handle.closing)
+        self.handles.values().all(|handle| handle.closing || !handle.may_write_to(vnode))
     }
 
-    /// The handles through which the kernel can write to a file.
-    pub(super) fn writing(&self, vnode: VnodeId) -> impl Iterator<Item = (FileHandle, &Handle)> {
-        let handles = self.handles.iter().map(|(number, handle)| (*number, handle));
-        handles.filter(move |(_, handle)| handle.may_write() && handle.file.fid.vnode == vnode)
+    /// These handles have not gone: somebody has them still.
+    pub(super) fn stay_open(&mut self, vnode: VnodeId) {
+        let stay = self.handles.values_mut().filter(|handle| handle.may_write_to(vnode));
+        stay.for_each(|handle| handle.closing = false);
     }
 
     pub(super) fn handles(&self) -> usize {
@@ -182,8 +186,11 @@ impl Inner {
         if cached.object.status.kind != Kind::File {
             return Err(Error::Refused(FsError::WrongKind));
         }
-        self.until_placed(vnode, cached.object.status.data_version).await?;
-        self.until_released(vnode, cached.object.status.data_version).await;
+        let in_use = self.files().get(vnode);
+        if let Some(file) = in_use {
+            self.until_placed(&file, cached.object.status.data_version).await?;
+            self.until_released(&file, cached.object.status.data_version).await;
+        }
         if !mode.truncate {
             self.check_content(&cached).await?;
         }
@@ -307,15 +314,15 @@ impl Inner {
 
     pub(super) fn release(&self, handle: FileHandle) {
         let released = self.files().handles.remove(&handle);
-        if let Some(Handle { file, mode, passthrough, .. }) = released {
-            if passthrough
-                && mode.write
-                && let Err(error) = self.end_passthrough_writing(&file, mode)
+        if let Some(handle) = released {
+            let file = &handle.file;
+            if handle.may_write()
+                && let Err(error) = self.end_passthrough_writing(file, handle.mode)
             {
                 tracing::error!(fid = %file.fid, %error, "a file that was written cannot be looked at");
             }
-            self.log_last_version(&file);
-            self.release_file(&file);
+            self.log_last_version(file);
+            self.release_file(file);
         }
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::FsError;
 
+use super::error::is_busy;
 use super::file::File;
 use super::storing::Patience;
 use super::versions::Version;
@@ -88,7 +88,7 @@ impl Inner {
         });
         Ok(match tokio::time::timeout(self.settings.fsync_wait, storing).await {
             // The server has no time for it now, which says nothing about the content.
-            Ok(Ok(Err(Error::Refused(FsError::Busy | FsError::ShuttingDown)))) => None,
+            Ok(Ok(Err(Error::Refused(reason)))) if is_busy(reason) => None,
             Ok(Ok(stored @ (Ok(()) | Err(Error::Refused(_))))) => Some(stored),
             // Too slow, or the connection broke: the store goes on by itself.
             Ok(Ok(Err(_)) | Err(_)) | Err(_) => None,

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::{DataVersion, Object, VnodeId};
+use mafs_proto::{DataVersion, Object};
 use tokio::time::timeout;
 
 use super::editing::before_copy;
@@ -254,20 +254,16 @@ impl Inner {
 
     /// Waits until what programs here have closed does not count as being written any more, where others have made the
     /// version `shown` since. A handle that stays, because something else has its descriptor, is waited for once.
-    pub(super) async fn until_released(&self, vnode: VnodeId, shown: DataVersion) {
-        let in_use = self.files().get(vnode);
-        let Some(file) = in_use else { return };
+    pub(super) async fn until_released(&self, file: &File, shown: DataVersion) {
         let in_the_way = |state: &FileState| state.kernel.writers > 0 && !state.is_dirty() && state.base != shown;
         // Two locks, one after the other: elsewhere they are taken in the other order.
         let is_in_the_way = in_the_way(&file.state());
-        if !is_in_the_way || !self.files().are_closing(vnode) {
+        if !is_in_the_way || !self.files().are_closing(file.fid.vnode) {
             return;
         }
         let released = file.wait(|state| (!in_the_way(state)).then_some(()));
         if timeout(RELEASE_MAX, released).await.is_err() {
-            let mut files = self.files();
-            let stay: Vec<FileHandle> = files.writing(vnode).map(|(handle, _)| handle).collect();
-            stay.into_iter().for_each(|handle| files.set_closing(handle, false));
+            self.files().stay_open(file.fid.vnode);
         }
     }
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::StatFsRequest;
-use mafs_proto::{FsError, Instant, Purpose};
+use mafs_proto::{Instant, Purpose};
 
+use super::error::is_busy;
 use super::file::File;
 use super::{Error, Inner};
 
@@ -96,22 +97,24 @@ impl Inner {
         if !self.settings.writeback.is_logged() {
             return;
         }
-        let inner = Arc::clone(self);
-        tokio::spawn(async move {
-            if let Err(error) = inner.ask_space().await {
-                tracing::debug!(%error, "how full the server is is not known");
-            }
-        });
+        self.ask_space_later(|_, _| ());
     }
 
     /// Somebody waits for so many bytes that the server had no room for: tries again if it has. Else they would be sent
     /// in vain, and whoever waits would take that for progress.
     pub(super) fn try_if_there_is_room(self: &Arc<Self>, bytes: u64) {
+        self.ask_space_later(move |inner, report| {
+            if bytes < report.bytes_free {
+                inner.replay.try_again();
+            }
+        });
+    }
+
+    fn ask_space_later(self: &Arc<Self>, then: impl FnOnce(&Self, SpaceReport) + Send + 'static) {
         let inner = Arc::clone(self);
         tokio::spawn(async move {
             match inner.ask_space().await {
-                Ok(report) if bytes < report.bytes_free => inner.replay.try_again(),
-                Ok(_) => {}
+                Ok(report) => then(&inner, report),
                 Err(error) => tracing::debug!(%error, "how full the server is is not known"),
             }
         });
@@ -145,7 +148,8 @@ impl Inner {
         self.renew_room();
         match answered {
             // The connection broke, or the server has no time for it now: it is in the log.
-            Err(Error::TimedOut(_) | Error::Refused(FsError::Busy | FsError::ShuttingDown)) => return Ok(()),
+            Err(Error::TimedOut(_)) => return Ok(()),
+            Err(Error::Refused(reason)) if is_busy(reason) => return Ok(()),
             other => other?,
         }
         let refused = file.state().refused.as_ref().map(|refused| refused.reason);

@@ -126,7 +126,8 @@ impl Inner {
             return self.take_in_stored(record, answer, whole);
         }
         for gone in answer.reply.objects.iter().filter(|object| object.status.nlink == 0) {
-            let about = self.remote.outstanding(|log| log.about(gone.fid));
+            let mut about = self.remote.outstanding(|log| log.about(gone.fid));
+            about.retain(|before| *before < id);
             let moot = self.replay.queue().note_gone(&about);
             // A later life must not send them: it would not know what they are.
             self.log_all(moot.into_iter().map(|id| LogEntry::Ended { id }));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Kind, StoreId, VnodeId};
+use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Kind, StoreId};
 use tokio::time::timeout;
 
 use super::file::{File, FileState};
@@ -83,9 +83,7 @@ enum Made {
 impl Inner {
     /// Waits until it is known whether what this client has closed of a file comes after the version `shown` or before:
     /// the answer to its own may be slower than what another client has made of that.
-    pub(super) async fn until_placed(&self, vnode: VnodeId, shown: DataVersion) -> Result<(), Error> {
-        let in_use = self.files().get(vnode);
-        let Some(file) = in_use else { return Ok(()) };
+    pub(super) async fn until_placed(&self, file: &File, shown: DataVersion) -> Result<(), Error> {
         let unplaced = file.state().unplaced(shown);
         let Some(id) = unplaced else { return Ok(()) };
         // What was sent on a connection that has broken waits its turn.
