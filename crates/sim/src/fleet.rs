@@ -460,9 +460,10 @@ impl Fleet {
     async fn send_all(&mut self, client: usize) -> Result<(), String> {
         let mut last = None;
         for _ in 0..SETTLE_TRIES {
-            match self.world.machines()[client].client().sync().await {
-                Ok(()) => return Ok(()),
-                Err(error) => last = Some(error),
+            match timeout(ACT_MAX, self.world.machines()[client].client().sync()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => last = Some(error),
+                Err(_) => return Err(format!("invariant 8: client {client} does not send what it has")),
             }
             sleep(Duration::from_secs(10)).await;
         }
