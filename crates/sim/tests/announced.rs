@@ -13,7 +13,7 @@ use mafs_client::vfs::{Attributes, Cached, Close, Error, ObjectReport, OpenMode,
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, Path, Silence, Way, World};
 use support::{
-    CALLER, WRITE, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
+    CALLER, WRITE, clients, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
     write_and_close,
 };
 use tokio::time::{Instant, sleep};
@@ -35,10 +35,6 @@ async fn world(writeback: Writeback) -> World {
     let paths = vec![Path::Link(Box::new(link)), Path::Delay(READER_RTT / 2), Path::Delay(READER_RTT / 2)];
     let world = World::start_over(1, paths, false).await.expect("a world");
     configured(world, |machine| machine.set_writeback(writeback)).await
-}
-
-fn clients(world: &World) -> [Vfs; 3] {
-    [0, 1, 2].map(|number| world.machines()[number].client().clone())
 }
 
 /// The two ways in which programs replace what a file holds.
@@ -205,7 +201,7 @@ fn an_update_is_logged_announced_sent_and_there() {
     simulate(async {
         let world = world(Writeback::Sirp).await;
         prepared(&world).await;
-        let [writer, ..] = clients(&world);
+        let [writer] = clients::<1>(&world);
         let vnode = look(&writer, "f").await.fid.vnode;
         let before = state_of(&writer, vnode);
         assert_eq!((before.cached, before.dirty, before.unsent, before.records), (Cached::Whole, false, None, 0));
@@ -516,7 +512,7 @@ fn who_has_not_heard_that_its_version_arrived_opens_the_one_on_top_of_it() {
             machine.set_close(Close::Announced);
         });
         let world = world.await;
-        let [far, near] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let [far, near] = clients(&world);
         write_and_close(&far, "f", vec![1; LARGE_BYTES]).await;
         far.sync().await.expect("a sync");
         // Nobody is alone in the directory from now on, which costs a round trip to find out.

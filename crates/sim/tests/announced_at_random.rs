@@ -14,7 +14,7 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, Error, OpenMode, Vfs, Writeback};
 use mafs_proto::Random;
 use mafs_sim::{History, Path, Register, World};
-use support::{CALLER, READ, WRITE, configured, look, seeds, simulate, write_and_close};
+use support::{CALLER, READ, WRITE, clients, configured, look, seeds, simulate, write_and_close};
 use tokio::time::sleep;
 
 /// Of the slower of two links.
@@ -116,7 +116,7 @@ async fn read_at_random(seen: Seen, client: usize, vfs: Vfs, mut random: Random)
 /// One writes after the other, and all look and open at any time.
 async fn write_and_read_at_random(seed: u64, writeback: Writeback, cuts: bool) {
     let world = world(seed, writeback).await;
-    let (vfs, seen) = ([0, 1, 2].map(|number| world.machines()[number].client().clone()), Seen::default());
+    let (vfs, seen) = (clients::<3>(&world), Seen::default());
     let reading = |client: usize| {
         let random = Random::new(1000 * seed + client as u64);
         tokio::spawn(read_at_random(seen.clone(), client, vfs[client].clone(), random))

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use mafs_client::vfs::{Close, FileHandle, OpenMode, Vfs, Writeback};
 use mafs_sim::{Machine, World};
-use support::{WRITE, configured, content, create, look, open_as, simulate};
+use support::{WRITE, clients, configured, content, create, look, open_as, simulate};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 const DELAY: Duration = Duration::from_millis(1);
@@ -48,21 +49,23 @@ async fn written_since(here: &Vfs, there: &Vfs, with: OpenMode) -> FileHandle {
     closed
 }
 
+fn release_late(vfs: &Vfs, closed: FileHandle) -> JoinHandle<()> {
+    let vfs = vfs.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(LATE).await;
+        vfs.release(closed);
+    })
+}
+
 #[test]
 fn what_was_closed_here_is_in_nobodys_way_before_it_is_released() {
     for writeback in POLICIES {
         simulate(async {
             let world = two(writeback).await;
-            let [here, there] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [here, there] = clients(&world);
             let closed = written_since(&here, &there, WRITE).await;
             assert_eq!(look(&here, "file").await.status.size, 14, "{writeback:?}: stat shows what was there before");
-            let releasing = tokio::spawn({
-                let here = here.clone();
-                async move {
-                    tokio::time::sleep(LATE).await;
-                    here.release(closed);
-                }
-            });
+            let releasing = release_late(&here, closed);
             assert_eq!(content(&here, "file").await, b"new and longer", "{writeback:?}");
             releasing.await.expect("a release");
         });
@@ -74,15 +77,9 @@ fn what_is_written_anew_here_replaces_what_others_wrote_before_the_release() {
     for writeback in POLICIES {
         simulate(async {
             let world = two(writeback).await;
-            let [here, there] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [here, there] = clients(&world);
             let closed = written_since(&here, &there, WRITE).await;
-            let releasing = tokio::spawn({
-                let here = here.clone();
-                async move {
-                    tokio::time::sleep(LATE).await;
-                    here.release(closed);
-                }
-            });
+            let releasing = release_late(&here, closed);
             let file = open_as(&here, "file", OpenMode { truncate: true, ..WRITE }).await;
             write_and_flush(&here, file, b"newest").await;
             here.release(file);
@@ -98,7 +95,7 @@ fn what_is_written_anew_here_replaces_what_others_wrote_before_the_release() {
 fn what_stays_open_after_a_close_is_waited_for_once() {
     simulate(async {
         let world = two(Writeback::Sync).await;
-        let [here, there] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let [here, there] = clients(&world);
         let open = written_since(&here, &there, WRITE).await;
         assert_eq!(content(&here, "file").await, b"old", "a program that writes here goes on with what it has");
         let begun = Instant::now();

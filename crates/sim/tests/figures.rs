@@ -12,7 +12,7 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{RecordState, Vfs, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Path, World};
-use support::{WRITE, configured, content, look, open_as, simulate, write_and_close};
+use support::{WRITE, clients, configured, content, look, open_as, simulate, write_and_close};
 use tokio::time::{Instant, sleep};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -137,10 +137,6 @@ async fn prepared(writeback: Writeback) -> World {
     // Until the link is full of it.
     sleep(Duration::from_secs(1)).await;
     world
-}
-
-fn clients(world: &World) -> [Vfs; 2] {
-    [0, 1].map(|number| world.machines()[number].client().clone())
 }
 
 async fn save(figure: &Figure, writer: &Vfs) -> VnodeId {

@@ -13,7 +13,7 @@ use mafs_client::vfs::{Error, FileHandle, Vfs, Writeback};
 use mafs_durable::Disk;
 use mafs_proto::{FsError, VnodeId};
 use mafs_sim::{Crash, Path, World};
-use support::{WRITE, configured, content, open_as, simulate, write_and_close};
+use support::{WRITE, clients, configured, content, open_as, simulate, write_and_close};
 use tokio::time::sleep;
 
 const LARGE: usize = 300_000;
@@ -25,10 +25,6 @@ async fn world(writeback: Writeback, passthrough: bool) -> World {
     let paths = vec![Path::Link(Box::new(link)), Path::Delay(Duration::from_millis(5))];
     let world = World::start_over(1, paths, passthrough).await.expect("a world");
     configured(world, |machine| machine.set_writeback(writeback)).await
-}
-
-fn clients(world: &World) -> [Vfs; 2] {
-    [0, 1].map(|number| world.machines()[number].client().clone())
 }
 
 async fn is_there(vfs: &Vfs, name: &'static str) -> bool {

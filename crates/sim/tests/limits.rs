@@ -9,7 +9,7 @@ use std::time::Duration;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
 use mafs_sim::{Path, World};
-use support::{content, create, simulate, write_and_close};
+use support::{clients, content, create, simulate, write_and_close};
 use tokio::time::Instant;
 
 const CONTENT_BYTES: usize = 1 << 20;
@@ -78,7 +78,7 @@ fn a_limit_counts_for_what_the_server_sends_and_on_the_next_connection() {
     simulate(async {
         let link = || Path::Link(Box::new(Profile::steady(2_000_000, Duration::from_millis(20))));
         let world = World::start_over(1, vec![link(), link()], false).await.expect("a world");
-        let [writer, reader] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let [writer, reader] = clients(&world);
         limit(&reader, "fetch=64k");
         let half = LIMITED_TIME / 2;
         let cut = || world.machines()[1].cut_link();

@@ -12,7 +12,7 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, VnodeId};
 use mafs_sim::{Machine, Path, World};
-use support::{CALLER, configured, content, look, rename, simulate, write_and_close};
+use support::{CALLER, clients, configured, content, look, rename, simulate, write_and_close};
 
 /// Four seconds of the writer's link.
 const FILE_BYTES: usize = 256 << 10;
@@ -34,7 +34,7 @@ async fn announced_over(writeback: Writeback) -> (World, [Vfs; 2]) {
     other.set_writeback(writeback);
     other.set_close(Close::Logged);
     other.start().await.expect("a client");
-    let [writer, other] = [0, 1].map(|number| world.machines()[number].client().clone());
+    let [writer, other] = clients(&world);
     write_and_close(&writer, "f", b"before".to_vec()).await;
     writer.sync().await.expect("a sync");
     assert_eq!(content(&other, "f").await, b"before");

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{BREAK_TIMEOUT, Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
-use support::{CALLER, READ, WRITE, content, simulate, write_and_close};
+use support::{CALLER, READ, WRITE, clients, content, simulate, write_and_close};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Far longer than some round trips, far shorter than a lease.
@@ -43,7 +43,7 @@ fn an_unreachable_client_that_holds_promises_delays_a_writer_by_its_lease_at_mos
     for held_for_s in [0, 10, 30, 59] {
         simulate(async {
             let world = two_clients(5).await;
-            let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [holder, writer] = clients(&world);
             for name in ["one", "other"] {
                 write_and_close(&writer, name, b"old".to_vec()).await;
                 assert_eq!(content(&holder, name).await, b"old");
@@ -66,7 +66,7 @@ fn an_unreachable_client_that_holds_promises_delays_a_writer_by_its_lease_at_mos
 fn a_change_of_names_waits_as_long_and_then_succeeds() {
     simulate(async {
         let world = two_clients(5).await;
-        let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let [holder, writer] = clients(&world);
         write_and_close(&writer, "shown", b"".to_vec()).await;
         assert_eq!(content(&holder, "shown").await, b"");
         world.machines()[0].isolate();
@@ -88,7 +88,7 @@ fn a_client_that_hears_nothing_delays_a_writer_by_no_more_than_the_bound_and_onc
     {
         simulate(async {
             let world = two_clients(5).await;
-            let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [holder, writer] = clients(&world);
             write_and_close(&writer, "file", b"old".to_vec()).await;
             assert_eq!(content(&holder, "file").await, b"old");
             sleep(Duration::from_secs(held_for_s)).await;
@@ -117,7 +117,7 @@ fn a_client_that_hears_nothing_delays_a_writer_by_no_more_than_the_bound_and_onc
 fn a_client_that_comes_to_another_address_delays_a_writer_until_it_is_there() {
     simulate(async {
         let world = two_clients(5).await;
-        let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let [holder, writer] = clients(&world);
         write_and_close(&writer, "file", b"old".to_vec()).await;
         assert_eq!(content(&holder, "file").await, b"old");
         let silent = Instant::now();
@@ -136,7 +136,7 @@ fn what_an_earlier_connection_has_held_back_is_not_done_after_a_new_attach() {
     for crash in [Crash::Kill, Crash::Power] {
         simulate(async {
             let mut world = two_clients(5).await;
-            let [dying, other] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [dying, other] = clients(&world);
             write_and_close(&other, "file", b"kept".to_vec()).await;
             assert_eq!(content(&dying, "file").await, b"kept");
             world.machines()[0].fall_silent(Silence { way: Way::ToServer, connecting: Connecting::Works });
@@ -184,7 +184,7 @@ fn invariant_3_a_client_whose_clock_is_slow_believes_in_nothing_that_the_server_
             machine.stop().await;
             machine.set_clock_rate(970_000);
             machine.start().await.expect("the client starts");
-            let [reader, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [reader, writer] = clients(&world);
             write_and_close(&writer, "file", b"old".to_vec()).await;
             assert_eq!(content(&reader, "file").await, b"old");
             sleep(Duration::from_secs(held_for_s)).await;
@@ -208,7 +208,7 @@ fn a_restarted_server_acknowledges_no_change_while_a_client_may_hold_promises_of
     for crash in [Crash::Kill, Crash::Power] {
         simulate(async {
             let mut world = two_clients(5).await;
-            let [reader, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [reader, writer] = clients(&world);
             write_and_close(&writer, "file", b"old".to_vec()).await;
             assert_eq!(content(&reader, "file").await, b"old");
             world.machines()[0].isolate();
@@ -242,7 +242,7 @@ fn a_grant_that_was_overtaken_by_a_break_is_no_promise() {
     const DELAY_MS: u64 = 100;
     simulate(async {
         let world = two_clients(DELAY_MS).await;
-        let [reader, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let [reader, writer] = clients(&world);
         let mode = Mode::from_bits(0o755);
         let dir = writer.make_dir(VnodeId::ROOT, Bytes::from("d"), mode, CALLER).await.expect("a directory").fid.vnode;
         let make = |number: usize| {
@@ -325,7 +325,7 @@ fn what_is_written_to_a_file_before_its_creation_is_answered_stays_unsent_and_is
     for passthrough in [false, true] {
         simulate(async {
             let world = World::start_several(1, 2, Duration::from_millis(5), passthrough).await.expect("a world");
-            let [holder, writer] = [0, 1].map(|number| world.machines()[number].client().clone());
+            let [holder, writer] = clients(&world);
             write_and_close(&writer, "shown", b"".to_vec()).await;
             assert_eq!(content(&holder, "shown").await, b"");
             world.machines()[0].isolate();

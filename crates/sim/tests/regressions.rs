@@ -12,7 +12,7 @@ use mafs_client::vfs::{Attributes, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
 use support::{
-    CALLER, WRITE, configured, content, create, look, open_as, open_by_name, overwrite, rename, simulate,
+    CALLER, WRITE, clients, configured, content, create, look, open_as, open_by_name, overwrite, rename, simulate,
     with_empty_cache, world, write_and_close,
 };
 
@@ -445,7 +445,7 @@ fn regression_who_waits_for_what_had_no_room_gets_it_as_soon_as_there_is_some() 
     simulate(async {
         let world = World::start_several(1, 2, Duration::from_millis(10), false).await.expect("a world");
         let world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
-        let [writer, reader] = [0, 1].map(|number| world.machines()[number].client().clone());
+        let [writer, reader] = clients(&world);
         write_and_close(&writer, "file", b"before".to_vec()).await;
         writer.sync().await.expect("a sync");
         world.limit_server_disk(40 << 20).expect("a disk");

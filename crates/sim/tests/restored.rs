@@ -10,11 +10,10 @@ use std::time::Duration;
 use mafs_client::vfs::{Close, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Machine, World};
-use support::{configured, content, look, overwrite, rename, simulate, until_all_is_sent, write_and_close};
+use support::{clients, configured, content, look, overwrite, rename, simulate, until_all_is_sent, write_and_close};
 
 const DELAY: Duration = Duration::from_millis(1);
 const HERE: usize = 0;
-const THERE: usize = 1;
 
 async fn two() -> World {
     let world = World::start_several(1, 2, DELAY, false).await.expect("a world");
@@ -51,7 +50,7 @@ fn invariant_2_what_a_restored_log_holds_is_not_applied_again() {
         write_and_close(&here, "new", b"made".to_vec()).await;
         rename(&here, "new", "moved").await.expect("a rename");
         let unsent = restored_after(&mut world, async |world| {
-            let [here, there] = [HERE, THERE].map(|number| world.machines()[number].client().clone());
+            let [here, there] = clients(world);
             world.machines()[HERE].restore_link();
             until_all_is_sent(&here).await;
             look(&there, "file").await;
@@ -61,7 +60,7 @@ fn invariant_2_what_a_restored_log_holds_is_not_applied_again() {
         })
         .await;
         assert_eq!(unsent, 2);
-        let [here, there] = [HERE, THERE].map(|number| world.machines()[number].client().clone());
+        let [here, there] = clients(&world);
         assert_eq!(here.status().refused, [], "nothing is in conflict");
         assert_eq!(content(&here, "file").await, b"their");
         assert_eq!(content(&there, "file").await, b"their");
@@ -90,12 +89,11 @@ fn invariant_3_a_restored_cache_shows_what_the_server_has() {
         })
         .await;
         assert_eq!(unsent, 0);
-        let here = world.machines()[HERE].client().clone();
+        let [here, there] = clients(&world);
         assert_eq!(content(&here, "file").await, b"newer");
         assert_eq!(content(&here, "new").await, b"made");
         write_and_close(&here, "later", b"later".to_vec()).await;
         here.sync().await.expect("what is written after it");
-        let there = world.machines()[THERE].client().clone();
         assert_eq!(content(&there, "new").await, b"made");
         assert_eq!(content(&there, "later").await, b"later");
     });

@@ -139,3 +139,8 @@ pub(crate) async fn configured(mut world: World, configure: impl Fn(&mut Machine
 pub(crate) async fn look(vfs: &Vfs, name: &'static str) -> Object {
     vfs.lookup(VnodeId::ROOT, Bytes::from(name)).await.expect("a name")
 }
+
+/// The first clients of a world.
+pub(crate) fn clients<const COUNT: usize>(world: &World) -> [Vfs; COUNT] {
+    std::array::from_fn(|number| world.machines()[number].client().clone())
+}
