@@ -260,10 +260,16 @@ impl Inner {
 }
 
 impl Vfs {
-    /// How long the kernel may use an answer about an object without asking again.
+    /// How long the kernel may use these attributes of an object without asking again.
     #[must_use]
-    pub fn time_to_live(&self, vnode: VnodeId) -> Duration {
-        self.inner.time_to_live(vnode)
+    pub fn time_to_live(&self, object: &Object) -> Duration {
+        self.inner.time_to_live(object)
+    }
+
+    /// How long the kernel may take a name in a directory to mean nothing.
+    #[must_use]
+    pub fn absence_time_to_live(&self, parent: VnodeId) -> Duration {
+        self.inner.absence_time_to_live(parent)
     }
 
     /// How long the kernel may take a name in a directory for this object.

@@ -129,7 +129,7 @@ fn looking_shows_what_was_announced_and_waits_for_nothing() {
         let shown = reader.get_attributes(vnode).await.expect("a status");
         let (stat, mine) = (begun.elapsed(), look(&writer, "f").await.status);
         assert_eq!((shown.status.size, shown.status.mtime), (FILE_BYTES as u64 + 1000, mine.mtime));
-        assert_eq!(reader.time_to_live(vnode), Duration::ZERO);
+        assert_eq!(reader.time_to_live(&shown), Duration::ZERO);
         let begun = Instant::now();
         assert_eq!(look(&reader, "f").await.status.size, FILE_BYTES as u64 + 1000);
         let lookup = begun.elapsed();
@@ -146,8 +146,9 @@ fn looking_shows_what_was_announced_and_waits_for_nothing() {
         // Its content has not come for that.
         assert!(writer.status().unsent_bytes > QUEUE_BYTES as u64 / 2);
         writer.sync().await.expect("a sync");
-        assert_eq!(reader.get_attributes(vnode).await.expect("a status").status.size, FILE_BYTES as u64 + 1000);
-        assert!(reader.time_to_live(vnode) > Duration::ZERO);
+        let arrived = reader.get_attributes(vnode).await.expect("a status");
+        assert_eq!(arrived.status.size, FILE_BYTES as u64 + 1000);
+        assert!(reader.time_to_live(&arrived) > Duration::ZERO);
     });
 }
 
@@ -497,37 +498,6 @@ fn announcing_makes_close_quick_and_reading_current() {
     assert!(asynchronous.2 > Duration::from_secs(4), "{asynchronous:?}");
     let limit = Duration::from_secs(2);
     assert!(selective.2 < limit && compulsory.2 < limit, "{compulsory:?} {selective:?}");
-}
-
-/// Its own version is at the server and another's on top of it, and the answer to its own is still to come.
-#[test]
-fn who_has_not_heard_that_its_version_arrived_opens_the_one_on_top_of_it() {
-    // The client asks how much of it has arrived before it sends it again.
-    const LARGE_BYTES: usize = 512 << 10;
-    simulate(async {
-        let paths = vec![Path::Delay(WRITER_RTT / 2), Path::Delay(Duration::from_millis(1))];
-        let world = World::start_over(1, paths, false).await.expect("a world");
-        let world = configured(world, |machine| {
-            machine.set_writeback(Writeback::Sirp);
-            machine.set_close(Close::Announced);
-        });
-        let world = world.await;
-        let [far, near] = clients(&world);
-        write_and_close(&far, "f", vec![1; LARGE_BYTES]).await;
-        far.sync().await.expect("a sync");
-        // Nobody is alone in the directory from now on, which costs a round trip to find out.
-        assert!(content(&near, "f").await == vec![1; LARGE_BYTES]);
-        overwrite(&far, "f", vec![2; LARGE_BYTES]).await;
-        assert!(content(&near, "f").await == vec![2; LARGE_BYTES]);
-        // The answer is on its way, and lost.
-        world.machines()[0].cut_link();
-        overwrite(&near, "f", vec![3; LARGE_BYTES]).await;
-        assert!(far.status().unsent_files > 0, "the answer has come");
-        assert!(content(&far, "f").await == vec![3; LARGE_BYTES], "an older version");
-        overwrite(&far, "f", vec![4; LARGE_BYTES]).await;
-        assert!(content(&near, "f").await == vec![4; LARGE_BYTES], "an older version");
-        assert!(far.status().refused.is_empty() && near.status().refused.is_empty());
-    });
 }
 
 /// A change of names or attributes of one client is what the others see when the call returns.

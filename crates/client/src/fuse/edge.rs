@@ -162,7 +162,7 @@ impl Edge {
     /// Answers that a name in `parent` means nothing, in the way that the kernel remembers: inode 0.
     pub(super) fn absent(&self, reply: ReplyEntry, parent: VnodeId) {
         let nothing = bare_attributes(INodeNo(0), FileType::RegularFile);
-        reply.entry(&self.vfs.time_to_live(parent), &nothing, Generation(0));
+        reply.entry(&self.vfs.absence_time_to_live(parent), &nothing, Generation(0));
     }
 
     /// An object's attributes as the kernel takes them.
@@ -173,7 +173,7 @@ impl Edge {
     /// Answers with attributes.
     pub(super) fn attributes(&self, reply: ReplyAttr, result: Result<Object, Error>) {
         match result {
-            Ok(object) => reply.attr(&self.vfs.time_to_live(object.fid.vnode), &self.file_attr(&object)),
+            Ok(object) => reply.attr(&self.vfs.time_to_live(&object), &self.file_attr(&object)),
             Err(error) => reply.error(errno(&error)),
         }
     }
@@ -201,7 +201,7 @@ impl Edge {
                 for DirEntryPlus { entry, object } in entries {
                     let (attributes, generation, keep) = match &object {
                         Some(object) => {
-                            let keep = keep_names.min(self.vfs.time_to_live(object.fid.vnode));
+                            let keep = keep_names.min(self.vfs.time_to_live(object));
                             (self.file_attr(object), generation(object), keep)
                         }
                         // `.` and `..`, of which the kernel takes the number only.

@@ -27,11 +27,12 @@ impl Inner {
         let in_use = self.files().get(object.fid.vnode);
         let changed = in_use.as_ref().and_then(|file| {
             let state = file.state();
-            state.is_dirty().then_some((state.size, state.mtime, state.ctime))
+            let newer = state.is_newer_than(object.status.data_version);
+            newer.then_some((state.base, state.size, state.mtime, state.ctime))
         });
         match changed {
-            Some((size, mtime, ctime)) => {
-                (object.status.size, object.status.mtime) = (size, mtime);
+            Some((base, size, mtime, ctime)) => {
+                (object.status.data_version, object.status.size, object.status.mtime) = (base, size, mtime);
                 object.status.ctime = object.status.ctime.max(ctime);
             }
             None => object = self.as_stored(object),

@@ -270,14 +270,14 @@ impl Inner {
     /// What stat(2) shows of a file that the kernel may be writing: what its container shows, unless all who could have
     /// written have closed it and have not.
     pub(super) fn present_written(&self, file: &File, object: &mut Object) {
-        let (writers, base, dirty) = {
+        let (writers, base, newer) = {
             let state = file.state();
-            (state.kernel.writers, state.base, state.is_dirty())
+            (state.kernel.writers, state.base, state.is_newer_than(object.status.data_version))
         };
         if writers == 0 {
             return;
         }
-        let are_closing = !dirty && self.files().are_closing(file.fid.vnode);
+        let are_closing = !newer && self.files().are_closing(file.fid.vnode);
         match file.container.stat() {
             Ok(stat) if are_closing && is_unwritten(stat.modified, base) => {}
             Ok(stat) => {

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
 use mafs_proto::call::{AttachReply, BreakRequest, Broken, PullReply, PullRequest};
-use mafs_proto::{Instant, Name, Object, VnodeId};
+use mafs_proto::{Instant, Kind, Name, Object, VnodeId};
 
 use super::Inner;
 use super::announce::Writer;
@@ -135,17 +135,26 @@ fn names_in(cache: &Arc<Cache>) -> NamesOf {
 }
 
 impl Inner {
-    /// How long the kernel may use the attributes of an object: as long as there is a promise, and not at all while
-    /// they change past this daemon.
-    pub(super) fn time_to_live(&self, vnode: VnodeId) -> Duration {
+    /// How long the kernel may take a name in a directory to mean nothing.
+    pub(super) fn absence_time_to_live(&self, parent: VnodeId) -> Duration {
+        self.cache.index.valid_for(parent)
+    }
+
+    /// How long the kernel may use these attributes of an object: as long as there is a promise, and not at all while
+    /// they change past this daemon, or if they were made from another version than the promise is about: then they are
+    /// older, or in conflict.
+    pub(super) fn time_to_live(&self, object: &Object) -> Duration {
+        let (vnode, version) = (object.fid.vnode, object.status.data_version);
+        let valid = self.cache.index.valid_object(vnode).ok().flatten().map(|valid| valid.object.status);
+        let is_valid = valid.is_some_and(|valid| valid.kind != Kind::File || valid.data_version == version);
         let in_use = self.files().get(vnode);
-        let written = in_use.is_some_and(|file| file.state().kernel.writers > 0);
-        if written { Duration::ZERO } else { self.cache.index.valid_for(vnode) }
+        let is_written = in_use.is_some_and(|file| file.state().kernel.writers > 0);
+        if is_valid && !is_written { self.cache.index.lease_remaining() } else { Duration::ZERO }
     }
 
     /// How long the kernel may take a name in a directory for this object.
     pub(super) fn entry_time_to_live(&self, parent: VnodeId, object: &Object) -> Duration {
-        self.cache.index.valid_for(parent).min(self.time_to_live(object.fid.vnode))
+        self.cache.index.valid_for(parent).min(self.time_to_live(object))
     }
 
     /// The kernel is about to be shown a part of a listing that is good for `keep`.

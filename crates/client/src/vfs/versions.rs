@@ -71,6 +71,13 @@ impl FileState {
         let oldest = self.versions.front().filter(|oldest| oldest.content.may_have_arrived());
         oldest.filter(|_| self.base != shown).map(|oldest| oldest.id)
     }
+
+    /// Whether what was changed here comes after the version `shown`. It does not if all of it is one version that the
+    /// server may have: then `shown` is that, or was made from it, or it will be refused.
+    pub(super) fn is_newer_than(&self, shown: DataVersion) -> bool {
+        let is_all = || self.versions.len() == 1 && self.versions.iter().all(|version| version.edits == self.edits);
+        self.is_dirty() && !(self.unplaced(shown).is_some() && is_all())
+    }
 }
 
 /// What a version is logged for.
