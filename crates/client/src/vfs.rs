@@ -42,6 +42,7 @@ mod state;
 mod statuses;
 mod storing;
 mod syncing;
+mod unanswered;
 mod verdicts;
 mod versions;
 mod xattrs;

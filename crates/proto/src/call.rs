@@ -160,11 +160,15 @@ pub struct GetStatusRequest {
     /// Whether the answer waits until the updates of the first of them that other clients have announced have been
     /// applied: it is about to be opened. While that takes long the answer is [`FsError::Pulling`](crate::FsError).
     pub settled: bool,
+    /// Records of this client about them to which it has no answer yet, at most [`GetStatusRequest::RECORDS_MAX`].
+    pub unanswered: Vec<StoreId>,
 }
 
 impl GetStatusRequest {
     /// The most fids of one call.
     pub const FIDS_MAX: usize = 256;
+    /// The most records of one call: more than a client has under way.
+    pub const RECORDS_MAX: usize = 256;
 }
 
 /// Answers [`GetStatusRequest`].
@@ -180,6 +184,9 @@ pub struct GetStatusReply {
     pub pending: Vec<Object>,
     /// Whether an announced update of the first object is not in the answer because the client that has it is gone.
     pub stale: bool,
+    /// Those of the unanswered records that have been applied: what they do is in the answer, and so is what others
+    /// have done on top of it.
+    pub applied: Vec<StoreId>,
 }
 
 /// Asks what a name means.
@@ -189,6 +196,8 @@ pub struct LookupRequest {
     pub parent: Fid,
     /// The name.
     pub name: Name,
+    /// As in [`GetStatusRequest`].
+    pub unanswered: Vec<StoreId>,
 }
 
 /// Answers [`LookupRequest`].
@@ -204,6 +213,8 @@ pub struct LookupReply {
     pub pending: Option<Object>,
     /// Whether it is only announced that the name will mean the object. Nobody waits for that who does not open it.
     pub name_pending: bool,
+    /// As in [`GetStatusReply`].
+    pub applied: Vec<StoreId>,
 }
 
 /// Asks for entries of a directory in the order of their names' bytes.
@@ -215,6 +226,8 @@ pub struct ReadDirRequest {
     pub after: Option<Name>,
     /// The most entries wanted, 1 to [`ReadDirRequest::ENTRIES_MAX`].
     pub entries_max: u32,
+    /// As in [`GetStatusRequest`].
+    pub unanswered: Vec<StoreId>,
 }
 
 impl ReadDirRequest {
@@ -235,6 +248,8 @@ pub struct ReadDirPage {
     pub change: ChangeNumber,
     /// Objects of the entries of which other clients have announced updates: no promise comes with them.
     pub pending: Vec<Fid>,
+    /// As in [`GetStatusReply`].
+    pub applied: Vec<StoreId>,
 }
 
 /// Body of the reply to [`ReadDirRequest`]: the page is the payload.

@@ -1,5 +1,6 @@
 //! Between domain types and prost messages, both ways. Parsing refuses whatever the domain types cannot hold.
 
+mod asks;
 mod calls;
 mod nouns;
 mod records;

@@ -128,7 +128,7 @@ async fn status(
     if let Some(fid) = opened {
         settle(attached, &About::Object(fid.vnode), call).await?;
     }
-    let reply = blocking(|| volume.objects(*ticket, &request.fids))?;
+    let reply = blocking(|| volume.objects(*ticket, request))?;
     let shown = reply.objects.first().filter(|object| opened == Some(&object.fid));
     let stale = shown.is_some_and(|shown| volume.is_stale(*ticket, shown));
     Ok(GetStatusReply { stale, ..reply })
@@ -155,13 +155,13 @@ async fn recall(attached: &Attachment, directory: Fid, call: &IncomingCall) -> R
 /// What a name means: if somebody has announced that it will mean another object, that one.
 async fn lookup(attached: &Attachment, request: &LookupRequest, call: &IncomingCall) -> Result<LookupReply, Refusal> {
     let Attachment { volume, ticket } = attached;
-    let LookupRequest { parent, name } = request;
+    let LookupRequest { parent, name, .. } = request;
     recall(attached, *parent, call).await?;
     if let Some(reply) = blocking(|| volume.lookup_announced(*ticket, *parent, name))? {
         return Ok(reply);
     }
     settle(attached, &About::Name(parent.vnode, name.clone()), call).await?;
-    blocking(|| volume.lookup(*ticket, *parent, name))
+    blocking(|| volume.lookup(*ticket, request))
 }
 
 async fn fetch(session: &Arc<Session>, request: FetchRequest) -> Result<Answer, Refusal> {

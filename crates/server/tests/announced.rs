@@ -107,7 +107,7 @@ async fn what_others_show_of_an_announced_object_says_so() {
     let root = alice.root();
     let record = new_content(&mut alice, file);
     announce_all(&alice, &[record]).await;
-    let found = bob.call(LookupRequest { parent: root, name: name("f") }).await.unwrap();
+    let found = bob.call(LookupRequest { parent: root, name: name("f"), unanswered: Vec::new() }).await.unwrap();
     assert_eq!((found.pending.unwrap().status.size, found.name_pending), (NEW.len() as u64, false));
     assert_eq!(bob.read_dir(root, None, 10).await.unwrap().pending, [file]);
     assert!(bob.call(GetXattrsRequest { fid: file }).await.unwrap().pending);
@@ -152,7 +152,7 @@ async fn who_looks_a_name_up_is_shown_what_it_will_mean_and_who_opens_that_waits
         deliver(&alice, stored).await.unwrap();
         alice.apply_queued(renamed.clone(), Payload::None).await.unwrap();
     };
-    let lookup = || bob.call(LookupRequest { parent: root, name: name("f") });
+    let lookup = || bob.call(LookupRequest { parent: root, name: name("f"), unanswered: Vec::new() });
     let found = timeout(SOON, lookup()).await.unwrap().unwrap();
     assert_eq!((found.object.unwrap().fid, found.name_pending), (temp, true));
     assert_eq!(found.pending.unwrap().status.size, NEW.len() as u64);
@@ -175,7 +175,8 @@ async fn who_looks_up_a_name_whose_object_is_not_there_yet_waits_for_it() {
         assert_eq!(alice.next_pull(&[]).await, [made.id]);
         alice.apply_queued(made.clone(), Payload::None).await.unwrap();
     };
-    let (found, ()) = tokio::join!(bob.call(LookupRequest { parent: root, name: name("new") }), deliver);
+    let (found, ()) =
+        tokio::join!(bob.call(LookupRequest { parent: root, name: name("new"), unanswered: Vec::new() }), deliver);
     let found = found.unwrap();
     assert_eq!((found.object.unwrap().fid, found.name_pending), (fid, false));
 }

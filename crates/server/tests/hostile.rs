@@ -40,7 +40,7 @@ async fn invariant_10_what_is_no_name_is_refused_by_the_rule_it_breaks() {
     let server = serve();
     let mut alice = Client::attached(&server, ALICE).await;
     let root = alice.root();
-    let lookup = LookupRequest { parent: root, name: name("zz") };
+    let lookup = LookupRequest { parent: root, name: name("zz"), unanswered: Vec::new() };
     let huge = vec![b'x'; 200_000];
     let bad_names: [(&[u8], &str); 7] = [
         (b"", "a name is empty"),
@@ -76,7 +76,7 @@ async fn a_fid_that_does_not_exist_is_stale_and_not_a_crash() {
     let root = alice.root();
     for vnode in [0, 1 << 40, u64::MAX] {
         let parent = Fid { vnode: mafs_proto::VnodeId(vnode), ..root };
-        let body = LookupRequest { parent, name: name("a") }.encode();
+        let body = LookupRequest { parent, name: name("a"), unanswered: Vec::new() }.encode();
         let refused = alice.raw(LookupRequest::METHOD.number(), body, Payload::None, Class::Control).await;
         assert!(matches!(refused.unwrap_err().error, FsError::Stale | FsError::Malformed), "{vnode}");
     }

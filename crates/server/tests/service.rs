@@ -12,11 +12,11 @@ use bytes::Bytes;
 use mafs_arpc::Payload;
 use mafs_durable::{Disk, LoggedIndexConfig};
 use mafs_proto::call::{
-    ApplyRequest, AttachRequest, DetachRequest, FetchRequest, GetStatusRequest, GrantFidsRequest, Method,
+    ApplyRequest, AttachRequest, DetachRequest, FetchRequest, GetStatusRequest, GrantFidsRequest, LookupRequest, Method,
 };
 use mafs_proto::{
     Base, Call, Class, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FsError, Segment, SegmentReader, SetAttr,
-    SymlinkTarget, VnodeId, VolumeName, Wire,
+    StoreId, SymlinkTarget, VnodeId, VolumeName, Wire,
 };
 use mafs_server::{DirStorage, MemoryStorage, Server, ServerConfig};
 use support::{ALICE, BOB, Client, TestClock, create, header, make_dir, name, noise, open, store, whole};
@@ -59,10 +59,29 @@ async fn files_and_directories_are_served_as_they_were_stored() {
     assert_eq!((names, page.end), (vec!["f".to_owned(), "l".to_owned()], true));
     assert_eq!(page.entries[1].object.target.as_ref(), Some(&target));
     let objects = alice
-        .call(GetStatusRequest { fids: vec![link, Fid { vnode: VnodeId(99), ..dir }, dir], settled: false })
+        .call(GetStatusRequest {
+            fids: vec![link, Fid { vnode: VnodeId(99), ..dir }, dir],
+            settled: false,
+            unanswered: Vec::new(),
+        })
         .await
         .unwrap();
     assert_eq!(objects.objects.iter().map(|object| object.fid).collect::<Vec<_>>(), [link, dir]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_learns_which_of_its_records_are_in_the_answer() {
+    let (_, server) = serve();
+    let mut alice = Client::attached(&server, ALICE).await;
+    let (dir, fids) = (alice.root(), [alice.next_fid(), alice.next_fid()]);
+    let [done, undone] = fids.map(|fid| alice.next_record(create(dir, &format!("{}", fid.vnode.0), fid)));
+    let foreign = StoreId { client: BOB, ..done.id };
+    let unanswered = vec![undone.id, done.id, foreign];
+    alice.apply_with(done.clone(), Payload::None).await.unwrap();
+    let status = GetStatusRequest { fids: vec![dir], settled: false, unanswered: unanswered.clone() };
+    assert_eq!(alice.call(status).await.unwrap().applied, [done.id]);
+    let lookup = LookupRequest { parent: dir, name: name("absent"), unanswered };
+    assert_eq!(alice.call(lookup).await.unwrap().applied, [done.id]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -474,7 +493,13 @@ async fn checkpoints_are_written_while_mutations_go_on() {
     let server = open(&storage.crash(1));
     let alice = Client::attached(&server, ALICE).await;
     assert_eq!(
-        alice.call(GetStatusRequest { fids: vec![root], settled: false }).await.unwrap().objects[0].status.size,
+        alice
+            .call(GetStatusRequest { fids: vec![root], settled: false, unanswered: Vec::new() })
+            .await
+            .unwrap()
+            .objects[0]
+            .status
+            .size,
         300
     );
 }

@@ -7,10 +7,13 @@ mod support;
 
 use std::time::Duration;
 
-use mafs_client::vfs::{Close, Writeback};
-use mafs_proto::VnodeId;
+use bytes::Bytes;
+use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
+use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Machine, Path, World};
-use support::{WRITE, clients, configured, content, look, open_as, overwrite, simulate, write_and_close};
+use support::{
+    CALLER, WRITE, clients, configured, content, look, open_as, overwrite, rename, simulate, write_and_close,
+};
 use tokio::time::sleep;
 
 /// The round trip of the first client.
@@ -118,5 +121,121 @@ fn the_kernel_keeps_what_it_is_shown_of_what_is_not_sent_yet() {
             }
             sleep(FAR_RTT / 10).await;
         }
+    });
+}
+
+/// Three clients. The third has been promised to be told of changes, and is out of touch from then on: what the others
+/// change is done at once, and answered when its lease has ended.
+async fn unanswered() -> World {
+    let paths = vec![Path::Delay(NEAR_DELAY), Path::Delay(NEAR_DELAY), Path::Delay(NEAR_DELAY)];
+    let world = World::start_over(1, paths, false).await.expect("a world");
+    let world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+    let [one, _, third] = clients(&world);
+    write_and_close(&one, "f", vec![1; 10]).await;
+    one.sync().await.expect("a sync");
+    assert_eq!(content(&third, "f").await, [1; 10]);
+    assert_eq!(names_in_root(&third).await, ["f"]);
+    world.machines()[2].isolate();
+    world
+}
+
+/// Until what has been changed is at the server.
+async fn settle() {
+    sleep(Duration::from_secs(1)).await;
+}
+
+async fn names_in_root(vfs: &Vfs) -> Vec<Bytes> {
+    let page = vfs.read_dir(VnodeId::ROOT, 0, 100).await.expect("a listing");
+    page.entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect()
+}
+
+#[test]
+fn a_name_means_what_others_have_made_of_it_since() {
+    simulate(async {
+        let world = unanswered().await;
+        let [one, other] = clients(&world);
+        write_and_close(&one, "f.new", vec![2; 20]).await;
+        rename(&one, "f.new", "f").await.expect("a rename");
+        settle().await;
+        assert_eq!(content(&other, "f").await, [2; 20]);
+        write_and_close(&other, "f.new", vec![3; 30]).await;
+        rename(&other, "f.new", "f").await.expect("a rename");
+        settle().await;
+        assert!(one.status().unsent_changes > 0, "the answers have come");
+        assert_eq!(look(&one, "f").await.status.size, 30);
+        assert_eq!(content(&one, "f").await, [3; 30]);
+        assert_eq!(names_in_root(&one).await, ["f"]);
+        write_and_close(&one, "f.new", vec![4; 40]).await;
+        rename(&one, "f.new", "f").await.expect("a rename");
+        settle().await;
+        assert_eq!(content(&other, "f").await, [4; 40]);
+        one.sync().await.expect("a sync");
+        assert_eq!(content(&one, "f").await, [4; 40]);
+        assert_eq!(names_in_root(&one).await, ["f"]);
+        assert!(one.status().refused.is_empty() && other.status().refused.is_empty());
+    });
+}
+
+#[test]
+fn what_was_made_here_and_removed_by_others_since_is_gone() {
+    simulate(async {
+        let world = unanswered().await;
+        let [one, other] = clients(&world);
+        write_and_close(&one, "made", vec![2; 20]).await;
+        settle().await;
+        assert_eq!(content(&other, "made").await, [2; 20]);
+        other.unlink(VnodeId::ROOT, Bytes::from("made"), CALLER).await.expect("an unlink");
+        settle().await;
+        assert!(one.status().unsent_changes > 0, "the answers have come");
+        let gone = one.lookup(VnodeId::ROOT, Bytes::from("made")).await;
+        assert!(matches!(gone, Err(Error::Refused(FsError::NotFound))), "{gone:?}");
+        assert_eq!(names_in_root(&one).await, ["f"]);
+        one.sync().await.expect("a sync");
+        assert_eq!(names_in_root(&one).await, ["f"]);
+        assert!(one.status().refused.is_empty());
+    });
+}
+
+#[test]
+fn attributes_are_what_others_have_set_since() {
+    simulate(async {
+        let world = unanswered().await;
+        let [one, other] = clients(&world);
+        let vnode = look(&one, "f").await.fid.vnode;
+        let mode = |bits| Attributes { mode: Some(Mode::from_bits(bits)), ..Attributes::default() };
+        one.set_attributes(vnode, mode(0o600), None, CALLER).await.expect("a chmod");
+        settle().await;
+        assert_eq!(look(&other, "f").await.status.mode, Mode::from_bits(0o600));
+        other.set_attributes(vnode, mode(0o640), None, CALLER).await.expect("a chmod");
+        settle().await;
+        assert!(one.status().unsent_changes > 0, "the answers have come");
+        assert_eq!(look(&one, "f").await.status.mode, Mode::from_bits(0o640));
+        one.sync().await.expect("a sync");
+        assert_eq!(look(&one, "f").await.status.mode, Mode::from_bits(0o640));
+    });
+}
+
+/// As a program that keeps its log open, which another machine rotates.
+#[test]
+fn who_has_a_file_open_that_others_have_removed_since_keeps_it() {
+    simulate(async {
+        let world = unanswered().await;
+        let [one, other] = clients(&world);
+        let file = open_as(&one, "f", WRITE).await;
+        let vnode = look(&one, "f").await.fid.vnode;
+        one.write(file, 0, vec![2; 20].into()).await.expect("a write");
+        one.flush(file).await.expect("a close of a copy");
+        settle().await;
+        assert_eq!(content(&other, "f").await, [2; 20]);
+        other.unlink(VnodeId::ROOT, Bytes::from("f"), CALLER).await.expect("an unlink");
+        settle().await;
+        assert!(one.status().unsent_files > 0, "the answer has come");
+        assert!(one.lookup(VnodeId::ROOT, Bytes::from("f")).await.is_err());
+        let status = one.get_attributes(vnode).await.expect("attributes of what is open").status;
+        assert_eq!((status.nlink, status.size), (0, 20));
+        assert_eq!(one.read(file, 0, 100).await.expect("a read"), vec![2; 20]);
+        one.release(file);
+        one.sync().await.expect("a sync");
+        assert!(one.status().refused.is_empty());
     });
 }

@@ -99,8 +99,18 @@ impl Overlay {
         }
     }
 
-    /// Takes the effects of a record away.
+    /// Whether the effects of a record are here. A record without any never is.
+    pub(crate) fn has(&self, queued: &Queued) -> bool {
+        let is_here =
+            |fid: Fid| self.objects.get(&fid.vnode).is_some_and(|of| of.ctimes.contains_key(&queued.record.id));
+        touched_by(queued).into_iter().any(is_here)
+    }
+
+    /// Takes the effects of a record away, if they are here.
     pub(crate) fn remove(&mut self, queued: &Queued) {
+        if !self.has(queued) {
+            return;
+        }
         let Queued { record, kind, replaced } = queued;
         let id = record.id;
         for (parent, name, _) in names_of(record, *kind, *replaced) {
@@ -163,6 +173,12 @@ impl Overlay {
         self.objects.get(&vnode)?.made.as_ref().map(|(_, object)| object)
     }
 
+    /// The object that a record makes, as it was made.
+    pub(crate) fn made_as(&self, queued: &Queued) -> Option<&Object> {
+        let fid = queued.record.op.made()?;
+        self.made(fid.vnode)
+    }
+
     /// The record that makes an object, if it is unanswered.
     pub(crate) fn made_by(&self, vnode: VnodeId) -> Option<StoreId> {
         self.objects.get(&vnode)?.made.as_ref().map(|(id, _)| *id)
@@ -210,6 +226,12 @@ fn add(count: u64, change: i64) -> u64 {
 pub(crate) fn edits_of(queued: &Queued) -> Vec<(Fid, Name, Meaning)> {
     let names = names_of(&queued.record, queued.kind, queued.replaced);
     names.into_iter().map(|(parent, name, meaning)| (parent, name.clone(), meaning)).collect()
+}
+
+/// The objects that a record touches.
+pub(crate) fn touched_by(queued: &Queued) -> Vec<Fid> {
+    let effects = effects_of(&queued.record, queued.kind, queued.replaced);
+    effects.into_iter().map(|(fid, _)| fid).collect()
 }
 
 /// What a record does to one object.

@@ -10,7 +10,8 @@ use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
 
 impl Inner {
     pub(super) async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
-        let without_name = || self.unlinked(vnode).or_else(|| self.kernel.removed(vnode));
+        let removed = || self.kernel.removed(vnode).map(|object| self.present(object));
+        let without_name = || self.unlinked(vnode).or_else(removed);
         if let Some(object) = without_name() {
             return Ok(object);
         }

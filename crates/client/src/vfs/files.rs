@@ -395,9 +395,9 @@ impl Inner {
             let state = file.state();
             state.is_dirty() || state.kernel.writers > 0
         });
-        if let Some(mut cached) = known.filter(|_| !changed) {
+        if let Some(mut cached) = known {
             cached.object.status.nlink = 0;
-            self.object_gone(&cached.object);
+            if changed { self.kernel.note_removed(&cached.object) } else { self.object_gone(&cached.object) }
         }
         Ok(self.cache.index.remove(fid.vnode)?)
     }

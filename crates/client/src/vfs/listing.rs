@@ -319,11 +319,13 @@ impl Inner {
     }
 
     async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<(ReadDirPage, SessionNumber), Error> {
-        let request = ReadDirRequest { fid, after, entries_max: ReadDirRequest::ENTRIES_MAX };
+        let (entries_max, unanswered) = (ReadDirRequest::ENTRIES_MAX, self.unanswered(&[fid]));
+        let request = ReadDirRequest { fid, after, entries_max, unanswered };
         for _ in 0..PAGE_TRIES_MAX {
             let answer = self.delivered(&request, Purpose::Fetch).await?;
             let Some(bytes) = self.collect(answer.payload).await? else { continue };
             let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
+            self.note_applied(&page.applied)?;
             return Ok((page, answer.session));
         }
         Err(RemoteError::TimedOut(format!("{PAGE_TRIES_MAX} connections in a row broke in a listing")).into())
@@ -394,7 +396,14 @@ mod tests {
         let object = example().object;
         let entry = |name: &&'static str| Entry { name: Name::new(*name).unwrap(), object: object.clone() };
         let entries = names.iter().map(entry).collect();
-        ReadDirPage { directory: object.clone(), entries, end, change: ChangeNumber(1), pending: Vec::new() }
+        ReadDirPage {
+            directory: object.clone(),
+            entries,
+            end,
+            change: ChangeNumber(1),
+            pending: Vec::new(),
+            applied: Vec::new(),
+        }
     }
 
     #[test]

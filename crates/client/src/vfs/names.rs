@@ -99,8 +99,9 @@ impl Inner {
 
     /// Asks the server what a name means.
     async fn ask_name(&self, parent: Fid, name: &Name) -> Result<CachedObject, Error> {
-        let request = LookupRequest { parent, name: name.clone() };
+        let request = LookupRequest { parent, name: name.clone(), unanswered: self.unanswered(&[parent]) };
         let Answer { reply, session, .. } = self.delivered(&request, Purpose::Ask).await?;
+        self.note_applied(&reply.applied)?;
         self.cache.index.install_lookup(parent, name, &reply, session)?;
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
         match reply.pending {

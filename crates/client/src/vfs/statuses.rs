@@ -59,7 +59,7 @@ impl Inner {
         if let Some(cached) = self.valid_status(fid)? {
             return Ok(cached);
         }
-        let request = GetStatusRequest { fids: vec![fid], settled: true };
+        let request = GetStatusRequest { fids: vec![fid], settled: true, unanswered: self.unanswered(&[fid]) };
         let settled = self.ask_delivered(&request, Purpose::Ask).await?;
         let reply = match (settled, self.settings.stale) {
             (Some(answer), _) => self.take_in_statuses(&request, answer)?,
@@ -161,7 +161,8 @@ impl Inner {
 
     /// Asks the server for the status of objects; those it does not know are forgotten.
     async fn validate(&self, fids: Vec<Fid>) -> Result<GetStatusReply, Error> {
-        let request = GetStatusRequest { fids, settled: false };
+        let unanswered = self.unanswered(&fids);
+        let request = GetStatusRequest { fids, settled: false, unanswered };
         let answer = self.remote.call(&request, Purpose::Ask).await?;
         self.take_in_statuses(&request, answer)
     }
@@ -173,6 +174,7 @@ impl Inner {
         answer: Answer<GetStatusReply>,
     ) -> Result<GetStatusReply, Error> {
         let Answer { reply, session, .. } = answer;
+        self.note_applied(&reply.applied)?;
         let is_settled = |fid: Fid| !reply.pending.iter().any(|coming| coming.fid == fid);
         let grant = Grant { session, change: reply.change };
         self.cache.index.install_some(&reply.objects, grant, is_settled)?;

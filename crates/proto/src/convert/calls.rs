@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::nouns::{content_hash, id16, name, optional_object};
+use super::nouns::{content_hash, id16, name};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
-    DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
-    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateReply, InvalidateRequest,
-    LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply, ReadDirRequest, RenewLeaseReply,
-    RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
+    DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetXattrsReply, GetXattrsRequest,
+    GrantFidsReply, GrantFidsRequest, InvalidateReply, InvalidateRequest, PullReply, PullRequest, ReadDirReply,
+    RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
 };
 use crate::{
     ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, ServerEpoch, ServerId, VolumeName,
@@ -125,130 +124,6 @@ impl Convert for GrantFidsReply {
 
     fn from_message(message: wire::GrantFidsReply) -> Result<Self, Malformed> {
         Ok(Self { fids: required(message.fids, "fids")? })
-    }
-}
-
-impl Convert for GetStatusRequest {
-    type Message = wire::GetStatusRequest;
-    const NAME: &'static str = "GetStatusRequest";
-
-    fn to_message(&self) -> wire::GetStatusRequest {
-        wire::GetStatusRequest { fids: to_messages(&self.fids), settled: self.settled }
-    }
-
-    fn from_message(message: wire::GetStatusRequest) -> Result<Self, Malformed> {
-        Ok(Self { fids: list(message.fids, Self::FIDS_MAX, "fids")?, settled: message.settled })
-    }
-}
-
-impl Convert for GetStatusReply {
-    type Message = wire::GetStatusReply;
-    const NAME: &'static str = "GetStatusReply";
-
-    fn to_message(&self) -> wire::GetStatusReply {
-        wire::GetStatusReply {
-            objects: to_messages(&self.objects),
-            change: self.change.0,
-            pending: to_messages(&self.pending),
-            stale: self.stale,
-        }
-    }
-
-    fn from_message(message: wire::GetStatusReply) -> Result<Self, Malformed> {
-        Ok(Self {
-            objects: list(message.objects, GetStatusRequest::FIDS_MAX, "objects")?,
-            change: ChangeNumber(message.change),
-            pending: list(message.pending, GetStatusRequest::FIDS_MAX, "pending")?,
-            stale: message.stale,
-        })
-    }
-}
-
-impl Convert for LookupRequest {
-    type Message = wire::LookupRequest;
-    const NAME: &'static str = "LookupRequest";
-
-    fn to_message(&self) -> wire::LookupRequest {
-        wire::LookupRequest { parent: Some(self.parent.to_message()), name: self.name.to_bytes() }
-    }
-
-    fn from_message(message: wire::LookupRequest) -> Result<Self, Malformed> {
-        Ok(Self { parent: required(message.parent, "parent")?, name: name(message.name)? })
-    }
-}
-
-impl Convert for LookupReply {
-    type Message = wire::LookupReply;
-    const NAME: &'static str = "LookupReply";
-
-    fn to_message(&self) -> wire::LookupReply {
-        wire::LookupReply {
-            object: self.object.as_ref().map(Convert::to_message),
-            parent_version: self.parent_version.0,
-            change: self.change.0,
-            pending: self.pending.as_ref().map(Convert::to_message),
-            name_pending: self.name_pending,
-        }
-    }
-
-    fn from_message(message: wire::LookupReply) -> Result<Self, Malformed> {
-        Ok(Self {
-            object: optional_object(message.object)?,
-            parent_version: DataVersion(message.parent_version),
-            change: ChangeNumber(message.change),
-            pending: optional_object(message.pending)?,
-            name_pending: message.name_pending,
-        })
-    }
-}
-
-impl Convert for ReadDirRequest {
-    type Message = wire::ReadDirRequest;
-    const NAME: &'static str = "ReadDirRequest";
-
-    fn to_message(&self) -> wire::ReadDirRequest {
-        wire::ReadDirRequest {
-            fid: Some(self.fid.to_message()),
-            after: self.after.as_ref().map(Name::to_bytes).unwrap_or_default(),
-            entries_max: self.entries_max,
-        }
-    }
-
-    fn from_message(message: wire::ReadDirRequest) -> Result<Self, Malformed> {
-        if !(1..=Self::ENTRIES_MAX).contains(&message.entries_max) {
-            return Err(Malformed::invalid("entries_max", format_args!("{} is not 1 to 1024", message.entries_max)));
-        }
-        Ok(Self {
-            fid: required(message.fid, "fid")?,
-            after: if message.after.is_empty() { None } else { Some(name(message.after)?) },
-            entries_max: message.entries_max,
-        })
-    }
-}
-
-impl Convert for ReadDirPage {
-    type Message = wire::ReadDirPage;
-    const NAME: &'static str = "ReadDirPage";
-
-    fn to_message(&self) -> wire::ReadDirPage {
-        wire::ReadDirPage {
-            directory: Some(self.directory.to_message()),
-            entries: to_messages(&self.entries),
-            end: self.end,
-            change: self.change.0,
-            pending: to_messages(&self.pending),
-        }
-    }
-
-    fn from_message(message: wire::ReadDirPage) -> Result<Self, Malformed> {
-        let count_max = ReadDirRequest::ENTRIES_MAX as usize;
-        Ok(Self {
-            directory: required(message.directory, "directory")?,
-            entries: list(message.entries, count_max, "entries")?,
-            end: message.end,
-            change: ChangeNumber(message.change),
-            pending: list(message.pending, count_max, "pending")?,
-        })
     }
 }
 

@@ -264,32 +264,36 @@ round_trips! {
     proptest_attach_requests_round_trip: AttachRequest = attach_request();
     proptest_attach_replies_round_trip: AttachReply = attach_reply();
     proptest_grants_round_trip: GrantFidsReply = fid_range().prop_map(|fids| GrantFidsReply { fids });
-    proptest_status_requests_round_trip: GetStatusRequest = (vec(fid(), 0..5), any::<bool>())
-        .prop_map(|(fids, settled)| GetStatusRequest { fids, settled });
+    proptest_status_requests_round_trip: GetStatusRequest = (vec(fid(), 0..5), any::<bool>(), vec(store_id(), 0..5))
+        .prop_map(|(fids, settled, unanswered)| GetStatusRequest { fids, settled, unanswered });
     proptest_status_replies_round_trip: GetStatusReply =
-        (vec(object(), 0..5), change(), vec(object(), 0..5), any::<bool>())
-            .prop_map(|(objects, change, pending, stale)| GetStatusReply { objects, change, pending, stale });
-    proptest_lookup_requests_round_trip: LookupRequest = (fid(), name())
-        .prop_map(|(parent, name)| LookupRequest { parent, name });
+        (vec(object(), 0..5), change(), vec(object(), 0..5), any::<bool>(), vec(store_id(), 0..5)).prop_map(
+            |(objects, change, pending, stale, applied)| GetStatusReply { objects, change, pending, stale, applied },
+        );
+    proptest_lookup_requests_round_trip: LookupRequest = (fid(), name(), vec(store_id(), 0..5))
+        .prop_map(|(parent, name, unanswered)| LookupRequest { parent, name, unanswered });
     proptest_lookup_replies_round_trip: LookupReply =
-        (option::of(object()), any::<u64>(), change(), option::of(object()), any::<bool>())
-        .prop_map(|(object, version, change, pending, name_pending)| LookupReply {
+        (option::of(object()), any::<u64>(), change(), option::of(object()), any::<bool>(), vec(store_id(), 0..5))
+        .prop_map(|(object, version, change, pending, name_pending, applied)| LookupReply {
             object,
             parent_version: DataVersion(version),
             change,
             pending,
             name_pending,
+            applied,
         });
-    proptest_listing_requests_round_trip: ReadDirRequest = (fid(), option::of(name()), 1u32..=1024)
-        .prop_map(|(fid, after, entries_max)| ReadDirRequest { fid, after, entries_max });
+    proptest_listing_requests_round_trip: ReadDirRequest =
+        (fid(), option::of(name()), 1u32..=1024, vec(store_id(), 0..5))
+        .prop_map(|(fid, after, entries_max, unanswered)| ReadDirRequest { fid, after, entries_max, unanswered });
     proptest_listing_pages_round_trip: ReadDirPage =
-        (object(), vec((name(), object()), 0..5), any::<bool>(), change(), vec(fid(), 0..5))
-            .prop_map(|(directory, entries, end, change, pending)| ReadDirPage {
+        (object(), vec((name(), object()), 0..5), any::<bool>(), change(), vec(fid(), 0..5), vec(store_id(), 0..5))
+            .prop_map(|(directory, entries, end, change, pending, applied)| ReadDirPage {
                 directory,
                 entries: entries.into_iter().map(|(name, object)| Entry { name, object }).collect(),
                 end,
                 change,
                 pending,
+                applied,
             });
     proptest_fetch_requests_round_trip: FetchRequest = (fid(), option::of(1u64..), any::<u64>())
         .prop_map(|(fid, version, offset)| FetchRequest { fid, data_version: version.map(DataVersion), offset });
@@ -422,7 +426,7 @@ fn a_status_without_the_field_has_no_attributes() {
 #[test]
 fn names_that_leave_their_directory_are_refused() {
     let parent = Fid::root(VolumeId(1));
-    let good = LookupRequest { parent, name: Name::new(&b"ab"[..]).unwrap() }.encode();
+    let good = LookupRequest { parent, name: Name::new(&b"ab"[..]).unwrap(), unanswered: Vec::new() }.encode();
     let at = good.windows(2).position(|window| window == b"ab").unwrap();
     for bad in [b"..", b"/x", b"x\0"] {
         let mut bytes = good.to_vec();

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_durable::DiskFile;
 use mafs_proto::call::{
-    FetchReply, FetchRequest, GetStatusReply, GetXattrsReply, LookupReply, ReadDirPage, ReadDirRequest,
+    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, LookupReply, LookupRequest,
+    ReadDirPage, ReadDirRequest,
 };
-use mafs_proto::{ChangeNumber, ContentHash, Entry, Fid, FsError, Kind, Name, Object, Xattrs};
+use mafs_proto::{ChangeNumber, ContentHash, Entry, Fid, FsError, Kind, Name, Object, StoreId, Xattrs};
 
 use super::sessions::Granted;
 use super::{Shared, Ticket, Volume};
@@ -59,18 +60,28 @@ impl Volume {
         Ok(Root { object, change: granted.change, pending: granted.has_pending(fid) })
     }
 
-    /// Those of `fids` that exist, in their order; and as they will be those that others have announced changes of.
-    pub(crate) fn objects(&self, ticket: Ticket, fids: &[Fid]) -> Result<GetStatusReply, Refusal> {
-        let granted = self.promise(ticket, fids.iter().copied());
-        let objects = self.shared.read(|transaction| existing_of(transaction, fids))?;
-        let mut pending = Vec::new();
-        pending.extend(objects.iter().filter_map(|object| granted.as_it_will_be(object)));
-        let change = granted.change;
-        Ok(GetStatusReply { objects, change, pending, stale: false })
+    /// Those of the objects that exist, in their order; and as they will be those that others have announced changes
+    /// of.
+    pub(crate) fn objects(&self, ticket: Ticket, request: &GetStatusRequest) -> Result<GetStatusReply, Refusal> {
+        let (reply, applied) = self.with_applied(ticket, &request.unanswered, || {
+            let granted = self.promise(ticket, request.fids.iter().copied());
+            let objects = self.shared.read(|transaction| existing_of(transaction, &request.fids))?;
+            let mut pending = Vec::new();
+            pending.extend(objects.iter().filter_map(|object| granted.as_it_will_be(object)));
+            let change = granted.change;
+            Ok(GetStatusReply { objects, change, pending, stale: false, applied: Vec::new() })
+        })?;
+        Ok(GetStatusReply { applied, ..reply })
     }
 
-    /// What `name` means in `parent`.
-    pub(crate) fn lookup(&self, ticket: Ticket, parent: Fid, name: &Name) -> Result<LookupReply, Refusal> {
+    /// What a name means.
+    pub(crate) fn lookup(&self, ticket: Ticket, request: &LookupRequest) -> Result<LookupReply, Refusal> {
+        let LookupRequest { parent, name, unanswered } = request;
+        let (reply, applied) = self.with_applied(ticket, unanswered, || self.look_up(ticket, *parent, name))?;
+        Ok(LookupReply { applied, ..reply })
+    }
+
+    fn look_up(&self, ticket: Ticket, parent: Fid, name: &Name) -> Result<LookupReply, Refusal> {
         let change = self.promise(ticket, [parent]).change;
         self.shared.read_directory(parent, |transaction, directory| {
             let (object, pending) = match transaction.entry(parent, name)? {
@@ -87,7 +98,8 @@ impl Volume {
                 }
             };
             let parent_version = directory.status.data_version;
-            Ok(Some(LookupReply { object, parent_version, change, pending, name_pending: false }))
+            let (name_pending, applied) = (false, Vec::new());
+            Ok(Some(LookupReply { object, parent_version, change, pending, name_pending, applied }))
         })
     }
 
@@ -111,6 +123,7 @@ impl Volume {
                 change: granted.change,
                 pending: Some(pending),
                 name_pending: true,
+                applied: Vec::new(),
             };
             Ok(pending.map(reply))
         })
@@ -118,11 +131,22 @@ impl Volume {
 
     /// Entries of a directory.
     pub(crate) fn read_dir(&self, ticket: Ticket, request: &ReadDirRequest) -> Result<ReadDirPage, Refusal> {
+        let (page, applied) = self.with_applied(ticket, &request.unanswered, || self.page(ticket, request))?;
+        Ok(ReadDirPage { applied, ..page })
+    }
+
+    fn page(&self, ticket: Ticket, request: &ReadDirRequest) -> Result<ReadDirPage, Refusal> {
         let granted = self.promise(ticket, [request.fid]);
         self.shared.read_directory(request.fid, |transaction, directory| {
             let directory = directory.object(request.fid);
-            let page =
-                ReadDirPage { directory, entries: Vec::new(), end: false, change: granted.change, pending: Vec::new() };
+            let page = ReadDirPage {
+                directory,
+                entries: Vec::new(),
+                end: false,
+                change: granted.change,
+                pending: Vec::new(),
+                applied: Vec::new(),
+            };
             self.entries(transaction, ticket, request, &granted, page)
         })
     }
@@ -174,6 +198,33 @@ impl Volume {
             }
         }
         Err(busy(fid))
+    }
+
+    /// What `look` finds, with those of the client's records that are in it, because they have been applied.
+    fn with_applied<T>(
+        &self,
+        ticket: Ticket,
+        records: &[StoreId],
+        look: impl Fn() -> Result<T, Refusal>,
+    ) -> Result<(T, Vec<StoreId>), Refusal> {
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.applied(ticket, records)?;
+            let found = look()?;
+            if records.is_empty() || self.applied(ticket, records)? == before {
+                return Ok((found, before));
+            }
+        }
+        Err(Refusal::new(FsError::Busy, "records are being applied all the time"))
+    }
+
+    fn applied(&self, ticket: Ticket, records: &[StoreId]) -> Result<Vec<StoreId>, Refusal> {
+        self.shared.read(|transaction| {
+            let mut applied = Vec::new();
+            for id in records.iter().filter(|id| id.client == ticket.client) {
+                applied.extend(transaction.get(&tables::reply(id))?.map(|_| *id));
+            }
+            Ok(applied)
+        })
     }
 
     /// To be called before the objects are looked at.

@@ -152,7 +152,7 @@ impl Client {
     }
 
     pub(crate) async fn status(&self, fid: Fid, settled: bool) -> Result<GetStatusReply, Refused> {
-        self.call(GetStatusRequest { fids: vec![fid], settled }).await
+        self.call(GetStatusRequest { fids: vec![fid], settled, unanswered: Vec::new() }).await
     }
 
     pub(crate) fn root(&self) -> Fid {
@@ -229,7 +229,7 @@ impl Client {
     }
 
     pub(crate) async fn lookup(&self, parent: Fid, text: &str) -> Result<Option<Object>, Refused> {
-        Ok(self.call(LookupRequest { parent, name: name(text) }).await?.object)
+        Ok(self.call(LookupRequest { parent, name: name(text), unanswered: Vec::new() }).await?.object)
     }
 
     pub(crate) async fn fetch(&self, request: FetchRequest) -> Result<(Object, Bytes), Refused> {
@@ -262,7 +262,7 @@ impl Client {
         after: Option<Name>,
         entries_max: u32,
     ) -> Result<ReadDirPage, Refused> {
-        let body = ReadDirRequest { fid, after, entries_max }.encode();
+        let body = ReadDirRequest { fid, after, entries_max, unanswered: Vec::new() }.encode();
         let method = ReadDirRequest::METHOD.number();
         let (_, mut payload) = self.raw(method, body, Payload::None, Class::Fetch).await?;
         let mut bytes = Vec::new();

@@ -6,13 +6,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use mafs_durable::Batch;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{Fid, Kind, Name, Object, StoreId, VnodeId};
 
-use super::{Index, NameEdit, SCAN_MAX};
+use super::{Index, NO_TRUST, NameEdit, SCAN_MAX, object_key};
 use crate::cache::CacheError;
 use crate::cache::record::{CachedEntries, CachedEntry, CachedObject};
-use crate::core::overlay::{Meaning, Overlay, edits_of};
+use crate::core::overlay::{Meaning, Overlay, edits_of, touched_by};
 use crate::core::promises::SessionNumber;
 use crate::core::queue::Queued;
 
@@ -198,6 +199,32 @@ impl Index {
         })
     }
 
+    /// Whether there are changes that the server has not answered to.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending.read().is_some()
+    }
+
+    /// Whether a change is laid over what the server shows.
+    pub(crate) fn is_laid_over(&self, queued: &Queued) -> bool {
+        self.pending.read().is_some_and(|overlay| overlay.has(queued))
+    }
+
+    /// The server has done what a record of the queue says, and nobody has heard yet how that came out: it is not laid
+    /// over what the server shows from now on, and what was shown before of all that it touches is out of date.
+    pub(crate) fn applied_unanswered(&self, queued: &Queued) -> Result<(), CacheError> {
+        self.pending.change(|overlay| {
+            if !overlay.has(queued) {
+                return Ok(());
+            }
+            self.distrust(touched_by(queued).into_iter())?;
+            if let Some(made) = overlay.made_as(queued) {
+                self.install_made(made, overlay.parent(made.fid.vnode))?;
+            }
+            overlay.remove(queued);
+            Ok(())
+        })
+    }
+
     /// An object that is about to become this, with the changes on top; `None` if they remove it. Nothing is said of
     /// the names in it.
     pub(crate) fn with_own_changes(&self, object: Object) -> Result<Option<CachedObject>, CacheError> {
@@ -209,6 +236,18 @@ impl Index {
             Some(overlay) => Ok(self.laid_over(&overlay, vnode, Some(coming))),
             None => Ok(Some(coming)),
         }
+    }
+
+    /// An object that was made here exists at the server too: as what by now, it must be asked.
+    fn install_made(&self, made: &Object, parent: Option<VnodeId>) -> Result<(), CacheError> {
+        let _turn = self.lock();
+        if self.shown(made.fid.vnode)?.is_some() {
+            return Ok(());
+        }
+        let known = CachedObject { trust: NO_TRUST, parent, ..CachedObject::shown(made.clone()) };
+        let mut batch = Batch::default();
+        batch.put(object_key(made.fid.vnode), known.encode());
+        self.apply(&batch)
     }
 
     /// What was shown of an object, or made of it here, with the changes on top; `None` if they remove it.

@@ -178,6 +178,7 @@ fn what_others_have_announced_is_shown_without_validity() {
         change: ChangeNumber(3),
         pending,
         name_pending: false,
+        applied: Vec::new(),
     };
     attached.index.install_lookup(root.fid, &edit.name, &lookup(Some(file.clone())), attached.session).unwrap();
     assert!(!is_valid(&file));
@@ -187,6 +188,7 @@ fn what_others_have_announced_is_shown_without_validity() {
         end: true,
         change: ChangeNumber(3),
         pending: vec![file.fid],
+        applied: Vec::new(),
     };
     attached.index.install_page(&page, attached.session, true).unwrap();
     assert!(is_valid(&root) && !is_valid(&file));
@@ -252,6 +254,7 @@ fn a_name_of_a_newer_version_makes_its_directory_invalid() {
         change: ChangeNumber(1),
         pending: None,
         name_pending: false,
+        applied: Vec::new(),
     };
     attached.index.install_lookup(root(), &Name::new("f").unwrap(), &reply, attached.session).unwrap();
     assert_eq!(attached.valid(), None, "the break is on its way");
@@ -271,6 +274,7 @@ fn a_name_that_is_not_noted_is_not_good_for_any_time() {
             change: ChangeNumber(1),
             pending: None,
             name_pending: false,
+            applied: Vec::new(),
         };
         attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
         let noted = attached.index.entry(VnodeId::ROOT, &name).unwrap().is_some();
@@ -291,6 +295,7 @@ fn what_a_name_is_announced_to_mean_is_not_what_it_means() {
         change: ChangeNumber(1),
         pending: coming,
         name_pending: true,
+        applied: Vec::new(),
     };
     attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
     assert_eq!(attached.index.entry(VnodeId::ROOT, &name).unwrap(), None);
@@ -303,7 +308,14 @@ fn an_overtaken_listing_is_known_but_not_valid() {
     let attached = attached();
     attached.break_root(5);
     let directory = object(root(), Kind::Directory, 2);
-    let page = ReadDirPage { directory, entries: Vec::new(), end: true, change: ChangeNumber(4), pending: Vec::new() };
+    let page = ReadDirPage {
+        directory,
+        entries: Vec::new(),
+        end: true,
+        change: ChangeNumber(4),
+        pending: Vec::new(),
+        applied: Vec::new(),
+    };
     attached.index.install_page(&page, attached.session, true).unwrap();
     assert_eq!(attached.valid(), None);
     let known = attached.index.object(VnodeId::ROOT).unwrap().unwrap();

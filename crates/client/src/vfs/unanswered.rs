@@ -1,0 +1,44 @@
+//! Unanswered: records that the server may have applied, though its answer has not come: on its way behind other
+//! traffic, or lost with its connection.
+//!
+//! What others do on top of such a record comes after it, so it must not be laid over what the server shows then. Who
+//! asks about an object says which records about it have no answer, and the server which of them are in what it shows.
+
+use std::collections::BTreeSet;
+
+use mafs_proto::call::GetStatusRequest;
+use mafs_proto::{CmlOp, Fid, StoreId};
+
+use super::{Error, Inner};
+
+impl Inner {
+    /// The records about these objects, and about names in them, that the server may have applied without this client's
+    /// knowing: the oldest, as they are sent first. Contents are not among them (`vfs/versions.rs`).
+    pub(super) fn unanswered(&self, fids: &[Fid]) -> Vec<StoreId> {
+        if !self.cache.index.has_pending() {
+            return Vec::new();
+        }
+        let records: BTreeSet<StoreId> = self.remote.outstanding(|log| {
+            let about = fids.iter().flat_map(|fid| log.about(*fid).into_iter().chain(log.below(*fid)));
+            about.collect()
+        });
+        let queue = self.replay.queue();
+        let may_be_applied = |id: &StoreId| {
+            let queued = queue.get(*id).filter(|_| queue.is_frozen(*id));
+            queued.is_some_and(|queued| self.cache.index.is_laid_over(queued))
+        };
+        records.into_iter().filter(may_be_applied).take(GetStatusRequest::RECORDS_MAX).collect()
+    }
+
+    /// The server has applied these records: what it shows from now on has them in it.
+    pub(super) fn note_applied(&self, records: &[StoreId]) -> Result<(), Error> {
+        for id in records {
+            let queued = self.replay.queue().get(*id).cloned();
+            if let Some(queued) = queued.filter(|queued| !matches!(queued.record.op, CmlOp::Store { .. })) {
+                tracing::debug!(%id, "a record is applied, and its answer late");
+                self.cache.index.applied_unanswered(&queued)?;
+            }
+        }
+        Ok(())
+    }
+}
