@@ -5,11 +5,12 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
-use mafs_proto::{FsError, Mode, VnodeId};
+use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Machine, Path, World};
 use support::{
     CALLER, WRITE, clients, configured, content, look, open_as, overwrite, rename, simulate, write_and_close,
@@ -132,9 +133,12 @@ async fn unanswered() -> World {
     let world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
     let [one, _, third] = clients(&world);
     write_and_close(&one, "f", vec![1; 10]).await;
+    one.make_dir(VnodeId::ROOT, Bytes::from("below"), Mode::from_bits(0o755), CALLER).await.expect("a mkdir");
     one.sync().await.expect("a sync");
     assert_eq!(content(&third, "f").await, [1; 10]);
-    assert_eq!(names_in_root(&third).await, ["f"]);
+    for directory in [VnodeId::ROOT, look(&third, "below").await.fid.vnode] {
+        third.read_dir(directory, 0, 100).await.expect("a listing");
+    }
     world.machines()[2].isolate();
     world
 }
@@ -146,7 +150,8 @@ async fn settle() {
 
 async fn names_in_root(vfs: &Vfs) -> Vec<Bytes> {
     let page = vfs.read_dir(VnodeId::ROOT, 0, 100).await.expect("a listing");
-    page.entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect()
+    let names = page.entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b"."));
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 #[test]
@@ -164,15 +169,38 @@ fn a_name_means_what_others_have_made_of_it_since() {
         assert!(one.status().unsent_changes > 0, "the answers have come");
         assert_eq!(look(&one, "f").await.status.size, 30);
         assert_eq!(content(&one, "f").await, [3; 30]);
-        assert_eq!(names_in_root(&one).await, ["f"]);
+        assert_eq!(names_in_root(&one).await, ["below", "f"]);
         write_and_close(&one, "f.new", vec![4; 40]).await;
         rename(&one, "f.new", "f").await.expect("a rename");
         settle().await;
         assert_eq!(content(&other, "f").await, [4; 40]);
         one.sync().await.expect("a sync");
         assert_eq!(content(&one, "f").await, [4; 40]);
-        assert_eq!(names_in_root(&one).await, ["f"]);
+        assert_eq!(names_in_root(&one).await, ["below", "f"]);
         assert!(one.status().refused.is_empty() && other.status().refused.is_empty());
+    });
+}
+
+/// What was asked about need not name all of them.
+#[test]
+fn what_a_record_builds_on_is_applied_with_it() {
+    simulate(async {
+        let world = unanswered().await;
+        let [one, other] = clients(&world);
+        let (below, mode, name) = (look(&one, "below").await.fid.vnode, Mode::from_bits(0o644), Bytes::from("c"));
+        let (_, made) = one.create(below, name.clone(), mode, WRITE, CALLER).await.expect("a new file");
+        one.release(made.file);
+        settle().await;
+        write_and_close(&one, "draft", vec![2; 20]).await;
+        let (from, mode) = (Bytes::from("draft"), RenameMode::Replace);
+        one.rename(VnodeId::ROOT, from, below, name.clone(), mode, CALLER).await.expect("a rename");
+        settle().await;
+        // Somebody changes the root, so that it is asked for.
+        write_and_close(&other, "other", vec![3; 30]).await;
+        settle().await;
+        assert_eq!(names_in_root(&one).await, ["below", "f", "other"]);
+        assert!(one.status().unsent_changes > 0, "the answers have come");
+        assert_eq!(one.lookup(below, name).await.expect("a name").status.size, 20);
     });
 }
 
@@ -189,9 +217,9 @@ fn what_was_made_here_and_removed_by_others_since_is_gone() {
         assert!(one.status().unsent_changes > 0, "the answers have come");
         let gone = one.lookup(VnodeId::ROOT, Bytes::from("made")).await;
         assert!(matches!(gone, Err(Error::Refused(FsError::NotFound))), "{gone:?}");
-        assert_eq!(names_in_root(&one).await, ["f"]);
+        assert_eq!(names_in_root(&one).await, ["below", "f"]);
         one.sync().await.expect("a sync");
-        assert_eq!(names_in_root(&one).await, ["f"]);
+        assert_eq!(names_in_root(&one).await, ["below", "f"]);
         assert!(one.status().refused.is_empty());
     });
 }

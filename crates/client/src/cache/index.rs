@@ -507,6 +507,10 @@ impl Index {
             self.forget_names(directory.vnode)?;
             cached.entries = Some(CachedEntries { version: before, complete: false });
         }
+        if cached.entries.is_some_and(|entries| entries.version >= after) {
+            // The answer is late: what it tells of is in them, and what came on top of it.
+            return Ok(());
+        }
         // These names the kernel knows, so they are kept in any case, and must be forgotten in the open.
         for edit in edits {
             let key = entry_key(directory.vnode, edit.name.as_bytes());

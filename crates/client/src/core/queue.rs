@@ -431,6 +431,11 @@ impl Queue {
         self.up_to(ids).filter_map(Entry::store_bytes).fold(0, u64::saturating_add)
     }
 
+    /// These records, with all that they depend on.
+    pub(crate) fn all_up_to(&self, ids: &[StoreId]) -> Vec<Queued> {
+        self.up_to(ids).map(|entry| entry.queued.clone()).collect()
+    }
+
     /// Whether a record was refused and comes again, or waits for one that was.
     pub(crate) fn is_held_up(&self, id: StoreId) -> bool {
         self.up_to(&[id]).any(|entry| entry.refused)

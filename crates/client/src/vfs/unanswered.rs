@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use mafs_proto::call::GetStatusRequest;
-use mafs_proto::{CmlOp, Fid, StoreId};
+use mafs_proto::{Fid, StoreId};
 
 use super::{Error, Inner};
 
@@ -30,14 +30,15 @@ impl Inner {
         records.into_iter().filter(may_be_applied).take(GetStatusRequest::RECORDS_MAX).collect()
     }
 
-    /// The server has applied these records: what it shows from now on has them in it.
+    /// The server has applied these records, and so all that they depend on, whatever was asked about: what it shows
+    /// from now on has them in it.
     pub(super) fn note_applied(&self, records: &[StoreId]) -> Result<(), Error> {
-        for id in records {
-            let queued = self.replay.queue().get(*id).cloned();
-            if let Some(queued) = queued.filter(|queued| !matches!(queued.record.op, CmlOp::Store { .. })) {
-                tracing::debug!(%id, "a record is applied, and its answer late");
-                self.cache.index.applied_unanswered(&queued)?;
-            }
+        if records.is_empty() {
+            return Ok(());
+        }
+        for queued in self.replay.queue().all_up_to(records) {
+            tracing::debug!(id = %queued.record.id, "a record is applied, and its answer late");
+            self.cache.index.applied_unanswered(&queued)?;
         }
         Ok(())
     }

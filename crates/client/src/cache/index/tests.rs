@@ -304,6 +304,20 @@ fn what_a_name_is_announced_to_mean_is_not_what_it_means() {
 }
 
 #[test]
+fn a_late_answer_leaves_names_that_were_shown_since() {
+    let (reply, edit) = creation();
+    let attached = attached();
+    let directory = object(root(), Kind::Directory, 3);
+    let (entries, pending, applied) = (Vec::new(), Vec::new(), Vec::new());
+    let page = ReadDirPage { directory, entries, end: true, change: ChangeNumber(2), pending, applied };
+    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached.index.applied(&reply, attached.session, std::slice::from_ref(&edit)).unwrap();
+    assert_eq!(attached.index.entry(VnodeId::ROOT, &edit.name).unwrap(), None, "it has been removed since");
+    let entries = attached.index.object(VnodeId::ROOT).unwrap().unwrap().entries;
+    assert!(entries.is_some_and(|entries| entries.complete), "all names are asked for again");
+}
+
+#[test]
 fn an_overtaken_listing_is_known_but_not_valid() {
     let attached = attached();
     attached.break_root(5);
