@@ -22,7 +22,7 @@ use self::recent::RecentListings;
 use super::shown::Part;
 use super::{DirEntry, DirEntryPlus, DirPage, Error, Inner};
 use crate::cache::{CachedEntries, CachedEntry, CachedObject};
-use crate::core::promises::SessionNumber;
+use crate::core::promises::{Grant, SessionNumber};
 use crate::remote::RemoteError;
 
 /// A page is at most this long: 1,024 entries of the longest names and some symlinks.
@@ -325,8 +325,9 @@ impl Inner {
             let answer = self.delivered(&request, Purpose::Fetch).await?;
             let Some(bytes) = self.collect(answer.payload).await? else { continue };
             let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
-            self.note_applied(&page.applied)?;
-            return Ok((page, answer.session));
+            let session = answer.session;
+            self.note_applied(&page.applied, Grant { session, change: page.change })?;
+            return Ok((page, session));
         }
         Err(RemoteError::TimedOut(format!("{PAGE_TRIES_MAX} connections in a row broke in a listing")).into())
     }

@@ -13,6 +13,7 @@ use super::changes::Change;
 use super::file::File;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, CachedObject, NameEdit};
+use crate::core::promises::Grant;
 use crate::remote::{Answer, RemoteError};
 
 /// Directories up to this many entries are fetched whole at the second miss; larger ones are asked name by name.
@@ -101,7 +102,7 @@ impl Inner {
     async fn ask_name(&self, parent: Fid, name: &Name) -> Result<CachedObject, Error> {
         let request = LookupRequest { parent, name: name.clone(), unanswered: self.unanswered(&[parent]) };
         let Answer { reply, session, .. } = self.delivered(&request, Purpose::Ask).await?;
-        self.note_applied(&reply.applied)?;
+        self.note_applied(&reply.applied, Grant { session, change: reply.change })?;
         self.cache.index.install_lookup(parent, name, &reply, session)?;
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
         match reply.pending {

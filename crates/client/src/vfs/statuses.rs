@@ -174,9 +174,9 @@ impl Inner {
         answer: Answer<GetStatusReply>,
     ) -> Result<GetStatusReply, Error> {
         let Answer { reply, session, .. } = answer;
-        self.note_applied(&reply.applied)?;
-        let is_settled = |fid: Fid| !reply.pending.iter().any(|coming| coming.fid == fid);
         let grant = Grant { session, change: reply.change };
+        self.note_applied(&reply.applied, grant)?;
+        let is_settled = |fid: Fid| !reply.pending.iter().any(|coming| coming.fid == fid);
         self.cache.index.install_some(&reply.objects, grant, is_settled)?;
         for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
             self.object_gone_elsewhere(*gone)?;

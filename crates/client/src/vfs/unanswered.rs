@@ -10,6 +10,7 @@ use mafs_proto::call::GetStatusRequest;
 use mafs_proto::{Fid, StoreId};
 
 use super::{Error, Inner};
+use crate::core::promises::Grant;
 
 impl Inner {
     /// The records about these objects, and about names in them, that the server may have applied without this client's
@@ -31,14 +32,14 @@ impl Inner {
     }
 
     /// The server has applied these records, and so all that they depend on, whatever was asked about: what it shows
-    /// from now on has them in it.
-    pub(super) fn note_applied(&self, records: &[StoreId]) -> Result<(), Error> {
+    /// from now on has them in it. `grant`: what comes with the answer that says so.
+    pub(super) fn note_applied(&self, records: &[StoreId], grant: Grant) -> Result<(), Error> {
         if records.is_empty() {
             return Ok(());
         }
         for queued in self.replay.queue().all_up_to(records) {
             tracing::debug!(id = %queued.record.id, "a record is applied, and its answer late");
-            self.cache.index.applied_unanswered(&queued)?;
+            self.cache.index.applied_unanswered(&queued, grant)?;
         }
         Ok(())
     }

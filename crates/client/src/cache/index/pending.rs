@@ -14,7 +14,7 @@ use super::{Index, NO_TRUST, NameEdit, SCAN_MAX, object_key};
 use crate::cache::CacheError;
 use crate::cache::record::{CachedEntries, CachedEntry, CachedObject};
 use crate::core::overlay::{Meaning, Overlay, edits_of, touched_by};
-use crate::core::promises::SessionNumber;
+use crate::core::promises::{Grant, SessionNumber};
 use crate::core::queue::Queued;
 
 /// The changes.
@@ -210,13 +210,15 @@ impl Index {
     }
 
     /// The server has done what a record of the queue says, and nobody has heard yet how that came out: it is not laid
-    /// over what the server shows from now on, and what was shown before of all that it touches is out of date.
-    pub(crate) fn applied_unanswered(&self, queued: &Queued) -> Result<(), CacheError> {
+    /// over what the server shows from now on, and what was shown before of all that it touches is out of date. So is
+    /// what answers to earlier questions say: own changes break no promises, so it is noted here. Who says so in an
+    /// earlier session is not believed.
+    pub(crate) fn applied_unanswered(&self, queued: &Queued, grant: Grant) -> Result<(), CacheError> {
         self.pending.change(|overlay| {
-            if !overlay.has(queued) {
+            if !overlay.has(queued) || grant.session != self.session() {
                 return Ok(());
             }
-            self.distrust(touched_by(queued).into_iter())?;
+            self.changed_up_to(grant.change, touched_by(queued).into_iter());
             if let Some(made) = overlay.made_as(queued) {
                 self.install_made(made, overlay.parent(made.fid.vnode))?;
             }

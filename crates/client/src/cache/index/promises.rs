@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mafs_proto::call::{ApplyReply, BrokenObject};
-use mafs_proto::{ChangeNumber, HistoryId, Instant, ServerId, VnodeId};
+use mafs_proto::{ChangeNumber, Fid, HistoryId, Instant, ServerId, VnodeId};
 
 use super::{Index, KnownVolume, NO_TRUST, Volume};
 use crate::cache::CacheError;
@@ -75,10 +75,15 @@ impl Index {
 
     /// The server breaks its promises on objects, because of changes up to `change`.
     pub(crate) fn break_objects(&self, change: ChangeNumber, objects: &[BrokenObject]) {
+        self.changed_up_to(change, objects.iter().map(|object| object.fid));
+    }
+
+    /// Objects are out of date, because of changes up to `change`: what older answers say of them brings no promise.
+    pub(super) fn changed_up_to(&self, change: ChangeNumber, fids: impl Iterator<Item = Fid> + Clone) {
         let mut volume = self.lock();
-        objects.iter().for_each(|object| volume.breaks.note(object.fid.vnode, change));
-        if let Err(error) = self.distrust_all(objects.iter().map(|object| object.fid)) {
-            tracing::warn!(%error, "a change by another client cannot be noted: everything is asked for again");
+        fids.clone().for_each(|fid| volume.breaks.note(fid.vnode, change));
+        if let Err(error) = self.distrust_all(fids) {
+            tracing::warn!(%error, "a change at the server cannot be noted: everything is asked for again");
             self.miss(&mut volume);
         }
     }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use mafs_durable::MemoryKv;
 use mafs_proto::call::{ApplyReply, BrokenObject, DirectoryChange, LookupReply, ReadDirPage};
 use mafs_proto::{
-    ChangeNumber, Clock, DataVersion, Entry, Fid, HistoryId, Instant, Kind, Mode, Name, Object, ServerId, Status,
-    StatusVersion, Timestamp, Uniquifier, VnodeId, VolumeId,
+    ChangeNumber, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Entry, Fid, HistoryId, Incarnation, Instant, Kind,
+    Mode, Name, Object, RenameMode, ServerId, Status, StatusVersion, StoreId, Timestamp, Uniquifier, VnodeId, VolumeId,
 };
 
 use super::{AttachedVolume, Index, NameEdit};
 use crate::cache::CachedEntry;
 use crate::core::promises::{Grant, SessionNumber};
+use crate::core::queue::Queued;
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -315,6 +316,35 @@ fn a_late_answer_leaves_names_that_were_shown_since() {
     assert_eq!(attached.index.entry(VnodeId::ROOT, &edit.name).unwrap(), None, "it has been removed since");
     let entries = attached.index.object(VnodeId::ROOT).unwrap().unwrap().entries;
     assert!(entries.is_some_and(|entries| entries.complete), "all names are asked for again");
+}
+
+#[test]
+fn an_older_answer_brings_no_promise_on_what_is_known_to_be_applied_since() {
+    let attached = attached();
+    let fid = Fid { vnode: VnodeId(2), unique: Uniquifier(1), ..root() };
+    let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(2), seq: 1 };
+    let name = |name: &'static [u8]| Name::new(name).unwrap();
+    let op = CmlOp::Rename {
+        from_parent: root(),
+        from_name: name(b"old"),
+        to_parent: root(),
+        to_name: name(b"new"),
+        fid,
+        replaced: None,
+        mode: RenameMode::Replace,
+    };
+    let record = CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, op };
+    let queued = Queued { record, kind: Kind::File, replaced: None };
+    attached.index.push_pending(&queued);
+    let of_earlier_session = Grant { session: SessionNumber::NONE, ..attached.grant(7) };
+    attached.index.applied_unanswered(&queued, of_earlier_session).unwrap();
+    assert!(attached.index.is_laid_over(&queued));
+    attached.index.applied_unanswered(&queued, attached.grant(5)).unwrap();
+    assert!(!attached.index.is_laid_over(&queued));
+    attached.show(2, 4);
+    assert_eq!(attached.valid(), None, "an answer from before the rename, which is not laid over it any more");
+    attached.show(3, 5);
+    assert_eq!(attached.valid(), Some(DataVersion(3)));
 }
 
 #[test]
