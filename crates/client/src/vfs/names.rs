@@ -12,7 +12,7 @@ use mafs_proto::{
 use super::changes::Change;
 use super::file::File;
 use super::{Caller, Error, Inner};
-use crate::cache::{CachedEntry, CachedObject, NameEdit};
+use crate::cache::{CachedEntry, CachedObject, Known, NameEdit};
 use crate::core::promises::Grant;
 use crate::remote::{Answer, RemoteError};
 
@@ -84,9 +84,9 @@ impl Inner {
             }
         }
         // The names may have been dropped since; then that one is missing here says nothing.
-        match self.cache.index.object(parent)?.is_some_and(|now| complete(&now)) {
-            true => Err(Error::Refused(FsError::NotFound)),
-            false => self.ask_name(fid, name).await,
+        match self.cache.index.known_entry(parent, name)? {
+            Known::Means(None) => Err(Error::Refused(FsError::NotFound)),
+            Known::Means(Some(_)) | Known::Unknown => self.ask_name(fid, name).await,
         }
     }
 

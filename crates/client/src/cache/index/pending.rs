@@ -70,9 +70,13 @@ impl Index {
 
     /// What is known of an object, if its status is valid: of one that was made here it always is.
     pub(crate) fn valid_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
-        let Some(overlay) = self.pending.read() else { return self.valid_shown(vnode) };
+        self.valid_below(self.pending.read().as_deref(), vnode)
+    }
+
+    fn valid_below(&self, overlay: Option<&Overlay>, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        let Some(overlay) = overlay else { return self.valid_shown(vnode) };
         let shown = if overlay.made(vnode).is_some() { self.shown(vnode)? } else { self.valid_shown(vnode)? };
-        Ok(self.laid_over(&overlay, vnode, shown))
+        Ok(self.laid_over(overlay, vnode, shown))
     }
 
     /// Whether this client has removed an object, and the server does not know.
@@ -111,12 +115,15 @@ impl Index {
 
     /// What is known of a name, be it that it means nothing.
     pub(crate) fn known_entry(&self, parent: VnodeId, name: &Name) -> Result<Known, CacheError> {
-        if let Some(entry) = self.pending_entry(parent, name) {
-            return Ok(Known::Means(entry));
+        let overlay = self.pending.read();
+        if let Some(meaning) = overlay.as_ref().and_then(|overlay| overlay.name(parent, name)) {
+            return Ok(Known::Means(entry_of(meaning)));
         }
-        let directory = self.valid_object(parent)?.and_then(|directory| directory.entries);
+        // A name that is missing says nothing while the names are being replaced.
+        let _turn = self.lock();
+        let directory = self.valid_below(overlay.as_deref(), parent)?.and_then(|directory| directory.entries);
         let Some(CachedEntries { complete, .. }) = directory else { return Ok(Known::Unknown) };
-        match self.entry(parent, name)? {
+        match self.shown_entry(parent, name)? {
             None if !complete => Ok(Known::Unknown),
             entry => Ok(Known::Means(entry)),
         }

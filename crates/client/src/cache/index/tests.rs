@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mafs_durable::MemoryKv;
+use mafs_durable::{Kv, MemoryKv};
 use mafs_proto::call::{ApplyReply, BrokenObject, DirectoryChange, LookupReply, ReadDirPage};
 use mafs_proto::{
     ChangeNumber, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Entry, Fid, HistoryId, Incarnation, Instant, Kind,
@@ -316,6 +316,35 @@ fn a_late_answer_leaves_names_that_were_shown_since() {
     assert_eq!(attached.index.entry(VnodeId::ROOT, &edit.name).unwrap(), None, "it has been removed since");
     let entries = attached.index.object(VnodeId::ROOT).unwrap().unwrap().entries;
     assert!(entries.is_some_and(|entries| entries.complete), "all names are asked for again");
+}
+
+/// The root with one name, all of it known.
+fn listed() -> Attached {
+    let (reply, edit) = creation();
+    let attached = attached();
+    let [directory, file] = reply.objects.try_into().unwrap();
+    let entries = vec![Entry { name: edit.name, object: file }];
+    let (pending, applied) = (Vec::new(), Vec::new());
+    let page = ReadDirPage { directory, entries, end: true, change: ChangeNumber(1), pending, applied };
+    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached.kv.sync().unwrap();
+    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached
+}
+
+#[test]
+fn a_crash_between_the_old_names_and_the_new_ones_leaves_no_directory_that_seems_empty() {
+    let attached = listed();
+    let name = creation().1.name;
+    let mut lost = 0;
+    for seed in 0..20 {
+        let index = Index::open(Arc::new(attached.kv.crash(seed)), Arc::new(attached.clock.clone())).unwrap();
+        let complete = index.object(VnodeId::ROOT).unwrap().unwrap().entries.is_some_and(|entries| entries.complete);
+        let known = index.entry(VnodeId::ROOT, &name).unwrap().is_some();
+        lost += u32::from(!known);
+        assert!(known || !complete, "seed {seed}: a name is gone");
+    }
+    assert!(lost > 0, "no crash came between");
 }
 
 #[test]
