@@ -133,3 +133,56 @@ fn an_automatic_fsync_is_one_of_this_machine_where_the_disk_is_too_full_to_send(
         assert_eq!(content(world.client(), "file").await, written);
     });
 }
+
+/// Writes as the kernel does.
+async fn fill(vfs: &Vfs, file: FileHandle, bytes: &[u8], passthrough: bool) {
+    match passthrough {
+        true => vfs.container(file).expect("its container").write_all_at(bytes, 0).expect("a write"),
+        false => vfs.write(file, 0, bytes.to_vec().into()).await.map(drop).expect("a write"),
+    }
+}
+
+/// What was fsynced waits for the link, and the file is emptied and written again, as an editor without a temporary
+/// file does: of that nothing was fsynced.
+#[test]
+fn regression_40976_what_was_fsynced_is_not_replaced_by_a_torn_content() {
+    simulate(async {
+        for (seed, passthrough, other_is_fsynced) in
+            (1..7).flat_map(|seed| [(seed, false, false), (seed, false, true), (seed, true, false), (seed, true, true)])
+        {
+            let mut world = World::start_with(seed, RTT, passthrough).await.expect("a world");
+            let machine = &mut world.machines_mut()[0];
+            machine.stop().await;
+            machine.set_writeback(Writeback::Async);
+            machine.set_fsync(Fsync::Local);
+            machine.start().await.expect("a client");
+            let vfs = world.client().clone();
+            let (_, file) = create(&vfs, "file").await;
+            world.machines()[0].cut_link();
+            let first = vec![1; LARGE_BYTES];
+            fill(&vfs, file, &first, passthrough).await;
+            vfs.fsync(file).await.expect("an fsync");
+            vfs.flush(file).await.expect("a close");
+            vfs.release(file);
+            let again = open_as(&vfs, "file", WRITE).await;
+            fill(&vfs, again, &[2; LARGE_BYTES], passthrough).await;
+            vfs.flush(again).await.expect("a close");
+            vfs.release(again);
+            if other_is_fsynced {
+                // So is the log, in which the second content is.
+                let (_, other) = create(&vfs, "other").await;
+                vfs.fsync(other).await.expect("an fsync");
+                vfs.release(other);
+            }
+            world.crash_client(Crash::Power);
+            world.start_client().await.expect("a client");
+            let found = content(world.client(), "file").await;
+            assert!(
+                found == first || found == vec![2; LARGE_BYTES],
+                "seed {seed}, {passthrough}, {other_is_fsynced}: torn, of {} bytes, {:?}",
+                found.len(),
+                [0u8, 1, 2].map(|b| found.iter().filter(|x| **x == b).count())
+            );
+        }
+    });
+}

@@ -256,7 +256,7 @@ impl LogState {
                     self.refused.insert(id, (queued, reason));
                 }
             }
-            LogEntry::Snapshot { id, container } => self.change_store(id, |store| store.snapshot = Some(container)),
+            LogEntry::Snapshot { id, container } => self.move_out(id, container),
             LogEntry::Durable { id } => self.change_store(id, |store| store.durable = true),
         }
     }
@@ -288,6 +288,19 @@ impl LogState {
         if let Some(store) = self.logged.get_mut(&id) {
             change(store);
         }
+    }
+
+    /// The newest content of a file has gone out of the way of what is written next. If it was durable, nothing of that
+    /// was fsynced yet. A compaction says it before it says that it is durable, or again.
+    fn move_out(&mut self, id: StoreId, container: ContainerId) {
+        let Some(store) = self.logged.get_mut(&id) else { return };
+        if store.durable && store.snapshot.is_none() {
+            let fid = store.record.op.fid();
+            if let Some(writing) = self.writing.get_mut(&fid) {
+                writing.synced = false;
+            }
+        }
+        store.snapshot = Some(container);
     }
 
     fn free(&mut self, id: StoreId, of: StoreId) {

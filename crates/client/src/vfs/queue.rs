@@ -33,7 +33,10 @@ impl Inner {
         }
         drop(queue);
         // What was fsynced stays before all that is logged from now on.
-        let is_fsynced = |store: &&LoggedStore| log.writing.get(&store.record.op.fid()).is_some_and(|file| file.synced);
+        let is_fsynced = |store: &&LoggedStore| {
+            let moved = store.durable && store.snapshot.is_some();
+            moved || log.writing.get(&store.record.op.fid()).is_some_and(|file| file.synced)
+        };
         let fsynced: Vec<StoreId> = stores.clone().filter(is_fsynced).map(|store| store.record.id).collect();
         self.remote.outstanding(|outstanding| outstanding.raise_barrier(fsynced));
         for (queued, reason) in log.refused.values() {
@@ -109,7 +112,8 @@ impl Inner {
     fn with_content(&self, fid: Fid, writing: Writing, newest: &LoggedStore) -> Result<Writing, CacheError> {
         let lost = self.cache.power_lost && !writing.synced;
         let Some(snapshot) = newest.snapshot.filter(|_| lost) else {
-            return Ok(Writing { synced: writing.synced || newest.durable, ..writing });
+            let holds_durable = newest.durable && newest.snapshot.is_none();
+            return Ok(Writing { synced: writing.synced || holds_durable, ..writing });
         };
         let Some(content) = self.cache.containers.get(fid.vnode, snapshot)? else { return Ok(writing) };
         let (container, copy) = self.cache.containers.duplicate(fid.vnode, content.as_ref())?;

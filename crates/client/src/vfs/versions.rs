@@ -182,6 +182,11 @@ impl Inner {
     /// Makes a record that waits the one of what the file holds now. Under `edit`.
     pub(super) fn rewrite_version(&self, queue: &mut Queue, file: &File, before: CmlRecord) -> Result<(), Error> {
         let CmlOp::Store { base, .. } = before.op else { return Ok(()) };
+        let in_place = file.state().version_in_place().map(|version| (version.durable, version.goes_on));
+        if let Some((true, false)) = in_place {
+            // The kernel may have written past what was durable, and the log need not see that it is another content.
+            file.container.sync_data()?;
+        }
         let (op, time) = self.store_op(file, base)?;
         let record = CmlRecord { op, time, ..before };
         self.log_store(file, &record)?;
@@ -195,20 +200,20 @@ impl Inner {
         };
         if let Some(Version { snapshot: Some(snapshot), .. }) = replaced {
             self.drop_container(file.fid.vnode, snapshot);
-        } else if let Some(Version { durable, goes_on: true, .. }) = replaced {
-            self.go_on(file, record.id, durable)?;
+        } else if let Some((durable, goes_on)) = in_place {
+            self.keep_durable(file, record.id, (durable, goes_on))?;
         }
         self.note_queue_changed();
         Ok(())
     }
 
-    /// A version has grown in its place: what was fsynced of it is as durable as before.
-    fn go_on(&self, file: &File, id: StoreId, durable: bool) -> Result<(), Error> {
+    /// A version has grown in its place: it is as durable as before, or what was fsynced of it is.
+    fn keep_durable(&self, file: &File, id: StoreId, (durable, goes_on): (bool, bool)) -> Result<(), Error> {
         if durable {
             self.cache.cml.append(LogEntry::Durable { id })?;
         }
         if let Some(version) = file.state().version(id) {
-            (version.goes_on, version.durable) = (true, durable);
+            (version.durable, version.goes_on) = (durable, goes_on);
         }
         Ok(())
     }
@@ -297,10 +302,12 @@ impl Inner {
 
     /// Moves the newest version out of the container. Under `edit`.
     pub(super) fn move_out(&self, file: &File) -> Result<(), Error> {
-        let (id, content, durable, synced) = {
+        let (id, content, durable, synced, holds_synced) = {
             let state = file.state();
             let Some(newest) = state.version_in_place() else { return Ok(()) };
-            (newest.id, Arc::clone(&newest.content), newest.durable, state.says_synced())
+            // Then nothing is that comes after it.
+            let holds_synced = newest.durable && state.fsynced_edits <= newest.edits;
+            (newest.id, Arc::clone(&newest.content), newest.durable, state.says_synced(), holds_synced)
         };
         let (container, copy) = self.cache.containers.duplicate(file.fid.vnode, file.container.file()?.as_ref())?;
         let size = content.size;
@@ -314,6 +321,9 @@ impl Inner {
                 self.cache.containers.sync_name(file.fid.vnode)?;
             }
             self.cache.cml.append(LogEntry::Snapshot { id, container })?;
+            if synced && !holds_synced {
+                self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
+            }
             // Or what is written next would be taken for it after a loss of power.
             if durable || synced { self.cache.cml.sync() } else { Ok(()) }
         })();
@@ -322,8 +332,12 @@ impl Inner {
             return Err(error.into());
         }
         content.move_to(self.cache.containers.lazy(file.fid.vnode, container));
-        if let Some(version) = file.state().version(id) {
+        let mut state = file.state();
+        if let Some(version) = state.version(id) {
             version.snapshot = Some(container);
+        }
+        if holds_synced {
+            state.fsynced_edits = state.fsynced_edits.min(state.stored_edits);
         }
         Ok(())
     }

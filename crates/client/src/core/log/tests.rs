@@ -168,6 +168,26 @@ fn a_file_whose_removal_a_loss_of_power_takes_keeps_its_name() {
 }
 
 #[test]
+fn nothing_was_fsynced_of_what_is_written_once_a_durable_content_is_out_of_the_way() {
+    let id = store(1, 5).id;
+    let moved = LogEntry::Snapshot { id, container: ContainerId(12) };
+    let start = [
+        LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
+        LogEntry::Synced { fid: fid(5) },
+        LogEntry::Logged { record: store(1, 5), stamp: Stamp(9), queued: true },
+    ];
+    let durable = [LogEntry::Durable { id }, moved.clone()];
+    let mut of_durable = state(start.iter().cloned().chain(durable));
+    assert!(!of_durable.writing[&fid(5)].synced);
+    // Something has been since.
+    of_durable.apply(LogEntry::Synced { fid: fid(5) });
+    of_durable.apply(moved.clone());
+    assert!(of_durable.writing[&fid(5)].synced);
+    // What is out of the way was written behind an fsync, so it may be torn, and that is in the container.
+    assert!(state(start.into_iter().chain([moved])).writing[&fid(5)].synced);
+}
+
+#[test]
 fn compacting_keeps_everything_but_the_versions() {
     let full = state([
         LogEntry::Run("first".to_owned()),
