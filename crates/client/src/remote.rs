@@ -208,7 +208,7 @@ impl Remote {
         let patience = self.shared.config.deadline + HOLDER_WAIT;
         let no_payload = || Payload::None;
         let answer = timeout(patience, self.call_until(&request, record.op.purpose(), None, &no_payload)).await;
-        self.end(record.id);
+        self.outstanding(|log| log.end(record.id));
         answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
     }
 
@@ -222,8 +222,8 @@ impl Remote {
         ask(&mut self.shared.ids().outstanding)
     }
 
-    /// Sends a record of the queue that has no content, for `purpose`. The record stays outstanding until
-    /// [`Self::end`]. There is no deadline while there is a connection: the answer may wait for a client that cannot be
+    /// Sends a record of the queue that has no content, for `purpose`. The record stays outstanding until its end is
+    /// noted. There is no deadline while there is a connection: the answer may wait for a client that cannot be
     /// reached.
     pub(crate) async fn replay(
         &self,
@@ -280,11 +280,6 @@ impl Remote {
     /// Makes the record of a mutation.
     pub(crate) fn record(&self, op: CmlOp, uid: u32, gid: u32, time: Timestamp) -> CmlRecord {
         self.shared.ids().outstanding.begin(op, time, uid, gid)
-    }
-
-    /// A record has been answered, or will never be sent again.
-    pub(crate) fn end(&self, id: StoreId) {
-        self.shared.ids().outstanding.end(id);
     }
 
     /// A fid for a new object. Asks for more in the background in good time.

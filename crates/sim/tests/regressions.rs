@@ -458,3 +458,37 @@ fn regression_who_waits_for_what_had_no_room_gets_it_as_soon_as_there_is_some() 
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     });
 }
+
+/// From so many answered changes on the server forgets those that it has been told are known.
+const FORGET_FROM: u32 = 64;
+
+/// The server has been told of an answer, and forgets it; a loss of power takes it from the log.
+#[test]
+fn regression_10500_what_was_answered_just_before_a_loss_of_power_is_no_other_record_afterwards() {
+    simulate(async {
+        let mut world = behind_a_slow_link(Writeback::Async, Vec::new()).await;
+        let mut came_again = 0;
+        for round in 0..5 {
+            let vfs = world.client().clone();
+            let make = |number| {
+                let name = Bytes::from(format!("{round}-{number}"));
+                vfs.make_dir(VnodeId::ROOT, name, Mode::from_bits(0o755), CALLER)
+            };
+            for number in 0..FORGET_FROM {
+                make(number).await.expect("a directory");
+            }
+            // They are in the log for good before they are sent, and are answered.
+            vfs.sync().await.expect("a sync");
+            make(FORGET_FROM).await.expect("a directory");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert_eq!(vfs.status().log.records, 0, "it is answered as well");
+            world.crash_client(Crash::Power);
+            world.start_client().await.expect("a client");
+            came_again += world.client().status().log.records;
+            world.client().sync().await.expect("a sync");
+            let status = world.client().status();
+            assert!(status.refused.is_empty(), "round {round}: {status:?}");
+        }
+        assert!(came_again > 0, "the log knew of every answer");
+    });
+}

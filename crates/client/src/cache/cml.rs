@@ -75,6 +75,12 @@ impl Cml {
         Ok(())
     }
 
+    /// Whether the log says that the server may have a record, or is to get it.
+    pub(crate) fn lists(&self, id: StoreId) -> bool {
+        let state = &self.lock().state;
+        state.logged.contains_key(&id) || state.queued.contains_key(&id)
+    }
+
     /// Makes all entries durable.
     pub(crate) fn sync(&self) -> Result<(), CacheError> {
         let mut inner = self.lock();

@@ -20,6 +20,9 @@ pub(crate) struct Outstanding {
     last_seq: u64,
     records: BTreeMap<StoreId, CmlRecord>,
     touched: TouchIndex,
+    /// Those in the log that have been answered, of which a loss of power may take that from the log: they would be
+    /// sent again, so the server must not forget them.
+    ended: BTreeSet<StoreId>,
     /// Those that are sent again if they are refused for a reason that passes.
     queued: BTreeSet<StoreId>,
     /// Every later record depends on these.
@@ -37,6 +40,7 @@ impl Outstanding {
             last_seq: 0,
             records: BTreeMap::new(),
             touched: TouchIndex::default(),
+            ended: BTreeSet::new(),
             queued: BTreeSet::new(),
             barrier: BTreeSet::new(),
             fsynced: VecDeque::new(),
@@ -91,11 +95,24 @@ impl Outstanding {
 
     /// The record has been answered for good.
     pub(crate) fn end(&mut self, id: StoreId) {
+        let is_queued = self.queued.remove(&id);
         if let Some(record) = self.records.remove(&id) {
             self.touched.remove(id, &record.op);
+            if is_queued || matches!(record.op, CmlOp::Store { .. }) {
+                self.ended.insert(id);
+            }
         }
-        self.queued.remove(&id);
         self.barrier.remove(&id);
+    }
+
+    /// The records that have ended, as far as the log may forget that.
+    pub(crate) fn ended(&self) -> BTreeSet<StoreId> {
+        self.ended.clone()
+    }
+
+    /// The log will not forget that these have ended.
+    pub(crate) fn note_ended_durable(&mut self, ids: &BTreeSet<StoreId>) {
+        self.ended.retain(|id| !ids.contains(id));
     }
 
     /// What these records say is durable here: no later record may reach the server before them.
@@ -158,9 +175,9 @@ impl Outstanding {
         self.records.keys().next().is_some_and(|first| first.incarnation < self.incarnation)
     }
 
-    /// All replies to records before this id have arrived.
+    /// All replies to records before this id have arrived, for good.
     pub(crate) fn confirmed_below(&self) -> StoreId {
-        match self.records.keys().next() {
+        match self.records.keys().next().into_iter().chain(self.ended.first()).min() {
             Some(first) => *first,
             None => StoreId { client: self.client, incarnation: self.incarnation, seq: self.last_seq + 1 },
         }
@@ -253,13 +270,30 @@ mod tests {
     fn replies_are_confirmed_up_to_the_oldest_outstanding_record() {
         let mut log = log();
         let now = Timestamp::default();
-        let ids: Vec<_> = (0..3).map(|vnode| log.begin(store(vnode + 5), now, 0, 0).id).collect();
+        let ids: Vec<_> = (0..3).map(|vnode| log.begin(make_dir(1, "a", vnode + 5), now, 0, 0).id).collect();
         log.end(ids[1]);
         assert_eq!(log.confirmed_below(), ids[0]);
         log.end(ids[0]);
         assert_eq!(log.confirmed_below(), ids[2]);
         log.end(ids[2]);
         assert!(log.confirmed_below() > ids[2]);
+    }
+
+    #[test]
+    fn replies_to_what_is_in_the_log_are_confirmed_once_the_log_will_not_forget_them() {
+        let mut log = log();
+        let now = Timestamp::default();
+        let make = |log: &mut Outstanding| log.begin_queued(make_dir(1, "a", 10), now, 0, 0).0.id;
+        let [first, second, third] = [make(&mut log), make(&mut log), make(&mut log)];
+        log.end(second);
+        log.end(first);
+        let ended = log.ended();
+        log.end(third);
+        assert_eq!(log.confirmed_below(), first);
+        log.note_ended_durable(&ended);
+        assert_eq!(log.confirmed_below(), third);
+        log.note_ended_durable(&log.ended());
+        assert!(log.confirmed_below() > third);
     }
 
     #[test]

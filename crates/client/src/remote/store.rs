@@ -27,15 +27,15 @@ pub(crate) trait StoreContent: Send + Sync {
 
 impl Remote {
     /// Finds out what became of a store whose content is not there any more: sent without, it is refused unless it has
-    /// been applied. The record stays outstanding until [`Self::end`].
+    /// been applied. The record stays outstanding until its end is noted.
     pub(crate) async fn resolve(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let attempts = Attempts::new(&self.shared.config, true);
         self.call_with(attempts, &self.apply_request(record), Purpose::Store, None, &|| Payload::None).await
     }
 
-    /// Sends a store with its content; the record stays outstanding until [`Self::end`]. A store has no deadline while
-    /// it is being sent; a connection must be there within the deadline. What an attempt before has brought to the
-    /// server is not sent again: one of this call, or an earlier one, if that was `interrupted`.
+    /// Sends a store with its content; the record stays outstanding until its end is noted. A store has no deadline
+    /// while it is being sent; a connection must be there within the deadline. What an attempt before has brought to
+    /// the server is not sent again: one of this call, or an earlier one, if that was `interrupted`.
     pub(crate) async fn store(
         &self,
         record: &CmlRecord,

@@ -221,7 +221,7 @@ impl Inner {
         let id = record.id;
         let queued = Queued { record, kind, replaced };
         if let Err(error) = self.cache.cml.append(LogEntry::Queued(queued.clone())) {
-            self.remote.end(id);
+            self.end_record(id);
             return Err(error.into());
         }
         self.cache.index.push_pending(&queued);
@@ -248,7 +248,7 @@ impl Inner {
         let Some(changed) = queue.detach(id) else { return false };
         self.note_freed(changed, id);
         self.log_all([end]);
-        self.remote.end(id);
+        self.end_record(id);
         true
     }
 
@@ -319,7 +319,7 @@ impl Inner {
                 _ => LogEntry::Ended { id },
             })?;
             self.cache.index.drop_pending(queued);
-            self.remote.end(id);
+            self.end_record(id);
             queue.withdraw(id);
         }
         self.note_queue_changed();

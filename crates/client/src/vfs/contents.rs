@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::{ContentHash, DataVersion, Fid, Object, Timestamp, VnodeId};
+use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState, Unlinked};
 use super::passthrough::KernelUse;
@@ -267,15 +267,25 @@ impl Inner {
         !self.unnamed().is_empty() && is_short()
     }
 
+    /// A record has been answered, or will never be sent again. The log need not say so yet.
+    pub(super) fn end_record(&self, id: StoreId) {
+        self.remote.outstanding(|log| log.end(id));
+        self.log_changed.notify_one();
+    }
+
     /// Makes the log durable with the contents that it names, and removes those that it does not name any more. Returns
-    /// whether there were any.
+    /// whether there were any. What it says of records that have ended the server may hear now.
     pub(super) fn sync_log(&self) -> Result<bool, CacheError> {
+        let mut ended = self.remote.outstanding(|log| log.ended());
+        // What the log could not be told it still lists.
+        ended.retain(|id| !self.cache.cml.lists(*id));
         let unnamed = std::mem::take(&mut *self.unnamed());
         let synced = self.sync_versions().and_then(|()| self.cache.cml.sync());
         if synced.is_err() {
             self.unnamed().extend(unnamed);
             return synced.map(|()| false);
         }
+        self.remote.outstanding(|log| log.note_ended_durable(&ended));
         unnamed.iter().for_each(|(vnode, id)| self.remove_container(*vnode, *id));
         Ok(!unnamed.is_empty())
     }

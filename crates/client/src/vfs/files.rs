@@ -417,7 +417,7 @@ impl Inner {
             (std::mem::take(&mut state.writing_logged), unresolved)
         };
         if let Some(unresolved) = unresolved {
-            self.remote.end(unresolved.record.id);
+            self.end_record(unresolved.record.id);
         }
         self.drop_versions(file);
         if logged && let Err(error) = self.cache.cml.append(self.told_of_unlinked(file)) {

@@ -212,7 +212,7 @@ impl Inner {
         let left = |store: &&LoggedStore| !store.queued && !self.is_unresolved(&store.record);
         for store in log.logged.values().filter(left) {
             let id = store.record.id;
-            self.remote.end(id);
+            self.end_record(id);
             self.cache.cml.append(LogEntry::Abandoned { id })?;
         }
         Ok(())

@@ -156,7 +156,7 @@ impl Inner {
                 let synced = file.state().says_synced();
                 let known = logged.and_then(|()| if synced { self.log_synced(file.fid) } else { Ok(()) });
                 if let Err(error) = known {
-                    self.remote.end(record.id);
+                    self.end_record(record.id);
                     return Err(error.into());
                 }
                 record
@@ -308,7 +308,7 @@ impl Inner {
             (base, clean, (was_synced, synced), state.unlinked.is_some(), version_of_it)
         };
         self.remove_snapshot(file, version_of_it);
-        self.remote.end(id);
+        self.end_record(id);
         self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean, synced })?;
         if was_synced && !synced {
             // Or a loss of power puts what was fsynced before in the place of what the server has acknowledged.
@@ -396,7 +396,7 @@ impl Inner {
     /// The server does not have the record and will not get it again.
     fn abandon(&self, file: &File, id: StoreId) {
         file.state().unresolved = None;
-        self.remote.end(id);
+        self.end_record(id);
         if let Err(error) = self.cache.cml.append(LogEntry::Abandoned { id }) {
             tracing::error!(%error, "the modify log cannot be written");
         }

@@ -138,7 +138,7 @@ impl Inner {
         if let Err(error) = self.cache.cml.append(LogEntry::Ended { id }) {
             tracing::error!(%error, "the modify log cannot be written");
         } else {
-            self.remote.end(id);
+            self.end_record(id);
         }
         self.replay.tell(id, Ok(()));
         self.log_changed.notify_one();
@@ -151,7 +151,7 @@ impl Inner {
         let Some(file) = file else {
             self.cache.index.applied(&answer.reply, answer.session, &[])?;
             self.log_all([LogEntry::Abandoned { id: record.id }]);
-            self.remote.end(record.id);
+            self.end_record(record.id);
             return Ok(());
         };
         let edits = {
@@ -230,7 +230,7 @@ impl Inner {
                 self.replay.note_refused(queued, reason);
             }
         }
-        self.remote.end(id);
+        self.end_record(id);
     }
 
     /// Whether a change is about what this client has removed since.

@@ -228,7 +228,7 @@ impl Inner {
         let (op, time) = self.store_op(file, base)?;
         let (record, unlisted) = self.remote.queued_record(op, writer.uid, writer.gid, time);
         if let Err(error) = self.log_store(file, &record) {
-            self.remote.end(record.id);
+            self.end_record(record.id);
             return Err(error);
         }
         {

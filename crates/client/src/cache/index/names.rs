@@ -171,8 +171,8 @@ impl Index {
     }
 
     /// Removes the names of a directory, of which none count as known from before on: a crash may come between. They
-    /// stay behind when its entries are dropped, until the next are begun: that is when they must go, or they would come
-    /// back to life.
+    /// stay behind when its entries are dropped, until the next are begun: that is when they must go, or they would
+    /// come back to life.
     pub(super) fn forget_names(&self, vnode: VnodeId) -> Result<(), CacheError> {
         if let Some(directory) = self.shown(vnode)?.filter(|directory| directory.entries.is_some()) {
             let mut batch = Batch::default();
