@@ -89,6 +89,31 @@ async fn a_removal_of_what_is_postponed_goes_ahead() {
     assert_eq!(alice.lookup(root, "temp").await.unwrap(), None);
 }
 
+/// It went ahead of the rename that gives the name, so that it was not there says nothing.
+#[tokio::test(start_paused = true)]
+async fn a_removal_of_a_postponed_name_is_postponed() {
+    let (storage, server) = small_disk();
+    let mut alice = Client::attached(&server, ALICE).await;
+    let root = alice.root();
+    let Save { temp, stored, renamed, .. } = save(&mut alice).await;
+    storage.memory_disk().set_capacity(4_000_000);
+    let mut removed = alice.next_record(CmlOp::Remove { parent: root, name: name("f"), fid: temp });
+    removed.depends_on = vec![renamed.id];
+    let content = noise(1, SIZE);
+    let (stored_early, renamed_early, removed_early) = tokio::join!(
+        alice.apply_queued(stored.clone(), whole(&content)),
+        alice.apply_queued(renamed.clone(), Payload::None),
+        alice.apply_queued(removed.clone(), Payload::None),
+    );
+    let refusals = [stored_early, renamed_early, removed_early].map(|early| early.unwrap_err().error);
+    assert_eq!(refusals, [FsError::NoSpace; 3]);
+    storage.memory_disk().set_capacity(1 << 30);
+    alice.apply_queued(stored, whole(&content)).await.unwrap();
+    alice.apply_queued(renamed, Payload::None).await.unwrap();
+    alice.apply_queued(removed, Payload::None).await.unwrap();
+    assert_eq!(alice.lookup(root, "f").await.unwrap(), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_depends_on_a_record_that_never_comes_is_postponed_and_so_is_what_depends_on_that() {
     let server = open(&MemoryStorage::new(1));

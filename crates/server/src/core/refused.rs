@@ -54,11 +54,21 @@ impl Refused {
     /// # Errors
     /// The reason why the record `id` was postponed.
     pub(crate) fn lets_pass(&self, request: &ApplyRequest, id: &StoreId) -> Result<bool, Refusal> {
-        match self.postponed.get(id) {
+        match self.postponed_with(id) {
             Some(_) if is_removal(&request.record.op) => Ok(true),
-            Some(error) => Err(Refusal::new(*error, format!("it depends on the record {id}: {error}"))),
+            Some(refusal) => Err(refusal),
             None => Ok(self.for_good.contains(id)),
         }
+    }
+
+    /// Why a record is postponed that could not be done ahead of one that is: what it needs may be there after that.
+    pub(crate) fn awaits_postponed(&self, request: &ApplyRequest) -> Option<Refusal> {
+        request.record.depends_on.iter().find_map(|id| self.postponed_with(id))
+    }
+
+    fn postponed_with(&self, id: &StoreId) -> Option<Refusal> {
+        let error = self.postponed.get(id)?;
+        Some(Refusal::new(*error, format!("it depends on the record {id}: {error}")))
     }
 }
 

@@ -293,6 +293,7 @@ impl<'s> Group<'s> {
         if refusal.error == FsError::StoreIdReused {
             tracing::error!(volume = %self.shared.name, %refusal, "a client used a record's id twice");
         }
+        let refusal = self.waiting.refused.awaits_postponed(&apply.request).unwrap_or(refusal);
         self.decided.insert(apply.request.record.id);
         if self.waiting.refused.refuse(&apply.request, refusal.error) {
             self.end(vec![apply.request.record.id]);
