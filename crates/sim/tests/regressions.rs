@@ -492,3 +492,33 @@ fn regression_10500_what_was_answered_just_before_a_loss_of_power_is_no_other_re
         assert!(came_again > 0, "the log knew of every answer");
     });
 }
+
+/// A removal is sent at once, and the content that it makes unwanted waits: what is in the log of that when the power
+/// goes must not come again, to a server that does not have the file any more.
+#[test]
+fn regression_51633_what_was_removed_is_not_sent_again_after_a_loss_of_power() {
+    simulate(async {
+        let mut world = behind_a_slow_link(Writeback::Async, Vec::new()).await;
+        for round in 0..5 {
+            for name in ["before", "removed"] {
+                write_and_close(world.client(), name, Vec::new()).await;
+            }
+            world.client().sync().await.expect("a sync");
+            let vfs = world.client().clone();
+            // Takes the link for a while, and until the other is durable.
+            overwrite(&vfs, "before", vec![9; 300_000]).await;
+            overwrite(&vfs, "removed", vec![9; 200_000]).await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            vfs.unlink(VnodeId::ROOT, Bytes::from("removed"), CALLER).await.expect("a removal");
+            // It is at the server, and answered.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            vfs.unlink(VnodeId::ROOT, Bytes::from("before"), CALLER).await.expect("a removal");
+            world.crash_client(Crash::Power);
+            world.start_client().await.expect("a client");
+            world.client().sync().await.expect("a sync");
+            let status = world.client().status();
+            assert!(status.refused.is_empty(), "round {round}: {status:?}");
+            world.client().unlink(VnodeId::ROOT, Bytes::from("before"), CALLER).await.ok();
+        }
+    });
+}

@@ -27,6 +27,8 @@ struct Inner {
     log: AppendLog,
     state: LogState,
     unsynced: bool,
+    /// Whether a removal is not durable yet that makes durable contents unwanted.
+    drops_unsynced: bool,
     /// How long the log was when it was shortened last.
     shortest: u64,
 }
@@ -70,9 +72,15 @@ impl Cml {
             }
             other => other?,
         };
+        inner.drops_unsynced |= inner.state.drops_durable(&entry);
         inner.state.apply(entry);
         inner.unsynced = true;
         Ok(())
+    }
+
+    /// Before a removal is sent: a loss of power must not bring back contents of what is not at the server any more.
+    pub(crate) fn sync_drops(&self) -> Result<(), CacheError> {
+        if self.lock().drops_unsynced { self.sync() } else { Ok(()) }
     }
 
     /// Whether the log says that the server may have a record, or is to get it.
@@ -86,7 +94,7 @@ impl Cml {
         let mut inner = self.lock();
         if inner.unsynced {
             inner.log.sync()?;
-            inner.unsynced = false;
+            (inner.unsynced, inner.drops_unsynced) = (false, false);
         }
         Ok(())
     }
@@ -106,7 +114,7 @@ impl Cml {
             inner.log.append(&encode(&entry))?;
         }
         inner.log.sync()?;
-        inner.unsynced = false;
+        (inner.unsynced, inner.drops_unsynced) = (false, false);
         inner.log.truncate_before(start)?;
         inner.shortest = inner.log.bytes();
         inner.state.versions.clear();
@@ -132,7 +140,7 @@ impl Inner {
                 .map_err(|why| CacheError::Damaged(format!("record {lsn} of its modify log: {why}")))?;
             state.apply(entry);
         }
-        Ok(Self { log, state, unsynced: true, shortest: 0 })
+        Ok(Self { log, state, unsynced: true, drops_unsynced: true, shortest: 0 })
     }
 }
 

@@ -80,6 +80,15 @@ pub(crate) fn waits_for(op: &CmlOp, earlier: &CmlOp) -> bool {
     (object || name) && !discards(op, earlier)
 }
 
+/// The object from which a record takes a name.
+pub(crate) fn unnamed_by(op: &CmlOp) -> Option<Fid> {
+    match op {
+        CmlOp::Remove { fid, .. } => Some(*fid),
+        CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced,
+        _ => None,
+    }
+}
+
 /// What was made before and gets a name by `op`.
 pub(crate) fn named_by(op: &CmlOp) -> Option<Fid> {
     match op {

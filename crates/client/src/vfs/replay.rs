@@ -226,6 +226,11 @@ impl Inner {
     async fn send_change(&self, record: CmlRecord, repeated: bool) -> Answered {
         let awaited = self.replay.is_awaited(record.id) || self.replay.queue().is_raised(record.id);
         let purpose = if awaited { Purpose::Change } else { Purpose::Replay };
+        if let CmlOp::Remove { .. } | CmlOp::Rename { .. } = record.op
+            && let Err(error) = blocking(|| self.cache.cml.sync_drops())
+        {
+            return Answered { record, result: Err(NotSent::Here(error.into())), whole: true };
+        }
         let result = self.remote.replay(&record, purpose, repeated).await.map_err(NotSent::There);
         Answered { record, result, whole: true }
     }

@@ -149,6 +149,7 @@ impl Vfs {
         });
         blocking(|| {
             let lent = inner.move_out_lent(&mut log)?;
+            inner.note_perhaps_unlinked(&mut log)?;
             inner.take_up(&log, &lent)?;
             inner.cache.cml.begin_run(inner.storage.boot())
         })?;
@@ -185,6 +186,20 @@ impl Vfs {
 }
 
 impl Inner {
+    /// A removal waits, and a crash came before the log was told that it takes the last name of its file: that the
+    /// server does not know the file is no news then.
+    fn note_perhaps_unlinked(&self, log: &mut LogState) -> Result<(), CacheError> {
+        for fid in log.perhaps_unlinked() {
+            let known = self.cache.index.object(fid.vnode)?;
+            if known.is_none_or(|known| known.object.status.nlink <= 1) {
+                let entry = LogEntry::Removing { fid };
+                self.cache.cml.append(entry.clone())?;
+                log.apply(entry);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes up what is in the cache: contents, and what the server does not have.
     fn take_up(&self, log: &LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
         self.count_contents()?;

@@ -380,7 +380,7 @@ impl Inner {
     }
 
     /// The server does not know a file any more that this client has asked it to remove: nothing of it is news.
-    fn removed_before(&self, file: &File) {
+    pub(super) fn removed_before(&self, file: &File) {
         let _edit = file.edit();
         {
             let mut state = file.state();

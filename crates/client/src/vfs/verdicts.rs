@@ -16,6 +16,7 @@ use crate::core::arrivals::Arrivals;
 use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
 use crate::core::queue::Queued;
+use crate::core::touched::unnamed_by;
 use crate::remote::{Answer, RemoteError};
 
 /// A record's answer.
@@ -221,6 +222,8 @@ impl Inner {
         } else {
             self.cache.index.drop_pending(&queued);
             self.forget_refused(&queued);
+            let kept = unnamed_by(&record.op).and_then(|fid| self.files().get(fid.vnode));
+            kept.into_iter().for_each(|file| self.note_kept(&file));
             let awaited = self.replay.tell(id, Err(reason));
             tracing::warn!(?reason, message, awaited, is_moot, op = ?record.op, "the server refused a change");
             if awaited || is_moot {
@@ -255,8 +258,13 @@ impl Inner {
             let _edit = file.edit();
             self.forget_version(file, id);
         }
-        let unlinked = file.state().unlinked.is_some();
-        if !unlinked {
+        let (unlinked, removing) = {
+            let state = file.state();
+            (state.unlinked.is_some(), state.removing)
+        };
+        if removing && reason == FsError::Stale {
+            self.removed_before(file);
+        } else if !unlinked {
             self.note_refused(file, reason, &RemoteError::refused(reason, ""));
         }
         self.drop_if_unused(file);
