@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Error, Opened, QueuePage, RecordState, Vfs};
-use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId};
+use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId, XattrMode};
 
 use crate::history::Register;
 use crate::operation::{CALLER, get, names_in, put};
@@ -39,6 +39,10 @@ pub(crate) enum Act {
     SetMode { path: String, mode: u32 },
     /// mkdir(2) or symlink(2): made here, or by the server if others may make the same.
     Make { path: String, kind: Kind },
+    /// link(2).
+    Link { from: String, to: String, token: u64 },
+    /// setxattr(2): done at the server.
+    SetXattr { path: String, token: u64 },
 }
 
 /// Why an act was not done.
@@ -73,6 +77,8 @@ pub(crate) struct Actor<'a> {
     pub(crate) versions: &'a RefCell<Versions>,
 }
 
+const XATTR: &str = "user.token";
+
 /// What every file is made with.
 const FIRST_MODE: u32 = 0o644;
 
@@ -88,6 +94,8 @@ impl Actor<'_> {
             Act::Rename { from, to } => self.rename(from, to).await,
             Act::SetMode { path, mode } => self.set_mode(path, *mode).await,
             Act::Make { path, kind } => self.make(path, *kind).await,
+            Act::Link { from, to, token } => self.link(from, to, *token).await,
+            Act::SetXattr { path, token } => self.set_xattr(path, *token).await,
         }
     }
 
@@ -134,7 +142,7 @@ impl Actor<'_> {
         token: u64,
         fsync: bool,
     ) -> Result<(), Undone> {
-        let about = [name_register(path), Register::Content(vnode), Register::Mode(vnode)];
+        let about = about(&[path], vnode);
         let update = self.versions.borrow_mut().begin(self.client, &Register::Content(vnode), Some(token), &about);
         // The file has been cut, unless it has a content of this act's.
         put(self.vfs, opened, 0, &content(token)).await.inspect_err(|_| self.versions.borrow_mut().fail(&update))?;
@@ -184,7 +192,7 @@ impl Actor<'_> {
 
     async fn move_to(&mut self, vnode: VnodeId, from: &str, to: &str, replaced: Option<Object>) -> Result<(), Undone> {
         let (old, new) = (name_register(from), name_register(to));
-        let about = [old.clone(), new.clone(), Register::Content(vnode), Register::Mode(vnode)];
+        let about = about(&[from, to], vnode);
         let updates = [(&old, 0), (&new, vnode.0)].map(|(register, value)| {
             (self.versions.borrow_mut().begin(self.client, register, Some(value), &about), value)
         });
@@ -231,7 +239,11 @@ impl Actor<'_> {
         };
         let vnode = object.fid.vnode;
         match self.vfs.get_attributes(vnode).await {
-            Ok(object) => self.see_status(&object),
+            Ok(object) => self.see_status(&object)?,
+            Err(error) => return self.excuse(path, vnode, error),
+        }
+        match xattr_of(self.vfs, vnode).await {
+            Ok(token) => Ok(self.versions.borrow_mut().see(self.client, &Register::Xattr(vnode), token)?),
             Err(error) => self.excuse(path, vnode, error),
         }
     }
@@ -275,7 +287,9 @@ impl Actor<'_> {
         self.must_be_applied(object.as_ref())?;
         let Some(object) = object else { return Err(Undone::NotNow) };
         let (register, vnode) = (name_register(path), object.fid.vnode);
-        let about = [register.clone(), Register::Content(vnode), Register::Mode(vnode)];
+        // It does not wait for the content, be it that the file has other names.
+        let mut about = about(&[path], vnode);
+        about.retain(|register| *register != Register::Content(vnode));
         let update = self.versions.borrow_mut().begin(self.client, &register, Some(0), &about);
         let (parent, name) = self.place(path).await?;
         self.note_removal(Some(&object));
@@ -298,11 +312,47 @@ impl Actor<'_> {
             // Attributes are those of the change that arrives last, whoever has announced his first.
             return Err(Undone::NotNow);
         }
-        let about = [name_register(path), Register::Content(vnode), Register::Mode(vnode)];
+        let about = about(&[path], vnode);
         let update = self.versions.borrow_mut().begin(self.client, &Register::Mode(vnode), Some(value), &about);
         let set = Attributes { mode: Some(Mode::from_bits(mode)), ..Attributes::default() };
         self.vfs.set_attributes(vnode, set, None, CALLER).await?;
         self.answer(&update, value);
+        Ok(())
+    }
+
+    async fn set_xattr(&mut self, path: &str, token: u64) -> Result<(), Undone> {
+        let object = self.look(path).await?;
+        self.must_be_free(path, object.as_ref())?;
+        let Some(object) = object.filter(|object| object.status.kind == Kind::File) else {
+            return Err(Undone::NotNow);
+        };
+        let vnode = object.fid.vnode;
+        let update = self.versions.borrow_mut().begin(self.client, &Register::Xattr(vnode), Some(token), &[]);
+        let value = Bytes::copy_from_slice(&token.to_le_bytes());
+        self.vfs.set_xattr(vnode, XATTR.into(), value, XattrMode::Either, CALLER).await?;
+        self.answer(&update, token);
+        Ok(())
+    }
+
+    async fn link(&mut self, from: &str, to: &str, token: u64) -> Result<(), Undone> {
+        let (object, target) = (self.look(from).await?, self.look(to).await?);
+        self.must_be_free(from, object.as_ref())?;
+        self.must_be_free(to, target.as_ref())?;
+        let is_file = |object: &Object| object.status.kind == Kind::File;
+        let Some(object) = object.filter(is_file).filter(|_| target.is_none()) else {
+            return Err(Undone::NotNow);
+        };
+        let vnode = object.fid.vnode;
+        let about = about(&[from, to], vnode);
+        let updates = [(name_register(to), vnode.0), (Register::Links(vnode), token)];
+        let updates = updates.map(|(register, value)| {
+            (self.versions.borrow_mut().begin(self.client, &register, Some(value), &about), value)
+        });
+        let (parent, name) = self.place(to).await?;
+        self.vfs.link(vnode, parent, name, CALLER).await?;
+        for (update, value) in updates {
+            self.answer(&update, value);
+        }
         Ok(())
     }
 
@@ -343,7 +393,7 @@ impl Actor<'_> {
     /// Nothing that is touched may have a version that this client need not know of yet.
     fn must_be_free(&self, path: &str, object: Option<&Object>) -> Result<(), Undone> {
         let vnode = object.map(|object| object.fid.vnode);
-        let of_object = vnode.into_iter().flat_map(|vnode| [Register::Content(vnode), Register::Mode(vnode)]);
+        let of_object = vnode.into_iter().flat_map(Register::of);
         let mut all = std::iter::once(name_register(path)).chain(of_object);
         let is_free = all.all(|register| self.versions.borrow().may_change(self.client, &register));
         if is_free { Ok(()) } else { Err(Undone::NotNow) }
@@ -353,13 +403,14 @@ impl Actor<'_> {
     /// was sent.
     fn must_be_applied(&self, object: Option<&Object>) -> Result<(), Undone> {
         let vnode = object.map(|object| object.fid.vnode);
-        let mut all = vnode.into_iter().flat_map(|vnode| [Register::Content(vnode), Register::Mode(vnode)]);
+        let mut all = vnode.into_iter().flat_map(Register::of);
         let is_applied = all.all(|register| self.versions.borrow().is_own_or_applied(self.client, &register));
         if is_applied { Ok(()) } else { Err(Undone::NotNow) }
     }
 
     fn note_removal(&self, object: Option<&Object>) {
-        if let Some(object) = object {
+        if let Some(object) = object.filter(|object| object.status.kind == Kind::Directory || object.status.nlink == 1)
+        {
             self.versions.borrow_mut().remove(self.client, object.fid.vnode);
         }
     }
@@ -400,6 +451,20 @@ pub(crate) fn log_of(vfs: &Vfs) -> Vec<(RecordId, bool)> {
         if after.is_none() {
             return records;
         }
+    }
+}
+
+/// Everything that matters of some names and their object.
+fn about(paths: &[&str], vnode: VnodeId) -> Vec<Register> {
+    paths.iter().map(|path| name_register(path)).chain(Register::of(vnode)).collect()
+}
+
+/// The extended attribute of a file; 0: it has none.
+pub(crate) async fn xattr_of(vfs: &Vfs, vnode: VnodeId) -> Result<u64, Error> {
+    match vfs.get_xattr(vnode, XATTR.into()).await {
+        Ok(value) => Ok(value.as_bytes().try_into().map_or(u64::MAX, u64::from_le_bytes)),
+        Err(Error::Refused(FsError::NoXattr)) => Ok(0),
+        Err(error) => Err(error),
     }
 }
 

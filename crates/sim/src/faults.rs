@@ -30,6 +30,10 @@ pub struct Faults {
     pub fill_server: u64,
     /// The disk of a client is full, or nearly, for a while. In a fleet.
     pub fill_client: u64,
+    /// A client sleeps for a while: nothing reaches it, and it does nothing. In a fleet.
+    pub suspend: u64,
+    /// An image of a client's disk is taken, or put back. In a fleet.
+    pub restore: u64,
 }
 
 /// A fault that strikes during an operation. Clients are numbered.
@@ -52,7 +56,7 @@ pub(crate) struct Outage {
 
 impl Outage {
     /// From some milliseconds to twice a lease: short ones are as frequent as long ones.
-    fn random(random: &mut Random) -> Self {
+    pub(crate) fn random(random: &mut Random) -> Self {
         let way = random.one_of(&[Way::ToServer, Way::ToClient, Way::Both]);
         let connecting = random.one_of(&[Connecting::Hangs, Connecting::Works, Connecting::Deceives]);
         let about = 1 << random.below(17);

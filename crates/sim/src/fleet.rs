@@ -5,6 +5,8 @@
 //! touch, or has just come back, or while something else goes wrong that it cannot be expected to outlast; a change
 //! that had no answer is looked up when its client can send all it has, and what is there then counts.
 
+mod outages;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,8 +16,9 @@ use mafs_client::vfs::{Close, Error, Fsync, Vfs, Writeback};
 use mafs_proto::{FsError, Kind, Random, VnodeId};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::act::{Act, Actor, BELOW, NAMES, Undone, log_of, size_of, values_of};
-use crate::faults::{Faults, Outage, Strike, happens, some_client};
+use self::outages::{Image, Out};
+use crate::act::{Act, Actor, BELOW, NAMES, Undone, log_of, size_of, values_of, xattr_of};
+use crate::faults::{Faults, Strike, happens, some_client};
 use crate::history::Register;
 use crate::network::Path;
 use crate::operation::CALLER;
@@ -90,6 +93,7 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         faults,
         out: [None; CLIENTS],
         full: [false; CLIENTS],
+        image: None,
         troubled: Instant::now(),
         tokens: 0,
         begun: Instant::now(),
@@ -125,19 +129,14 @@ struct Fleet {
     out: [Option<Out>; CLIENTS],
     /// Whose disk is full.
     full: [bool; CLIENTS],
+    /// A disk as it was once.
+    image: Option<Image>,
     /// When something was wrong last.
     troubled: Instant,
     /// Contents written so far.
     tokens: u64,
     begun: Instant,
     trace: Vec<String>,
-}
-
-/// That a client is out of touch, or may be.
-#[derive(Clone, Copy)]
-struct Out {
-    /// When that ends by itself.
-    until: Option<Instant>,
 }
 
 impl Fleet {
@@ -152,7 +151,15 @@ impl Fleet {
                 self.fill_client()?;
             }
             self.look_at_logs()?;
-            let (actor, act) = (some_client(&mut self.random, CLIENTS), self.some_act());
+            if happens(&mut self.random, self.faults.suspend) {
+                self.suspend();
+            }
+            if happens(&mut self.random, self.faults.restore) {
+                self.restore().await?;
+            }
+            let (first, act) = (some_client(&mut self.random, CLIENTS), self.some_act());
+            let mut others = (first..CLIENTS).chain(0..first);
+            let Some(actor) = others.find(|client| self.is_awake(*client)) else { continue };
             let strike = self.faults.strike(&mut self.random, CLIENTS);
             self.act(actor, &act, strike).await?;
             self.look_at_logs()?;
@@ -189,7 +196,7 @@ impl Fleet {
     fn some_act(&mut self) -> Act {
         let (path, other) = (self.some_path(), self.some_path());
         let fsync = self.random.once_in(3);
-        match self.random.below(23) {
+        match self.random.below(27) {
             0..=4 => Act::Write { path, token: self.some_token(), again: None, fsync },
             5..=6 => {
                 let (one, two) = (self.some_token(), self.some_token());
@@ -205,6 +212,8 @@ impl Fleet {
             16 | 17 => Act::Remove { path },
             18 | 19 => Act::Rename { from: path, to: other },
             20 | 21 => Act::SetMode { path, mode: 0o600 + u32::try_from(self.random.below(64)).unwrap_or(0) },
+            22 | 23 => Act::Link { from: path, to: other, token: self.some_token() },
+            24 | 25 => Act::SetXattr { path, token: self.some_token() },
             _ => Act::Make { path, kind: self.random.one_of(&[Kind::Directory, Kind::Symlink]) },
         }
     }
@@ -273,48 +282,13 @@ impl Fleet {
             Error::Refused(FsError::NoSpace | FsError::NameChanged | FsError::NotFound | FsError::Stale) => {
                 self.faults.fill_server > 0 && has_trouble
             }
+            // It is behind what was fsynced, for which there is no room.
+            Error::Refused(FsError::Busy) => self.faults.fill_server > 0 && has_trouble,
             Error::CacheFull => {
                 self.faults.fill_client > 0 && (self.full[actor] || self.troubled.elapsed() < RECOVERED)
             }
             _ => false,
         }
-    }
-
-    /// Returns who has crashed.
-    fn strike(&mut self, strike: Strike) -> Result<Option<usize>, String> {
-        match strike {
-            Strike::Cut(victim) => self.world.machines()[victim].cut_link(),
-            Strike::Server(crash) => {
-                self.empty_server()?;
-                self.world.crash_server(crash);
-                self.world.start_server()?;
-            }
-            Strike::Isolate(victim) if self.out[victim].is_none() => {
-                self.world.machines()[victim].isolate();
-                self.lose_touch(victim, None);
-            }
-            Strike::Silent(victim, Outage { silence, time, lost }) if self.out[victim].is_none() => {
-                self.world.machines()[victim].fall_silent_for(silence, time, lost);
-                self.lose_touch(victim, Some(Instant::now() + time));
-            }
-            Strike::Isolate(_) | Strike::Silent(..) => {}
-            Strike::Client(victim, crash) => {
-                self.world.crash_machine(victim, crash);
-                // Whoever acts may wait for it until its lease has ended.
-                self.versions.borrow_mut().lose_touch(victim);
-                self.versions.borrow_mut().restart(victim);
-                if crash == Crash::Power {
-                    self.versions.borrow_mut().lose_power(victim);
-                }
-                return Ok(Some(victim));
-            }
-        }
-        Ok(None)
-    }
-
-    fn lose_touch(&mut self, client: usize, until: Option<Instant>) {
-        self.out[client] = Some(Out { until });
-        self.versions.borrow_mut().lose_touch(client);
     }
 
     async fn restart(&mut self, client: usize) -> Result<(), String> {
@@ -331,80 +305,6 @@ impl Fleet {
         self.world.machines_mut()[client].stop().await;
         self.versions.borrow_mut().restart(client);
         self.world.machines_mut()[client].start().await
-    }
-
-    /// Ends what keeps a client out of touch.
-    fn reach(&mut self, client: usize) {
-        if self.out[client].take().is_some() {
-            self.trace.push(format!("{:?}: client {client} is in touch again", self.begun.elapsed()));
-            self.world.machines()[client].restore_link();
-            self.troubled = Instant::now();
-        }
-    }
-
-    /// Leaves little room on the server's disk, or none.
-    fn fill_server(&mut self) -> Result<(), String> {
-        let bytes_free = self.random.one_of(&[RESERVE, RESERVE / 2]) + self.random.below(2 * SIZE_MAX);
-        self.trace.push(format!("{:?}: {bytes_free} bytes are left at the server", self.begun.elapsed()));
-        self.versions.borrow_mut().set_full(true);
-        self.world.limit_server_disk(bytes_free).map_err(|error| error.to_string())
-    }
-
-    /// There is room on the server's disk.
-    fn empty_server(&mut self) -> Result<(), String> {
-        if self.versions.borrow_mut().set_full(false) {
-            self.trace.push(format!("{:?}: there is room", self.begun.elapsed()));
-            self.world.limit_server_disk(AMPLE).map_err(|error| error.to_string())?;
-            self.troubled = Instant::now();
-        }
-        Ok(())
-    }
-
-    /// Leaves little room on the disk of a client, or none.
-    fn fill_client(&mut self) -> Result<(), String> {
-        let client = some_client(&mut self.random, CLIENTS);
-        let bytes_free = self.random.below(2) * self.random.below(2 * SIZE_MAX);
-        self.trace.push(format!("{:?}: {bytes_free} bytes are left at client {client}", self.begun.elapsed()));
-        self.full[client] = true;
-        self.world.machines()[client].limit_disk(bytes_free).map_err(|error| error.to_string())
-    }
-
-    /// There is room on the disk of a client.
-    fn empty_client(&mut self, client: usize) -> Result<(), String> {
-        if std::mem::take(&mut self.full[client]) {
-            self.trace.push(format!("{:?}: client {client} has room", self.begun.elapsed()));
-            self.world.machines()[client].limit_disk(AMPLE).map_err(|error| error.to_string())?;
-            self.troubled = Instant::now();
-        }
-        Ok(())
-    }
-
-    fn end_outages(&mut self) -> Result<(), String> {
-        if self.versions.borrow().is_full() && self.random.once_in(8) {
-            self.empty_server()?;
-        }
-        for client in 0..CLIENTS {
-            if self.full[client] && self.random.once_in(8) {
-                self.empty_client(client)?;
-            }
-            let Some(Out { until, .. }) = self.out[client] else { continue };
-            let is_over = match until {
-                Some(until) => until <= Instant::now(),
-                None => self.random.once_in(8),
-            };
-            if is_over {
-                self.reach(client);
-            }
-        }
-        Ok(())
-    }
-
-    fn end_all_outages(&mut self) -> Result<(), String> {
-        for client in 0..CLIENTS {
-            self.reach(client);
-            self.empty_client(client)?;
-        }
-        self.empty_server()
     }
 
     /// What is announced and applied by now; and that nothing is refused, since nothing is in conflict.
@@ -427,7 +327,7 @@ impl Fleet {
     /// Some of the others look at something.
     async fn look_around(&mut self) -> Result<(), String> {
         for client in 0..CLIENTS {
-            if self.random.once_in(2) {
+            if self.random.once_in(2) || !self.is_awake(client) {
                 continue;
             }
             let path = self.some_path();
@@ -474,17 +374,22 @@ impl Fleet {
     async fn value_of(&mut self, client: usize, vfs: &Vfs, register: &Register) -> Result<Option<u64>, Error> {
         let name = match register {
             Register::Name(path) => Some(path.clone()),
-            Register::Content(vnode) | Register::Mode(vnode) => self.versions.borrow().name_of(*vnode),
+            Register::Content(vnode) | Register::Mode(vnode) | Register::Xattr(vnode) => {
+                self.versions.borrow().name_of(*vnode)
+            }
+            // Whether a name was made is to be seen by itself.
+            Register::Links(_) => None,
         };
         let Some(name) = name else { return Ok(None) };
         let actor = Actor { client, vfs, announces: false, versions: &self.versions };
         let found = actor.find(&name).await?;
+        let of = |vnode: &VnodeId| found.as_ref().filter(|object| object.fid.vnode == *vnode);
         Ok(match register {
             Register::Name(_) => Some(found.map_or(0, |object| object.fid.vnode.0)),
-            Register::Content(vnode) | Register::Mode(vnode) => {
-                let values = found.filter(|object| object.fid.vnode == *vnode).as_ref().and_then(values_of);
-                values.map(|[content, mode]| if matches!(register, Register::Mode(_)) { mode } else { content })
-            }
+            Register::Content(vnode) => of(vnode).and_then(values_of).map(|[content, _]| content),
+            Register::Mode(vnode) => of(vnode).and_then(values_of).map(|[_, mode]| mode),
+            Register::Xattr(vnode) if of(vnode).is_some() => Some(xattr_of(vfs, *vnode).await?),
+            Register::Xattr(_) | Register::Links(_) => None,
         })
     }
 

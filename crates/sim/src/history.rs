@@ -23,6 +23,17 @@ pub enum Register {
     Content(VnodeId),
     /// The permissions of an object; 0: as it was made.
     Mode(VnodeId),
+    /// An extended attribute of an object; 0: it has none.
+    Xattr(VnodeId),
+    /// Which names a file has: who removes one must know of the others.
+    Links(VnodeId),
+}
+
+impl Register {
+    /// Those of an object.
+    pub(crate) fn of(vnode: VnodeId) -> [Self; 4] {
+        [Self::Content(vnode), Self::Mode(vnode), Self::Xattr(vnode), Self::Links(vnode)]
+    }
 }
 
 /// The order of what happened.

@@ -200,7 +200,7 @@ impl Versions {
 
     /// A client removes the last name of an object: what it has not sent of that it retracts.
     pub(crate) fn remove(&mut self, client: usize, vnode: VnodeId) {
-        for register in [Register::Content(vnode), Register::Mode(vnode)] {
+        for register in Register::of(vnode) {
             let pending = self.chains.get_mut(&register).into_iter().flatten();
             pending.filter(|version| version.is_pending_of(client)).for_each(|version| version.is_moot = true);
         }
@@ -247,6 +247,7 @@ impl Versions {
 
     /// A client's power has gone: what it did just now and had not fsynced may be lost, with what depends on it.
     pub(crate) fn lose_power(&mut self, client: usize) {
+        self.doubt_retracted(client);
         let pending = self.clients[client].pending.clone();
         let mut lost: BTreeSet<Place> = BTreeSet::new();
         loop {
@@ -269,6 +270,25 @@ impl Versions {
             let version = &mut self.chain_mut(&place.register)[place.at];
             version.state = State::Unanswered;
             version.may_be_lost = lost.contains(&place);
+        }
+    }
+
+    /// A removal may be lost: then what was retracted for it may be there or not.
+    fn doubt_retracted(&mut self, client: usize) {
+        let is_retracted =
+            |version: &Version| version.client == client && version.is_moot && version.state < State::Applied;
+        for (register, chain) in &self.chains {
+            let retracted = (0..chain.len()).filter(|at| is_retracted(&chain[*at]));
+            self.clients[client].pending.extend(retracted.map(|at| Place { register: register.clone(), at }));
+        }
+    }
+
+    /// A client's log is as it was before what is in it now: all of that may be lost that was not sent.
+    pub(crate) fn lose_log(&mut self, client: usize) {
+        self.doubt_retracted(client);
+        for place in self.clients[client].pending.clone() {
+            let version = &mut self.chain_mut(&place.register)[place.at];
+            (version.state, version.may_be_lost) = (State::Unanswered, true);
         }
     }
 
@@ -425,7 +445,7 @@ impl Versions {
             Register::Name(other) => {
                 other.contains('/') != path.contains('/') && version(seen).issued == version(before).issued
             }
-            Register::Content(_) | Register::Mode(_) => true,
+            Register::Content(_) | Register::Mode(_) | Register::Xattr(_) | Register::Links(_) => true,
         };
         is_apart && version(before).state < State::Announced && !version(before).was_fsynced
     }

@@ -33,8 +33,10 @@ const REMOTE: Faults = Faults {
     silent: 30,
     fill_server: 40,
     fill_client: 0,
+    suspend: 80,
+    restore: 0,
 };
-const ALL: Faults = Faults { kill_client: 50, power_client: 70, fill_client: 50, ..REMOTE };
+const ALL: Faults = Faults { kill_client: 50, power_client: 70, fill_client: 50, restore: 60, ..REMOTE };
 
 fn run(seed: u64, faults: Faults) -> Vec<String> {
     simulated(run_fleet(seed, OPERATIONS, faults)).unwrap_or_else(|violation| panic!("{violation}"))

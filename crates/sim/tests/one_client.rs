@@ -28,6 +28,8 @@ const ALL: Faults = Faults {
     silent: 20,
     fill_server: 0,
     fill_client: 0,
+    suspend: 0,
+    restore: 0,
 };
 
 fn run_seed(seed: u64, faults: Faults) -> Vec<String> {

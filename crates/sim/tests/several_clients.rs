@@ -26,6 +26,8 @@ const CRASHES: Faults = Faults {
     silent: 0,
     fill_server: 0,
     fill_client: 0,
+    suspend: 0,
+    restore: 0,
 };
 const ALL: Faults = Faults { isolate: 25, silent: 15, ..CRASHES };
 
