@@ -170,9 +170,9 @@ impl Outstanding {
         self.touched.below(directory).collect()
     }
 
-    /// Whether records of earlier lives are outstanding.
+    /// Whether replies to records of earlier lives are not confirmed.
     pub(crate) fn has_earlier_lives(&self) -> bool {
-        self.records.keys().next().is_some_and(|first| first.incarnation < self.incarnation)
+        self.confirmed_below().incarnation < self.incarnation
     }
 
     /// All replies to records before this id have arrived, for good.

@@ -286,6 +286,10 @@ impl Inner {
             return synced.map(|()| false);
         }
         self.remote.outstanding(|log| log.note_ended_durable(&ended));
+        if !ended.is_empty() {
+            // It may be the end of earlier lives.
+            self.replay.changed.notify_one();
+        }
         unnamed.iter().for_each(|(vnode, id)| self.remove_container(*vnode, *id));
         Ok(!unnamed.is_empty())
     }
