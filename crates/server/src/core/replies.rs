@@ -170,16 +170,16 @@ pub(crate) fn confirm(
     if below.client != client || below.incarnation > state.incarnation {
         return Err(Refusal::new(FsError::Malformed, format!("the confirmation up to {below} makes no sense")));
     }
-    if state.confirmed_below.is_some_and(|confirmed| confirmed >= below) {
-        return Ok(());
-    }
+    let below = state.confirmed_below.map_or(below, |confirmed| confirmed.max(below));
     state.confirmed_below = Some(below);
-    if state.replies < FORGET_FROM {
+    let (replies, confirmed_before) = (tables::replies(client), tables::reply(&below));
+    let is_confirmed = |key: &Vec<u8>| *key < confirmed_before;
+    let oldest = || transaction.committed_keys(&replies, 1);
+    if state.replies < FORGET_FROM || !oldest()?.first().is_some_and(is_confirmed) {
         return Ok(());
     }
-    let confirmed_before = tables::reply(&below);
-    for key in transaction.committed_keys(&tables::replies(client), FORGET_AT_ONCE)? {
-        if key >= confirmed_before {
+    for key in transaction.committed_keys(&replies, FORGET_AT_ONCE)? {
+        if !is_confirmed(&key) {
             break;
         }
         transaction.remove(key);

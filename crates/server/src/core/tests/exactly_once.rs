@@ -84,6 +84,26 @@ fn confirmed_replies_are_forgotten_and_their_records_not_applied_again() {
     assert_eq!(world.apply_record(first, None), Err(FsError::StoreIdReused));
 }
 
+/// Clients confirm much at once: whenever their logs have become durable.
+#[test]
+fn what_was_confirmed_at_once_is_forgotten_with_the_records_after_it() {
+    let mut world = World::new();
+    for number in 0..300 {
+        world.create(ROOT, &format!("f{number}"));
+    }
+    let kept = |world: &World| world.kv.scan(&tables::replies(CLIENT), None, usize::MAX).unwrap().len();
+    let mut left = Vec::new();
+    for number in 0..4 {
+        let fid = world.next_fid();
+        let record = world.next_record(create(ROOT, &format!("g{number}"), fid));
+        let confirmed = StoreId { seq: 301, ..record.id };
+        confirm(&world, record, confirmed).unwrap();
+        left.push(kept(&world));
+    }
+    assert_eq!(left, [301 - 128, 302 - 256, 303 - 256, 304 - 256], "until they are few");
+    assert_eq!(state(&world).replies, kept(&world) as u64);
+}
+
 #[test]
 fn unconfirmed_replies_are_never_forgotten() {
     let mut world = World::new();
