@@ -149,8 +149,7 @@ impl Vfs {
         });
         blocking(|| {
             let lent = inner.move_out_lent(&mut log)?;
-            inner.note_perhaps_unlinked(&mut log)?;
-            inner.take_up(&log, &lent)?;
+            inner.take_up(&mut log, &lent)?;
             inner.cache.cml.begin_run(inner.storage.boot())
         })?;
         writer.begin(&inner);
@@ -201,7 +200,8 @@ impl Inner {
     }
 
     /// Takes up what is in the cache: contents, and what the server does not have.
-    fn take_up(&self, log: &LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
+    fn take_up(&self, log: &mut LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
+        self.note_perhaps_unlinked(log)?;
         self.count_contents()?;
         self.take_up_queue(log, lent)?;
         let logged: HashMap<Fid, _> =
