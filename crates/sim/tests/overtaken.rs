@@ -243,6 +243,42 @@ fn attributes_are_what_others_have_set_since() {
     });
 }
 
+/// What a name means is not known before it is asked for, and so not what has been changed of that.
+#[test]
+fn a_file_has_as_many_names_as_are_left_whatever_it_is_seen_by() {
+    simulate(async {
+        let paths = vec![Path::Delay(NEAR_DELAY), Path::Delay(NEAR_DELAY), Path::Delay(FAR_RTT)];
+        let world = World::start_over(1, paths, false).await.expect("a world");
+        let world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+        let [one, other, far] = clients(&world);
+        for name in ["f", "f.new", "second.new"] {
+            write_and_close(&one, name, vec![1; 10]).await;
+        }
+        one.make_dir(VnodeId::ROOT, Bytes::from("below"), Mode::from_bits(0o755), CALLER).await.expect("a mkdir");
+        one.sync().await.expect("a sync");
+        let (vnode, below) = (look(&other, "f").await.fid.vnode, look(&other, "below").await.fid.vnode);
+        for (parent, name) in [(below, "second"), (VnodeId::ROOT, "third")] {
+            other.link(vnode, parent, Bytes::from(name), CALLER).await.expect("a link");
+        }
+        other.sync().await.expect("a sync");
+        assert_eq!(look(&one, "f").await.status.nlink, 3);
+        // The answer waits until it has heard of the change.
+        look(&far, "f").await;
+        rename(&one, "f.new", "f").await.expect("a rename");
+        sleep(10 * NEAR_DELAY).await;
+        one.lookup(below, Bytes::from("second")).await.expect("a name");
+        let (draft, over) = (Bytes::from("second.new"), Bytes::from("second"));
+        one.rename(VnodeId::ROOT, draft, below, over, RenameMode::Replace, CALLER).await.expect("a rename");
+        assert_eq!(one.status().unsent_changes, 2, "the answers have come");
+        settle().await;
+        let mode = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+        other.set_attributes(vnode, mode, None, CALLER).await.expect("a chmod");
+        settle().await;
+        let shown = one.get_attributes(vnode).await.expect("attributes").status;
+        assert_eq!((shown.nlink, shown.mode), (1, Mode::from_bits(0o600)));
+    });
+}
+
 /// As a program that keeps its log open, which another machine rotates.
 #[test]
 fn who_has_a_file_open_that_others_have_removed_since_keeps_it() {

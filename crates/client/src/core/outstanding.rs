@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_lives_last_until_their_last_record_is_answered() {
+    fn earlier_lives_last_until_the_answer_to_their_last_record_is_durable() {
         let mut log = log();
         let first = log.begin(store(5), Timestamp::default(), 0, 0).id;
         assert!(!log.has_earlier_lives());
@@ -305,6 +305,8 @@ mod tests {
         assert!(log.has_earlier_lives());
         log.begin(store(6), Timestamp::default(), 0, 0);
         log.end(first);
+        assert!(log.has_earlier_lives(), "the log may forget that");
+        log.note_ended_durable(&log.ended());
         assert!(!log.has_earlier_lives());
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadError, PayloadReader, blocking};
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
-use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, VnodeId, Wire};
+use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, StoreId, VnodeId, Wire};
 use tokio::time::timeout;
 
 use self::place::in_places;
@@ -88,6 +88,13 @@ impl Listings {
 fn identity(directory: &CachedObject) -> (Option<(Fid, CachedEntries)>, VnodeId) {
     let fid = directory.object.fid;
     (directory.entries.map(|entries| (fid, entries)), directory.parent.unwrap_or(fid.vnode))
+}
+
+/// A page of a listing, the session that its promises belong to, and the unanswered records that its question named.
+struct Fetched {
+    page: ReadDirPage,
+    session: SessionNumber,
+    said: Vec<StoreId>,
 }
 
 impl Inner {
@@ -297,13 +304,14 @@ impl Inner {
     /// Reads all pages of one version of a directory into the index. Returns the version and its names: all of them if
     /// the index has them all.
     async fn fetch_pages(&self, fid: Fid) -> Result<(DataVersion, Vec<NamedEntry>), Error> {
-        let (mut page, mut session) = self.fetch_page(fid, None).await?;
+        let Fetched { mut page, mut session, mut said } = self.fetch_page(fid, None).await?;
         let version = page.directory.status.data_version;
         let mut names = Vec::new();
         while page.directory.status.data_version == version {
             let first = names.is_empty();
             take_names(&page, &mut names)?;
-            let take_in = || self.cache.index.install_page(&page, session, first);
+            let unsaid = |fid| self.is_unsaid(fid, &said);
+            let take_in = || self.cache.index.install_page(&page, session, first, unsaid);
             let Some((last, _)) = names.last().filter(|_| !page.end) else {
                 take_in()?;
                 break;
@@ -312,13 +320,13 @@ impl Inner {
             let next = self.fetch_page(fid, Some(last.clone()));
             let (next, taken_in) = tokio::join!(next, async { blocking(take_in) });
             taken_in?;
-            (page, session) = next?;
+            Fetched { page, session, said } = next?;
             self.listing_fetched.send_replace(());
         }
         Ok((version, names))
     }
 
-    async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<(ReadDirPage, SessionNumber), Error> {
+    async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<Fetched, Error> {
         let (entries_max, unanswered) = (ReadDirRequest::ENTRIES_MAX, self.unanswered(&[fid]));
         let request = ReadDirRequest { fid, after, entries_max, unanswered };
         for _ in 0..PAGE_TRIES_MAX {
@@ -327,7 +335,7 @@ impl Inner {
             let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
             let session = answer.session;
             self.note_applied(&page.applied, Grant { session, change: page.change })?;
-            return Ok((page, session));
+            return Ok(Fetched { page, session, said: request.unanswered });
         }
         Err(RemoteError::TimedOut(format!("{PAGE_TRIES_MAX} connections in a row broke in a listing")).into())
     }

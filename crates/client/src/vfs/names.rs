@@ -103,7 +103,14 @@ impl Inner {
         let request = LookupRequest { parent, name: name.clone(), unanswered: self.unanswered(&[parent]) };
         let Answer { reply, session, .. } = self.delivered(&request, Purpose::Ask).await?;
         self.note_applied(&reply.applied, Grant { session, change: reply.change })?;
-        self.cache.index.install_lookup(parent, name, &reply, session)?;
+        let unsaid =
+            reply.object.as_ref().map(|object| object.fid).filter(|fid| self.is_unsaid(*fid, &request.unanswered));
+        if let Some(fid) = unsaid.filter(|_| reply.pending.is_none()) {
+            return self.status_of_fid(fid).await;
+        }
+        if unsaid.is_none() {
+            self.cache.index.install_lookup(parent, name, &reply, session)?;
+        }
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
         match reply.pending {
             Some(coming) => self.about_to_become(coming),

@@ -31,6 +31,13 @@ impl Inner {
         records.into_iter().filter(may_be_applied).take(GetStatusRequest::RECORDS_MAX).collect()
     }
 
+    /// Whether an answer may show an object with a record in it that its question did not name, because nobody knew
+    /// that it would be about that, or because the record was sent after it: laid over that it would count twice.
+    /// `said`: what the question has named.
+    pub(super) fn is_unsaid(&self, fid: Fid, said: &[StoreId]) -> bool {
+        self.unanswered(&[fid]).iter().any(|id| !said.contains(id))
+    }
+
     /// The server has applied these records, and so all that they depend on, whatever was asked about: what it shows
     /// from now on has them in it. `grant`: what comes with the answer that says so.
     pub(super) fn note_applied(&self, records: &[StoreId], grant: Grant) -> Result<(), Error> {

@@ -89,12 +89,14 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// A page of a listing has come; `first` drops what was known of the directory's names.
+    /// A page of a listing has come; `first` drops what was known of the directory's names. Of objects that are
+    /// `unsaid` nothing is noted but the names.
     pub(crate) fn install_page(
         &self,
         page: &ReadDirPage,
         session: SessionNumber,
         first: bool,
+        unsaid: impl Fn(Fid) -> bool,
     ) -> Result<(), CacheError> {
         let grant = Grant { session, change: page.change };
         let volume = self.settled()?;
@@ -106,7 +108,9 @@ impl Index {
         let pending: BTreeSet<Fid> = page.pending.iter().copied().collect();
         for entry in &page.entries {
             let grant = if pending.contains(&entry.object.fid) { grant.without_promise() } else { grant };
-            self.install_one(&volume, &entry.object, Some(vnode), grant, &mut batch)?;
+            if !unsaid(entry.object.fid) {
+                self.install_one(&volume, &entry.object, Some(vnode), grant, &mut batch)?;
+            }
             batch.put(entry_key(vnode, entry.name.as_bytes()), CachedEntry::of(&entry.object).encode());
         }
         let grant = if pending.contains(&page.directory.fid) { grant.without_promise() } else { grant };

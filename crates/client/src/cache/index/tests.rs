@@ -191,9 +191,12 @@ fn what_others_have_announced_is_shown_without_validity() {
         pending: vec![file.fid],
         applied: Vec::new(),
     };
-    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
     assert!(is_valid(&root) && !is_valid(&file));
-    attached.index.install_page(&ReadDirPage { pending: Vec::new(), ..page }, attached.session, true).unwrap();
+    attached
+        .index
+        .install_page(&ReadDirPage { pending: Vec::new(), ..page }, attached.session, true, |_| false)
+        .unwrap();
     assert!(is_valid(&file));
 }
 
@@ -311,7 +314,7 @@ fn a_late_answer_leaves_names_that_were_shown_since() {
     let directory = object(root(), Kind::Directory, 3);
     let (entries, pending, applied) = (Vec::new(), Vec::new(), Vec::new());
     let page = ReadDirPage { directory, entries, end: true, change: ChangeNumber(2), pending, applied };
-    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
     attached.index.applied(&reply, attached.session, std::slice::from_ref(&edit)).unwrap();
     assert_eq!(attached.index.entry(VnodeId::ROOT, &edit.name).unwrap(), None, "it has been removed since");
     let entries = attached.index.object(VnodeId::ROOT).unwrap().unwrap().entries;
@@ -326,9 +329,9 @@ fn listed() -> Attached {
     let entries = vec![Entry { name: edit.name, object: file }];
     let (pending, applied) = (Vec::new(), Vec::new());
     let page = ReadDirPage { directory, entries, end: true, change: ChangeNumber(1), pending, applied };
-    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
     attached.kv.sync().unwrap();
-    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
     attached
 }
 
@@ -389,7 +392,7 @@ fn an_overtaken_listing_is_known_but_not_valid() {
         pending: Vec::new(),
         applied: Vec::new(),
     };
-    attached.index.install_page(&page, attached.session, true).unwrap();
+    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
     assert_eq!(attached.valid(), None);
     let known = attached.index.object(VnodeId::ROOT).unwrap().unwrap();
     assert!(known.entries.unwrap().complete);
