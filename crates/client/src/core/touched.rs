@@ -65,11 +65,7 @@ impl TouchIndex {
 /// which may take long. If the name was the last one the store is refused, and nobody wants it.
 pub(crate) fn discards(op: &CmlOp, earlier: &CmlOp) -> bool {
     let CmlOp::Store { fid: stored, .. } = earlier else { return false };
-    match op {
-        CmlOp::Remove { fid, .. } => fid == stored,
-        CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced == Some(*stored),
-        _ => false,
-    }
+    unnamed_by(op) == Some(*stored)
 }
 
 /// Whether `op` is about an object or a name that `earlier` is about, and has to wait for that.
@@ -83,7 +79,7 @@ pub(crate) fn waits_for(op: &CmlOp, earlier: &CmlOp) -> bool {
 /// The object from which a record takes a name.
 pub(crate) fn unnamed_by(op: &CmlOp) -> Option<Fid> {
     match op {
-        CmlOp::Remove { fid, .. } => Some(*fid),
+        CmlOp::Remove { fid, .. } | CmlOp::RemoveDir { fid, .. } => Some(*fid),
         CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced,
         _ => None,
     }

@@ -16,6 +16,7 @@ use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, Known, NameEdit};
 use crate::core::log::LogEntry;
 use crate::core::queue::{Policy, Queue, Queued};
+use crate::core::touched::unnamed_by;
 use crate::remote::HOLDER_WAIT;
 
 /// The most records that wait for the server; more are refused as by a full disk. Each takes about 1 KB of memory.
@@ -184,12 +185,7 @@ impl Inner {
         if let Some(id) = self.fold(&mut queue, &change)? {
             return Ok(LoggedChange { id: Some(id), verdict: None, exclusive: false, gone: None });
         }
-        let losing = match &change.op {
-            CmlOp::Remove { fid, .. } | CmlOp::RemoveDir { fid, .. } => Some(*fid),
-            CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced,
-            _ => None,
-        };
-        let losing = match losing {
+        let losing = match unnamed_by(&change.op) {
             Some(fid) => self.cache.index.object(fid.vnode)?.map(|cached| cached.object),
             None => None,
         };

@@ -18,6 +18,7 @@ use super::{Error, Inner};
 use crate::cache::Hold;
 use crate::core::arrivals::Arrivals;
 use crate::core::queue::{Policy, Polled, Queue, Queued};
+use crate::core::touched::unnamed_by;
 use crate::remote::Link;
 
 /// Answers that may wait to be taken in: more than there are records under way.
@@ -226,7 +227,7 @@ impl Inner {
     async fn send_change(&self, record: CmlRecord, repeated: bool) -> Answered {
         let awaited = self.replay.is_awaited(record.id) || self.replay.queue().is_raised(record.id);
         let purpose = if awaited { Purpose::Change } else { Purpose::Replay };
-        if let CmlOp::Remove { .. } | CmlOp::Rename { .. } = record.op
+        if unnamed_by(&record.op).is_some()
             && let Err(error) = blocking(|| self.cache.cml.sync_drops())
         {
             return Answered { record, result: Err(NotSent::Here(error.into())), whole: true };
