@@ -122,13 +122,13 @@ impl Index {
 
     /// The server has shown objects.
     pub(crate) fn install(&self, objects: &[Object], grant: Grant) -> Result<(), CacheError> {
-        self.install_some(objects, grant, |_| true)
+        self.install_some(objects.iter(), grant, |_| true)
     }
 
     /// The same, without a promise for those that are not to be `trusted`.
-    pub(crate) fn install_some(
+    pub(crate) fn install_some<'a>(
         &self,
-        objects: &[Object],
+        objects: impl Iterator<Item = &'a Object>,
         grant: Grant,
         trusted: impl Fn(Fid) -> bool,
     ) -> Result<(), CacheError> {

@@ -309,13 +309,10 @@ impl LogState {
     /// was fsynced yet. A compaction says it before it says that it is durable, or again.
     fn move_out(&mut self, id: StoreId, container: ContainerId) {
         let Some(store) = self.logged.get_mut(&id) else { return };
-        if store.durable && store.snapshot.is_none() {
-            let fid = store.record.op.fid();
-            if let Some(writing) = self.writing.get_mut(&fid) {
-                writing.synced = false;
-            }
+        let (fid, is_first) = (store.record.op.fid(), store.snapshot.replace(container).is_none());
+        if store.durable && is_first {
+            self.change_writing(fid, |writing| writing.synced = false);
         }
-        store.snapshot = Some(container);
     }
 
     fn free(&mut self, id: StoreId, of: StoreId) {

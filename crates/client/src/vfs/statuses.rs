@@ -177,9 +177,8 @@ impl Inner {
         let grant = Grant { session, change: reply.change };
         self.note_applied(&reply.applied, grant)?;
         let is_settled = |fid: Fid| !reply.pending.iter().any(|coming| coming.fid == fid);
-        let said: Vec<Object> =
-            reply.objects.iter().filter(|object| !self.is_unsaid(object.fid, &request.unanswered)).cloned().collect();
-        self.cache.index.install_some(&said, grant, is_settled)?;
+        let said = reply.objects.iter().filter(|object| !self.is_unsaid(object.fid, &request.unanswered));
+        self.cache.index.install_some(said, grant, is_settled)?;
         for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
             self.object_gone_elsewhere(*gone)?;
         }

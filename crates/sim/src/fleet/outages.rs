@@ -170,6 +170,7 @@ impl Fleet {
         self.strike(Strike::Client(client, Crash::Kill))?;
         self.versions.borrow_mut().lose_log(client);
         self.world.machines_mut()[client].restore_cache(cache);
+        // The image may be of a full disk.
         self.full[client] = true;
         self.empty_client(client)?;
         self.restart(client).await

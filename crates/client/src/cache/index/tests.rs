@@ -169,7 +169,7 @@ fn what_others_have_announced_is_shown_without_validity() {
     attached.break_root(2);
     attached.index.break_objects(ChangeNumber(2), &[BrokenObject { fid: file.fid, names: Vec::new() }]);
     let install = |pending: Fid| {
-        attached.index.install_some(&[root.clone(), file.clone()], attached.grant(3), |fid| fid != pending).unwrap();
+        attached.index.install_some([&root, &file].into_iter(), attached.grant(3), |fid| fid != pending).unwrap();
     };
     install(file.fid);
     assert!(is_valid(&root) && !is_valid(&file));
