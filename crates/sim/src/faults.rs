@@ -8,7 +8,7 @@ use crate::network::{Connecting, Silence, Way};
 use crate::world::Crash;
 
 /// What happens besides the operations: each about once in so many of them; 0: never.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// The connection of a client is cut while an operation is under way.
     pub cut: u64,

@@ -5,6 +5,7 @@
 //! touch, or has just come back, or while something else goes wrong that it cannot be expected to outlast; a change
 //! that had no answer is looked up when its client can send all it has, and what is there then counts.
 
+mod bounds;
 mod outages;
 
 use std::cell::RefCell;
@@ -16,6 +17,7 @@ use mafs_client::vfs::{Close, Error, Fsync, Vfs, Writeback};
 use mafs_proto::{FsError, Kind, Random, VnodeId};
 use tokio::time::{Instant, sleep, timeout};
 
+use self::bounds::{SteadyLink, call_nonsense};
 use self::outages::{Image, Out};
 use crate::act::{Act, Actor, BELOW, NAMES, Undone, log_of, size_of, values_of, xattr_of};
 use crate::faults::{Faults, Strike, happens, some_client};
@@ -47,6 +49,9 @@ const CLOCK_RATES: [u32; 3] = [970_000, 1_000_000, 1_030_000];
 /// Of the server's disk: with less left it takes nothing that needs room, and with a quarter of it nothing at all.
 const RESERVE: u64 = 64 << 20;
 
+/// In so many acts a stranger comes once.
+const STRANGER_ONCE_IN: u64 = 50;
+
 /// Room on a disk that is not full.
 const AMPLE: u64 = 1 << 40;
 
@@ -59,7 +64,7 @@ const TRACE_MAX: usize = 100;
 /// The first violation of what docs/semantics.md promises, with the seed and the end of the trace.
 pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<Vec<String>, String> {
     let mut random = Random::new(seed);
-    let paths = (0..CLIENTS).map(|_| path(&mut random)).collect();
+    let (paths, links) = (0..CLIENTS).map(|_| path(&mut random)).unzip();
     // After a crash a client takes what the kernel could write to for changed, and has it refused if others have
     // changed or removed it since.
     let passthrough = faults.kill_client == 0 && faults.power_client == 0 && random.once_in(2);
@@ -87,7 +92,9 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
     world.client().sync().await.map_err(|error| format!("seed {seed}: {error}"))?;
     let mut fleet = Fleet {
         random,
+        strangers: Random::new(seed.rotate_left(32)),
         world,
+        links,
         announces,
         versions: Rc::new(RefCell::new(Versions::new(CLIENTS))),
         faults,
@@ -108,19 +115,24 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
 }
 
 /// A near client, or one behind a link that takes its time for contents.
-fn path(random: &mut Random) -> Path {
+fn path(random: &mut Random) -> (Path, Option<SteadyLink>) {
     match random.below(2) {
-        0 => Path::Delay(Duration::from_millis(1 + random.below(40))),
+        0 => (Path::Delay(Duration::from_millis(1 + random.below(40))), None),
         _ => {
-            let rate = random.one_of(&[64_000, 250_000, 1_000_000]);
-            Path::Link(Box::new(Profile::steady(rate, Duration::from_millis(2 + random.below(150)))))
+            let bytes_per_s = random.one_of(&[64_000, 250_000, 1_000_000]);
+            let rtt = Duration::from_millis(2 + random.below(150));
+            (Path::Link(Box::new(Profile::steady(bytes_per_s, rtt))), Some(SteadyLink { bytes_per_s, rtt }))
         }
     }
 }
 
 struct Fleet {
     random: Random,
+    /// Of what strangers do, so that the rest of a run does not depend on them.
+    strangers: Random,
     world: World,
+    /// Who is at the end of such a one.
+    links: Vec<Option<SteadyLink>>,
     /// Whose closes wait for the announcement.
     announces: Vec<bool>,
     versions: Rc<RefCell<Versions>>,
@@ -164,6 +176,7 @@ impl Fleet {
             self.act(actor, &act, strike).await?;
             self.look_at_logs()?;
             self.look_around().await?;
+            self.check_wire().await?;
             if happens(&mut self.random, self.faults.remount) {
                 self.remount().await?;
             }
@@ -320,6 +333,20 @@ impl Fleet {
             if self.out[client].is_none() && status.connected {
                 self.versions.borrow_mut().come_back(client);
             }
+        }
+        Ok(())
+    }
+
+    /// What holds of every connection, whoever else connects.
+    async fn check_wire(&mut self) -> Result<(), String> {
+        for (client, machine) in self.world.machines().iter().enumerate() {
+            if let (Some(link), true) = (self.links[client], self.faults == Faults::default()) {
+                link.check(client, machine.client())?;
+            }
+        }
+        if self.strangers.once_in(STRANGER_ONCE_IN) {
+            let (carrier, clock) = (self.world.connect_stranger()?, self.world.clock());
+            call_nonsense(carrier, clock, &mut self.strangers).await?;
         }
         Ok(())
     }

@@ -16,6 +16,9 @@ use mafs_server::Server;
 
 use crate::VirtualClock;
 
+/// Between a stranger and the server.
+const STRANGER_DELAY: Duration = Duration::from_millis(5);
+
 /// What is between a client and the server.
 #[derive(Clone, Debug)]
 pub enum Path {
@@ -99,6 +102,11 @@ impl Network {
     /// Puts a server where clients look for it, or nothing.
     pub(crate) fn set_server(&self, server: Option<Arc<Server>>) {
         *lock(&self.server) = server;
+    }
+
+    /// Connects somebody who is no client.
+    pub(crate) fn connect_stranger(&self) -> Option<Carrier> {
+        self.connect(&Path::Delay(STRANGER_DELAY)).map(|(carrier, _)| carrier)
     }
 
     fn connect(&self, path: &Path) -> Option<(Carrier, Cable)> {

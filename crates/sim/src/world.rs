@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mafs_arpc::carrier::Carrier;
 use mafs_client::vfs::Vfs;
 use mafs_durable::{Disk, MemoryDisk};
 use mafs_server::{MemoryStorage, Server, ServerConfig};
@@ -206,6 +207,19 @@ impl World {
         let server = Server::open(storage, Arc::new(self.network.clock), self.server_config);
         self.network.set_server(Some(server.map_err(|error| format!("the server does not start: {error}"))?));
         Ok(())
+    }
+
+    /// A connection to the server of somebody who is no client.
+    ///
+    /// # Errors
+    /// If the server is down.
+    pub(crate) fn connect_stranger(&self) -> Result<Carrier, String> {
+        self.network.connect_stranger().ok_or_else(|| "the server is down".to_owned())
+    }
+
+    /// The world's time.
+    pub(crate) fn clock(&self) -> Arc<VirtualClock> {
+        Arc::new(self.network.clock)
     }
 
     /// Ends the client without warning; it is down until [`Self::start_client`].

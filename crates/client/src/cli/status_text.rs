@@ -233,6 +233,7 @@ mod tests {
             rate_bytes_per_s: Some(64 << 10),
             loss_ppm: Some(12_345),
             window_bytes: 8192,
+            in_flight_bytes: 0,
             chunk_bytes: 1400,
             queued_bytes: [0; 5],
             limits_bytes_per_s: [None; 5],

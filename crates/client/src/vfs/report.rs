@@ -43,6 +43,9 @@ pub struct StatusReport {
     pub loss_ppm: Option<u32>,
     /// Bytes that may be on their way to the server at a time, so that urgent ones need not wait for more.
     pub window_bytes: u64,
+    /// Bytes that are on their way: sent, and not acknowledged.
+    #[serde(default)]
+    pub in_flight_bytes: u64,
     /// Bytes sent at a time.
     pub chunk_bytes: u64,
     /// Bytes waiting to be sent: Control, Fetch, Prefetch, Metadata, Store.
@@ -125,6 +128,7 @@ impl Inner {
             rate_bytes_per_s: estimate.rate,
             loss_ppm: estimate.loss.and_then(Loss::ppm),
             window_bytes: estimate.window_bytes,
+            in_flight_bytes: estimate.unacknowledged_bytes,
             chunk_bytes: estimate.chunk_bytes,
             queued_bytes: estimate.queued_bytes,
             limits_bytes_per_s: self.remote.limits().map(|limit| limit.map(Rate::get)),
