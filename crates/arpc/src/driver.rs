@@ -272,6 +272,9 @@ impl Driver {
     /// Lets go of everything that still belongs to somebody.
     fn end(&mut self, why: &str) {
         self.over = true;
+        if self.engine.is_silent() {
+            self.link.set_silent();
+        }
         self.link.set_closed(why);
         self.place = None;
         self.outbound.clear();

@@ -210,6 +210,8 @@ pub(crate) struct Engine {
     events: VecDeque<Event>,
     /// Why the connection is over.
     closed: Option<String>,
+    /// Whether it is over because the peer has given no sign of life.
+    silent: bool,
 }
 
 impl Engine {
@@ -238,6 +240,7 @@ impl Engine {
             signals: VecDeque::new(),
             events: VecDeque::new(),
             closed: None,
+            silent: false,
         };
         engine.set_timers(now);
         engine
@@ -368,6 +371,7 @@ impl Engine {
                     self.probe(now);
                 }
                 Timer::Dead => {
+                    self.silent = true;
                     let silence = self.liveness.silence(now).as_secs();
                     self.close(&format!("no answer for {silence} s"));
                 }
@@ -379,6 +383,11 @@ impl Engine {
     /// Whether somebody here waits for the peer, so that its silence is to be noticed soon.
     pub(crate) fn is_owed(&self) -> bool {
         self.own > 0 || self.window.unacknowledged_bytes() > 0
+    }
+
+    /// Whether the peer was given up because it gave no sign of life.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent
     }
 
     /// Smallest round-trip time of late.

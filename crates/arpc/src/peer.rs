@@ -203,6 +203,12 @@ impl Peer {
         why_closed(&self.shared.link).await
     }
 
+    /// Whether the connection has ended because the other end gave no sign of life when it was asked for one.
+    #[must_use]
+    pub fn ended_in_silence(&self) -> bool {
+        self.shared.link.is_silent()
+    }
+
     /// Ends the connection; calls under way end with `Disconnected`. Small replies given before still arrive.
     pub fn close(&self, why: &str) {
         self.shared.link.close(why);

@@ -5,7 +5,7 @@
 //! one Reprioritise and two Unwanted; and one Reprioritise for each [`Priority`](crate::Priority) that outlives its
 //! call.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -77,6 +77,8 @@ pub(crate) struct Link {
     close: Mutex<Option<String>>,
     limits: Mutex<Option<[Option<Rate>; 5]>>,
     closed: watch::Sender<Option<String>>,
+    /// The peer was given up because it gave no sign of life.
+    silent: AtomicBool,
     /// Watched for what is significant.
     estimate: watch::Sender<Estimate>,
     loss: LossMeter,
@@ -94,6 +96,7 @@ impl Link {
             close: Mutex::default(),
             limits: Mutex::default(),
             closed: watch::Sender::new(None),
+            silent: AtomicBool::new(false),
             estimate: watch::Sender::new(Estimate::default()),
             loss,
             permits: Arc::new(Semaphore::new(CALLS_MAX)),
@@ -139,6 +142,15 @@ impl Link {
             closed.get_or_insert_with(|| why.to_owned());
             first
         });
+    }
+
+    /// Notes, before [`Self::set_closed`], that the peer has given no sign of life.
+    pub(crate) fn set_silent(&self) {
+        self.silent.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Acquire)
     }
 
     /// Asks for limits, by [`Class::index`].

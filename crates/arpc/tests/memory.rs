@@ -239,6 +239,7 @@ async fn close_tells_the_peer_why() {
     let waiting = right.call(call(Class::Fetch, 7, Payload::None));
     left.close("going to bed");
     assert_eq!(left.closed().await, "going to bed");
+    assert!(!left.ended_in_silence() && !right.ended_in_silence());
     assert_eq!(right.closed().await, "closed by the peer: going to bed");
     let expected = CallError::Disconnected("closed by the peer: going to bed".into());
     assert_eq!(waiting.reply().await.unwrap_err(), expected);
@@ -281,6 +282,7 @@ async fn idle_connection_lasts_and_a_silent_peer_does_not() {
     let (left, _calls) = start(silent);
     let began = Instant::now();
     assert_eq!(left.closed().await, "no answer for 25 s");
+    assert!(left.ended_in_silence());
     assert!(began.elapsed() < Duration::from_secs(30));
     drop(other);
 }
