@@ -238,6 +238,7 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         writeback: mount.options.writeback,
         close: mount.options.close,
         stale: mount.options.stale,
+        disconnected: mount.options.disconnected,
         pull_timeout: mount.options.pull_timeout,
         fsync: mount.options.fsync,
         fsync_wait: mount.options.fsync_wait,

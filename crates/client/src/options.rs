@@ -37,7 +37,7 @@ pub const FSYNC_WAIT_DEFAULT: Duration = Duration::from_millis(500);
 pub const PULL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// What `hard` waits. Not the longest duration there is, so that it can be added to the present.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// The most that `timeo` and `retrans` may say: a million seconds each way.
 const COUNT_MAX: u32 = 10_000_000;
@@ -99,6 +99,8 @@ pub struct MountOptions {
     pub close: Close,
     /// `stale`: what an open gets of a file whose newest version does not come. Default: `error`.
     pub stale: Stale,
+    /// `disconnected`: whether what is cached can be used while the server is out of reach. Default: `auto`.
+    pub disconnected: bool,
     /// `pull_timeout`, seconds: how long an open waits for it without progress.
     pub pull_timeout: Duration,
     /// `fsync`: where fsync makes content durable. Default: `auto`.
@@ -134,6 +136,7 @@ impl Default for MountOptions {
             writeback: Writeback::default(),
             close: Close::default(),
             stale: Stale::default(),
+            disconnected: true,
             pull_timeout: PULL_TIMEOUT_DEFAULT,
             fsync: Fsync::default(),
             fsync_wait: FSYNC_WAIT_DEFAULT,
@@ -234,6 +237,7 @@ impl MountOptions {
             Known::Writeback => self.writeback = writeback(name, given()?)?,
             Known::Close => self.close = close(name, given()?)?,
             Known::Stale => self.stale = stale(name, given()?)?,
+            Known::Disconnected => self.disconnected = auto_or_off(name, given()?)?,
             Known::PullTimeout => self.pull_timeout = Duration::from_secs(number(name, given()?, 1, COUNT_MAX)?.into()),
             Known::Fsync => self.fsync = fsync(name, given()?)?,
             Known::FsyncWait => self.fsync_wait = Duration::from_millis(number(name, given()?, 0, COUNT_MAX)?.into()),
@@ -379,6 +383,7 @@ mod tests {
         assert_eq!((announced.writeback, announced.close), (Writeback::SirpC, Close::Announced));
         assert_eq!((announced.stale, announced.pull_timeout), (Stale::Serve, Duration::from_secs(7)));
         assert_eq!(parse("close=announced,close=logged,stale=serve,stale=error").unwrap(), MountOptions::default());
+        assert!(!parse("disconnected=off").unwrap().disconnected);
         assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
         let local = parse("fsync=server,fsync=local,fsync_wait=70").unwrap();
         assert_eq!((local.fsync, local.fsync_wait), (Fsync::Local, Duration::from_millis(70)));
@@ -438,6 +443,7 @@ mod tests {
             ("cachesize=0", "at least 1"),
             ("passthrough=on", "`auto` or `off`"),
             ("awake=on", "`auto` or `off`"),
+            ("disconnected=on", "`auto` or `off`"),
             ("writeback=later", "`sync`, `async`, `sirp`"),
             ("close=later", "`logged` or `announced`"),
             ("close=announced,writeback=async", "announces nothing"),

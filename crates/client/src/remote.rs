@@ -9,6 +9,7 @@ mod connector;
 mod error;
 mod fetch;
 mod limits;
+mod link;
 mod store;
 mod urgency;
 mod waiting;
@@ -27,7 +28,7 @@ use mafs_proto::{
     Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method,
     Purpose, StoreId, Timestamp, VolumeName, Wire,
 };
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
@@ -37,6 +38,7 @@ pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
 use limits::Limits;
+pub(crate) use link::{Link, Outage};
 pub(crate) use store::StoreContent;
 pub(crate) use urgency::Urgency;
 use waiting::Waiting;
@@ -57,6 +59,8 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply>;
     /// Whether the log holds what was decided before the present session.
     fn has_undecided(&self) -> bool;
+    /// The server is known to be out of reach, or is so no more.
+    fn out_of_reach(&self, is_so: bool);
 }
 
 /// Whom to talk to, and how long to wait.
@@ -77,6 +81,8 @@ pub(crate) struct RemoteConfig {
     pub(crate) announces: bool,
     /// Whether names are decided here where the server lets this client.
     pub(crate) decides: bool,
+    /// Whether it is found out that the server is out of reach.
+    pub(crate) disconnects: bool,
 }
 
 /// A connection that calls go out on.
@@ -94,17 +100,6 @@ struct Held {
     /// The attach that has it.
     generation: Generation,
     until: mafs_proto::Instant,
-}
-
-/// The connection's state.
-#[derive(Clone, Debug)]
-pub(crate) enum Link {
-    /// Calls go out.
-    Up(Connection),
-    /// Being tried again; the reason is for people.
-    Down(String),
-    /// Given up for good.
-    Closed,
 }
 
 /// A reply with its payload.
@@ -182,7 +177,7 @@ impl Remote {
             config,
             clock,
             listener,
-            link: watch::Sender::new(Link::Down("not tried yet".to_owned())),
+            link: watch::Sender::new(Link::Down(Outage { why: "not tried yet".to_owned(), dead: false })),
             ids: Mutex::new(Ids { outstanding, fids: None, granting: false }),
             held: Mutex::new(None),
             statistics: Mutex::default(),
@@ -190,7 +185,7 @@ impl Remote {
             waiting: watch::Sender::new(0),
         });
         let first = connection::attach(&shared).await?;
-        shared.set_link(Link::Up(first.connection(0)));
+        shared.set_up(first.connection(0));
         tokio::spawn(connection::keep(Arc::clone(&shared), first));
         Ok(Self { shared })
     }
@@ -301,22 +296,6 @@ impl Remote {
             }
             None => self.grant_fids().await,
         }
-    }
-
-    /// The connection's state, and when it changed last.
-    pub(crate) fn link(&self) -> (Link, mafs_proto::Instant) {
-        let since = *self.shared.link_since.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.shared.link.borrow().clone(), since)
-    }
-
-    /// Whether calls go out now.
-    pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.shared.link.borrow(), Link::Up(..))
-    }
-
-    /// Notifies of every change of the connection's state.
-    pub(crate) fn watch_link(&self) -> watch::Receiver<Link> {
-        self.shared.link.subscribe()
     }
 
     /// Calls answered so far.
@@ -491,30 +470,6 @@ impl Remote {
             payload,
         }
     }
-
-    /// Waits for a connection.
-    async fn connected(&self, deadline: Instant) -> Result<Connection, RemoteError> {
-        let mut link = self.shared.link.subscribe();
-        let state = timeout_at(deadline, link.wait_for(|link| !matches!(link, Link::Down(_)))).await;
-        match state.map(|state| state.map(|state| state.clone())) {
-            Ok(Ok(Link::Up(connection))) => Ok(connection),
-            Ok(Ok(Link::Closed | Link::Down(_)) | Err(_)) => {
-                Err(RemoteError::Unreachable("the mount is ending".to_owned()))
-            }
-            Err(_) => match self.link().0 {
-                Link::Down(why) => Err(RemoteError::TimedOut(why)),
-                Link::Up(..) | Link::Closed => Err(RemoteError::TimedOut("no connection in time".to_owned())),
-            },
-        }
-    }
-
-    /// Waits, briefly, until a broken connection has been noticed by its keeper, so that the next attempt does not use
-    /// it.
-    async fn left(&self, number: u64) {
-        let mut link = self.shared.link.subscribe();
-        let noticed = link.wait_for(|link| !matches!(link, Link::Up(current) if current.number == number));
-        let _ = tokio::time::timeout(NOTICE_WAIT, noticed).await;
-    }
 }
 
 /// A server acknowledges a change when everybody who could rely on what was before has been told, or has lost its
@@ -524,8 +479,6 @@ pub(crate) const HOLDER_WAIT: Duration = Duration::from_secs(80);
 /// s, and some for the way.
 const PULL_WAIT: Duration = Duration::from_secs(12);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
-/// An ended connection is noticed at once; this only bounds the wait.
-const NOTICE_WAIT: Duration = Duration::from_secs(5);
 const DETACH_WAIT: Duration = Duration::from_secs(2);
 
 impl Shared {
@@ -570,20 +523,6 @@ impl Shared {
         if held.as_ref().is_some_and(|held| held.generation == generation) {
             *held = None;
         }
-    }
-
-    fn set_link(&self, link: Link) {
-        self.link.send_if_modified(|current| {
-            let open = !matches!(current, Link::Closed);
-            if open {
-                // Another failed attempt does not begin another outage.
-                if !matches!((&*current, &link), (Link::Down(_), Link::Down(_))) {
-                    *self.link_since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
-                }
-                *current = link;
-            }
-            open
-        });
     }
 }
 

@@ -10,6 +10,7 @@ mod attributes;
 mod changes;
 mod contents;
 mod delivery;
+mod disconnected;
 mod editing;
 mod error;
 mod exclusive;

@@ -36,6 +36,7 @@ pub struct Machine {
     fsync: Fsync,
     cache_limit_bytes: u64,
     deadline: Duration,
+    disconnected: bool,
     clock_ppm: u32,
     disk: MemoryDisk,
     kv: MemoryKv,
@@ -68,6 +69,7 @@ impl Machine {
             fsync,
             cache_limit_bytes,
             deadline: DEADLINE,
+            disconnected: false,
             clock_ppm: RIGHT_PPM,
             disk,
             kv,
@@ -85,6 +87,11 @@ impl Machine {
     /// How long an operation waits for the server, from the next start on; 21 s at first.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
+    }
+
+    /// Whether what is cached is used while the server is out of reach, from the next start on; not at first.
+    pub fn set_disconnected(&mut self, disconnected: bool) {
+        self.disconnected = disconnected;
     }
 
     /// By how many millionths of the world's time its clock goes on, from the next start on.
@@ -151,6 +158,7 @@ impl Machine {
             fsync_wait: FSYNC_WAIT_DEFAULT,
             classes: Classes::default(),
             arpc: Config { scheduling: self.scheduling, ..Config::default() },
+            disconnected: self.disconnected,
             read_only: false,
             passthrough: self.passthrough,
             profile: None,

@@ -6,7 +6,8 @@
 //!
 //! A status is *valid* while its trust is the index's and the lease holds: then the server has promised to tell of a
 //! change before anybody relies on it. A break takes the trust from an object; the end of a session raises that of the
-//! index. An answer that a break has overtaken is taken in without trust.
+//! index. An answer that a break has overtaken is taken in without trust. While the server is out of reach all that is
+//! known is valid; nothing is promised of it then, so the kernel is not to remember it.
 
 mod names;
 mod pending;
@@ -18,7 +19,7 @@ mod usage;
 mod xattrs;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mafs_durable::{Batch, Kv};
@@ -51,6 +52,8 @@ pub(crate) struct Index {
     trust: AtomicU64,
     clock: Arc<dyn Clock>,
     lease: Lease,
+    /// The server is out of reach: what is known counts, as nobody can be asked.
+    apart: AtomicBool,
     on_forgotten: OnceLock<OnForgotten>,
     pending: Pending,
 }
@@ -80,6 +83,7 @@ impl Index {
             trust,
             clock,
             lease: Lease::default(),
+            apart: AtomicBool::new(false),
             on_forgotten: OnceLock::new(),
             pending: Pending::default(),
         })
@@ -113,11 +117,29 @@ impl Index {
 
     /// The same, if its status is valid.
     fn valid_shown(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        if self.is_apart() {
+            return self.shown(vnode);
+        }
+        self.promised_shown(vnode)
+    }
+
+    /// The same, if the server has promised to tell of a change.
+    fn promised_shown(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         if !self.lease.holds(self.clock.now()) {
             return Ok(None);
         }
         let trust = self.trust();
         Ok(self.shown(vnode)?.filter(|cached| cached.trust == trust))
+    }
+
+    /// The server is out of reach, or is so no more.
+    pub(crate) fn set_apart(&self, apart: bool) {
+        self.apart.store(apart, Ordering::Release);
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.apart.load(Ordering::Acquire)
     }
 
     /// The server has shown objects.

@@ -63,7 +63,11 @@ pub(crate) fn describe(status: &MountStatus) -> String {
 /// The most important of it in one line without an end.
 #[cfg(feature = "quickstart")]
 pub(crate) fn one_line(report: &StatusReport) -> String {
-    let link = if report.connected { "connected" } else { "not connected" };
+    let link = match (report.connected, report.disconnected) {
+        (true, _) => "connected",
+        (false, false) => "not connected",
+        (false, true) => "disconnected",
+    };
     let over = report.profile.as_ref().map_or_else(String::new, |profile| format!(" over {profile}"));
     let cached = HumanBytes(report.cache_bytes);
     format!("{link}{over}, unsent: {}, cached: {} ({cached})", unsent(report), files(report.cache_files))
@@ -154,7 +158,10 @@ fn link(report: &StatusReport) -> String {
     let since = HumanDuration(Duration::from_secs(report.since_s));
     if !report.connected {
         let why = if report.why.is_empty() { "unknown" } else { &report.why };
-        return format!("not connected for {since}: {why}");
+        return match report.disconnected {
+            true => format!("disconnected for {since}: {why}; what is cached can be used, changes wait"),
+            false => format!("not connected for {since}: {why}"),
+        };
     }
     let rtt = report.rtt_us.map(|micros| format!(", round trip {}.{:03} ms", micros / 1000, micros % 1000));
     let rate = report.rate_bytes_per_s.map(|rate| format!(", sends up to {}/s", HumanBytes(rate)));
@@ -224,6 +231,7 @@ mod tests {
             volume: "home".to_owned(),
             profile: None,
             connected: true,
+            disconnected: false,
             since_s: 180,
             why: String::new(),
             session: Some(12),
@@ -312,7 +320,11 @@ mod tests {
             assert!(text.contains(expected), "{expected:?} in {text}");
         }
         assert!(!text.contains("file10"));
+        status.report.disconnected = true;
+        let expected =
+            "link     disconnected for 61 seconds: no answer for 10 s; what is cached can be used, changes wait\n";
+        assert!(describe(&status).contains(expected));
         #[cfg(feature = "quickstart")]
-        assert!(one_line(&status.report).starts_with("not connected over flaky, unsent: 2 files"));
+        assert!(one_line(&status.report).starts_with("disconnected over flaky, unsent: 2 files"));
     }
 }

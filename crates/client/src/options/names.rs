@@ -27,6 +27,8 @@ pub(super) enum Known {
     Close,
     /// `error` or `serve`.
     Stale,
+    /// `auto` or `off`.
+    Disconnected,
     /// Seconds.
     PullTimeout,
     /// `auto`, `local` or `server`.
@@ -146,6 +148,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "writeback" => Some(Known::Writeback),
         "close" => Some(Known::Close),
         "stale" => Some(Known::Stale),
+        "disconnected" => Some(Known::Disconnected),
         "pull_timeout" => Some(Known::PullTimeout),
         "fsync" => Some(Known::Fsync),
         "fsync_wait" => Some(Known::FsyncWait),

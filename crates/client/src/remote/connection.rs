@@ -21,6 +21,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// The pauses between attempts to connect.
 pub(crate) const RECONNECT_STEP: Duration = Duration::from_millis(100);
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
+/// A server that cannot be reached for so long, or four round trips if that is more, is out of reach: the same time as
+/// for one that gives no sign of life (cli.md, "Path dead").
+const DEAD_AFTER: Duration = Duration::from_secs(5);
 /// A lease is renewed so many times before it ends.
 const RENEWALS_PER_LEASE: u32 = 3;
 /// Timers do not run through suspend, leases do: the clock is looked at so many times in a lease.
@@ -52,32 +55,51 @@ pub(super) async fn keep(shared: Arc<Shared>, first: Attached) {
     let mut attached = Some(first);
     let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     let mut number = 0;
+    let mut patience = DEAD_AFTER;
     let mut link = shared.link.subscribe();
     loop {
         if let Some(attached) = attached.take() {
             backoff.reset();
             number += 1;
-            shared.set_link(Link::Up(attached.connection(number)));
+            shared.set_up(attached.connection(number));
             shared.apply_limits();
             let peer = attached.peer.clone();
             let why = hold(&shared, attached).await;
-            tracing::info!(why, "disconnected");
-            shared.set_link(Link::Down(why));
+            tracing::info!(why, "the connection has ended");
+            shared.set_down(why, peer.ended_in_silence());
             add_traffic(&mut shared.statistics(), &peer);
+            patience = DEAD_AFTER.max(4 * peer.estimate().rtt.unwrap_or_default());
         }
-        let closed = link.wait_for(|link| matches!(link, Link::Closed));
-        if timeout(backoff.next_delay(), closed).await.is_ok() {
-            return;
-        }
-        match attach(&shared).await {
-            Ok(now) => {
+        let attempt = async {
+            let closed = link.wait_for(|link| matches!(link, Link::Closed));
+            let is_closed = timeout(backoff.next_delay(), closed).await.is_ok();
+            if is_closed { None } else { Some(attach(&shared).await) }
+        };
+        match giving_up(&shared, &mut patience, attempt).await {
+            None => return,
+            Some(Ok(now)) => {
                 tracing::info!("connected");
                 attached = Some(now);
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 tracing::debug!(%error, "not connected");
-                shared.set_link(Link::Down(error.to_string()));
+                shared.set_down(error.to_string(), false);
             }
+        }
+    }
+}
+
+/// Makes an attempt to connect; if `patience` ends meanwhile nobody waits for it any more.
+async fn giving_up<T>(shared: &Shared, patience: &mut Duration, attempt: impl Future<Output = T>) -> T {
+    let begun = tokio::time::Instant::now();
+    let mut attempt = std::pin::pin!(attempt);
+    let ended = timeout(*patience, &mut attempt).await;
+    *patience = patience.saturating_sub(begun.elapsed());
+    match ended {
+        Ok(ended) => ended,
+        Err(_) => {
+            shared.give_up();
+            attempt.await
         }
     }
 }

@@ -1,17 +1,12 @@
 //! A fetch: a call whose reply may take long, and that changes its class meanwhile.
 
-use std::time::Duration;
-
 use mafs_arpc::Payload;
 use mafs_proto::call::{FetchReply, FetchRequest};
 use mafs_proto::{Method, Purpose};
-use tokio::time::Instant;
 
 use super::attempts::Attempts;
 use super::urgency::Urgency;
 use super::{Answer, Remote, RemoteError};
-
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Remote {
     /// Asks for the content of a file, for the `purpose` that it has then, and again as long as connections break. Each
@@ -24,7 +19,7 @@ impl Remote {
     ) -> Result<Answer<FetchReply>, RemoteError> {
         let mut attempts = Attempts::new(&self.shared.config, false);
         loop {
-            let connection = self.connected(Instant::now() + FOR_EVER).await?;
+            let connection = self.connected_some_time().await?;
             let call = self.begin(&connection, request, purpose(), None, Payload::None);
             asked(call.urgency(self.shared.config.classes));
             match self.finish(&connection, call).await {

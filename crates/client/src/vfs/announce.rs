@@ -188,7 +188,7 @@ impl Inner {
         refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }
 
-    /// Waits until a record is announced, or answered.
+    /// Waits until a record is announced, or answered, or the server is out of reach.
     pub(super) async fn until_record_announced(&self, id: StoreId) -> Result<(), Error> {
         self.replay.queue().demand_announcement(id);
         self.note_queue_changed();
@@ -202,6 +202,11 @@ impl Inner {
             }
         };
         let late = |_| Error::TimedOut("the server has not heard of what was changed".to_owned());
-        timeout(self.settings.deadline, announced).await.map_err(late)
+        tokio::select! {
+            biased;
+            announced = timeout(self.settings.deadline, announced) => announced.map_err(late),
+            // Nobody can be told, and it is logged.
+            () = self.remote.until_out_of_reach() => Ok(()),
+        }
     }
 }

@@ -12,6 +12,7 @@ use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Kind, Name, Object, RenameMode,
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::exclusive::Decider;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, Known, NameEdit};
 use crate::core::log::LogEntry;
@@ -99,7 +100,7 @@ struct LoggedChange {
     /// `None`: the server will never hear of it.
     id: Option<StoreId>,
     verdict: Option<Verdict>,
-    exclusive: bool,
+    decider: Decider,
     /// The object that it took the last name of.
     gone: Option<Object>,
 }
@@ -126,13 +127,15 @@ impl Inner {
     }
 
     async fn log_change(&self, change: Change, caller: Caller, edits: &[NameEdit]) -> Result<(), Error> {
-        let LoggedChange { id, verdict, exclusive, gone } = blocking(|| self.log_now(change, caller))?;
+        let LoggedChange { id, verdict, decider, gone } = blocking(|| self.log_now(change, caller))?;
         if let Some(object) = &gone {
             blocking(|| self.object_gone(object));
         }
         edits.iter().for_each(|edit| drop(self.kernel.names_changed(edit.parent.vnode)));
         match (id, verdict, self.settings.close) {
-            (Some(id), Some(verdict), _) if exclusive => self.wait_for_verdict(id, verdict).await,
+            (Some(id), Some(verdict), _) if decider != Decider::Client => {
+                self.wait_for_verdict(id, verdict, decider).await
+            }
             (Some(id), verdict, Close::Announced) => self.until_heard(id, verdict).await,
             (Some(_), _, Close::Logged) | (None, ..) => Ok(()),
         }
@@ -149,13 +152,20 @@ impl Inner {
         refused.map_or(heard, |reason| Err(Error::Refused(reason)))
     }
 
-    /// Waits for the server's word; a record that was not even sent in time is taken back.
-    async fn wait_for_verdict(&self, id: StoreId, mut verdict: Verdict) -> Result<(), Error> {
+    /// Waits for the server's word; a record that was not even sent in time is taken back. While nobody can be asked a
+    /// name counts as free that is so as far as is known, and a clash is found later.
+    async fn wait_for_verdict(&self, id: StoreId, mut verdict: Verdict, decider: Decider) -> Result<(), Error> {
         // The record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
         let patience = [self.settings.deadline, HOLDER_WAIT];
         for patience in patience {
-            match timeout(patience, &mut verdict).await {
+            let ended = tokio::select! {
+                biased;
+                ended = timeout(patience, &mut verdict) => ended,
+                () = self.remote.until_out_of_reach(), if decider == Decider::ServerInReach => return Ok(()),
+                () = self.remote.until_in_vain() => break,
+            };
+            match ended {
                 Ok(Ok(Ok(()))) => return Ok(()),
                 Ok(Ok(Err(reason))) => return Err(Error::Refused(reason)),
                 Ok(Err(_)) => return Err(Error::Unreachable("the mount is ending".to_owned())),
@@ -171,28 +181,29 @@ impl Inner {
     fn log_now(&self, mut change: Change, caller: Caller) -> Result<LoggedChange, Error> {
         let mut queue = self.replay.queue();
         self.check_change(&change.op, change.kind)?;
-        let decided = change.exclusive && self.decides(&queue, &change.op)?;
-        change.exclusive &= !decided;
+        let mut decider = if change.exclusive { self.decider(&queue, &change.op)? } else { Decider::Client };
+        let decided = change.exclusive && decider == Decider::Client;
         if let CmlOp::Rename { fid, to_parent, .. } = &change.op
             && change.kind == Kind::Directory
+            && !self.is_placed(*fid, to_parent.vnode)?
         {
             // Where it cannot be told whether a directory comes to lie below itself, the server can.
-            change.exclusive |= !self.is_placed(*fid, to_parent.vnode)?;
+            decider = Decider::Server;
         }
+        change.exclusive = decider != Decider::Client;
         if queue.len() >= QUEUE_MAX {
             return Err(Error::CacheFull);
         }
         if let Some(id) = self.fold(&mut queue, &change)? {
-            return Ok(LoggedChange { id: Some(id), verdict: None, exclusive: false, gone: None });
+            return Ok(LoggedChange { id: Some(id), verdict: None, decider: Decider::Client, gone: None });
         }
         let losing = match unnamed_by(&change.op) {
             Some(fid) => self.cache.index.object(fid.vnode)?.map(|cached| cached.object),
             None => None,
         };
         if let Some(object) = self.cancel(&mut queue, &change.op)? {
-            return Ok(LoggedChange { id: None, verdict: None, exclusive: false, gone: Some(object) });
+            return Ok(LoggedChange { id: None, verdict: None, decider: Decider::Client, gone: Some(object) });
         }
-        let exclusive = change.exclusive;
         let (id, verdict) = self.log_record(&mut queue, change, caller)?;
         if decided {
             queue.note_decided(id);
@@ -203,7 +214,7 @@ impl Inner {
             object.status.ctime = self.clock.wall();
             object
         });
-        Ok(LoggedChange { id: Some(id), verdict, exclusive, gone })
+        Ok(LoggedChange { id: Some(id), verdict, decider, gone })
     }
 
     fn log_record(

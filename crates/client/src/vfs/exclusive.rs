@@ -19,12 +19,26 @@ use crate::core::queue::Queue;
 /// How often it is looked at least whether a directory is settled; and the pause behind a call that failed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Who says whether a name was free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Decider {
+    /// This client: nobody else can make the name, or nobody can be asked.
+    Client,
+    /// The server, as long as it is in reach: as far as is known here the name is free.
+    ServerInReach,
+    /// The server.
+    Server,
+}
+
 impl Inner {
-    /// Whether a change makes a name that is free, and nobody but this client can make.
-    pub(super) fn decides(&self, queue: &Queue, op: &CmlOp) -> Result<bool, Error> {
-        let Some((parent, name)) = op.made_name() else { return Ok(false) };
-        let is_free = self.cache.index.known_entry(parent.vnode, name)? == Known::Means(None);
-        Ok(is_free && self.is_alone_in(queue, parent))
+    /// Who decides whether a change that makes a name is the first to do so.
+    pub(super) fn decider(&self, queue: &Queue, op: &CmlOp) -> Result<Decider, Error> {
+        let Some((parent, name)) = op.made_name() else { return Ok(Decider::Server) };
+        if self.cache.index.known_entry(parent.vnode, name)? != Known::Means(None) {
+            return Ok(Decider::Server);
+        }
+        let alone = self.cache.index.is_apart() || self.is_alone_in(queue, parent);
+        Ok(if alone { Decider::Client } else { Decider::ServerInReach })
     }
 
     /// Whether nobody else has been shown a directory: the server does not have it yet, or has said so. One about which

@@ -136,7 +136,8 @@ impl Inner {
         directory: VnodeId,
         page: Vec<(DirEntry, Option<CachedEntry>)>,
     ) -> Result<Vec<DirEntryPlus>, Error> {
-        let pending = self.validate_together(page.iter().filter_map(|(_, named)| *named)).await?;
+        let validate = || self.validate_together(page.iter().filter_map(|(_, named)| *named));
+        let pending = self.with_or_without_server(validate).await?;
         let mut with_objects = Vec::with_capacity(page.len());
         for (mut entry, named) in page {
             let mut object = None;
@@ -206,7 +207,7 @@ impl Inner {
 
     /// How long the names of a listing may be taken for those of its directory: not at all once it is another.
     fn listing_time_to_live(&self, listing: &Listing) -> Duration {
-        match self.cache.index.valid_object(listing.vnode) {
+        match self.cache.index.promised_object(listing.vnode) {
             Ok(Some(directory))
                 if listing.of == identity(&directory).0
                     && listing.edit == self.cache.index.name_edit(listing.vnode) =>

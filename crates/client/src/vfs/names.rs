@@ -56,6 +56,10 @@ impl Inner {
 
     /// What a name means, with a valid status.
     pub(super) async fn child(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
+        self.with_or_without_server(|| self.child_now(parent, name)).await
+    }
+
+    async fn child_now(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
         let directory = self.directory(parent).await?;
         let fid = directory.object.fid;
         if let Some(pending) = self.cache.index.pending_entry(parent, name) {

@@ -94,6 +94,10 @@ impl Listener for SessionListener {
         self.writer.pulled(request).boxed()
     }
 
+    fn out_of_reach(&self, is_so: bool) {
+        self.cache.index.set_apart(is_so);
+    }
+
     fn has_undecided(&self) -> bool {
         let before = self.incarnation.load(Ordering::Acquire);
         self.writer.has_undecided_before(before).unwrap_or_else(|| !self.cache.cml.state().queued.is_empty())
@@ -145,7 +149,7 @@ impl Inner {
     /// older, or in conflict.
     pub(super) fn time_to_live(&self, object: &Object) -> Duration {
         let (vnode, version) = (object.fid.vnode, object.status.data_version);
-        let valid = self.cache.index.valid_object(vnode).ok().flatten().map(|valid| valid.object.status);
+        let valid = self.cache.index.promised_object(vnode).ok().flatten().map(|valid| valid.object.status);
         let is_valid = valid.is_some_and(|valid| valid.kind != Kind::File || valid.data_version == version);
         let in_use = self.files().get(vnode);
         let is_written = in_use.is_some_and(|file| file.state().kernel.writers > 0);

@@ -361,8 +361,12 @@ impl Inner {
             if let Some(error) = trouble.filter(|_| stuck) {
                 return Err(error);
             }
-            let waited = timeout(self.settings.deadline, progress.changed()).await;
-            if waited.is_err() && !self.remote.is_up() {
+            let waited = tokio::select! {
+                biased;
+                waited = timeout(self.settings.deadline, progress.changed()) => waited.is_ok(),
+                () = self.remote.until_in_vain() => false,
+            };
+            if !waited && !self.remote.is_up() {
                 return Err(Error::TimedOut("the server cannot be reached".to_owned()));
             }
         }

@@ -24,7 +24,10 @@ pub struct StatusReport {
     pub profile: Option<String>,
     /// Whether the server can be asked now.
     pub connected: bool,
-    /// Seconds since that last changed.
+    /// Whether it is known to be out of reach: what is cached is used without it.
+    #[serde(default)]
+    pub disconnected: bool,
+    /// Seconds since `connected` last changed.
     pub since_s: u64,
     /// Why not connected, empty if connected.
     pub why: String,
@@ -102,7 +105,7 @@ impl Inner {
         let now: Instant = self.clock.now();
         let (connected, why, estimate, session) = match link {
             Link::Up(connection) => (true, String::new(), connection.peer.estimate(), Some(connection.generation.0)),
-            Link::Down(why) => (false, why, mafs_arpc::Estimate::default(), None),
+            Link::Down(outage) => (false, outage.why, mafs_arpc::Estimate::default(), None),
             Link::Closed => (false, "unmounting".to_owned(), mafs_arpc::Estimate::default(), None),
         };
         let (cache_bytes, cache_files) = {
@@ -119,6 +122,7 @@ impl Inner {
             volume: self.settings.volume.to_string(),
             profile: self.settings.profile.map(|name| name.to_string()),
             connected,
+            disconnected: self.remote.is_out_of_reach(),
             since_s: now.since(since).as_secs(),
             why,
             session,

@@ -41,8 +41,8 @@ impl Inner {
     }
 
     /// Returns when a fetch under way is to be ended: it is void, or has become a rest for which there is no place. Who
-    /// has the file open waits no longer than the deadline, and counts as somebody who waits for the server while there
-    /// is no answer; a rest waits as long as it takes.
+    /// has the file open waits no longer than the deadline, nor for a server that is out of reach, and counts as
+    /// somebody who waits for the server while there is no answer; a rest waits as long as it takes.
     ///
     /// # Errors
     /// If somebody has waited in vain.
@@ -58,8 +58,12 @@ impl Inner {
             {
                 let _waiting = (!answered && file.state().handles > 0).then(|| self.remote.waiting());
                 let not_wanted = file.wait(|state| (state.handles == 0 || is_void(state)).then_some(()));
-                if timeout(self.settings.deadline, not_wanted).await.is_err() {
-                    return Err(self.in_vain(answered).into());
+                tokio::select! {
+                    biased;
+                    ended = timeout(self.settings.deadline, not_wanted) => {
+                        ended.map_err(|_| self.in_vain(answered))?;
+                    }
+                    () = self.remote.until_in_vain() => return Err(self.in_vain(answered).into()),
                 }
             }
             if is_void(&mut file.state()) {
@@ -79,7 +83,7 @@ impl Inner {
     /// Why somebody has waited in vain.
     fn in_vain(&self, answered: bool) -> RemoteError {
         RemoteError::TimedOut(match self.remote.link().0 {
-            Link::Down(why) => why,
+            Link::Down(outage) => outage.why,
             Link::Up(_) | Link::Closed if answered => "the file stopped arriving".to_owned(),
             Link::Up(_) | Link::Closed => "the server has not answered".to_owned(),
         })

@@ -10,6 +10,7 @@ use std::time::Duration;
 use mafs_arpc::blocking;
 use mafs_proto::call::StatFsRequest;
 use mafs_proto::{Instant, Purpose};
+use tokio::time::timeout;
 
 use super::error::is_busy;
 use super::file::File;
@@ -17,6 +18,9 @@ use super::{Error, Inner};
 
 /// An answer about space this young is given again: `df` and programs ask often.
 const AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Who asks has an older answer after this time: `df` is not to hang on a server that does not answer.
+const SPACE_WAIT: Duration = Duration::from_millis(500);
 
 /// An answer this old is renewed in the background when a file is closed: other clients fill the server too.
 const RENEWED_AFTER: Duration = Duration::from_secs(10);
@@ -71,7 +75,10 @@ impl Inner {
         let Room { said, .. } = *self.room();
         match said {
             Some((asked, report)) if self.clock.now().since(asked) < AGE_MAX => Ok(report),
-            Some((_, report)) => Ok(self.ask_space().await.unwrap_or(report)),
+            Some((_, report)) => match timeout(SPACE_WAIT, self.ask_space()).await {
+                Ok(Ok(now)) => Ok(now),
+                Ok(Err(_)) | Err(_) => Ok(report),
+            },
             None => self.ask_space().await,
         }
     }

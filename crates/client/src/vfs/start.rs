@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mafs_arpc::link::ProfileName;
 use mafs_arpc::{Config, blocking, watch};
-use mafs_proto::{Base, Classes, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
+use mafs_proto::{Base, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 
 use super::announce::Writer;
@@ -62,12 +62,33 @@ pub struct Settings {
     pub classes: Classes,
     /// Which calls go first.
     pub arpc: Config,
+    /// Whether what is cached can be used while the server is out of reach.
+    pub disconnected: bool,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
     pub passthrough: bool,
     /// The emulated link that the connector was made with, for people.
     pub profile: Option<ProfileName>,
+}
+
+impl Settings {
+    /// What of it the connection to the server is made of, and who makes it.
+    fn remote(&self, connector: Connector, client: ClientId, incarnation: Incarnation) -> RemoteConfig {
+        RemoteConfig {
+            connector,
+            client,
+            client_name: self.client_name.clone(),
+            volume: self.volume.clone(),
+            deadline: self.deadline,
+            classes: self.classes,
+            arpc: self.arpc,
+            incarnation,
+            announces: self.writeback == Writeback::Sirp,
+            decides: self.writeback.is_logged(),
+            disconnects: self.disconnected,
+        }
+    }
 }
 
 /// Why a mount cannot start.
@@ -104,18 +125,7 @@ impl Vfs {
             telling.expire_names(parent, names.into_iter().map(|(name, entry)| (name, entry.fid.vnode)).collect());
         }));
         let mut log = blocking(|| take_stock(&cache))?;
-        let config = RemoteConfig {
-            connector,
-            client: cache.client,
-            client_name: settings.client_name.clone(),
-            volume: settings.volume.clone(),
-            deadline: settings.deadline,
-            classes: settings.classes,
-            arpc: settings.arpc,
-            incarnation: log.incarnation.unwrap_or(Incarnation(0)),
-            announces: settings.writeback == Writeback::Sirp,
-            decides: settings.writeback.is_logged(),
-        };
+        let config = settings.remote(connector, cache.client, log.incarnation.unwrap_or(Incarnation(0)));
         let writer = Writer::default();
         let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
         let listener = Box::new(SessionListener::new(listening, telling, writer.clone()));

@@ -34,6 +34,10 @@ impl Inner {
 
     /// The same of an object that was asked for by this name.
     pub(super) async fn status_of_named(&self, fid: Fid, name: Option<&Name>) -> Result<CachedObject, Error> {
+        self.with_or_without_server(|| self.status_now(fid, name)).await
+    }
+
+    async fn status_now(&self, fid: Fid, name: Option<&Name>) -> Result<CachedObject, Error> {
         if let Some(cached) = self.valid_status(fid)? {
             return Ok(cached);
         }
@@ -52,6 +56,10 @@ impl Inner {
     /// The status of what is about to be opened: with all that other clients have announced until now, for which it
     /// waits.
     pub(super) async fn settled_status(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
+        self.with_or_without_server(|| self.settled_status_now(vnode)).await
+    }
+
+    async fn settled_status_now(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
         if let Some(cached) = self.cache.index.valid_object(vnode)? {
             return Ok(cached);
         }

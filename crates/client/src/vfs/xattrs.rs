@@ -87,6 +87,10 @@ impl Inner {
 
     /// All attributes of an inode.
     async fn xattrs(&self, vnode: VnodeId) -> Result<Xattrs, Error> {
+        self.with_or_without_server(|| self.xattrs_now(vnode)).await
+    }
+
+    async fn xattrs_now(&self, vnode: VnodeId) -> Result<Xattrs, Error> {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use
             && let Some(unlinked) = &file.state().unlinked

@@ -73,9 +73,25 @@ impl Index {
         self.valid_below(self.pending.read().as_deref(), vnode)
     }
 
+    /// The same, if the server has promised to tell of a change.
+    pub(crate) fn promised_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
+        let overlay = self.pending.read();
+        self.below(overlay.as_deref(), vnode, |vnode| self.promised_shown(vnode))
+    }
+
     fn valid_below(&self, overlay: Option<&Overlay>, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
-        let Some(overlay) = overlay else { return self.valid_shown(vnode) };
-        let shown = if overlay.made(vnode).is_some() { self.shown(vnode)? } else { self.valid_shown(vnode)? };
+        self.below(overlay, vnode, |vnode| self.valid_shown(vnode))
+    }
+
+    /// An object with the changes on top, if it is `shown` or was made here.
+    fn below(
+        &self,
+        overlay: Option<&Overlay>,
+        vnode: VnodeId,
+        shown: impl Fn(VnodeId) -> Result<Option<CachedObject>, CacheError>,
+    ) -> Result<Option<CachedObject>, CacheError> {
+        let Some(overlay) = overlay else { return shown(vnode) };
+        let shown = if overlay.made(vnode).is_some() { self.shown(vnode)? } else { shown(vnode)? };
         Ok(self.laid_over(overlay, vnode, shown))
     }
 

@@ -54,7 +54,7 @@ impl Index {
 
     /// How long an object is valid without another renewal; not at all if it is not valid now.
     pub(crate) fn valid_for(&self, vnode: VnodeId) -> Duration {
-        let valid = self.valid_object(vnode).is_ok_and(|cached| cached.is_some());
+        let valid = self.promised_object(vnode).is_ok_and(|cached| cached.is_some());
         if valid { self.lease_remaining() } else { Duration::ZERO }
     }
 

@@ -1,0 +1,268 @@
+//! The server is out of reach: what is cached is used all the same, changes wait in the log, and the rest fails at once
+//! (consistency.md, "What a user may rely on"; cli.md, "Path dead").
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_client::vfs::{Attributes, Close, Error, OpenMode, Vfs, Writeback};
+use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
+use mafs_sim::{Connecting, LEASE, LEASE_BIAS, Silence, Way, World};
+use support::{CALLER, WRITE, clients, configured, content, create, look, overwrite, simulate, write_and_close};
+use tokio::time::{Instant, sleep};
+
+const NEAR: Duration = Duration::from_millis(10);
+const EXCLUSIVE: OpenMode = OpenMode { exclusive: true, ..WRITE };
+/// Everything vanishes, and nobody is told.
+const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
+/// An operation that needs no server, or knows that there is none.
+const INSTANT: Duration = Duration::from_millis(50);
+/// Silence is taken for the end of the path after this long, counted from the first call without an answer.
+const DEAD_AFTER: Duration = Duration::from_secs(8);
+
+async fn two(policy: Writeback) -> World {
+    let world = World::start_several(1, 2, NEAR, false).await.expect("a world");
+    configured(world, |machine| {
+        machine.set_writeback(policy);
+        machine.set_disconnected(true);
+    })
+    .await
+}
+
+fn name(name: &'static str) -> Bytes {
+    Bytes::from(name)
+}
+
+async fn names(vfs: &Vfs, dir: VnodeId) -> Result<Vec<Bytes>, Error> {
+    let entries = vfs.read_dir(dir, 0, usize::MAX).await?.entries;
+    Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect())
+}
+
+async fn make_dir(vfs: &Vfs, parent: VnodeId, dir: &'static str) -> Result<VnodeId, Error> {
+    match vfs.lookup(parent, name(dir)).await {
+        Err(Error::Refused(FsError::NotFound)) => {}
+        Ok(_) => return Err(Error::Refused(FsError::Exists)),
+        Err(error) => return Err(error),
+    }
+    Ok(vfs.make_dir(parent, name(dir), Mode::from_bits(0o755), CALLER).await?.fid.vnode)
+}
+
+async fn make_exclusively(vfs: &Vfs, parent: VnodeId, file: &'static str) -> Result<VnodeId, Error> {
+    match vfs.lookup(parent, name(file)).await {
+        Err(Error::Refused(FsError::NotFound)) => {}
+        Ok(_) => return Err(Error::Refused(FsError::Exists)),
+        Err(error) => return Err(error),
+    }
+    let (object, opened) = vfs.create(parent, name(file), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await?;
+    vfs.flush(opened.file).await?;
+    vfs.release(opened.file);
+    Ok(object.fid.vnode)
+}
+
+/// Two clients, the second of which has all of a small tree in its cache that the first has made.
+async fn cached_tree(policy: Writeback) -> (World, [Vfs; 2]) {
+    let world = two(policy).await;
+    let [one, two] = clients(&world);
+    write_and_close(&one, "a", vec![1; 3000]).await;
+    write_and_close(&one, "b", vec![2; 3000]).await;
+    write_and_close(&one, "unread", vec![3; 3000]).await;
+    let dir = make_dir(&one, VnodeId::ROOT, "dir").await.expect("a directory");
+    make_exclusively(&one, dir, "in-dir").await.expect("a file");
+    let unseen = make_dir(&one, VnodeId::ROOT, "unseen").await.expect("a directory");
+    make_exclusively(&one, unseen, "in-unseen").await.expect("a file");
+    one.sync().await.expect("a sync");
+    for dir in [VnodeId::ROOT, dir] {
+        names(&two, dir).await.expect("its names");
+    }
+    assert_eq!((content(&two, "a").await.len(), content(&two, "b").await.len()), (3000, 3000));
+    (world, [one, two])
+}
+
+/// The second client falls into a black hole, and has noticed that.
+async fn unplug(world: &World, vfs: &Vfs) {
+    world.machines()[1].fall_silent(BLACK_HOLE);
+    assert!(vfs.lookup(VnodeId::ROOT, name("unread")).await.is_ok(), "it is under a promise");
+    assert!(vfs.open(look(vfs, "unread").await.fid.vnode, WRITE, CALLER).await.is_err(), "its content is not here");
+    assert!(!vfs.status().connected);
+}
+
+async fn plug_in(world: &World, vfs: &Vfs) {
+    world.machines()[1].break_silence();
+    while !vfs.status().connected {
+        sleep(NEAR).await;
+    }
+}
+
+/// Each of these works on what is cached, at once.
+async fn use_the_cache(vfs: &Vfs, round: &'static str) {
+    let begun = Instant::now();
+    assert_eq!(content(vfs, "b").await.len(), 3000);
+    let dir = look(vfs, "dir").await.fid.vnode;
+    assert!(!names(vfs, dir).await.expect("its names").is_empty());
+    let missing = vfs.lookup(dir, name("missing")).await;
+    assert!(matches!(missing, Err(Error::Refused(FsError::NotFound))), "all names are known: {missing:?}");
+    overwrite(vfs, "a", round.as_bytes().to_vec()).await;
+    let made = make_exclusively(vfs, dir, round).await.expect("a file");
+    let set = Attributes { mode: Some(Mode::from_bits(0o600)), ..Attributes::default() };
+    vfs.set_attributes(made, set, None, CALLER).await.expect("a chmod");
+    vfs.link(made, dir, name("link"), CALLER).await.expect("a link");
+    vfs.make_symlink(dir, name("symlink"), name("a"), CALLER).await.expect("a symlink");
+    let below = make_dir(vfs, dir, "below").await.expect("a directory");
+    let mode = RenameMode::NoReplace;
+    vfs.rename(dir, name("symlink"), below, name("moved"), mode, CALLER).await.expect("a rename");
+    vfs.unlink(dir, name("link"), CALLER).await.expect("an unlink");
+    vfs.unlink(below, name("moved"), CALLER).await.expect("an unlink");
+    vfs.remove_dir(dir, name("below"), CALLER).await.expect("a rmdir");
+    vfs.space().await.expect("a statfs");
+    assert!(begun.elapsed() < INSTANT, "it took {:?}", begun.elapsed());
+}
+
+#[test]
+fn what_is_cached_is_used_without_the_server_however_long_it_is_gone() {
+    for policy in [Writeback::Sirp, Writeback::Async] {
+        simulate(async {
+            let (world, [one, two]) = cached_tree(policy).await;
+            unplug(&world, &two).await;
+            use_the_cache(&two, "first").await;
+            sleep(Duration::from_secs(600)).await;
+            use_the_cache(&two, "second").await;
+            plug_in(&world, &two).await;
+            two.sync().await.expect("all of it is sent");
+            let status = two.status();
+            assert!(status.connected && status.refused.is_empty(), "{status:?}");
+            assert_eq!(&content(&one, "a").await[..6], b"second");
+            let dir = look(&one, "dir").await.fid.vnode;
+            let mut shown = names(&one, dir).await.expect("its names");
+            shown.sort();
+            assert_eq!(shown, ["first", "in-dir", "second"]);
+        });
+    }
+}
+
+#[test]
+fn what_is_not_cached_fails_at_once_when_the_path_is_known_to_be_dead() {
+    simulate(async {
+        let (world, [_, two]) = cached_tree(Writeback::Sirp).await;
+        unplug(&world, &two).await;
+        sleep(LEASE + LEASE_BIAS).await;
+        let begun = Instant::now();
+        let (unread, unseen) = (look(&two, "unread").await.fid.vnode, look(&two, "unseen").await.fid.vnode);
+        let opened = two.open(unread, WRITE, CALLER).await.map(drop);
+        let found = two.lookup(unseen, name("anything")).await.map(drop);
+        let listed = names(&two, unseen).await.map(drop);
+        for failed in [opened, found, listed] {
+            assert!(matches!(failed, Err(Error::TimedOut(_))), "could not ask is never does not exist: {failed:?}");
+        }
+        assert!(begun.elapsed() < INSTANT, "it took {:?}", begun.elapsed());
+    });
+}
+
+/// Before that is known a call waits for as long as it takes to find it out.
+#[test]
+fn a_path_is_taken_for_dead_within_seconds() {
+    simulate(async {
+        let (world, [_, two]) = cached_tree(Writeback::Sirp).await;
+        world.machines()[1].fall_silent(BLACK_HOLE);
+        let begun = Instant::now();
+        let dir = look(&two, "dir").await.fid.vnode;
+        make_exclusively(&two, dir, "lock").await.expect("a name that is free as far as is known");
+        assert!(begun.elapsed() < DEAD_AFTER, "it took {:?}", begun.elapsed());
+        plug_in(&world, &two).await;
+        two.sync().await.expect("a sync");
+        assert!(two.status().refused.is_empty());
+    });
+}
+
+/// The server is gone, but not the network: connections are refused.
+#[test]
+fn a_server_that_refuses_connections_is_out_of_reach_too() {
+    simulate(async {
+        let (world, [_, two]) = cached_tree(Writeback::Sirp).await;
+        world.machines()[1].isolate();
+        let begun = Instant::now();
+        assert!(two.open(look(&two, "unread").await.fid.vnode, WRITE, CALLER).await.is_err());
+        assert!(begun.elapsed() < DEAD_AFTER, "it took {:?}", begun.elapsed());
+        sleep(2 * LEASE).await;
+        use_the_cache(&two, "round").await;
+    });
+}
+
+/// What another client changes meanwhile is not known, and is what counts afterwards.
+#[test]
+fn what_others_have_changed_meanwhile_is_shown_after_the_reconnection() {
+    simulate(async {
+        let (world, [one, two]) = cached_tree(Writeback::Sirp).await;
+        unplug(&world, &two).await;
+        sleep(LEASE + LEASE_BIAS).await;
+        overwrite(&one, "b", vec![9; 10]).await;
+        write_and_close(&one, "new", vec![4; 10]).await;
+        one.sync().await.expect("a sync");
+        assert_eq!(content(&two, "b").await, vec![2; 3000]);
+        let missing = two.lookup(VnodeId::ROOT, name("new")).await;
+        assert!(matches!(missing, Err(Error::Refused(FsError::NotFound))), "{missing:?}");
+        plug_in(&world, &two).await;
+        assert_eq!(content(&two, "b").await[..10], [9; 10]);
+        assert_eq!(content(&two, "new").await, vec![4; 10]);
+    });
+}
+
+/// Nobody can be told, so close waits for nobody.
+#[test]
+fn a_close_that_waits_for_the_announcement_does_not_wait_without_a_server() {
+    simulate(async {
+        let world = World::start_several(1, 2, NEAR, false).await.expect("a world");
+        let world = configured(world, |machine| {
+            machine.set_writeback(Writeback::Sirp);
+            machine.set_close(Close::Announced);
+            machine.set_disconnected(true);
+        })
+        .await;
+        let [_, two] = clients(&world);
+        write_and_close(&two, "a", vec![1; 3000]).await;
+        world.machines()[1].fall_silent(BLACK_HOLE);
+        let begun = Instant::now();
+        overwrite(&two, "a", vec![2; 10]).await;
+        assert!(begun.elapsed() < DEAD_AFTER, "it took {:?}", begun.elapsed());
+        sleep(LEASE).await;
+        let begun = Instant::now();
+        overwrite(&two, "a", vec![3; 10]).await;
+        assert!(begun.elapsed() < INSTANT, "it took {:?}", begun.elapsed());
+    });
+}
+
+/// With `disconnected=off` what may be old is not shown, and changes that need the server's word fail.
+#[test]
+fn without_disconnected_operation_what_may_be_old_is_not_shown() {
+    simulate(async {
+        let (mut world, _) = cached_tree(Writeback::Sirp).await;
+        world.machines_mut()[1].stop().await;
+        world.machines_mut()[1].set_disconnected(false);
+        world.machines_mut()[1].start().await.expect("a client");
+        let [_, two] = clients(&world);
+        assert_eq!(content(&two, "a").await.len(), 3000);
+        world.machines()[1].fall_silent(BLACK_HOLE);
+        assert_eq!(content(&two, "a").await.len(), 3000);
+        sleep(LEASE + LEASE_BIAS).await;
+        assert!(two.lookup(VnodeId::ROOT, name("a")).await.is_err());
+    });
+}
+
+/// A content that was being read when the path died.
+#[test]
+fn a_file_that_has_not_come_whole_fails_and_comes_again_after_the_reconnection() {
+    simulate(async {
+        let (world, [_, two]) = cached_tree(Writeback::Sirp).await;
+        unplug(&world, &two).await;
+        let (_, file) = create(&two, "made").await;
+        two.write(file, 0, Bytes::from_static(b"made")).await.expect("a write");
+        two.flush(file).await.expect("a close");
+        two.release(file);
+        plug_in(&world, &two).await;
+        two.sync().await.expect("a sync");
+        assert_eq!(content(&two, "unread").await.len(), 3000);
+        assert_eq!(content(&two, "made").await, b"made");
+    });
+}
