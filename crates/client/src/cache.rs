@@ -146,6 +146,8 @@ fn identify(disk: &dyn Disk, place: &str, cml: &Cml) -> Result<ClientId, CacheEr
                 cml.append(LogEntry::Abandoned { id })?;
             }
             cml.append(LogEntry::Incarnation(Incarnation(0)))?;
+            // What was granted in advance is the original's.
+            cml.append(LogEntry::LastLife(Incarnation(0)))?;
             cml.sync()?;
             Identity::make(disk, place)
         }

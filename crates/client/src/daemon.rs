@@ -108,15 +108,21 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Mounts. When this returns the volume can be used. Must be called in a multi-threaded tokio runtime.
+    /// Mounts. When this returns the volume can be used. Must be called in a multi-threaded tokio runtime. `delayed` is
+    /// told why, once, if it has to be tried again.
     ///
     /// # Errors
     /// [`DaemonError`]; nothing is mounted then.
-    pub async fn start(mount: &Mount, connector: Connector, runtime_dir: &RuntimeDir) -> Result<Self, DaemonError> {
+    pub async fn start(
+        mount: &Mount,
+        connector: Connector,
+        runtime_dir: &RuntimeDir,
+        delayed: impl FnOnce(&str),
+    ) -> Result<Self, DaemonError> {
         let mount_point = blocking(|| prepare(&mount.directory, runtime_dir))?;
         check_available()?;
         outlast_predecessor(&runtime_dir.socket(&mount_point)).await;
-        let vfs = start_vfs(mount, connector).await?;
+        let vfs = start_vfs(mount, connector, delayed).await?;
         match Self::appear(mount, &mount_point, &vfs, runtime_dir) {
             Ok((session, control, answers)) => {
                 tracing::info!(target = mount.source(), mount_point = %mount_point.display(), "mounted");
@@ -226,7 +232,7 @@ async fn outlast_predecessor(socket: &Path) {
 }
 
 /// Opens the cache and attaches the volume; again, as long as `retry` says, if the server cannot be reached.
-async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonError> {
+async fn start_vfs(mount: &Mount, connector: Connector, delayed: impl FnOnce(&str)) -> Result<Vfs, DaemonError> {
     let directory = cache_directory(mount)?;
     let settings = Settings {
         server: mount.server.clone(),
@@ -249,7 +255,8 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
         passthrough: mount.options.passthrough && !mount.options.flags.sync,
         profile: mount.options.profile,
     };
-    let give_up = Instant::now() + mount.options.retry;
+    let give_up = Instant::now() + mount.options.retry_for();
+    let mut delayed = Some(delayed);
     let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     loop {
         let rest = backoff.next_delay();
@@ -258,6 +265,9 @@ async fn start_vfs(mount: &Mount, connector: Connector) -> Result<Vfs, DaemonErr
             Ok(vfs) => return Ok(vfs),
             Err(error) if is_passing(&error) && Instant::now() + rest < give_up => {
                 tracing::warn!(%error, "cannot mount yet");
+                if let Some(delayed) = delayed.take() {
+                    delayed(&error.to_string());
+                }
                 tokio::time::sleep(rest).await;
             }
             Err(StartError::Cache(error)) => return Err(DaemonError::Cache { path: directory, error }),

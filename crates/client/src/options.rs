@@ -39,6 +39,9 @@ pub const PULL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// What `hard` waits. Not the longest duration there is, so that it can be added to the present.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
+/// How long `bg` goes on, unless `retry` says otherwise: as nfs(5), 10,000 minutes.
+const RETRY_IN_BACKGROUND: Duration = Duration::from_secs(10_000 * 60);
+
 /// The most that `timeo` and `retrans` may say: a million seconds each way.
 const COUNT_MAX: u32 = 10_000_000;
 
@@ -79,8 +82,10 @@ pub struct MountOptions {
     pub timeo: u32,
     /// `retrans`.
     pub retrans: u32,
-    /// `retry`: how long to go on trying to mount, in whole minutes. Default: one attempt.
-    pub retry: Duration,
+    /// `bg`: if the server cannot be reached, the mount is tried again in the background. Default: `fg`.
+    pub background: bool,
+    /// `retry`: how long to go on trying to mount, in whole minutes. Default: one attempt; with `bg` a week.
+    pub retry: Option<Duration>,
     /// `cache`: the directory in which each target has its cache. Default: of the system or the user.
     pub cache: Option<PathBuf>,
     /// `cachesize`, bytes.
@@ -127,7 +132,8 @@ impl Default for MountOptions {
             hard: false,
             timeo: TIMEO_DEFAULT,
             retrans: RETRANS_DEFAULT,
-            retry: Duration::ZERO,
+            background: false,
+            retry: None,
             cache: None,
             cache_limit_bytes: CACHE_SIZE_DEFAULT,
             min_free_bytes: MIN_FREE_DEFAULT,
@@ -205,6 +211,12 @@ impl MountOptions {
         if self.hard { FOR_EVER } else { Duration::from_millis(100) * self.timeo * self.retrans }
     }
 
+    /// How long to go on trying to mount.
+    #[must_use]
+    pub fn retry_for(&self) -> Duration {
+        self.retry.unwrap_or(if self.background { RETRY_IN_BACKGROUND } else { Duration::ZERO })
+    }
+
     /// How the connection decides what goes first.
     #[must_use]
     pub fn connection(&self) -> Config {
@@ -228,7 +240,7 @@ impl MountOptions {
             Known::Ignored => return Ok(()),
             Known::Timeo => self.timeo = number(name, given()?, 1, COUNT_MAX)?,
             Known::Retrans => self.retrans = number(name, given()?, 1, COUNT_MAX)?,
-            Known::Retry => self.retry = Duration::from_secs(60) * number(name, given()?, 0, COUNT_MAX)?,
+            Known::Retry => self.retry = Some(Duration::from_secs(60) * number(name, given()?, 0, COUNT_MAX)?),
             Known::CacheSize => self.cache_limit_bytes = size_value(name, given()?, 1)?,
             Known::MinFree => self.min_free_bytes = size_value(name, given()?, 0)?,
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
@@ -255,6 +267,7 @@ impl MountOptions {
         match flag {
             Flag::ReadOnly(yes) => self.read_only = yes,
             Flag::Hard(yes) => self.hard = yes,
+            Flag::Background(yes) => self.background = yes,
             Flag::Dev(yes) => self.flags.dev = yes,
             Flag::Suid(yes) => self.flags.suid = yes,
             Flag::Exec(yes) => self.flags.exec = yes,
@@ -391,7 +404,12 @@ mod tests {
         assert_eq!(parse("classes=paper,classes=waiting").unwrap().classes, Classes::ByWaiting);
         assert_eq!(parse("classes=one").unwrap().scheduling, Scheduling::OneClass);
         assert_eq!(parse("classes=none").unwrap().scheduling, Scheduling::Off);
-        assert_eq!((options.timeo, options.retrans, options.retry), (5, 4, Duration::from_secs(120)));
+        assert_eq!((options.timeo, options.retrans, options.retry_for()), (5, 4, Duration::from_secs(120)));
+        assert_eq!(parse("bg").unwrap().retry_for(), Duration::from_secs(600_000));
+        assert_eq!(
+            (parse("bg,retry=1").unwrap().retry_for(), parse("bg,fg").unwrap().background),
+            (Duration::from_secs(60), false)
+        );
         assert_eq!(options.cache, Some(PathBuf::from("/c d")));
         assert_eq!((options.cache_limit_bytes, options.min_free_bytes), (20 << 30, 512 << 20));
         assert!(options.deadline() > Duration::from_secs(1_000_000_000));

@@ -77,7 +77,7 @@ async fn serve(
         directory: place.path.clone(),
         options: MountOptions { cache: Some(data.join("cache")), profile: link, ..MountOptions::default() },
     };
-    let started = Daemon::start(&mount, grpc_connector(Address::Unix(socket.clone()), link), runtime_dir).await;
+    let started = Daemon::start(&mount, grpc_connector(Address::Unix(socket.clone()), link), runtime_dir, |_| ()).await;
     let outcome = match started {
         Ok(daemon) => {
             greet(daemon.mount_point());

@@ -14,12 +14,13 @@ mod store;
 mod urgency;
 mod waiting;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use mafs_arpc::{CallError, CallHandle, Config, Payload, PayloadReader, Peer, watch};
+use mafs_arpc::{CallError, CallHandle, Config, Payload, PayloadReader, Peer, blocking, watch};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest, InvalidateReply,
     InvalidateRequest, PullReply, PullRequest,
@@ -30,6 +31,8 @@ use mafs_proto::{
 };
 use tokio::time::{Instant, timeout};
 
+use crate::core::fids::{Fids, Part};
+use crate::core::log::Spare;
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
 use crate::core::rpc_statistics::RpcStatistics;
@@ -59,6 +62,10 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply>;
     /// Whether the log holds what was decided before the present session.
     fn has_undecided(&self) -> bool;
+    /// This life of the client begins without an attach: durable when this returns.
+    fn begin_life(&self, incarnation: Incarnation) -> Result<(), String>;
+    /// These fids are not used by this life: durable when this returns.
+    fn spare(&self, fids: FidRange) -> Result<(), String>;
     /// The server is known to be out of reach, or is so no more.
     fn out_of_reach(&self, is_so: bool);
 }
@@ -123,6 +130,8 @@ pub(crate) struct Shared {
     link: watch::Sender<Link>,
     link_since: Mutex<mafs_proto::Instant>,
     ids: Mutex<Ids>,
+    /// Whether there has been a connection.
+    reached: AtomicBool,
     held: Mutex<Option<Held>>,
     statistics: Mutex<RpcStatistics>,
     limits: Mutex<Limits>,
@@ -152,21 +161,20 @@ fn add_traffic(statistics: &mut RpcStatistics, peer: &Peer) {
 /// What names new records and objects.
 struct Ids {
     outstanding: Outstanding,
-    fids: Option<FidRange>,
+    fids: Fids,
     granting: bool,
 }
 
-/// Ask for more fids when this few are left.
-const FIDS_LOW: u64 = 512;
-
 impl Remote {
-    /// Connects and attaches once; after that connections are replaced in the background for ever.
+    /// Connects and attaches once; after that connections are replaced in the background for ever. If the server is out
+    /// of reach and there is a `spare` life, that begins without it.
     ///
     /// # Errors
     /// If the first attempt fails: [`RemoteError`] says why.
     pub(crate) async fn start(
         config: RemoteConfig,
         unanswered: impl IntoIterator<Item = CmlRecord>,
+        spare: Option<Spare>,
         clock: Arc<dyn Clock>,
         listener: Box<dyn Listener>,
     ) -> Result<Self, RemoteError> {
@@ -178,14 +186,24 @@ impl Remote {
             clock,
             listener,
             link: watch::Sender::new(Link::Down(Outage { why: "not tried yet".to_owned(), dead: false })),
-            ids: Mutex::new(Ids { outstanding, fids: None, granting: false }),
+            ids: Mutex::new(Ids { outstanding, fids: Fids::default(), granting: false }),
+            reached: AtomicBool::new(false),
             held: Mutex::new(None),
             statistics: Mutex::default(),
             limits: Mutex::default(),
             waiting: watch::Sender::new(0),
         });
-        let first = connection::attach(&shared).await?;
-        shared.set_up(first.connection(0));
+        let first = match (connection::attach_first(&shared, spare.is_some()).await, spare) {
+            (Ok(first), _) => {
+                shared.set_up(first.connection(0));
+                Some(first)
+            }
+            (Err(error), Some(spare)) if error.is_absence() => {
+                shared.begin_apart(spare, &error)?;
+                None
+            }
+            (Err(error), _) => return Err(error),
+        };
         tokio::spawn(connection::keep(Arc::clone(&shared), first));
         Ok(Self { shared })
     }
@@ -281,8 +299,8 @@ impl Remote {
     pub(crate) async fn take_fid(&self) -> Result<Fid, RemoteError> {
         let (taken, ask) = {
             let mut ids = self.shared.ids();
-            let taken = ids.fids.as_mut().and_then(FidRange::take);
-            let low = ids.fids.is_none_or(|fids| fids.count() < FIDS_LOW);
+            let taken = self.shared.next_fid(&mut ids)?;
+            let low = ids.fids.are_low() && self.is_up();
             let ask = low && !std::mem::replace(&mut ids.granting, low);
             (taken, ask)
         };
@@ -339,10 +357,8 @@ impl Remote {
         let answer = self.call(&GrantFidsRequest, Purpose::Ask).await;
         let mut ids = self.shared.ids();
         ids.granting = false;
-        let mut fids = answer?.reply.fids;
-        let fid = fids.take().ok_or_else(|| RemoteError::refused(FsError::Busy, "the server granted no fids"))?;
-        ids.fids = Some(fids);
-        Ok(fid)
+        self.shared.begin_fids(&mut ids, Part::of(answer?.reply.fids))?;
+        ids.fids.take().ok_or_else(|| RemoteError::refused(FsError::Busy, "the server granted no fids"))
     }
 
     async fn call_until<C: Call>(
@@ -484,6 +500,32 @@ const DETACH_WAIT: Duration = Duration::from_secs(2);
 impl Shared {
     fn ids(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next fid, if there is one.
+    fn next_fid(&self, ids: &mut Ids) -> Result<Option<Fid>, RemoteError> {
+        if let Some(fid) = ids.fids.take() {
+            return Ok(Some(fid));
+        }
+        let Some(part) = ids.fids.next_part() else { return Ok(None) };
+        self.begin_fids(ids, part)?;
+        Ok(ids.fids.take())
+    }
+
+    fn begin_fids(&self, ids: &mut Ids, part: Part) -> Result<(), RemoteError> {
+        blocking(|| self.listener.spare(part.spare)).map_err(RemoteError::Unreachable)?;
+        ids.fids.begin(part);
+        Ok(())
+    }
+
+    /// A life begins while the server is out of reach.
+    fn begin_apart(&self, spare: Spare, why: &RemoteError) -> Result<(), RemoteError> {
+        blocking(|| self.listener.begin_life(spare.incarnation)).map_err(RemoteError::Unreachable)?;
+        let mut ids = self.ids();
+        ids.outstanding.begin_life(spare.incarnation);
+        self.begin_fids(&mut ids, Part::of(spare.fids))?;
+        self.set_down(why.to_string(), true);
+        Ok(())
     }
 
     fn statistics(&self) -> MutexGuard<'_, RpcStatistics> {

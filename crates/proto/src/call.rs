@@ -118,6 +118,8 @@ pub struct AttachReply {
     pub history: HistoryId,
     /// The client's new life; it must be durable before the first record made in it.
     pub incarnation: Incarnation,
+    /// How many lives behind that one the client may begin without another attach.
+    pub spare_lives: u64,
     /// This attach.
     pub generation: Generation,
     /// The volume's last change.

@@ -87,6 +87,16 @@ impl FidRange {
         Some(fid)
     }
 
+    /// Takes as many as `count` fids out of the range.
+    #[must_use]
+    pub fn take_first(&mut self, count: u64) -> Self {
+        let count = count.min(self.count);
+        let taken = Self { first: self.first, count };
+        self.first.vnode.0 += count;
+        self.count -= count;
+        taken
+    }
+
     /// Whether `fid` is one of those left.
     #[must_use]
     pub fn contains(&self, fid: Fid) -> bool {
@@ -110,5 +120,15 @@ mod tests {
         assert_eq!(range.take().unwrap().vnode, VnodeId(8));
         assert_eq!(range.take(), None);
         assert_eq!(range.count(), 0);
+    }
+
+    #[test]
+    fn what_is_taken_out_of_a_range_is_not_in_it_any_more() {
+        let fid = |vnode| Fid { vnode: VnodeId(vnode), ..Fid::root(VolumeId(1)) };
+        let mut range = FidRange::new(fid(7), 5).unwrap();
+        let first = range.take_first(3);
+        assert_eq!((first.first(), first.count(), range.first(), range.count()), (fid(7), 3, fid(10), 2));
+        assert_eq!(range.take_first(9).count(), 2);
+        assert_eq!(range.take_first(9).take(), None);
     }
 }

@@ -280,7 +280,7 @@ async fn a_client_that_attaches_again_fences_its_older_session() {
     let newer = Client::attached(&server, ALICE).await;
     let (first, second) = (older.attached.clone().unwrap(), newer.attached.clone().unwrap());
     assert!(second.generation > first.generation);
-    assert_eq!(second.incarnation.0, first.incarnation.0 + 1);
+    assert_eq!(second.incarnation.0, first.incarnation.0 + first.spare_lives + 1);
     assert!(second.fids.first().vnode.0 >= first.fids.first().vnode.0 + first.fids.count());
     let (root, fid) = (older.root(), older.next_fid());
     assert_eq!(older.apply(create(root, "late", fid)).await.unwrap_err().error, FsError::NotAttached);

@@ -5,13 +5,14 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, OpenMode, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
-use mafs_sim::{Connecting, LEASE, LEASE_BIAS, Silence, Way, World};
-use support::{CALLER, WRITE, clients, configured, content, create, look, overwrite, simulate, write_and_close};
+use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
+use support::{CALLER, READ, WRITE, clients, configured, content, create, look, overwrite, simulate, write_and_close};
 use tokio::time::{Instant, sleep};
 
 const NEAR: Duration = Duration::from_millis(10);
@@ -20,6 +21,8 @@ const EXCLUSIVE: OpenMode = OpenMode { exclusive: true, ..WRITE };
 const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 /// An operation that needs no server, or knows that there is none.
 const INSTANT: Duration = Duration::from_millis(50);
+/// What the server has shown survives a loss of power from then on.
+const KNOWN_DURABLY: Duration = Duration::from_secs(40);
 /// Silence is taken for the end of the path after this long, counted from the first call without an answer.
 const DEAD_AFTER: Duration = Duration::from_secs(8);
 
@@ -264,5 +267,104 @@ fn a_file_that_has_not_come_whole_fails_and_comes_again_after_the_reconnection()
         two.sync().await.expect("a sync");
         assert_eq!(content(&two, "unread").await.len(), 3000);
         assert_eq!(content(&two, "made").await, b"made");
+    });
+}
+
+/// As many as it has made are there after a restart, at once, and at the server in the end.
+#[test]
+fn a_client_is_started_again_without_its_server() {
+    for crash in [None, Some(Crash::Kill), Some(Crash::Power)] {
+        simulate(async {
+            let (mut world, [one, two]) = cached_tree(Writeback::Sirp).await;
+            sleep(KNOWN_DURABLY).await;
+            unplug(&world, &two).await;
+            let dir = look(&two, "dir").await.fid.vnode;
+            for number in 0..200 {
+                make_file(&two, dir, &format!("first-{number}")).await;
+            }
+            for life in ["second", "third"] {
+                // What is younger than a second is not durable.
+                sleep(Duration::from_secs(3)).await;
+                restart(&mut world, crash).await;
+                let [_, two] = clients(&world);
+                let status = two.status();
+                assert!(status.disconnected && !status.connected && status.refused.is_empty(), "{status:?}");
+                let begun = Instant::now();
+                assert_eq!(content(&two, "b").await.len(), 3000, "{life} after {crash:?}");
+                make_file(&two, dir, life).await;
+                assert_eq!(names(&two, dir).await.expect("its names").len(), if life == "second" { 202 } else { 203 });
+                assert!(begun.elapsed() < INSTANT, "it took {:?}", begun.elapsed());
+            }
+            let [_, two] = clients(&world);
+            plug_in(&world, &two).await;
+            two.sync().await.expect("all of it is sent");
+            assert!(two.status().refused.is_empty(), "{:?}", two.status().refused);
+            let dir = look(&one, "dir").await.fid.vnode;
+            assert_eq!(names(&one, dir).await.expect("its names").len(), 203);
+            let first = one.lookup(dir, name("first-199")).await.expect("a name").fid.vnode;
+            let file = one.open(first, READ, CALLER).await.expect("an open").file;
+            assert_eq!(one.read(file, 0, 100).await.expect("a read"), name("first-199"));
+        });
+    }
+}
+
+/// A file with its name for a content.
+async fn make_file(vfs: &Vfs, dir: VnodeId, file: &str) {
+    let bytes = Bytes::from(file.to_owned());
+    let made = vfs.create(dir, bytes.clone(), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await;
+    let (_, opened) = made.expect("a new file");
+    vfs.write(opened.file, 0, bytes).await.expect("a write");
+    vfs.flush(opened.file).await.expect("a close");
+    vfs.release(opened.file);
+}
+
+/// Restarts the second client; it is there within a second.
+async fn restart(world: &mut World, crash: Option<Crash>) {
+    match crash {
+        None => world.machines_mut()[1].stop().await,
+        Some(crash) => world.crash_machine(1, crash),
+    }
+    let begun = Instant::now();
+    world.machines_mut()[1].start().await.expect("a client that has a cache starts");
+    assert!(begun.elapsed() < Duration::from_secs(1), "it took {:?}", begun.elapsed());
+}
+
+#[test]
+fn a_client_without_a_cache_does_not_start_without_its_server() {
+    simulate(async {
+        let (mut world, _) = cached_tree(Writeback::Sirp).await;
+        world.machines_mut()[1].stop().await;
+        world.machines_mut()[1].empty_cache();
+        world.machines()[1].fall_silent(BLACK_HOLE);
+        assert!(world.machines_mut()[1].start().await.is_err());
+        world.machines()[1].break_silence();
+        world.machines_mut()[1].start().await.expect("a client");
+    });
+}
+
+/// More objects than one grant of fids names, over several lives.
+#[test]
+fn invariant_2_no_fid_is_used_twice_over_lives_without_the_server() {
+    simulate(async {
+        let (mut world, [_, two]) = cached_tree(Writeback::Sirp).await;
+        sleep(KNOWN_DURABLY).await;
+        unplug(&world, &two).await;
+        let dir = look(&two, "dir").await.fid.vnode;
+        let mut made = BTreeSet::new();
+        for life in 0..4 {
+            let [_, two] = clients(&world);
+            for number in 0..700 {
+                let target = Bytes::from_static(b"target");
+                let link = Bytes::from(format!("{life}-{number}"));
+                let object = two.make_symlink(dir, link, target, CALLER).await.expect("a symlink");
+                assert!(made.insert(object.fid.vnode), "{life}, {number}: {}", object.fid);
+            }
+            // Without a sync of the log: a loss of power takes some of it.
+            restart(&mut world, Some(Crash::Power)).await;
+        }
+        let [_, two] = clients(&world);
+        plug_in(&world, &two).await;
+        two.sync().await.expect("all of it is sent");
+        assert!(two.status().refused.is_empty(), "{:?}", two.status().refused);
     });
 }

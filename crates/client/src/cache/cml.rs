@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use mafs_durable::{AppendLog, Disk, LogConfig, LogError};
-use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Incarnation, Kind, Malformed, StoreId, Wire};
+use mafs_proto::{CmlRecord, DataVersion, Fid, FidRange, FsError, Incarnation, Kind, Malformed, StoreId, Wire};
 
 use super::CacheError;
 use super::record::{kind_from_number, kind_number};
@@ -166,6 +166,8 @@ const LENT: u8 = 19;
 const RETURNED: u8 = 20;
 const UNLINKED: u8 = 21;
 const FREED: u8 = 22;
+const LAST_LIFE: u8 = 23;
+const SPARE_FIDS: u8 = 24;
 
 /// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
 /// it.
@@ -173,6 +175,8 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
     match entry {
         LogEntry::Run(boot) => joined(RUN, &[boot.as_bytes()]),
         LogEntry::Incarnation(incarnation) => joined(INCARNATION, &[&incarnation.0.to_le_bytes()]),
+        LogEntry::LastLife(last) => joined(LAST_LIFE, &[&last.0.to_le_bytes()]),
+        LogEntry::SpareFids(fids) => joined(SPARE_FIDS, &[&fids.count().to_le_bytes(), &fids.first().encode()]),
         LogEntry::Writing { fid, base, container, lent } => {
             let kind = if *lent { WRITING } else { WRITING_HERE };
             joined(kind, &[&base.0.to_le_bytes(), &container.0.to_le_bytes(), &fid.encode()])
@@ -230,6 +234,8 @@ enum BadEntry {
     Short,
     #[error("unknown kind {0}")]
     Kind(u8),
+    #[error("{0} fids are more than there are")]
+    Fids(u64),
     #[error("unknown kind of object {0}")]
     ObjectKind(u8),
     #[error(transparent)]
@@ -240,6 +246,11 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
     Ok(match take_u8(&mut bytes)? {
         RUN => LogEntry::Run(String::from_utf8_lossy(&bytes).into_owned()),
         INCARNATION => LogEntry::Incarnation(Incarnation(take_u64(&mut bytes)?)),
+        LAST_LIFE => LogEntry::LastLife(Incarnation(take_u64(&mut bytes)?)),
+        SPARE_FIDS => {
+            let count = take_u64(&mut bytes)?;
+            LogEntry::SpareFids(FidRange::new(Fid::decode(bytes)?, count).ok_or(BadEntry::Fids(count))?)
+        }
         kind @ (WRITING | WRITING_HERE) => LogEntry::Writing {
             base: DataVersion(take_u64(&mut bytes)?),
             container: ContainerId(take_u64(&mut bytes)?),
@@ -345,6 +356,8 @@ mod tests {
         vec![
             LogEntry::Run("a".to_owned()),
             LogEntry::Incarnation(Incarnation(4)),
+            LogEntry::LastLife(Incarnation(9)),
+            LogEntry::SpareFids(FidRange::new(fid(7), 100).unwrap()),
             LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9), lent: true },
             LogEntry::Returned { fid: fid(6) },
             LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9), lent: false },
@@ -408,6 +421,7 @@ mod tests {
         assert_eq!(encode(&LogEntry::Lent { fid: fid(6) }), [19, 8, 1, 16, 6, 24, 1]);
         assert_eq!(encode(&LogEntry::Run("x".to_owned())), [8, b'x']);
         assert_eq!(encode(&LogEntry::Incarnation(Incarnation(3))), [1, 3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(encode(&LogEntry::LastLife(Incarnation(3))), [23, 3, 0, 0, 0, 0, 0, 0, 0]);
         let id = StoreId { client: ClientId([3; 16]), incarnation: Incarnation(4), seq: 5 };
         let refused = encode(&LogEntry::Refused { id, reason: FsError::NameChanged });
         assert_eq!(refused, [&[14, 7, 0, 0, 0][..], &id.encode()[..]].concat());

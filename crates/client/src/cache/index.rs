@@ -54,6 +54,8 @@ pub(crate) struct Index {
     lease: Lease,
     /// The server is out of reach: what is known counts, as nobody can be asked.
     apart: AtomicBool,
+    /// Whether there is anything that is not durable.
+    changed: AtomicBool,
     on_forgotten: OnceLock<OnForgotten>,
     pending: Pending,
 }
@@ -84,6 +86,7 @@ impl Index {
             clock,
             lease: Lease::default(),
             apart: AtomicBool::new(false),
+            changed: AtomicBool::new(true),
             on_forgotten: OnceLock::new(),
             pending: Pending::default(),
         })
@@ -300,7 +303,10 @@ impl Index {
 
     /// Makes everything durable.
     pub(crate) fn sync(&self) -> Result<(), CacheError> {
-        Ok(self.kv.sync()?)
+        if self.changed.swap(false, Ordering::AcqRel) {
+            self.kv.sync().inspect_err(|_| self.changed.store(true, Ordering::Release))?;
+        }
+        Ok(())
     }
 
     /// Whose statuses are valid while the lease holds. Goes up when changes may have been missed.
@@ -326,6 +332,7 @@ impl Index {
 
     fn apply(&self, batch: &Batch) -> Result<(), CacheError> {
         let applied = self.kv.apply(batch);
+        self.changed.store(true, Ordering::Release);
         self.recent.changed(batch);
         Ok(applied?)
     }

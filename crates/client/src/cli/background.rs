@@ -16,6 +16,8 @@ use tokio::net::unix::pipe;
 use super::{Exit, Failure};
 
 const READY: &str = "ready";
+/// The same, with what the user is to know.
+const READY_BUT: &str = "ready, but ";
 
 /// A log larger than this is put aside at the next mount.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -53,6 +55,10 @@ pub(super) fn launch(directory: &Path, runtime_dir: &RuntimeDir) -> Result<Exit,
     }
     match message.trim_end() {
         READY => Ok(Exit::Ok),
+        notice if notice.starts_with(READY_BUT) => {
+            eprintln!("mafs-client: {}", &notice[READY_BUT.len()..]);
+            Ok(Exit::Ok)
+        }
         "" => Err(failed(&format!("the client has ended before the mount was there: see {}", log_path.display()))),
         why => Err(failed(&why)),
     }
@@ -77,15 +83,19 @@ impl Readiness {
         Self { is_awaited: false }
     }
 
-    /// The mount can be used. `false` if whoever waited for it has gone.
-    pub(super) fn ready(self) -> bool {
+    /// The mount can be used, or will be; `notice` is what the user is to know. `false` if whoever waited for it has
+    /// gone.
+    pub(super) fn ready(self, notice: Option<&str>) -> bool {
         // A daemon must not keep another file system busy. Every path was made absolute before.
         if self.is_awaited
             && let Err(error) = std::env::set_current_dir("/")
         {
             tracing::warn!(%error, "stays in its working directory");
         }
-        self.say(READY)
+        match notice {
+            Some(notice) => self.say(&format!("{READY_BUT}{}", notice.replace('\n', " "))),
+            None => self.say(READY),
+        }
     }
 
     /// Waits until whoever waited for the mount has gone: its end of the pipe is closed.

@@ -1,5 +1,6 @@
 //! `mount TARGET DIR [-o OPTIONS] [-f]`.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use mafs_client::daemon::{Daemon, DaemonError, Mount};
@@ -26,7 +27,9 @@ pub(super) struct MountArgs {
             ro, rw               changes are refused, or not [rw]\n  \
             soft, hard           calls that need the server fail after the deadline, or wait [soft]\n  \
             timeo=N, retrans=N   the deadline is their product, timeo in tenths of a second [70, 3]\n  \
-            retry=N              minutes to go on trying if the server cannot be reached [0]\n  \
+            fg, bg               a mount that cannot be made yet fails, or is tried again in the background [fg]\n  \
+            retry=N              minutes to go on trying if the server cannot be reached [0; with bg 10000]\n  \
+            disconnected=auto|off  what is cached is used while the server is out of reach, or not [auto]\n  \
             cache=DIR            directory of the caches [/var/cache/mafs or ~/.cache/mafs]\n  \
             cachesize=SIZE       the most that is kept there [10G]\n  \
             minfree=SIZE         what stays free on its disk [1G]\n  \
@@ -73,14 +76,27 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
     let connector = grpc_connector(target.address, mount.options.profile);
     let serving = async {
         let mut stop = Stop::listen()?;
+        let (has_said, in_background) = (Cell::new(false), mount.options.background);
+        let delayed = |why: &str| {
+            if in_background {
+                let notice = format!("{}: {why}: tried again in the background", mount.source());
+                has_said.set(readiness.ready(Some(&notice)));
+            }
+        };
+        let abandoned = async {
+            readiness.abandoned().await;
+            if has_said.get() {
+                std::future::pending().await
+            }
+        };
         let daemon = tokio::select! {
-            started = Daemon::start(&mount, connector, &runtime_dir) => started.map_err(failed)?,
+            started = Daemon::start(&mount, connector, &runtime_dir, delayed) => started.map_err(failed)?,
             () = stop.asked() => return Err(Failure::new(Exit::MountFailed, "stopped before the mount was there")),
-            () = readiness.abandoned() => {
+            () = abandoned => {
                 return Err(Failure::new(Exit::MountFailed, "nobody waits for the mount any more"));
             }
         };
-        let is_wanted = readiness.ready();
+        let is_wanted = has_said.get() || readiness.ready(apart(&mount, &daemon).as_deref());
         let stopped = async {
             if is_wanted {
                 stop.asked().await;
@@ -94,6 +110,13 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
         readiness.failed(failure);
     }
     outcome
+}
+
+/// What is to be said of a mount that begins without its server.
+fn apart(mount: &Mount, daemon: &Daemon) -> Option<String> {
+    let status = daemon.vfs().status();
+    let notice = || format!("{}: {}: mounted with what is in the cache", mount.source(), status.why);
+    status.disconnected.then(notice)
 }
 
 fn failed(error: DaemonError) -> Failure {

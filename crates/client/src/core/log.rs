@@ -7,7 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, FsError, Incarnation, StoreId};
+use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Incarnation, StoreId};
 
 use super::queue::Queued;
 use super::touched::unnamed_by;
@@ -29,6 +29,10 @@ pub(crate) enum LogEntry {
     Run(String),
     /// The server granted a life; no record of it is made before this entry is durable.
     Incarnation(Incarnation),
+    /// The last life that may be begun without the server.
+    LastLife(Incarnation),
+    /// Fids that later lives may use, and this one has not used.
+    SpareFids(FidRange),
     /// A file whose content is `base` is about to be changed.
     Writing {
         /// The file.
@@ -178,6 +182,13 @@ pub(crate) struct Writing {
     pub(crate) unlinked: Option<StoreId>,
 }
 
+/// A life that the server has granted in advance, and fids.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Spare {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) fids: FidRange,
+}
+
 /// What the log says now.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LogState {
@@ -185,6 +196,10 @@ pub(crate) struct LogState {
     pub(crate) boot: Option<String>,
     /// The newest life.
     pub(crate) incarnation: Option<Incarnation>,
+    /// The last one that may be begun without the server.
+    last_life: Option<Incarnation>,
+    /// Fids for that.
+    spare_fids: Option<FidRange>,
     /// Files with content that the server does not have.
     pub(crate) writing: BTreeMap<Fid, Writing>,
     /// Unanswered stores.
@@ -205,6 +220,8 @@ impl LogState {
         match entry {
             LogEntry::Run(boot) => self.begin_run(boot),
             LogEntry::Incarnation(incarnation) => self.incarnation = Some(incarnation),
+            LogEntry::LastLife(last) => self.last_life = Some(last),
+            LogEntry::SpareFids(fids) => self.spare_fids = Some(fids),
             LogEntry::Writing { fid, base, container, lent } => self.begin_writing(fid, base, container, lent),
             LogEntry::Lent { fid } => self.change_writing(fid, |writing| writing.lent = true),
             LogEntry::Returned { fid } => self.change_writing(fid, |writing| writing.lent = false),
@@ -260,6 +277,14 @@ impl LogState {
             LogEntry::Snapshot { id, container } => self.move_out(id, container),
             LogEntry::Durable { id } => self.change_store(id, |store| store.durable = true),
         }
+    }
+
+    /// What a life can be begun with while the server is out of reach; `None`: nothing is left.
+    pub(crate) fn spare(&self) -> Option<Spare> {
+        let (newest, last) = self.incarnation.zip(self.last_life)?;
+        let incarnation = Incarnation(newest.0 + 1);
+        let fids = self.spare_fids.filter(|fids| fids.count() > 0)?;
+        (incarnation <= last).then_some(Spare { incarnation, fids })
     }
 
     /// Whether an entry takes a name from a file of which durable contents wait.
@@ -404,6 +429,8 @@ impl LogState {
     pub(crate) fn compacted(&self) -> Vec<LogEntry> {
         let run = self.boot.clone().map(LogEntry::Run).into_iter();
         let life = run.chain(self.incarnation.map(LogEntry::Incarnation));
+        let spare = self.last_life.map(LogEntry::LastLife).into_iter();
+        let life = life.chain(spare).chain(self.spare_fids.map(LogEntry::SpareFids));
         let writing = self.writing.iter().flat_map(|(&fid, writing)| {
             let synced = writing.synced.then_some(LogEntry::Synced { fid });
             let removing = writing.removing.then_some(LogEntry::Removing { fid });

@@ -52,6 +52,7 @@ pub(super) enum Known {
 pub(super) enum Flag {
     ReadOnly(bool),
     Hard(bool),
+    Background(bool),
     Dev(bool),
     Suid(bool),
     Exec(bool),
@@ -95,8 +96,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 20] = [
-    "bg",
+const NOT_YET: [&str; 19] = [
     "mnttimeo",
     "rsize",
     "wsize",
@@ -136,7 +136,9 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "noatime" => flag(Flag::Atime(false)),
         "sync" => flag(Flag::Sync(true)),
         "dirsync" => flag(Flag::DirSync),
-        "fg" | "sloppy" => flag(Flag::Nothing),
+        "bg" => flag(Flag::Background(true)),
+        "fg" => flag(Flag::Background(false)),
+        "sloppy" => flag(Flag::Nothing),
         "timeo" => Some(Known::Timeo),
         "retrans" => Some(Known::Retrans),
         "retry" => Some(Known::Retry),

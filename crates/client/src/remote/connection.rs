@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use mafs_arpc::carrier::Carrier;
 use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{
     AttachReply, AttachRequest, BreakReply, BreakRequest, InvalidateRequest, PullRequest, RenewLeaseReply,
@@ -14,10 +15,13 @@ use mafs_proto::{Call, FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTO
 use tokio::time::timeout;
 
 use super::{Connection, Held, Link, RemoteError, Shared, add_traffic, detail};
+use crate::core::fids::Part;
 use crate::core::promises::SessionNumber;
 
 /// Connecting and attaching take a few round trips; a server that needs longer is not there.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// A mount that has a cache waits so long for its first connection: one round trip of a satellite link, and some.
+const FIRST_CONNECT_WAIT: Duration = Duration::from_millis(900);
 /// The pauses between attempts to connect.
 pub(crate) const RECONNECT_STEP: Duration = Duration::from_millis(100);
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
@@ -50,9 +54,8 @@ impl Attached {
     }
 }
 
-/// Makes and holds connections, until the link is closed. `first` is the first.
-pub(super) async fn keep(shared: Arc<Shared>, first: Attached) {
-    let mut attached = Some(first);
+/// Makes and holds connections, until the link is closed. `attached` is the first, if there is one.
+pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
     let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     let mut number = 0;
     let mut patience = DEAD_AFTER;
@@ -262,11 +265,24 @@ async fn sleep_until(shared: &Shared, end: Instant, look_every: Duration) {
 }
 
 /// Makes a connection and attaches the volume.
-pub(super) async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
-    let carrier = match timeout(CONNECT_WAIT, (shared.config.connector)()).await {
-        Ok(connected) => connected.map_err(|error| RemoteError::Unreachable(error.to_string()))?,
-        Err(_) => return Err(RemoteError::Unreachable(format!("no connection within {} s", CONNECT_WAIT.as_secs()))),
-    };
+async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
+    attach_over(shared, connect(shared, CONNECT_WAIT).await?).await
+}
+
+/// The same for the first time; with a cache to go on with a mount does not wait long for a connection.
+pub(super) async fn attach_first(shared: &Shared, has_cache: bool) -> Result<Attached, RemoteError> {
+    let patience = if has_cache { FIRST_CONNECT_WAIT } else { CONNECT_WAIT };
+    attach_over(shared, connect(shared, patience).await?).await
+}
+
+async fn connect(shared: &Shared, patience: Duration) -> Result<Carrier, RemoteError> {
+    match timeout(patience, (shared.config.connector)()).await {
+        Ok(connected) => connected.map_err(|error| RemoteError::Unreachable(error.to_string())),
+        Err(_) => Err(RemoteError::Unreachable(format!("no connection within {patience:?}"))),
+    }
+}
+
+async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, RemoteError> {
     let (peer, incoming) = Peer::start(carrier, shared.config.arpc, Arc::clone(&shared.clock));
     let sent = shared.clock.now();
     let request = AttachRequest {
@@ -323,6 +339,6 @@ fn take_in(
     *shared.held() = Some(Held { generation: reply.generation, until: sent + reply.lease });
     let mut ids = shared.ids();
     ids.outstanding.begin_life(reply.incarnation);
-    ids.fids = Some(reply.fids);
+    shared.begin_fids(&mut ids, Part::of(reply.fids))?;
     Ok(attached)
 }

@@ -32,6 +32,15 @@ impl RemoteError {
         Self::Refused { error, message: message.to_owned() }
     }
 
+    /// Whether nothing was heard of a server that could be used.
+    pub(crate) fn is_absence(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::TimedOut(_) => true,
+            Self::Refused { error, .. } => matches!(error, FsError::Busy | FsError::ShuttingDown),
+            Self::Pulling { .. } => false,
+        }
+    }
+
     pub(crate) fn malformed(why: &Malformed) -> Self {
         Self::refused(
             FsError::Malformed,

@@ -1,6 +1,7 @@
 //! The link: whether calls go out, and whether anybody need wait for that.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mafs_arpc::watch;
@@ -81,6 +82,9 @@ impl Remote {
         let state = timeout_at(deadline, link.wait_for(is_decided)).await;
         match state.map(|state| state.map(|state| state.clone())) {
             Ok(Ok(Link::Up(connection))) => Ok(connection),
+            Ok(Ok(Link::Down(Outage { why, .. }))) if !self.shared.reached.load(Ordering::Acquire) => {
+                Err(RemoteError::Unreachable(why))
+            }
             Ok(Ok(Link::Down(Outage { why, .. }))) => Err(RemoteError::TimedOut(why)),
             Ok(Ok(Link::Closed) | Err(_)) => Err(ending()),
             Err(_) => match self.link().0 {
@@ -145,6 +149,7 @@ impl Shared {
 
     /// Calls go out.
     pub(super) fn set_up(&self, connection: Connection) {
+        self.reached.store(true, Ordering::Release);
         self.set_link(Link::Up(connection));
         // Afterwards: who finds that what is known is not valid any more can ask.
         self.listener.out_of_reach(false);

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
 use mafs_proto::call::{AttachReply, BreakRequest, Broken, PullReply, PullRequest};
-use mafs_proto::{Instant, Kind, Name, Object, VnodeId};
+use mafs_proto::{FidRange, Incarnation, Instant, Kind, Name, Object, VnodeId};
 
 use super::Inner;
 use super::announce::Writer;
@@ -94,6 +94,16 @@ impl Listener for SessionListener {
         self.writer.pulled(request).boxed()
     }
 
+    fn spare(&self, fids: FidRange) -> Result<(), String> {
+        let logged = self.cache.cml.append(LogEntry::SpareFids(fids)).and_then(|()| self.cache.cml.sync());
+        logged.map_err(|error| error.to_string())
+    }
+
+    fn begin_life(&self, incarnation: Incarnation) -> Result<(), String> {
+        let logged = self.cache.cml.append(LogEntry::Incarnation(incarnation)).and_then(|()| self.cache.cml.sync());
+        logged.map_err(|error| error.to_string())
+    }
+
     fn out_of_reach(&self, is_so: bool) {
         self.cache.index.set_apart(is_so);
     }
@@ -120,6 +130,8 @@ fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheEr
     let granted = if reply.root_pending { SessionNumber::NONE } else { session };
     cache.index.install(std::slice::from_ref(&reply.root), Grant { session: granted, change: reply.change })?;
     cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;
+    let last = reply.incarnation.0.saturating_add(reply.spare_lives);
+    cache.cml.append(LogEntry::LastLife(Incarnation(last)))?;
     cache.cml.sync()?;
     Ok(session)
 }

@@ -9,6 +9,7 @@ use mafs_arpc::link::ProfileName;
 use mafs_arpc::{Config, blocking, watch};
 use mafs_proto::{Base, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::announce::Writer;
 use super::changes::{Close, Writeback};
@@ -129,7 +130,8 @@ impl Vfs {
         let writer = Writer::default();
         let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
         let listener = Box::new(SessionListener::new(listening, telling, writer.clone()));
-        let remote = Remote::start(config, log.unanswered(), Arc::clone(&clock), listener).await?;
+        let spare = log.spare().filter(|_| settings.disconnected && is_usable_alone(&cache));
+        let remote = Remote::start(config, log.unanswered(), spare, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
         let policy = settings.writeback.policy();
         let has_announced = settings.writeback.is_logged() && log.incarnation.is_some();
@@ -327,6 +329,12 @@ impl Inner {
     }
 }
 
+/// Whether the cache knows enough of a volume to be used without its server.
+fn is_usable_alone(cache: &Cache) -> bool {
+    let has_root = || cache.index.object(VnodeId::ROOT).is_ok_and(|root| root.is_some());
+    cache.index.known_volume().is_some() && has_root()
+}
+
 /// What the log says, without what a loss of power has taken from it.
 fn take_stock(cache: &Cache) -> Result<LogState, CacheError> {
     let mut log = cache.cml.state();
@@ -344,27 +352,33 @@ fn take_stock(cache: &Cache) -> Result<LogState, CacheError> {
     Ok(log)
 }
 
-/// Makes the log durable soon after it has grown, and keeps it short. Sleeps while nothing happens.
+/// Makes the log durable soon after it has grown, and keeps it short; and now and then what has come of contents and
+/// names. Writes nothing while nothing happens.
 async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
+    let mut cache_due = Instant::now() + CACHE_SYNC_DELAY;
     loop {
         let Some(strong) = inner.upgrade() else { return };
-        let changed = tokio::time::timeout(CONTAINER_SYNC_DELAY, strong.log_changed.notified()).await;
+        let changed = tokio::time::timeout_at(cache_due, strong.log_changed.notified()).await;
         let is_cramped = strong.is_cramped();
         drop(strong);
         if changed.is_ok() && !is_cramped {
             tokio::time::sleep(LOG_SYNC_DELAY).await;
         }
         let Some(inner) = inner.upgrade() else { return };
-        let synced = blocking(|| match changed {
-            Ok(()) => inner.sync_log().and_then(|_| inner.cache.compact_log()),
-            Err(_) => inner.sync_contents(),
-        });
+        let mut synced = match changed {
+            Ok(()) => blocking(|| inner.sync_log().and_then(|_| inner.cache.compact_log())),
+            Err(_) => Ok(()),
+        };
+        if cache_due <= Instant::now() {
+            synced = synced.and(blocking(|| inner.sync_contents().and_then(|()| inner.cache.index.sync())));
+            cache_due = Instant::now() + CACHE_SYNC_DELAY;
+        }
         if let Err(error) = synced {
             tracing::error!(%error, "the cache cannot be made durable");
         }
     }
 }
 
-/// After this long without changes the contents that came since are made durable too, so that a power loss does not
-/// cost them.
-const CONTAINER_SYNC_DELAY: Duration = Duration::from_secs(30);
+/// So often what has come of contents and names is made durable, so that a loss of power does not cost it: without a
+/// connection it could not be had again.
+const CACHE_SYNC_DELAY: Duration = Duration::from_secs(30);

@@ -93,6 +93,7 @@ impl Convert for AttachReply {
             lease_ms: u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX),
             resumed: self.resumed,
             root_pending: self.root_pending,
+            spare_lives: self.spare_lives,
         }
     }
 
@@ -103,6 +104,7 @@ impl Convert for AttachReply {
             epoch: ServerEpoch(message.epoch),
             history: HistoryId(message.history),
             incarnation: Incarnation(message.incarnation),
+            spare_lives: message.spare_lives,
             generation: Generation(message.generation),
             change: ChangeNumber(message.change),
             root: required(message.root, "root")?,

@@ -182,14 +182,14 @@ prop_compose! {
 
 prop_compose! {
     fn attach_reply()(
-        protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 5]>(), root in object(),
+        protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 6]>(), root in object(),
         fids in fid_range(), lease_ms in any::<u32>(), resumed in any::<bool>(), root_pending in any::<bool>(),
     ) -> AttachReply {
-        let [epoch, history, incarnation, generation, change] = numbers;
+        let [epoch, history, incarnation, generation, change, spare_lives] = numbers;
         AttachReply {
             protocol, server: ServerId(server), epoch: ServerEpoch(epoch), history: HistoryId(history),
             incarnation: Incarnation(incarnation), generation: Generation(generation), change: ChangeNumber(change),
-            root, fids, lease: Duration::from_millis(u64::from(lease_ms)), resumed, root_pending,
+            root, fids, lease: Duration::from_millis(u64::from(lease_ms)), resumed, root_pending, spare_lives,
         }
     }
 }

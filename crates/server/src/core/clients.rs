@@ -11,6 +11,9 @@ use super::{Node, Overlay, Refusal, fids, replies, tables};
 /// How many lives of a client a volume may have lost, at one for each mount; beyond, a claim makes no sense.
 const LOST_LIVES_MAX: u64 = 1 << 20;
 
+/// Lives that a client may begin without an attach: mounts while the server is out of reach.
+const SPARE_LIVES: u64 = 64;
+
 /// Clients looked at at a time.
 const SCAN_MAX: usize = 1024;
 
@@ -18,6 +21,7 @@ const SCAN_MAX: usize = 1024;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Granted {
     pub(crate) incarnation: Incarnation,
+    pub(crate) spare_lives: u64,
     pub(crate) fids: FidRange,
     /// Whether the client had a later life than this volume knows of: its journal was cut or an older copy restored.
     pub(crate) was_forgotten: bool,
@@ -45,14 +49,15 @@ pub(crate) fn attach(
         state.incarnation = below.incarnation;
     }
     replies::confirm(&mut transaction, client, &mut state, confirmed_below)?;
-    let last = state.incarnation.0;
-    let next = last.checked_add(1).ok_or_else(|| Refusal::new(FsError::NoSpace, "the client has no lives left"))?;
-    state.incarnation = Incarnation(next);
+    let none_left = || Refusal::new(FsError::NoSpace, "the client has no lives left");
+    let last = state.incarnation.0.checked_add(1 + SPARE_LIVES).ok_or_else(none_left)?;
+    state.incarnation = Incarnation(last);
     name.clone_into(&mut state.name);
     state.has_session = true;
     transaction.put_client(client, &state);
     let fids = fids::grant(&mut transaction, client)?;
-    let granted = Granted { incarnation: state.incarnation, fids, was_forgotten: forgotten.is_some() };
+    let incarnation = Incarnation(last - SPARE_LIVES);
+    let granted = Granted { incarnation, spare_lives: SPARE_LIVES, fids, was_forgotten: forgotten.is_some() };
     Ok((transaction.finish(), granted))
 }
 

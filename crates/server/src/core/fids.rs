@@ -7,23 +7,27 @@ use mafs_proto::{ClientId, Fid, FidRange, FsError, Uniquifier, VnodeId};
 
 use super::{Refusal, Transaction, tables};
 
-/// Fids of one grant: a client that makes 500 files a second asks every 8 seconds.
+/// Fids of one block.
 pub(crate) const BLOCK_FIDS: u64 = 4096;
+
+/// Blocks of one grant: a client that makes 500 files a second asks once a minute, and one that cannot reach the server
+/// can make so many without asking.
+const GRANT_BLOCKS: u64 = 8;
 
 /// The first block that is granted: block 0 holds the root.
 pub(crate) const FIRST_BLOCK: u64 = 1;
 
-/// Gives the next block to `client`.
+/// Gives the next blocks to `client`.
 pub(crate) fn grant(transaction: &mut Transaction<'_>, client: ClientId) -> Result<FidRange, Refusal> {
     let mut state = transaction.state()?;
     let block = state.next_block;
     let exhausted = || Refusal::new(FsError::NoSpace, "the volume has no vnode numbers left");
     let first = block.checked_mul(BLOCK_FIDS).ok_or_else(exhausted)?;
     let first = Fid { volume: transaction.volume(), vnode: VnodeId(first), unique: Uniquifier(1) };
-    let range = FidRange::new(first, BLOCK_FIDS).ok_or_else(exhausted)?;
-    state.next_block = block + 1;
+    let range = FidRange::new(first, GRANT_BLOCKS * BLOCK_FIDS).ok_or_else(exhausted)?;
+    state.next_block = block + GRANT_BLOCKS;
     transaction.put_state(&state);
-    transaction.put(tables::grant(block), client.0);
+    (block..state.next_block).for_each(|granted| transaction.put(tables::grant(granted), client.0));
     Ok(range)
 }
 

@@ -33,6 +33,7 @@ struct World {
     kv: MemoryKv,
     client: ClientId,
     incarnation: Incarnation,
+    spare_lives: u64,
     fids: FidRange,
     seq: u64,
 }
@@ -42,7 +43,8 @@ impl World {
         let kv = MemoryKv::new();
         kv.apply(&clients::found(&Overlay::new(VOLUME, &kv), (10, 20), time(1))).unwrap();
         let granted = attach(&kv, CLIENT);
-        Self { kv, client: CLIENT, incarnation: granted.incarnation, fids: granted.fids, seq: 0 }
+        let clients::Granted { incarnation, spare_lives, fids, .. } = granted;
+        Self { kv, client: CLIENT, incarnation, spare_lives, fids, seq: 0 }
     }
 
     fn overlay(&self) -> Overlay<'_> {

@@ -51,6 +51,7 @@ pub(super) async fn attach(
         epoch: server.epoch(),
         history: volume.file().history(),
         incarnation: granted.incarnation,
+        spare_lives: granted.spare_lives,
         generation: ticket.generation,
         change,
         root,

@@ -48,14 +48,17 @@ fn records_of_a_life_that_was_never_granted_are_refused() {
     let mut world = World::new();
     let fid = world.next_fid();
     let record = world.next_record(create(ROOT, "f", fid));
-    for incarnation in [0, world.incarnation.0 + 1] {
+    for incarnation in [0, world.incarnation.0 + world.spare_lives + 1] {
         let id = StoreId { incarnation: Incarnation(incarnation), ..record.id };
         assert_eq!(world.apply_record(CmlRecord { id, ..record.clone() }, None), Err(FsError::Malformed));
     }
     let id = StoreId { client: ClientId([9; 16]), ..record.id };
     assert_eq!(world.apply_record(CmlRecord { id, ..record.clone() }, None), Err(FsError::Malformed));
     let id = StoreId { seq: 0, ..record.id };
-    assert_eq!(world.apply_record(CmlRecord { id, ..record }, None), Err(FsError::Malformed));
+    assert_eq!(world.apply_record(CmlRecord { id, ..record.clone() }, None), Err(FsError::Malformed));
+    let spare = Incarnation(world.incarnation.0 + world.spare_lives);
+    let id = StoreId { incarnation: spare, ..record.id };
+    assert!(world.apply_record(CmlRecord { id, ..record }, None).is_ok(), "it was begun without the server");
 }
 
 #[test]
@@ -161,7 +164,8 @@ fn a_record_awaits_those_it_depends_on() {
 #[test]
 fn invariant_2_a_life_that_the_volume_has_lost_is_not_granted_again() {
     let world = World::new();
-    let lost = StoreId { client: CLIENT, incarnation: Incarnation(world.incarnation.0 + 3), seq: 1 };
+    let lost =
+        StoreId { client: CLIENT, incarnation: Incarnation(world.incarnation.0 + world.spare_lives + 3), seq: 1 };
     let (_, granted) = clients::attach(&world.overlay(), CLIENT, "laptop", Some(lost)).unwrap();
     assert!(granted.was_forgotten);
     assert_eq!(granted.incarnation.0, lost.incarnation.0 + 1);

@@ -1,0 +1,99 @@
+//! Fids for new objects: those that this life of the client may use, and those that are spared for what comes after.
+//!
+//! A life takes them in parts. What it leaves of a part nobody uses any more: after a loss of power it is not known
+//! which of them have been used. So the log says what is spared, durably, before a part is used.
+
+use mafs_proto::{Fid, FidRange};
+
+/// Fids of one part: a life wastes as many at most.
+const PART: u64 = 1024;
+
+/// When fewer are left more are asked for: so many objects can always be made while the server is out of reach.
+const LOW: u64 = 16_384;
+
+/// What there is.
+#[derive(Debug, Default)]
+pub(crate) struct Fids {
+    own: Option<FidRange>,
+    spare: Option<FidRange>,
+}
+
+/// A part, and what is spared besides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    own: FidRange,
+    pub(crate) spare: FidRange,
+}
+
+impl Part {
+    /// The first part of a range.
+    pub(crate) fn of(mut range: FidRange) -> Self {
+        let own = range.take_first(PART);
+        Self { own, spare: range }
+    }
+}
+
+impl Fids {
+    /// The next fid of this life's part.
+    pub(crate) fn take(&mut self) -> Option<Fid> {
+        self.own.as_mut().and_then(FidRange::take)
+    }
+
+    /// The next part, if there is one: what is spared then must be durable before [`Self::begin`].
+    pub(crate) fn next_part(&self) -> Option<Part> {
+        self.spare.filter(|spare| spare.count() > 0).map(Part::of)
+    }
+
+    /// This life uses a part from now on, and no other.
+    pub(crate) fn begin(&mut self, part: Part) {
+        (self.own, self.spare) = (Some(part.own), Some(part.spare));
+    }
+
+    /// Whether more are to be asked for.
+    pub(crate) fn are_low(&self) -> bool {
+        let left = |range: &Option<FidRange>| range.map_or(0, |range| range.count());
+        left(&self.own) + left(&self.spare) < LOW
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mafs_proto::{VnodeId, VolumeId};
+
+    use super::*;
+
+    fn range(first: u64, count: u64) -> FidRange {
+        FidRange::new(Fid { vnode: VnodeId(first), ..Fid::root(VolumeId(1)) }, count).unwrap()
+    }
+
+    #[test]
+    fn invariant_2_what_is_spared_is_never_what_a_life_has_taken() {
+        let mut fids = Fids::default();
+        assert!(fids.take().is_none() && fids.next_part().is_none() && fids.are_low());
+        fids.begin(Part::of(range(100, 20 * PART)));
+        assert!(!fids.are_low());
+        let mut taken = Vec::new();
+        loop {
+            match fids.take() {
+                Some(fid) => taken.push(fid.vnode.0),
+                None => match fids.next_part() {
+                    Some(part) => {
+                        assert!(taken.iter().all(|vnode| *vnode < part.spare.first().vnode.0));
+                        fids.begin(part);
+                    }
+                    None => break,
+                },
+            }
+        }
+        assert_eq!(taken, (100..100 + 20 * PART).collect::<Vec<_>>());
+        assert!(fids.are_low());
+    }
+
+    #[test]
+    fn a_short_range_is_one_part() {
+        let mut fids = Fids::default();
+        fids.begin(Part::of(range(1, 2)));
+        assert!(fids.take().is_some() && fids.take().is_some() && fids.take().is_none());
+        assert_eq!(fids.next_part(), None);
+    }
+}
