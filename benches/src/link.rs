@@ -83,6 +83,11 @@ impl EmulatedLink {
         [self.carriers[0].counts(), self.carriers[1].counts()]
     }
 
+    /// Makes a black hole of it: packets vanish both ways, and nothing is refused; or a link again.
+    pub fn set_unplugged(&self, unplugged: bool) {
+        self.carriers.iter().for_each(|carrier| carrier.set_unplugged(unplugged));
+    }
+
     /// Ends all that runs on the hosts, the client's first, and says what has become of packets.
     #[must_use]
     pub fn stop(self) -> [Counts; 2] {

@@ -45,6 +45,10 @@ impl Carrier {
         Ok(Self { way, stop, thread })
     }
 
+    pub(super) fn set_unplugged(&self, unplugged: bool) {
+        lock(&self.way).set_unplugged(unplugged);
+    }
+
     pub(super) fn counts(&self) -> Counts {
         lock(&self.way).counts()
     }

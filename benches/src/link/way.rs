@@ -50,16 +50,30 @@ pub(super) struct Way {
     link: Link,
     /// In the order of arrival, which is that of offers. Bounded by the link's queue and what fits into its delay.
     on_the_way: VecDeque<(Instant, Box<[u8]>)>,
+    /// Nothing gets through, and nobody is told.
+    unplugged: bool,
     counts: Counts,
 }
 
 impl Way {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, on_the_way: VecDeque::new(), counts: Counts::default() }
+        Self { link, on_the_way: VecDeque::new(), unplugged: false, counts: Counts::default() }
+    }
+
+    /// From now on what is handed to the link vanishes, and what is on its way; or no more.
+    pub(super) fn set_unplugged(&mut self, unplugged: bool) {
+        self.unplugged = unplugged;
+        if unplugged {
+            self.counts.lost += self.on_the_way.drain(..).count() as u64;
+        }
     }
 
     /// A packet is handed to the link.
     pub(super) fn offer(&mut self, packet: &[u8], now: Instant) {
+        if self.unplugged {
+            self.counts.lost += 1;
+            return;
+        }
         match self.link.offer(packet.len() as u64, now) {
             Ok(arrival) => self.on_the_way.push_back((arrival, packet.into())),
             Err(Dropped::QueueFull) => self.counts.queue_full += 1,
@@ -147,6 +161,18 @@ mod tests {
         let mut way = way(|direction| direction.loss_ppm = 1_000_000);
         way.offer(&[0; 100], START);
         assert_eq!((way.next_arrival(), way.counts().lost), (None, 1));
+    }
+
+    #[test]
+    fn what_is_sent_over_an_unplugged_link_vanishes() {
+        let mut way = way(|_| {});
+        way.offer(&[1; 1000], START);
+        way.set_unplugged(true);
+        way.offer(&[2; 1000], START);
+        assert_eq!((way.next_arrival(), way.counts().lost), (None, 2));
+        way.set_unplugged(false);
+        way.offer(&[3; 1000], at_ms(100));
+        assert_eq!(way.take_arrived(at_ms(200)).as_deref(), Some(&[3; 1000][..]));
     }
 
     #[test]
