@@ -85,12 +85,6 @@ impl World {
         Ok(world)
     }
 
-    /// The link between server and first client, if there is an emulated one.
-    #[must_use]
-    pub fn link(&self) -> Option<&EmulatedLink> {
-        self.link.as_deref()
-    }
-
     /// A world in which nothing runs yet.
     ///
     /// # Errors

@@ -382,7 +382,10 @@ impl Remote {
         // A grant of fids waits for nobody else.
         let _waiting = (C::METHOD != Method::GrantFids).then(|| Waiting::begin(&self.shared));
         loop {
-            let connection = self.connected(deadline.unwrap_or_else(|| attempts.connect_by())).await?;
+            let connection = match deadline {
+                Some(deadline) => self.connected(deadline).await?,
+                None => self.connected_by(attempts.connect_by()).await?,
+            };
             match self.attempt(&connection, request, purpose, deadline, payload()).await {
                 Ok(answer) => return Ok(attempts.answered(C::METHOD, answer)),
                 Err(failure) => self.before_next(failure, &connection, &mut attempts).await?,

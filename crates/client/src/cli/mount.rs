@@ -86,7 +86,7 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
         let abandoned = async {
             readiness.abandoned().await;
             if has_said.get() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         let daemon = tokio::select! {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::{Connection, Held, Link, RemoteError, Shared, add_traffic, detail};
 use crate::core::fids::Part;
 use crate::core::promises::SessionNumber;
+use crate::options::{FOR_EVER, RETRANS_DEFAULT, TIMEO_DEFAULT};
 
 /// Connecting and attaching take a few round trips; a server that needs longer is not there.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
@@ -25,9 +26,12 @@ const FIRST_CONNECT_WAIT: Duration = Duration::from_millis(900);
 /// The pauses between attempts to connect.
 pub(crate) const RECONNECT_STEP: Duration = Duration::from_millis(100);
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
-/// A server that cannot be reached for so long, or four round trips if that is more, is out of reach: the same time as
-/// for one that gives no sign of life (cli.md, "Path dead").
+/// A server that does not answer for so long when a connection is made is out of reach, or for four round trips if that
+/// is more: as one that gives no sign of life over a connection (cli.md, "Path dead").
 const DEAD_AFTER: Duration = Duration::from_secs(5);
+/// One whose machine answers, and that is not there, may be back soon: it is out of reach when calls have ended that
+/// wait for it, or after this time if they wait for ever.
+const GONE_AFTER_MAX: Duration = Duration::from_millis(100 * TIMEO_DEFAULT as u64 * RETRANS_DEFAULT as u64);
 /// A lease is renewed so many times before it ends.
 const RENEWALS_PER_LEASE: u32 = 3;
 /// Timers do not run through suspend, leases do: the clock is looked at so many times in a lease.
@@ -58,7 +62,7 @@ impl Attached {
 pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
     let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     let mut number = 0;
-    let mut patience = DEAD_AFTER;
+    let mut patience = Patience::new(&shared, Duration::ZERO);
     let mut link = shared.link.subscribe();
     loop {
         if let Some(attached) = attached.take() {
@@ -71,14 +75,14 @@ pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
             tracing::info!(why, "the connection has ended");
             shared.set_down(why, peer.ended_in_silence());
             add_traffic(&mut shared.statistics(), &peer);
-            patience = DEAD_AFTER.max(4 * peer.estimate().rtt.unwrap_or_default());
+            patience = Patience::new(&shared, peer.estimate().rtt.unwrap_or_default());
         }
         let attempt = async {
             let closed = link.wait_for(|link| matches!(link, Link::Closed));
             let is_closed = timeout(backoff.next_delay(), closed).await.is_ok();
-            if is_closed { None } else { Some(attach(&shared).await) }
+            if is_closed { None } else { Some(giving_up(&shared, patience.silent, attach(&shared)).await) }
         };
-        match giving_up(&shared, &mut patience, attempt).await {
+        match giving_up(&shared, patience.left(), attempt).await {
             None => return,
             Some(Ok(now)) => {
                 tracing::info!("connected");
@@ -92,13 +96,31 @@ pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
     }
 }
 
-/// Makes an attempt to connect; if `patience` ends meanwhile nobody waits for it any more.
-async fn giving_up<T>(shared: &Shared, patience: &mut Duration, attempt: impl Future<Output = T>) -> T {
-    let begun = tokio::time::Instant::now();
+/// How long a server that was there is waited for.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// When nothing answers.
+    silent: Duration,
+    /// Whatever answers.
+    until: tokio::time::Instant,
+}
+
+impl Patience {
+    /// From now on; `rtt`: what a round trip took last.
+    fn new(shared: &Shared, rtt: Duration) -> Self {
+        let gone = if shared.config.deadline >= FOR_EVER { GONE_AFTER_MAX } else { shared.config.deadline };
+        Self { silent: DEAD_AFTER.max(4 * rtt), until: tokio::time::Instant::now() + gone }
+    }
+
+    fn left(self) -> Duration {
+        self.until.saturating_duration_since(tokio::time::Instant::now())
+    }
+}
+
+/// Makes an attempt; if it takes longer than `patience` nobody waits for the server any more.
+async fn giving_up<T>(shared: &Shared, patience: Duration, attempt: impl Future<Output = T>) -> T {
     let mut attempt = std::pin::pin!(attempt);
-    let ended = timeout(*patience, &mut attempt).await;
-    *patience = patience.saturating_sub(begun.elapsed());
-    match ended {
+    match timeout(patience, &mut attempt).await {
         Ok(ended) => ended,
         Err(_) => {
             shared.give_up();

@@ -74,10 +74,23 @@ impl Remote {
         self.shared.link.subscribe()
     }
 
-    /// Waits for a connection.
+    /// Waits for a connection, unless the server is known to be out of reach.
     pub(super) async fn connected(&self, deadline: Instant) -> Result<Connection, RemoteError> {
         let waits = self.waits_for_ever();
-        let is_decided = |link: &Link| !matches!(link, Link::Down(outage) if waits || !outage.dead);
+        self.connected_unless(deadline, |outage| outage.dead && !waits).await
+    }
+
+    /// The same, be the server out of reach or not: for changes, which whoever makes them cannot do without.
+    pub(super) async fn connected_by(&self, deadline: Instant) -> Result<Connection, RemoteError> {
+        self.connected_unless(deadline, |_| false).await
+    }
+
+    async fn connected_unless(
+        &self,
+        deadline: Instant,
+        is_in_vain: impl Fn(&Outage) -> bool,
+    ) -> Result<Connection, RemoteError> {
+        let is_decided = |link: &Link| !matches!(link, Link::Down(outage) if !is_in_vain(outage));
         let mut link = self.shared.link.subscribe();
         let state = timeout_at(deadline, link.wait_for(is_decided)).await;
         match state.map(|state| state.map(|state| state.clone())) {

@@ -47,7 +47,7 @@ impl Remote {
         let mut attempts = Attempts::new(&self.shared.config, interrupted);
         let mut brought = 0;
         loop {
-            let connection = self.connected(attempts.connect_by()).await?;
+            let connection = self.connected_by(attempts.connect_by()).await?;
             let asks = attempts.repeated && content.bytes() >= ResumeStoreRequest::CONTENT_BYTES_MIN;
             let kept = if asks { self.kept(&connection, record.op.fid(), content).await } else { Ok(0) };
             if let Ok(kept) = kept

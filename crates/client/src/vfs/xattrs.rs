@@ -70,6 +70,9 @@ impl Inner {
                 return Ok(());
             }
         }
+        if self.cache.index.is_apart() && self.settings.writeback.is_logged() {
+            return Err(Error::TimedOut("the server is out of reach, and attributes are changed there".to_owned()));
+        }
         self.until_applied(vnode).await?;
         let before = self.status_of(vnode).await?.object;
         let known = self.cache.index.xattrs(&before)?;
