@@ -45,6 +45,9 @@ const MISSED: u64 = u64::MAX;
 const DOUBTED: u64 = u64::MAX - 1;
 
 /// The index of one cache. Reads take no lock; changes that depend on what is there take turns.
+///
+/// Locks, in this order: `pending`, `volume`. So what is handed in is values: a closure, or an iterator that filters,
+/// would be run under `volume` and might look at what is pending.
 pub(crate) struct Index {
     kv: Arc<dyn Kv>,
     recent: RecentObjects,
@@ -147,20 +150,30 @@ impl Index {
 
     /// The server has shown objects.
     pub(crate) fn install(&self, objects: &[Object], grant: Grant) -> Result<(), CacheError> {
-        self.install_some(objects.iter(), grant, |_| true)
+        self.install_all(objects.iter(), &[], grant)
     }
 
-    /// The same, without a promise for those that are not to be `trusted`.
-    pub(crate) fn install_some<'a>(
+    /// The same, without a promise for the `doubtful` ones.
+    pub(crate) fn install_some(
+        &self,
+        objects: &[&Object],
+        doubtful: &[Object],
+        grant: Grant,
+    ) -> Result<(), CacheError> {
+        self.install_all(objects.iter().copied(), doubtful, grant)
+    }
+
+    fn install_all<'a>(
         &self,
         objects: impl Iterator<Item = &'a Object>,
+        doubtful: &[Object],
         grant: Grant,
-        trusted: impl Fn(Fid) -> bool,
     ) -> Result<(), CacheError> {
         let volume = self.settled()?;
         let mut batch = Batch::default();
         for object in objects {
-            let grant = if trusted(object.fid) { grant } else { grant.without_promise() };
+            let is_doubtful = doubtful.iter().any(|coming| coming.fid == object.fid);
+            let grant = if is_doubtful { grant.without_promise() } else { grant };
             self.install_one(&volume, object, None, grant, &mut batch)?;
         }
         self.apply(&batch)

@@ -7,7 +7,7 @@
 mod place;
 mod recent;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -311,8 +311,9 @@ impl Inner {
         while page.directory.status.data_version == version {
             let first = names.is_empty();
             take_names(&page, &mut names)?;
-            let unsaid = |fid| self.is_unsaid(fid, &said);
-            let take_in = || self.cache.index.install_page(&page, session, first, unsaid);
+            let shown = page.entries.iter().map(|entry| entry.object.fid);
+            let unsaid: BTreeSet<Fid> = shown.filter(|fid| self.is_unsaid(*fid, &said)).collect();
+            let take_in = || self.cache.index.install_page(&page, session, first, &unsaid);
             let Some((last, _)) = names.last().filter(|_| !page.end) else {
                 take_in()?;
                 break;

@@ -184,9 +184,9 @@ impl Inner {
         let Answer { reply, session, .. } = answer;
         let grant = Grant { session, change: reply.change };
         self.note_applied(&reply.applied, grant)?;
-        let is_settled = |fid: Fid| !reply.pending.iter().any(|coming| coming.fid == fid);
-        let said = reply.objects.iter().filter(|object| !self.is_unsaid(object.fid, &request.unanswered));
-        self.cache.index.install_some(said, grant, is_settled)?;
+        let is_said = |object: &&Object| !self.is_unsaid(object.fid, &request.unanswered);
+        let said: Vec<&Object> = reply.objects.iter().filter(is_said).collect();
+        self.cache.index.install_some(&said, &reply.pending, grant)?;
         for gone in request.fids.iter().filter(|fid| !reply.objects.iter().any(|object| object.fid == **fid)) {
             self.object_gone_elsewhere(*gone)?;
         }

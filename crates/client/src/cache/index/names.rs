@@ -96,7 +96,7 @@ impl Index {
         page: &ReadDirPage,
         session: SessionNumber,
         first: bool,
-        unsaid: impl Fn(Fid) -> bool,
+        unsaid: &BTreeSet<Fid>,
     ) -> Result<(), CacheError> {
         let grant = Grant { session, change: page.change };
         let volume = self.settled()?;
@@ -108,7 +108,7 @@ impl Index {
         let pending: BTreeSet<Fid> = page.pending.iter().copied().collect();
         for entry in &page.entries {
             let grant = if pending.contains(&entry.object.fid) { grant.without_promise() } else { grant };
-            if !unsaid(entry.object.fid) {
+            if !unsaid.contains(&entry.object.fid) {
                 self.install_one(&volume, &entry.object, Some(vnode), grant, &mut batch)?;
             }
             batch.put(entry_key(vnode, entry.name.as_bytes()), CachedEntry::of(&entry.object).encode());

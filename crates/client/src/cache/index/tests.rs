@@ -1,5 +1,6 @@
 //! What an index holds for valid: while promises hold, and when it could not be written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -168,10 +169,10 @@ fn what_others_have_announced_is_shown_without_validity() {
     let is_valid = |object: &Object| attached.index.valid_object(object.fid.vnode).unwrap().is_some();
     attached.break_root(2);
     attached.index.break_objects(ChangeNumber(2), &[BrokenObject { fid: file.fid, names: Vec::new() }]);
-    let install = |pending: Fid| {
-        attached.index.install_some([&root, &file].into_iter(), attached.grant(3), |fid| fid != pending).unwrap();
+    let install = |pending: &Object| {
+        attached.index.install_some(&[&root, &file], std::slice::from_ref(pending), attached.grant(3)).unwrap();
     };
-    install(file.fid);
+    install(&file);
     assert!(is_valid(&root) && !is_valid(&file));
     let lookup = |pending| LookupReply {
         object: Some(file.clone()),
@@ -191,11 +192,11 @@ fn what_others_have_announced_is_shown_without_validity() {
         pending: vec![file.fid],
         applied: Vec::new(),
     };
-    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
+    attached.index.install_page(&page, attached.session, true, &BTreeSet::new()).unwrap();
     assert!(is_valid(&root) && !is_valid(&file));
     attached
         .index
-        .install_page(&ReadDirPage { pending: Vec::new(), ..page }, attached.session, true, |_| false)
+        .install_page(&ReadDirPage { pending: Vec::new(), ..page }, attached.session, true, &BTreeSet::new())
         .unwrap();
     assert!(is_valid(&file));
 }
@@ -314,7 +315,7 @@ fn a_late_answer_leaves_names_that_were_shown_since() {
     let directory = object(root(), Kind::Directory, 3);
     let (entries, pending, applied) = (Vec::new(), Vec::new(), Vec::new());
     let page = ReadDirPage { directory, entries, end: true, change: ChangeNumber(2), pending, applied };
-    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
+    attached.index.install_page(&page, attached.session, true, &BTreeSet::new()).unwrap();
     attached.index.applied(&reply, attached.session, std::slice::from_ref(&edit)).unwrap();
     assert_eq!(attached.index.entry(VnodeId::ROOT, &edit.name).unwrap(), None, "it has been removed since");
     let entries = attached.index.object(VnodeId::ROOT).unwrap().unwrap().entries;
@@ -329,9 +330,9 @@ fn listed() -> Attached {
     let entries = vec![Entry { name: edit.name, object: file }];
     let (pending, applied) = (Vec::new(), Vec::new());
     let page = ReadDirPage { directory, entries, end: true, change: ChangeNumber(1), pending, applied };
-    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
+    attached.index.install_page(&page, attached.session, true, &BTreeSet::new()).unwrap();
     attached.kv.sync().unwrap();
-    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
+    attached.index.install_page(&page, attached.session, true, &BTreeSet::new()).unwrap();
     attached
 }
 
@@ -392,7 +393,7 @@ fn an_overtaken_listing_is_known_but_not_valid() {
         pending: Vec::new(),
         applied: Vec::new(),
     };
-    attached.index.install_page(&page, attached.session, true, |_| false).unwrap();
+    attached.index.install_page(&page, attached.session, true, &BTreeSet::new()).unwrap();
     assert_eq!(attached.valid(), None);
     let known = attached.index.object(VnodeId::ROOT).unwrap().unwrap();
     assert!(known.entries.unwrap().complete);
