@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::call::ApplyRequest;
-use mafs_proto::{CmlOp, FsError, StoreId};
+use mafs_proto::{CmlOp, Fid, FsError, StoreId};
 
 use super::Refusal;
 
@@ -18,8 +18,15 @@ const REFUSED_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     for_good: BTreeSet<StoreId>,
-    /// And why.
-    postponed: BTreeMap<StoreId, FsError>,
+    postponed: BTreeMap<StoreId, Postponed>,
+}
+
+/// A record that comes again.
+#[derive(Clone, Copy, Debug)]
+struct Postponed {
+    why: FsError,
+    /// What it gives a name that had one before.
+    named: Option<Fid>,
 }
 
 impl Refused {
@@ -29,7 +36,7 @@ impl Refused {
         self.forget(&id);
         let is_postponed = request.comes_again && error.is_transient();
         if is_postponed {
-            self.postponed.insert(id, error);
+            self.postponed.insert(id, Postponed { why: error, named: named_by(&request.record.op) });
             if self.postponed.len() > REFUSED_MAX {
                 self.postponed.pop_first();
             }
@@ -48,15 +55,21 @@ impl Refused {
         self.postponed.remove(id);
     }
 
-    /// Whether what `request` asks for need not wait for the record `id`. A removal does not wait for a postponed one:
-    /// it may be what makes the room that is wanted.
+    /// Whether what `request` asks for need not wait for the record `id`. A removal does not wait for one that there was
+    /// no room for: it may be what makes the room. But for one that gives what is removed another name it does, or
+    /// nothing would be left to be named.
     ///
     /// # Errors
     /// The reason why the record `id` was postponed.
     pub(crate) fn lets_pass(&self, request: &ApplyRequest, id: &StoreId) -> Result<bool, Refusal> {
-        match self.postponed_with(id) {
-            Some(_) if is_removal(&request.record.op) => Ok(true),
-            Some(refusal) => Err(refusal),
+        let op = &request.record.op;
+        match self.postponed.get(id) {
+            Some(Postponed { why: FsError::NoSpace | FsError::Quota, named })
+                if is_removal(op) && *named != Some(op.fid()) =>
+            {
+                Ok(true)
+            }
+            Some(Postponed { why, .. }) => Err(because_of(id, *why)),
             None => Ok(self.for_good.contains(id)),
         }
     }
@@ -67,8 +80,27 @@ impl Refused {
     }
 
     fn postponed_with(&self, id: &StoreId) -> Option<Refusal> {
-        let error = self.postponed.get(id)?;
-        Some(Refusal::new(*error, format!("it depends on the record {id}: {error}")))
+        self.postponed.get(id).map(|postponed| because_of(id, postponed.why))
+    }
+}
+
+fn because_of(id: &StoreId, why: FsError) -> Refusal {
+    Refusal::new(why, format!("it depends on the record {id}: {why}"))
+}
+
+/// What was there before and gets a name.
+fn named_by(op: &CmlOp) -> Option<Fid> {
+    match op {
+        CmlOp::Link { fid, .. } | CmlOp::Rename { fid, .. } => Some(*fid),
+        CmlOp::Create { .. }
+        | CmlOp::MakeDir { .. }
+        | CmlOp::SymLink { .. }
+        | CmlOp::Remove { .. }
+        | CmlOp::RemoveDir { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::SetXattr { .. }
+        | CmlOp::RemoveXattr { .. }
+        | CmlOp::Store { .. } => None,
     }
 }
 

@@ -62,6 +62,34 @@ fn a_removal_goes_ahead_of_a_postponed_record_to_make_room() {
 }
 
 #[test]
+fn a_removal_goes_ahead_of_nothing_that_room_does_not_help() {
+    let mut world = World::new();
+    let (first, _) = queued(&mut world);
+    let fid = first.record.op.fid();
+    let removal = comes_again(world.next_record(CmlOp::Remove { parent: ROOT, name: name("f"), fid }));
+    let roomless = [FsError::NoSpace, FsError::Quota];
+    for error in FsError::ALL.iter().filter(|error| error.is_transient() && !roomless.contains(error)) {
+        let mut refused = Refused::default();
+        refused.refuse(&first, *error);
+        assert_eq!(lets_pass(&refused, &removal, first.record.id), Err(*error));
+    }
+}
+
+/// git links what it has written to its name, and removes the one it was written under.
+#[test]
+fn a_removal_does_not_go_ahead_of_what_gives_the_object_another_name() {
+    let mut world = World::new();
+    let fid = world.create(ROOT, "draft");
+    let other = world.create(ROOT, "other");
+    let link = comes_again(world.next_record(CmlOp::Link { parent: ROOT, name: name("final"), fid }));
+    let mut refused = Refused::default();
+    refused.refuse(&link, FsError::NoSpace);
+    let mut removal = |fid| comes_again(world.next_record(CmlOp::Remove { parent: ROOT, name: name("draft"), fid }));
+    assert_eq!(lets_pass(&refused, &removal(fid), link.record.id), Err(FsError::NoSpace));
+    assert_eq!(lets_pass(&refused, &removal(other), link.record.id), Ok(true));
+}
+
+#[test]
 fn a_postponed_record_is_forgotten_once_it_is_applied_or_refused_for_good() {
     let (first, second) = queued(&mut World::new());
     let mut refused = Refused::default();
