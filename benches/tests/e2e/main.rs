@@ -8,6 +8,7 @@
 mod announced;
 mod cli;
 mod directories;
+mod disconnected;
 mod docs;
 mod fetching;
 mod fsx;
