@@ -181,8 +181,8 @@ fn a_path_is_taken_for_dead_within_seconds() {
     });
 }
 
-/// The server is gone, but not the network: connections are refused. It may be back soon, so it is waited for as long as
-/// a call waits.
+/// The server is gone, but not the network: connections are refused. It may be back soon, so it is waited for as long
+/// as a call waits.
 #[test]
 fn a_server_that_refuses_connections_is_out_of_reach_after_the_deadline() {
     simulate(async {

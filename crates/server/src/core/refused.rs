@@ -55,9 +55,9 @@ impl Refused {
         self.postponed.remove(id);
     }
 
-    /// Whether what `request` asks for need not wait for the record `id`. A removal does not wait for one that there was
-    /// no room for: it may be what makes the room. But for one that gives what is removed another name it does, or
-    /// nothing would be left to be named.
+    /// Whether what `request` asks for need not wait for the record `id`. A removal does not wait for one that there
+    /// was no room for: it may be what makes the room. But for one that gives what is removed another name it does,
+    /// or nothing would be left to be named.
     ///
     /// # Errors
     /// The reason why the record `id` was postponed.
