@@ -241,6 +241,15 @@ impl CmlOp {
             | Self::Store { fid, .. } => *fid,
         }
     }
+
+    /// What had a name before and is given one.
+    #[must_use]
+    pub fn named_fid(&self) -> Option<Fid> {
+        match self {
+            Self::Rename { fid, .. } | Self::Link { fid, .. } => Some(*fid),
+            _ => None,
+        }
+    }
 }
 
 /// What a rename does with its target.

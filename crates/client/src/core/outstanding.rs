@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, StoreId, Timestamp};
 
-use super::touched::{TouchIndex, discards, named_by};
+use super::touched::{TouchIndex, discards};
 
 /// Fsynced files that are remembered. Between fsync and rename a program does little else.
 const FSYNCED_MAX: usize = 1024;
@@ -137,7 +137,7 @@ impl Outstanding {
     }
 
     fn names_fsynced(&self, op: &CmlOp) -> bool {
-        named_by(op).is_some_and(|fid| self.fsynced.contains(&fid))
+        op.named_fid().is_some_and(|fid| self.fsynced.contains(&fid))
     }
 
     /// Whether a record that was not sent may take in a later change: if nothing that it does not depend on has been

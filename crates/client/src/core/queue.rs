@@ -15,7 +15,6 @@ use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
 pub(crate) use self::announce::{Announcement, Heard, Policy};
 use self::announce::{Announcing, Telling};
 pub(crate) use self::list::{Listed, Totals};
-use super::touched::named_by;
 
 /// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
 const SMALL_MAX: usize = 128;
@@ -398,7 +397,7 @@ impl Queue {
         self.entries.get(&id).is_some_and(|entry| {
             let fid = entry.queued.record.op.fid();
             let waiting = entry.dependents.iter().filter_map(|(dependent, _)| self.get(*dependent));
-            waiting.into_iter().any(|queued| named_by(&queued.record.op) == Some(fid))
+            waiting.into_iter().any(|queued| queued.record.op.named_fid() == Some(fid))
         })
     }
 

@@ -85,14 +85,6 @@ pub(crate) fn unnamed_by(op: &CmlOp) -> Option<Fid> {
     }
 }
 
-/// What was made before and gets a name by `op`.
-pub(crate) fn named_by(op: &CmlOp) -> Option<Fid> {
-    match op {
-        CmlOp::Rename { fid, .. } | CmlOp::Link { fid, .. } => Some(*fid),
-        _ => None,
-    }
-}
-
 /// A name in a directory.
 type NameIn<'op> = (Fid, &'op Name);
 

@@ -36,7 +36,7 @@ impl Refused {
         self.forget(&id);
         let is_postponed = request.comes_again && error.is_transient();
         if is_postponed {
-            self.postponed.insert(id, Postponed { why: error, named: named_by(&request.record.op) });
+            self.postponed.insert(id, Postponed { why: error, named: request.record.op.named_fid() });
             if self.postponed.len() > REFUSED_MAX {
                 self.postponed.pop_first();
             }
@@ -86,22 +86,6 @@ impl Refused {
 
 fn because_of(id: &StoreId, why: FsError) -> Refusal {
     Refusal::new(why, format!("it depends on the record {id}: {why}"))
-}
-
-/// What was there before and gets a name.
-fn named_by(op: &CmlOp) -> Option<Fid> {
-    match op {
-        CmlOp::Link { fid, .. } | CmlOp::Rename { fid, .. } => Some(*fid),
-        CmlOp::Create { .. }
-        | CmlOp::MakeDir { .. }
-        | CmlOp::SymLink { .. }
-        | CmlOp::Remove { .. }
-        | CmlOp::RemoveDir { .. }
-        | CmlOp::SetAttr { .. }
-        | CmlOp::SetXattr { .. }
-        | CmlOp::RemoveXattr { .. }
-        | CmlOp::Store { .. } => None,
-    }
 }
 
 fn is_removal(op: &CmlOp) -> bool {

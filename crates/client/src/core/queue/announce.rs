@@ -10,7 +10,6 @@ use mafs_proto::call::InvalidateRequest;
 use mafs_proto::{CmlRecord, StoreId};
 
 use super::{Entry, Place, Queue};
-use crate::core::touched::named_by;
 
 /// Records that the server may know of by announcements. Its bound for one client is four times this.
 const ANNOUNCED_MAX: usize = 1024;
@@ -289,7 +288,7 @@ impl Queue {
     /// The records that one waits for about what it gives a name to.
     fn records_named_by(&self, id: StoreId) -> impl Iterator<Item = StoreId> {
         let entry = self.entries.get(&id);
-        let named = entry.and_then(|entry| named_by(&entry.queued.record.op));
+        let named = entry.and_then(|entry| entry.queued.record.op.named_fid());
         let is_of_it = move |before: &StoreId| {
             self.entries.get(before).is_some_and(|before| Some(before.queued.record.op.fid()) == named)
         };
