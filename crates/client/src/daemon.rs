@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mafs_arpc::{Backoff, BootClock, blocking};
-use mafs_proto::{FsError, VolumeName};
+use mafs_proto::VolumeName;
 use tokio::time::{Instant, timeout};
 
 use crate::cache::{CacheError, CacheStorage, StorageError};
@@ -295,12 +295,7 @@ fn cache_advice(error: &CacheError) -> &'static str {
 /// Whether another attempt may succeed although nobody does anything about it.
 fn is_passing(error: &StartError) -> bool {
     match error {
-        StartError::Remote(RemoteError::Pulling { .. } | RemoteError::Unreachable(_) | RemoteError::TimedOut(_)) => {
-            true
-        }
-        StartError::Remote(RemoteError::Refused { error, .. }) => {
-            matches!(error, FsError::Busy | FsError::ShuttingDown)
-        }
+        StartError::Remote(error) => error.may_pass(),
         StartError::Cache(_) => false,
     }
 }

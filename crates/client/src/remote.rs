@@ -36,6 +36,7 @@ use crate::core::log::Spare;
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
 use crate::core::rpc_statistics::RpcStatistics;
+use crate::options::FOR_EVER;
 use attempts::{Attempts, Failure};
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use connector::{Connector, grpc_connector};
@@ -90,6 +91,13 @@ pub(crate) struct RemoteConfig {
     pub(crate) decides: bool,
     /// Whether it is found out that the server is out of reach.
     pub(crate) disconnects: bool,
+}
+
+impl RemoteConfig {
+    /// Whether calls wait also for a server that is known to be out of reach (`hard`).
+    fn waits_for_ever(&self) -> bool {
+        self.deadline >= FOR_EVER
+    }
 }
 
 /// A connection that calls go out on.
@@ -198,7 +206,7 @@ impl Remote {
                 shared.set_up(first.connection(0));
                 Some(first)
             }
-            (Err(error), Some(spare)) if error.is_absence() => {
+            (Err(error), Some(spare)) if error.may_pass() => {
                 shared.begin_apart(spare, &error)?;
                 None
             }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::{Connection, Held, Link, RemoteError, Shared, add_traffic, detail};
 use crate::core::fids::Part;
 use crate::core::promises::SessionNumber;
-use crate::options::{FOR_EVER, RETRANS_DEFAULT, TIMEO_DEFAULT};
+use crate::options::{RETRANS_DEFAULT, TIMEO_DEFAULT};
 
 /// Connecting and attaching take a few round trips; a server that needs longer is not there.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
@@ -108,7 +108,7 @@ struct Patience {
 impl Patience {
     /// From now on; `rtt`: what a round trip took last.
     fn new(shared: &Shared, rtt: Duration) -> Self {
-        let gone = if shared.config.deadline >= FOR_EVER { GONE_AFTER_MAX } else { shared.config.deadline };
+        let gone = if shared.config.waits_for_ever() { GONE_AFTER_MAX } else { shared.config.deadline };
         Self { silent: DEAD_AFTER.max(4 * rtt), until: tokio::time::Instant::now() + gone }
     }
 

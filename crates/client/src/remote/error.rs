@@ -32,12 +32,11 @@ impl RemoteError {
         Self::Refused { error, message: message.to_owned() }
     }
 
-    /// Whether nothing was heard of a server that could be used.
-    pub(crate) fn is_absence(&self) -> bool {
+    /// Whether another attempt may succeed although nobody does anything about it.
+    pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::TimedOut(_) => true,
+            Self::Pulling { .. } | Self::Unreachable(_) | Self::TimedOut(_) => true,
             Self::Refused { error, .. } => matches!(error, FsError::Busy | FsError::ShuttingDown),
-            Self::Pulling { .. } => false,
         }
     }
 

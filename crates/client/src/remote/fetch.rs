@@ -3,10 +3,12 @@
 use mafs_arpc::Payload;
 use mafs_proto::call::{FetchReply, FetchRequest};
 use mafs_proto::{Method, Purpose};
+use tokio::time::Instant;
 
 use super::attempts::Attempts;
 use super::urgency::Urgency;
 use super::{Answer, Remote, RemoteError};
+use crate::options::FOR_EVER;
 
 impl Remote {
     /// Asks for the content of a file, for the `purpose` that it has then, and again as long as connections break. Each
@@ -19,7 +21,7 @@ impl Remote {
     ) -> Result<Answer<FetchReply>, RemoteError> {
         let mut attempts = Attempts::new(&self.shared.config, false);
         loop {
-            let connection = self.connected_some_time().await?;
+            let connection = self.connected_by(Instant::now() + FOR_EVER).await?;
             let call = self.begin(&connection, request, purpose(), None, Payload::None);
             asked(call.urgency(self.shared.config.classes));
             match self.finish(&connection, call).await {

@@ -8,7 +8,6 @@ use mafs_arpc::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Connection, Remote, RemoteError, Shared};
-use crate::options::FOR_EVER;
 
 /// An ended connection is noticed at once; this only bounds the wait.
 const NOTICE_WAIT: Duration = Duration::from_secs(5);
@@ -58,15 +57,10 @@ impl Remote {
 
     /// Waits until it is in vain to wait for the server: never, if the user has said so.
     pub(crate) async fn until_in_vain(&self) {
-        match self.waits_for_ever() {
+        match self.shared.config.waits_for_ever() {
             true => std::future::pending().await,
             false => self.until_out_of_reach().await,
         }
-    }
-
-    /// Whether calls wait also for a server that is known to be out of reach (`hard`).
-    fn waits_for_ever(&self) -> bool {
-        self.shared.config.deadline >= FOR_EVER
     }
 
     /// Notifies of every change of the connection's state.
@@ -76,7 +70,7 @@ impl Remote {
 
     /// Waits for a connection, unless the server is known to be out of reach.
     pub(super) async fn connected(&self, deadline: Instant) -> Result<Connection, RemoteError> {
-        let waits = self.waits_for_ever();
+        let waits = self.shared.config.waits_for_ever();
         self.connected_unless(deadline, |outage| outage.dead && !waits).await
     }
 
@@ -104,15 +98,6 @@ impl Remote {
                 Link::Down(Outage { why, .. }) => Err(RemoteError::TimedOut(why)),
                 Link::Up(..) | Link::Closed => Err(RemoteError::TimedOut("no connection in time".to_owned())),
             },
-        }
-    }
-
-    /// Waits for a connection however long there is none.
-    pub(super) async fn connected_some_time(&self) -> Result<Connection, RemoteError> {
-        let mut link = self.shared.link.subscribe();
-        match link.wait_for(|link| !matches!(link, Link::Down(_))).await.map(|link| link.clone()) {
-            Ok(Link::Up(connection)) => Ok(connection),
-            Ok(Link::Down(_) | Link::Closed) | Err(_) => Err(ending()),
         }
     }
 
