@@ -63,8 +63,8 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply>;
     /// Whether the log holds what was decided before the present session.
     fn has_undecided(&self) -> bool;
-    /// This life of the client begins without an attach: durable when this returns.
-    fn begin_life(&self, incarnation: Incarnation) -> Result<(), String>;
+    /// This life of the client begins without an attach, and does not use the `spare` fids: durable when this returns.
+    fn begin_life(&self, incarnation: Incarnation, spare: FidRange) -> Result<(), String>;
     /// These fids are not used by this life: durable when this returns.
     fn spare(&self, fids: FidRange) -> Result<(), String>;
     /// The server is known to be out of reach, or is so no more.
@@ -171,6 +171,14 @@ struct Ids {
     outstanding: Outstanding,
     fids: Fids,
     granting: bool,
+}
+
+impl Ids {
+    /// A new life, which is durable here with what it leaves of the fids.
+    fn begin_life(&mut self, incarnation: Incarnation, fids: Part) {
+        self.outstanding.begin_life(incarnation);
+        self.fids.begin(fids);
+    }
 }
 
 impl Remote {
@@ -531,10 +539,10 @@ impl Shared {
 
     /// A life begins while the server is out of reach.
     fn begin_apart(&self, spare: Spare, why: &RemoteError) -> Result<(), RemoteError> {
-        blocking(|| self.listener.begin_life(spare.incarnation)).map_err(RemoteError::Unreachable)?;
-        let mut ids = self.ids();
-        ids.outstanding.begin_life(spare.incarnation);
-        self.begin_fids(&mut ids, Part::of(spare.fids))?;
+        let part = Part::of(spare.fids);
+        let begun = blocking(|| self.listener.begin_life(spare.incarnation, part.spare));
+        begun.map_err(RemoteError::Unreachable)?;
+        self.ids().begin_life(spare.incarnation, part);
         self.set_down(why.to_string(), true);
         Ok(())
     }

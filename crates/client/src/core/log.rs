@@ -282,7 +282,7 @@ impl LogState {
     /// What a life can be begun with while the server is out of reach; `None`: nothing is left.
     pub(crate) fn spare(&self) -> Option<Spare> {
         let (newest, last) = self.incarnation.zip(self.last_life)?;
-        let incarnation = Incarnation(newest.0 + 1);
+        let incarnation = Incarnation(newest.0.checked_add(1)?);
         let fids = self.spare_fids.filter(|fids| fids.count() > 0)?;
         (incarnation <= last).then_some(Spare { incarnation, fids })
     }

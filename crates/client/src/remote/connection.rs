@@ -359,8 +359,6 @@ fn take_in(
     let attached = shared.listener.attached(reply).map_err(RemoteError::Unreachable)?;
     shared.listener.renewed(sent, reply.lease);
     *shared.held() = Some(Held { generation: reply.generation, until: sent + reply.lease });
-    let mut ids = shared.ids();
-    ids.outstanding.begin_life(reply.incarnation);
-    shared.begin_fids(&mut ids, Part::of(reply.fids))?;
+    shared.ids().begin_life(reply.incarnation, Part::of(reply.fids));
     Ok(attached)
 }

@@ -19,6 +19,7 @@ use super::announce::Writer;
 use super::kernel::{Kernel, NamesOf};
 use super::shown::{Noted, Part};
 use crate::cache::{AttachedVolume, Cache, CacheError};
+use crate::core::fids;
 use crate::core::log::LogEntry;
 use crate::core::promises::{Grant, Missed, SessionNumber};
 use crate::remote::Listener;
@@ -99,9 +100,9 @@ impl Listener for SessionListener {
         logged.map_err(|error| error.to_string())
     }
 
-    fn begin_life(&self, incarnation: Incarnation) -> Result<(), String> {
-        let logged = self.cache.cml.append(LogEntry::Incarnation(incarnation)).and_then(|()| self.cache.cml.sync());
-        logged.map_err(|error| error.to_string())
+    fn begin_life(&self, incarnation: Incarnation, spare: FidRange) -> Result<(), String> {
+        let logged = self.cache.cml.append(LogEntry::Incarnation(incarnation));
+        logged.map_err(|error| error.to_string()).and_then(|()| self.spare(spare))
     }
 
     fn out_of_reach(&self, is_so: bool) {
@@ -132,6 +133,7 @@ fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheEr
     cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;
     let last = reply.incarnation.0.saturating_add(reply.spare_lives);
     cache.cml.append(LogEntry::LastLife(Incarnation(last)))?;
+    cache.cml.append(LogEntry::SpareFids(fids::Part::of(reply.fids).spare))?;
     cache.cml.sync()?;
     Ok(session)
 }

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::{Call, Config, Payload, Peer};
 use mafs_client::vfs::Vfs;
-
 use mafs_proto::{Class, Clock, Method, Random};
 use tokio::time::timeout;
 

@@ -214,3 +214,18 @@ fn compacting_keeps_everything_but_the_versions() {
         assert_eq!(interrupted, full, "after {count} entries");
     }
 }
+
+#[test]
+fn invariant_10_no_life_follows_the_last_that_there_can_be() {
+    let fids = FidRange::new(fid(7), 10).unwrap();
+    let spare = |newest, last| {
+        let mut log = LogState::default();
+        log.apply(LogEntry::Incarnation(Incarnation(newest)));
+        log.apply(LogEntry::LastLife(Incarnation(last)));
+        log.apply(LogEntry::SpareFids(fids));
+        log.spare()
+    };
+    assert_eq!(spare(3, 4), Some(Spare { incarnation: Incarnation(4), fids }));
+    assert_eq!(spare(4, 4), None);
+    assert_eq!(spare(u64::MAX, u64::MAX), None);
+}
