@@ -9,14 +9,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Attributes, Close, Error, OpenMode, Vfs, Writeback};
+use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
-use support::{CALLER, READ, WRITE, clients, configured, content, create, look, overwrite, simulate, write_and_close};
+use support::{
+    CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively, name,
+    names, overwrite, simulate, write_and_close,
+};
 use tokio::time::{Instant, sleep};
 
 const NEAR: Duration = Duration::from_millis(10);
-const EXCLUSIVE: OpenMode = OpenMode { exclusive: true, ..WRITE };
 /// Everything vanishes, and nobody is told.
 const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 /// An operation that needs no server, or knows that there is none.
@@ -35,36 +37,6 @@ async fn two(policy: Writeback) -> World {
         machine.set_disconnected(true);
     })
     .await
-}
-
-fn name(name: &'static str) -> Bytes {
-    Bytes::from(name)
-}
-
-async fn names(vfs: &Vfs, dir: VnodeId) -> Result<Vec<Bytes>, Error> {
-    let entries = vfs.read_dir(dir, 0, usize::MAX).await?.entries;
-    Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect())
-}
-
-async fn make_dir(vfs: &Vfs, parent: VnodeId, dir: &'static str) -> Result<VnodeId, Error> {
-    match vfs.lookup(parent, name(dir)).await {
-        Err(Error::Refused(FsError::NotFound)) => {}
-        Ok(_) => return Err(Error::Refused(FsError::Exists)),
-        Err(error) => return Err(error),
-    }
-    Ok(vfs.make_dir(parent, name(dir), Mode::from_bits(0o755), CALLER).await?.fid.vnode)
-}
-
-async fn make_exclusively(vfs: &Vfs, parent: VnodeId, file: &'static str) -> Result<VnodeId, Error> {
-    match vfs.lookup(parent, name(file)).await {
-        Err(Error::Refused(FsError::NotFound)) => {}
-        Ok(_) => return Err(Error::Refused(FsError::Exists)),
-        Err(error) => return Err(error),
-    }
-    let (object, opened) = vfs.create(parent, name(file), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await?;
-    vfs.flush(opened.file).await?;
-    vfs.release(opened.file);
-    Ok(object.fid.vnode)
 }
 
 /// Two clients, the second of which has all of a small tree in its cache that the first has made.

@@ -8,13 +8,12 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Error, OpenMode, Vfs, Writeback};
+use mafs_client::vfs::{Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
-use support::{CALLER, WRITE, configured, simulate};
+use support::{CALLER, configured, make_dir, make_exclusively, name, names, simulate};
 use tokio::time::{Instant, sleep, timeout};
 
-const EXCLUSIVE: OpenMode = OpenMode { exclusive: true, ..WRITE };
 /// One way.
 const FAR: Duration = Duration::from_millis(300);
 const SOON: Duration = Duration::from_secs(3);
@@ -27,37 +26,6 @@ async fn clients(count: usize, delay: Duration, policy: Writeback) -> World {
 
 fn vfs(world: &World, number: usize) -> Vfs {
     world.machines()[number].client().clone()
-}
-
-fn name(name: &str) -> Bytes {
-    Bytes::from(name.to_owned())
-}
-
-/// As a kernel does it: it looks before it makes.
-async fn make_dir(vfs: &Vfs, parent: VnodeId, dir: &str) -> Result<VnodeId, Error> {
-    match vfs.lookup(parent, name(dir)).await {
-        Err(Error::Refused(FsError::NotFound)) => {}
-        Ok(_) => return Err(Error::Refused(FsError::Exists)),
-        Err(error) => return Err(error),
-    }
-    Ok(vfs.make_dir(parent, name(dir), Mode::from_bits(0o755), CALLER).await?.fid.vnode)
-}
-
-async fn make_file(vfs: &Vfs, parent: VnodeId, file: &str) -> Result<VnodeId, Error> {
-    match vfs.lookup(parent, name(file)).await {
-        Err(Error::Refused(FsError::NotFound)) => {}
-        Ok(_) => return Err(Error::Refused(FsError::Exists)),
-        Err(error) => return Err(error),
-    }
-    let (object, opened) = vfs.create(parent, name(file), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await?;
-    vfs.flush(opened.file).await?;
-    vfs.release(opened.file);
-    Ok(object.fid.vnode)
-}
-
-async fn names(vfs: &Vfs, dir: VnodeId) -> Result<Vec<Bytes>, Error> {
-    let entries = vfs.read_dir(dir, 0, usize::MAX).await?.entries;
-    Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect())
 }
 
 /// A directory that client 0 has made, and that both know the name of.
@@ -78,7 +46,7 @@ fn a_fresh_tree_is_made_without_a_round_trip_for_each_name() {
             for number in 0..100 {
                 let dir = make_dir(&maker, tree, &format!("dir-{number}")).await.expect("a directory");
                 for file in 0..10 {
-                    make_file(&maker, dir, &format!("file-{file}")).await.expect("a file");
+                    make_exclusively(&maker, dir, &format!("file-{file}")).await.expect("a file");
                 }
                 let mode = RenameMode::NoReplace;
                 maker.rename(dir, name("file-0"), dir, name("renamed"), mode, CALLER).await.expect("a rename");
@@ -104,10 +72,10 @@ fn only_the_first_name_in_a_directory_that_was_there_costs_a_round_trip() {
         simulate(async {
             let world = clients(2, FAR, policy).await;
             let maker = vfs(&world, 0);
-            make_file(&maker, VnodeId::ROOT, "first").await.expect("a file");
+            make_exclusively(&maker, VnodeId::ROOT, "first").await.expect("a file");
             let begun = Instant::now();
             for number in 0..100 {
-                make_file(&maker, VnodeId::ROOT, &format!("file-{number}")).await.expect("a file");
+                make_exclusively(&maker, VnodeId::ROOT, &format!("file-{number}")).await.expect("a file");
             }
             assert!(begun.elapsed() < FAR, "it took {:?}", begun.elapsed());
         });
@@ -124,10 +92,10 @@ fn whoever_asks_for_a_directory_sees_every_name_that_was_decided_there() {
             assert_eq!(other.lookup(VnodeId::ROOT, name("dir")).await.expect("the directory").fid.vnode, dir);
             // So that a log is being sent in which the names are last.
             for number in 0..500 {
-                make_file(&maker, dir, &format!("file-{number}")).await.expect("a file");
+                make_exclusively(&maker, dir, &format!("file-{number}")).await.expect("a file");
             }
             let below = make_dir(&maker, dir, "below").await.expect("a directory");
-            make_file(&maker, below, "deep").await.expect("a file");
+            make_exclusively(&maker, below, "deep").await.expect("a file");
             let asked = Instant::now();
             match ask {
                 0 => assert_eq!(names(&other, dir).await.expect("its names").len(), 501),
@@ -159,12 +127,12 @@ fn a_directory_that_another_has_asked_for_is_shared_until_nobody_does() {
         other.lookup(VnodeId::ROOT, name("dir")).await.expect("the directory");
         other.lookup(dir, name("nothing")).await.expect_err("no name");
         let shared = Instant::now();
-        make_file(&maker, dir, "asked-for").await.expect("a file");
+        make_exclusively(&maker, dir, "asked-for").await.expect("a file");
         assert!(shared.elapsed() >= FAR * 2, "it was decided here after {:?}", shared.elapsed());
         sleep(Duration::from_secs(10)).await;
-        make_file(&maker, dir, "alone-again").await.expect("a file");
+        make_exclusively(&maker, dir, "alone-again").await.expect("a file");
         let alone = Instant::now();
-        make_file(&maker, dir, "at-once").await.expect("a file");
+        make_exclusively(&maker, dir, "at-once").await.expect("a file");
         assert!(alone.elapsed() < FAR, "it took {:?}", alone.elapsed());
     });
 }
@@ -179,11 +147,11 @@ fn who_cannot_be_reached_delays_by_its_lease_at_most_and_its_names_are_refused_a
             other.lookup(VnodeId::ROOT, name("dir")).await.expect("the directory");
             world.machines()[0].isolate();
             let cut_off = Instant::now();
-            make_file(&maker, dir, "name").await.expect("the lease holds");
+            make_exclusively(&maker, dir, "name").await.expect("the lease holds");
             make_dir(&other, dir, "name").await.expect("the name is free as far as anybody knows");
             let waited = cut_off.elapsed();
             assert!(waited > LEASE / 2 && waited < LEASE + LEASE_BIAS + SOON, "waited {waited:?}");
-            let lapsed = make_file(&maker, dir, "later").await;
+            let lapsed = make_exclusively(&maker, dir, "later").await;
             assert!(lapsed.is_err(), "names were decided without a lease");
             world.machines()[0].restore_link();
             sleep(Duration::from_secs(30)).await;
@@ -202,7 +170,7 @@ fn a_recall_waits_for_no_operation_and_no_operation_for_a_recall() {
             let mut dirs = Vec::new();
             for (number, maker) in makers.iter().enumerate() {
                 dirs.push(make_dir(maker, VnodeId::ROOT, &format!("dir-{number}")).await.expect("a directory"));
-                make_file(maker, dirs[number], "own").await.expect("a file");
+                make_exclusively(maker, dirs[number], "own").await.expect("a file");
             }
             sleep(SOON).await;
             for (number, maker) in makers.iter().enumerate() {
@@ -215,7 +183,7 @@ fn a_recall_waits_for_no_operation_and_no_operation_for_a_recall() {
                     for round in 0..20 {
                         let dir = dirs[(number + round + seed) % 2];
                         let file = format!("file-{}", round / 2);
-                        match make_file(&maker, dir, &file).await {
+                        match make_exclusively(&maker, dir, &file).await {
                             Ok(_) | Err(Error::Refused(FsError::Exists)) => {}
                             Err(error) => panic!("{file}: {error}"),
                         }
@@ -247,7 +215,7 @@ fn names_that_were_decided_before_a_crash_have_their_one_winner() {
             let dir = shared_dir(&world).await;
             other.lookup(VnodeId::ROOT, name("dir")).await.expect("the directory");
             for number in 0..300 {
-                make_file(&maker, dir, &format!("file-{number}")).await.expect("a file");
+                make_exclusively(&maker, dir, &format!("file-{number}")).await.expect("a file");
             }
             sleep(if crash == Crash::Power { Duration::from_millis(1500) } else { Duration::ZERO }).await;
             if server {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, FileHandle, Fsync, OpenMode, Vfs};
 use mafs_durable::Disk;
-use mafs_proto::{Mode, Object, RenameMode, VnodeId};
+use mafs_proto::{FsError, Mode, Object, RenameMode, VnodeId};
 #[allow(unused_imports, reason = "each test binary uses a part")]
 pub(crate) use mafs_sim::workload::{CALLER, READ, WRITE};
 use mafs_sim::{Machine, World};
@@ -143,4 +143,40 @@ pub(crate) async fn look(vfs: &Vfs, name: &'static str) -> Object {
 /// The first clients of a world.
 pub(crate) fn clients<const COUNT: usize>(world: &World) -> [Vfs; COUNT] {
     std::array::from_fn(|number| world.machines()[number].client().clone())
+}
+
+/// O_EXCL.
+pub(crate) const EXCLUSIVE: OpenMode = OpenMode { exclusive: true, ..WRITE };
+
+pub(crate) fn name(name: &str) -> Bytes {
+    Bytes::from(name.to_owned())
+}
+
+/// That a name means nothing: a kernel looks before it makes.
+async fn must_be_free(vfs: &Vfs, parent: VnodeId, bytes: Bytes) -> Result<(), Error> {
+    match vfs.lookup(parent, bytes).await {
+        Err(Error::Refused(FsError::NotFound)) => Ok(()),
+        Ok(_) => Err(Error::Refused(FsError::Exists)),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) async fn make_dir(vfs: &Vfs, parent: VnodeId, dir: &str) -> Result<VnodeId, Error> {
+    must_be_free(vfs, parent, name(dir)).await?;
+    Ok(vfs.make_dir(parent, name(dir), Mode::from_bits(0o755), CALLER).await?.fid.vnode)
+}
+
+/// Makes an empty file that nobody else may have made.
+pub(crate) async fn make_exclusively(vfs: &Vfs, parent: VnodeId, file: &str) -> Result<VnodeId, Error> {
+    must_be_free(vfs, parent, name(file)).await?;
+    let (object, opened) = vfs.create(parent, name(file), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await?;
+    vfs.flush(opened.file).await?;
+    vfs.release(opened.file);
+    Ok(object.fid.vnode)
+}
+
+/// The names in a directory.
+pub(crate) async fn names(vfs: &Vfs, dir: VnodeId) -> Result<Vec<Bytes>, Error> {
+    let entries = vfs.read_dir(dir, 0, usize::MAX).await?.entries;
+    Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !name.starts_with(b".")).collect())
 }
