@@ -2,6 +2,7 @@
 //! an exit code.
 
 mod background;
+mod conflicts;
 mod exit;
 mod limit;
 mod mount;
@@ -68,6 +69,8 @@ enum Command {
     Queue(queue::QueueArgs),
     /// Show what of files is in the cache, and what of them the server does not have.
     State(state::StateArgs),
+    /// Show what was in conflict with what others have done, and resolve it.
+    Conflicts(conflicts::ConflictsArgs),
 }
 
 /// Runs the command line of this process.
@@ -110,6 +113,7 @@ impl Command {
             Self::Sync(args) => sync::run(&args),
             Self::Queue(args) => queue::run(args),
             Self::State(args) => state::run(&args),
+            Self::Conflicts(args) => conflicts::run(args),
         }
     }
 }

@@ -14,10 +14,10 @@ pub use client::{Client, ControlError};
 pub use server::Server;
 
 use crate::limit::ClassLimit;
-use crate::vfs::{ObjectReport, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress};
+use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress};
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// What a command asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -37,6 +37,10 @@ pub enum Request {
     Queue(QueuePage),
     /// What of the object at this path below the mount point is here, and what of it the server lacks?
     State(Vec<u8>),
+    /// What is in conflict? The server is asked.
+    Conflicts,
+    /// List no more what the server has refused about this path below the mount point.
+    Dismiss(Vec<u8>),
     /// Answer with the last status when the mount has ended and what could be sent has been.
     End,
 }
@@ -68,6 +72,10 @@ pub enum Response {
     Queue(Box<QueueReport>),
     /// To [`Request::State`].
     State(Box<ObjectReport>),
+    /// To [`Request::Conflicts`].
+    Conflicts(Box<ConflictsReport>),
+    /// To [`Request::Dismiss`]: so many changes.
+    Dismissed(u64),
     /// To [`Request::Sync`] and [`Request::State`]: this client knows no object by this path.
     Unknown,
     /// The daemon cannot; why, in one line.

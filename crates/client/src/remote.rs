@@ -26,8 +26,8 @@ use mafs_proto::call::{
     InvalidateRequest, PullReply, PullRequest,
 };
 use mafs_proto::{
-    Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method,
-    Purpose, StoreId, Timestamp, VolumeName, Wire,
+    Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Generation,
+    Incarnation, Method, OnConflict, Purpose, StoreId, Timestamp, VolumeName, Wire,
 };
 use tokio::time::{Instant, timeout};
 
@@ -242,8 +242,14 @@ impl Remote {
     }
 
     /// Makes the record of a mutation that waits in a queue, with what it must wait for besides what it names.
-    pub(crate) fn queued_record(&self, op: CmlOp, uid: u32, gid: u32, time: Timestamp) -> (CmlRecord, Vec<StoreId>) {
-        self.shared.ids().outstanding.begin_queued(op, time, uid, gid)
+    /// `removes` is as in [`CmlRecord`].
+    pub(crate) fn queued_record(
+        &self,
+        (op, removes): (CmlOp, Option<DataVersion>),
+        owner: (u32, u32),
+        time: Timestamp,
+    ) -> (CmlRecord, Vec<StoreId>) {
+        self.shared.ids().outstanding.begin_queued((op, removes), time, owner)
     }
 
     /// Asks or changes what is known of outstanding records.
@@ -257,11 +263,12 @@ impl Remote {
     pub(crate) async fn replay(
         &self,
         record: &CmlRecord,
-        purpose: Purpose,
+        (purpose, on_conflict): (Purpose, OnConflict),
         repeated: bool,
     ) -> Result<Answer<ApplyReply>, RemoteError> {
         let attempts = Attempts::new(&self.shared.config, repeated);
-        let answer = self.once(&self.apply_request(record), purpose, &attempts).await?;
+        let request = ApplyRequest { on_conflict, ..self.apply_request(record) };
+        let answer = self.once(&request, purpose, &attempts).await?;
         Ok(attempts.answered(Method::Apply, answer))
     }
 

@@ -8,6 +8,7 @@ mod absent;
 mod announce;
 mod attributes;
 mod changes;
+mod conflict_report;
 mod contents;
 mod delivery;
 mod disconnected;
@@ -22,11 +23,13 @@ mod frozen;
 mod fsync;
 mod inflow;
 mod integrity;
+mod kept;
 mod kernel;
 mod lent;
 mod listing;
 mod names;
 mod naming;
+mod origin;
 mod passthrough;
 mod paths;
 mod progress;
@@ -70,6 +73,8 @@ use crate::core::upload::UploadRate;
 use crate::limit::ClassLimit;
 use crate::remote::Remote;
 pub use changes::{Close, Writeback};
+use conflict_report::ConflictCount;
+pub use conflict_report::{ConflictEntry, ConflictReport, ConflictsReport, Side};
 pub use delivery::Stale;
 pub use error::Error;
 pub use extents::SeekTarget;
@@ -218,6 +223,7 @@ struct Inner {
     replay: Replay,
     /// Opens that got a version which is not the newest that was announced.
     stale_reads: AtomicU64,
+    conflicts: ConflictCount,
     /// A file was closed that the server does not have.
     left_dirty: Notify,
     /// The modify log has grown.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::{
-    ChangeNumber, ClientId, CmlRecord, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
-    Incarnation, Name, Object, ServerEpoch, ServerId, StoreId, VolumeName, Wire, Xattrs,
+    ChangeNumber, ClientId, CmlRecord, Conflict, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
+    Incarnation, Name, Object, OnConflict, Outcome, PlacedName, ServerEpoch, ServerId, StoreId, VolumeName, Wire,
+    Xattrs,
 };
 
 /// A request with its method and the type of its reply.
@@ -49,11 +50,13 @@ pub enum Method {
     Invalidate = 14,
     /// [`PullRequest`]: made by the server.
     Pull = 15,
+    /// [`ConflictsRequest`].
+    Conflicts = 22,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Attach,
         Self::Detach,
         Self::GrantFids,
@@ -69,6 +72,7 @@ impl Method {
         Self::ResumeStore,
         Self::Invalidate,
         Self::Pull,
+        Self::Conflicts,
     ];
 
     /// The number on the wire.
@@ -296,6 +300,8 @@ pub struct ApplyRequest {
     /// [transient](crate::FsError::is_transient). Until then nothing that depends on it is applied but removals, which
     /// make room.
     pub comes_again: bool,
+    /// What becomes of it if what others have done stands against it.
+    pub on_conflict: OnConflict,
     /// The request counts as an [`InvalidateRequest`] too: as the announcement of a content that comes with it.
     pub announces: bool,
 }
@@ -304,7 +310,14 @@ impl ApplyRequest {
     /// Applies a record that does not come again; the payload is all of the content, if there is any.
     #[must_use]
     pub fn new(record: CmlRecord, confirmed_below: Option<StoreId>) -> Self {
-        Self { record, confirmed_below, content_offset: 0, comes_again: false, announces: false }
+        Self {
+            record,
+            confirmed_below,
+            content_offset: 0,
+            comes_again: false,
+            on_conflict: OnConflict::Refuse,
+            announces: false,
+        }
     }
 }
 
@@ -333,6 +346,8 @@ pub struct ApplyReply {
     /// Directories of which nobody else has been promised anything: until the next break of one its names are decided
     /// by this client. Not part of the reply that is kept.
     pub exclusive: Vec<Fid>,
+    /// Whether that was what the record says.
+    pub outcome: Outcome,
 }
 
 /// Asks how full the server is.
@@ -495,6 +510,27 @@ pub struct PullReply {
     pub missing: Vec<StoreId>,
 }
 
+/// Asks what has been kept of records in conflict, and not been resolved yet.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ConflictsRequest {
+    /// The last one of the page before.
+    pub after: Option<PlacedName>,
+}
+
+/// Answers [`ConflictsRequest`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConflictsReply {
+    /// In the order of their places, at most [`ConflictsReply::CONFLICTS_MAX`].
+    pub conflicts: Vec<Conflict>,
+    /// Whether there are no more.
+    pub end: bool,
+}
+
+impl ConflictsReply {
+    /// The most conflicts of one page.
+    pub const CONFLICTS_MAX: usize = 64;
+}
+
 /// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorDetail {
@@ -529,4 +565,5 @@ calls! {
     ResumeStoreRequest => ResumeStore, ResumeStoreReply;
     InvalidateRequest => Invalidate, InvalidateReply;
     PullRequest => Pull, PullReply;
+    ConflictsRequest => Conflicts, ConflictsReply;
 }

@@ -2,6 +2,7 @@
 
 mod asks;
 mod calls;
+mod conflicts;
 mod nouns;
 mod records;
 #[cfg(test)]

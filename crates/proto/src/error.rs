@@ -142,6 +142,25 @@ impl FsError {
     }
 }
 
+impl FsError {
+    /// Whether others have done what stands against a record: what it says may be kept beside that.
+    #[must_use]
+    pub const fn is_conflict(self) -> bool {
+        matches!(
+            self,
+            Self::NotFound
+                | Self::Exists
+                | Self::NotDirectory
+                | Self::IsDirectory
+                | Self::NotEmpty
+                | Self::Stale
+                | Self::NameChanged
+                | Self::BaseChanged
+                | Self::BelowItself
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

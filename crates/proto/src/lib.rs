@@ -8,6 +8,7 @@
 
 pub mod call;
 mod class;
+mod conflict;
 mod convert;
 mod error;
 mod fid;
@@ -25,6 +26,7 @@ mod xattr;
 
 pub use call::{Call, Method};
 pub use class::{Class, Classes, Purpose};
+pub use conflict::{Conflict, ConflictKind, OnConflict, Origin, Outcome, PlacedName};
 pub use convert::{Malformed, Wire};
 pub use error::FsError;
 pub use fid::{Fid, FidRange, Uniquifier, VnodeId, VolumeId};

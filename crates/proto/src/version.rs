@@ -5,6 +5,11 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DataVersion(pub u64);
 
+impl DataVersion {
+    /// That of no content.
+    pub const NONE: Self = Self(0);
+}
+
 /// Counts every change of one object's status, those of its data included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StatusVersion(pub u64);

@@ -7,12 +7,16 @@
 //!
 //! Must not know tasks, sessions, files or clocks: times come from the records, contents come as [`NewContent`].
 
+mod aliases;
 pub(crate) mod announce;
 pub(crate) mod clients;
+mod conflict_name;
+pub(crate) mod conflicts;
 pub(crate) mod directory;
 pub(crate) mod edit;
 pub(crate) mod exclusive;
 pub(crate) mod fids;
+mod keep;
 pub(crate) mod node;
 pub(crate) mod overlay;
 pub(crate) mod pending;

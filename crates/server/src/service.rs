@@ -10,10 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
-    ApplyRequest, BreakRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest, GetStatusReply,
-    GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest, LookupReply,
-    LookupRequest, PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest,
-    StatFsRequest,
+    ApplyRequest, BreakRequest, ConflictsRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest,
+    GetStatusReply, GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest,
+    LookupReply, LookupRequest, PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest,
+    ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{Fid, FsError, Method, Segment, Wire};
 
@@ -112,6 +112,7 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
             let attached = session.attachment()?;
             reply(attached.volume.announce(attached.ticket, request).await?)
         }
+        Method::Conflicts => conflicts(session, &ConflictsRequest::decode(body)?),
         Method::Break => only_of_servers::<BreakRequest>(body),
         Method::Pull => only_of_servers::<PullRequest>(body),
     }
@@ -191,6 +192,11 @@ async fn apply(session: &Arc<Session>, request: ApplyRequest, call: &mut Incomin
         Received::Undecided(refusal) => return Err(refusal),
     };
     Ok(Answer { body, payload: Payload::None, reader: None })
+}
+
+fn conflicts(session: &Session, request: &ConflictsRequest) -> Result<Answer, Refusal> {
+    let volume = session.attachment()?.volume;
+    reply(blocking(|| volume.conflicts(request))?)
 }
 
 /// Refuses a call that clients do not make.

@@ -21,9 +21,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::{Peer, blocking};
 use mafs_durable::{Disk, KvError, LoggedIndex, LoggedIndexError};
-use mafs_proto::call::{ApplyRequest, InvalidateReply, InvalidateRequest, StatFsReply};
+use mafs_proto::call::{
+    ApplyRequest, ConflictsReply, ConflictsRequest, InvalidateReply, InvalidateRequest, StatFsReply,
+};
 use mafs_proto::{
-    ChangeNumber, ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeId,
+    Base, ChangeNumber, ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeId,
     VolumeName,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -32,7 +34,7 @@ use crate::ServerError;
 use crate::config::ServerConfig;
 use crate::core::clients::{self, Granted};
 use crate::core::pending::Pending;
-use crate::core::{NewContent, Overlay, Refusal, announce, quota, replies};
+use crate::core::{NewContent, Overlay, Refusal, announce, conflicts, quota, replies};
 use crate::store::{ContentStore, SpaceReserve, Spools, Storage, VolumeFile, open_index, volume_dir};
 use committer::{Announce, Job};
 pub(crate) use reads::{Reading, Root, StoredContent};
@@ -244,6 +246,19 @@ impl Volume {
         self.shared.sessions.check(ticket)
     }
 
+    /// Checks that a content that was made from `base` is not in conflict for certain, before it is received: versions do
+    /// not come back.
+    ///
+    /// # Errors
+    /// `BaseChanged` if so.
+    pub(crate) fn check_base(&self, fid: Fid, base: Base) -> Result<(), Refusal> {
+        let Base::Version(base) = base else { return Ok(()) };
+        self.shared.read(|transaction| match transaction.node(fid) {
+            Ok(node) if node.status.data_version > base => Err(FsError::BaseChanged.into()),
+            Ok(_) | Err(_) => Ok(()),
+        })
+    }
+
     /// Whether a content of `size` bytes for a file may be within the quota, before it is received. The commit decides
     /// again: other stores may come first.
     ///
@@ -256,6 +271,11 @@ impl Volume {
             let replaced = transaction.node(fid).map_or(0, |node| node.used_bytes());
             quota::check(Some(quota), used, used.saturating_sub(replaced).saturating_add(size))
         })
+    }
+
+    /// What is kept of records in conflict.
+    pub(crate) fn conflicts(&self, request: &ConflictsRequest) -> Result<ConflictsReply, Refusal> {
+        conflicts::page(&Overlay::new(self.shared.file.id(), self.shared.index.index()), request)
     }
 
     /// Room on the disk, without what the journal keeps for itself, or in the quota, if that is less.

@@ -514,29 +514,44 @@ fn a_content_that_took_a_name_is_sent_though_what_has_the_name_is_removed_before
     }
 }
 
-/// The server's word counts: what another client was quicker with is refused and listed, and nothing breaks.
+/// The server's word counts: what another client was quicker with has the name, what this one made is kept beside it,
+/// and what cannot be done at all is listed until somebody acts.
 #[test]
-fn a_name_that_another_client_took_first_is_refused_and_listed() {
+fn a_name_that_another_client_took_first_is_kept_beside_it() {
     simulate(async {
         let mut world = near_world(2, false).await;
         let (late, quick) = (world.machines()[0].client().clone(), world.machines()[1].client().clone());
+        let mode = Mode::from_bits(0o755);
+        late.make_dir(VnodeId::ROOT, Bytes::from("d"), mode, CALLER).await.expect("a directory");
+        late.sync().await.expect("a sync");
         assert!(!is_there(&late, "f").await);
         world.machines()[0].isolate();
         write_and_close(&late, "f", vec![1; 1000]).await;
+        late.remove_dir(VnodeId::ROOT, Bytes::from("d"), CALLER).await.expect("a removal");
         tokio::time::sleep(Duration::from_secs(1)).await;
         write_and_close(&quick, "f", vec![2; 2000]).await;
+        let made = quick.lookup(VnodeId::ROOT, Bytes::from("d")).await.expect("a directory");
+        let (_, opened) = quick.create(made.fid.vnode, Bytes::from("x"), mode, WRITE, CALLER).await.expect("a file");
+        quick.release(opened.file);
         quick.sync().await.expect("a sync");
         world.machines()[0].restore_link();
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(content(&late, "f").await, vec![2; 2000]);
+        let conflicts = late.conflicts().await.expect("the conflicts");
+        let [kept] = &conflicts[..] else { panic!("{conflicts:?}") };
+        assert_eq!(kept.mine_now.as_ref().map(|mine| mine.status.size), Some(1000));
         let refused = late.status().refused;
-        assert!(refused.iter().any(|(what, _)| what == "make f" || what == "make /f"), "{refused:?}");
+        assert!(refused.iter().any(|(what, _)| what.ends_with("remove /d") || what == "remove d"), "{refused:?}");
         write_and_close(&late, "g", vec![3; 10]).await;
         late.sync().await.ok();
         assert_eq!(content(&quick, "g").await, vec![3; 10]);
         world.crash_client(Crash::Kill);
         world.start_client().await.expect("the client starts");
-        assert!(!world.client().status().refused.is_empty(), "it is listed until somebody acts");
+        let again = world.client().clone();
+        assert_eq!(again.conflicts().await.expect("the conflicts"), conflicts);
+        assert_eq!(again.status().refused.len(), 1, "it is listed until somebody acts");
+        assert_eq!(again.dismiss_refused(b"d"), 1);
+        assert!(again.status().refused.is_empty());
     });
 }
 

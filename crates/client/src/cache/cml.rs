@@ -351,7 +351,8 @@ mod tests {
         let id = StoreId { client: ClientId([3; 16]), incarnation: Incarnation(4), seq: 5 };
         let op =
             CmlOp::Store { fid: fid(6), base: Base::Version(DataVersion(7)), size: 8, mtime: Timestamp::default() };
-        let record = CmlRecord { id, depends_on: vec![id], time: Timestamp::default(), uid: 1, gid: 2, op };
+        let record =
+            CmlRecord { id, depends_on: vec![id], time: Timestamp::default(), uid: 1, gid: 2, removes: None, op };
         let queued = Queued { record: record.clone(), kind: Kind::Directory, replaced: Some(Kind::File) };
         vec![
             LogEntry::Run("a".to_owned()),
@@ -433,7 +434,7 @@ mod tests {
         let id = |seq| StoreId { client: ClientId([3; 16]), incarnation: Incarnation(4), seq };
         let record = move |seq, depends_on: &[u64], op| {
             let depends_on = depends_on.iter().map(|seq| id(*seq)).collect();
-            CmlRecord { id: id(seq), depends_on, time: Timestamp::default(), uid: 1, gid: 2, op }
+            CmlRecord { id: id(seq), depends_on, time: Timestamp::default(), uid: 1, gid: 2, removes: None, op }
         };
         let queued = |record| LogEntry::Queued(Queued { record, kind: Kind::File, replaced: None });
         (0..files).flat_map(move |file| {

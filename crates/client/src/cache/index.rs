@@ -216,7 +216,8 @@ impl Index {
             let broken = known.is_some_and(|known| known.trust != self.trust());
             // What another client has announced of it meanwhile is not in the answer.
             let grant = if broken { grant.without_promise() } else { grant };
-            self.install_one(volume, object, parent.map(|edit| edit.parent.vnode), grant, &mut batch)?;
+            let place = parent.map(|edit| (edit.parent.vnode, &edit.name));
+            self.install_one(volume, object, place, grant, &mut batch)?;
         }
         self.apply(&batch)
     }
@@ -369,7 +370,7 @@ impl Index {
         &self,
         volume: &Volume,
         object: &Object,
-        parent: Option<VnodeId>,
+        place: Option<(VnodeId, &Name)>,
         grant: Grant,
     ) -> Result<CachedObject, CacheError> {
         let trusted = volume.known.map_or(NO_TRUST, |known| known.trust);
@@ -378,8 +379,10 @@ impl Index {
         let old = self.shown(object.fid.vnode)?.filter(|old| old.object.fid == object.fid);
         let Some(old) = old else {
             let entries = self.no_entries(object)?;
-            return Ok(CachedObject { object: object.clone(), trust, parent, entries, content: None });
+            let (parent, name) = placed(place, None);
+            return Ok(CachedObject { object: object.clone(), trust, parent, name, entries, content: None });
         };
+        let (parent, name) = placed(place, Some(&old));
         let (known, shown) = (old.object.status.status_version, object.status.status_version);
         let (object, trust) = if old.trust == trusted && known >= shown {
             (old.object, old.trust)
@@ -397,21 +400,21 @@ impl Index {
             Some(entries) => Some(entries),
             None => self.no_entries(&object)?,
         };
-        Ok(CachedObject { object, trust, parent: parent.or(old.parent), entries, content: old.content })
+        Ok(CachedObject { object, trust, parent, name, entries, content: old.content })
     }
 
     fn install_one(
         &self,
         volume: &Volume,
         object: &Object,
-        parent: Option<VnodeId>,
+        place: Option<(VnodeId, &Name)>,
         grant: Grant,
         batch: &mut Batch,
     ) -> Result<(), CacheError> {
         if object.status.nlink == 0 {
             return self.remove_one(object.fid.vnode, batch);
         }
-        let merged = self.merged(volume, object, parent, grant)?;
+        let merged = self.merged(volume, object, place, grant)?;
         batch.put(object_key(object.fid.vnode), merged.encode());
         Ok(())
     }
@@ -438,6 +441,14 @@ impl Index {
             page.into_iter().for_each(|(key, _)| batch.remove(key));
             self.apply(&batch)?;
         }
+    }
+}
+
+/// Where an object is by now, and as what, by what is said of it now or was before.
+fn placed(now: Option<(VnodeId, &Name)>, before: Option<&CachedObject>) -> (Option<VnodeId>, Option<Name>) {
+    match now {
+        Some((parent, name)) => (Some(parent), Some(name.detached())),
+        None => before.map_or((None, None), |before| (before.parent, before.name.clone())),
     }
 }
 

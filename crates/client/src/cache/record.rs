@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use mafs_proto::{
-    ChangeNumber, ContentHash, DataVersion, Fid, HistoryId, Kind, Object, ServerId, StatusVersion, Uniquifier, VnodeId,
-    VolumeId, Wire, Xattrs,
+    ChangeNumber, ContentHash, DataVersion, Fid, HistoryId, Kind, Name, Object, ServerId, StatusVersion, Uniquifier,
+    VnodeId, VolumeId, Wire, Xattrs,
 };
 
 use crate::core::log::ContainerId;
@@ -43,8 +43,10 @@ pub(crate) struct CachedObject {
     pub(crate) object: Object,
     /// The status is current while the index has this trust.
     pub(crate) trust: u64,
-    /// Of a directory: the one it is in, if known.
+    /// The directory it is in, if known.
     pub(crate) parent: Option<VnodeId>,
+    /// What it was called there when it was seen last.
+    pub(crate) name: Option<Name>,
     /// Of a directory: its entries.
     pub(crate) entries: Option<CachedEntries>,
     /// Of a file: its content, if that is here whole.
@@ -54,7 +56,7 @@ pub(crate) struct CachedObject {
 impl CachedObject {
     /// An object as it was shown, without trust.
     pub(crate) fn shown(object: Object) -> Self {
-        Self { object, trust: 0, parent: None, entries: None, content: None }
+        Self { object, trust: 0, parent: None, name: None, entries: None, content: None }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -65,12 +67,18 @@ impl CachedObject {
         out.extend(self.entries.map_or(0, |entries| entries.version.0).to_le_bytes());
         let flags = u8::from(self.entries.is_some())
             | u8::from(self.entries.is_some_and(|entries| entries.complete)) << 1
-            | u8::from(self.content.is_some()) << 2;
+            | u8::from(self.content.is_some()) << 2
+            | u8::from(self.name.is_some()) << 3;
         out.push(flags);
         out.extend(self.content.map_or(0, |content| content.version.0).to_le_bytes());
         out.extend(self.content.map_or(0, |content| content.container.0).to_le_bytes());
         out.extend(self.content.map_or([0; 32], |content| content.hash.0));
         out.extend(self.content.map_or(0, |content| content.intact_in.0).to_le_bytes());
+        if let Some(name) = &self.name {
+            // No name is longer than 255 bytes.
+            out.extend(u8::try_from(name.as_bytes().len()));
+            out.extend(name.as_bytes());
+        }
         out.extend(self.object.encode());
         out
     }
@@ -91,10 +99,12 @@ impl CachedObject {
             hash: ContentHash(reader.array()?),
             intact_in: RunId(reader.u64()?),
         };
+        let name = if flags & 8 != 0 { Some(reader.name()?) } else { None };
         Some(Self {
             object: Object::decode(reader.0).ok()?,
             trust,
             parent,
+            name,
             entries: (flags & 1 != 0).then_some(CachedEntries { version: entries_version, complete: flags & 2 != 0 }),
             content: (flags & 4 != 0).then_some(content),
         })
@@ -233,6 +243,11 @@ impl Reader {
         self.array().map(u64::from_le_bytes)
     }
 
+    fn name(&mut self) -> Option<Name> {
+        let bytes = usize::from(self.u8()?);
+        Name::new(self.take(bytes)?).ok()
+    }
+
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?[..].try_into().ok()
     }
@@ -269,6 +284,7 @@ pub(crate) mod tests {
             object: Object { fid: Fid::root(VolumeId(9)), status, target: None },
             trust: 8,
             parent: Some(VnodeId(1)),
+            name: Name::new(&b"name"[..]).ok(),
             entries: Some(CachedEntries { version: DataVersion(6), complete: true }),
             content: Some(CachedContent {
                 version: DataVersion(6),

@@ -31,7 +31,8 @@ fn unanswered(client: ClientId) -> LogEntry {
     let id = StoreId { client, incarnation: Incarnation(3), seq: 1 };
     let base = Base::Version(DataVersion(1));
     let op = CmlOp::Store { fid: Fid::root(VolumeId(1)), base, size: 1, mtime: Timestamp::default() };
-    let record = CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, op };
+    let record =
+        CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, removes: None, op };
     LogEntry::Logged { record, stamp: Stamp(1), queued: false }
 }
 

@@ -16,6 +16,8 @@ pub(crate) enum Exit {
     NoDaemon,
     /// The server does not have everything.
     Unsent,
+    /// There are conflicts.
+    Conflicts,
     /// There is no such file.
     NotFound,
     /// As mount(8): the command line makes no sense.
@@ -35,6 +37,7 @@ impl Exit {
             Self::Usage | Self::System => 2,
             Self::NoDaemon => 3,
             Self::Unsent => 4,
+            Self::Conflicts => 5,
             Self::NotFound => 6,
             Self::MountFailed => 32,
         }

@@ -58,7 +58,11 @@ pub(super) async fn object_at(runtime_dir: &RuntimeDir, path: &Path) -> Result<F
 }
 
 /// The daemon of the mount that an absolute path lies in, and the path below the mount point. Errors are about `shown`.
-async fn daemon_above(runtime_dir: &RuntimeDir, shown: &Path, path: &Path) -> Result<(Reached, Vec<u8>), Failure> {
+pub(super) async fn daemon_above(
+    runtime_dir: &RuntimeDir,
+    shown: &Path,
+    path: &Path,
+) -> Result<(Reached, Vec<u8>), Failure> {
     for ancestor in path.ancestors() {
         match reach(runtime_dir.socket(ancestor)).await {
             Err(ControlError::NoDaemon) => {}

@@ -48,6 +48,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     }
     line("cache", &cache(report));
     line("files", data_path(report));
+    if report.conflicts > 0 {
+        line("conflicts", &format!("{}, see `mafs-client conflicts`", report.conflicts));
+    }
     if !report.refused.is_empty() {
         line("refused", &format!("{} by the server:", counted(report.refused.len() as u64, "update")));
         for (what, why) in report.refused.iter().take(REFUSED_SHOWN) {
@@ -254,6 +257,7 @@ mod tests {
             stale_reads: 0,
             fetching_files: 0,
             refused: Vec::new(),
+            conflicts: 0,
             passthrough: true,
             cache_bytes: 3 << 20,
             cache_limit_bytes: 10 << 30,

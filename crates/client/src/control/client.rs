@@ -14,7 +14,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use super::line::{self, RESPONSE_BYTES_MAX};
 use super::{MountStatus, Request, Response, SyncRequest};
 use crate::limit::ClassLimit;
-use crate::vfs::{ObjectReport, QueuePage, QueueReport, RpcStatistics, SyncProgress};
+use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, SyncProgress};
 
 /// How long a daemon may take to say how it is. It never waits for the network to do so.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
@@ -150,6 +150,29 @@ impl Client {
         }
     }
 
+    /// Asks what is in conflict. The daemon asks the server.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`]; [`ControlError::Failed`] if the server cannot be asked.
+    pub async fn conflicts(&mut self) -> Result<ConflictsReport, ControlError> {
+        match self.ask(Request::Conflicts).await? {
+            Response::Conflicts(report) => Ok(*report),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Has what the server has refused about a path below the mount point listed no more. Returns how many changes that
+    /// were.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn dismiss(&mut self, below: Vec<u8>) -> Result<u64, ControlError> {
+        match self.ask_at_once(Request::Dismiss(below)).await? {
+            Response::Dismissed(count) => Ok(count),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Asks for the state of the object at a path below the mount point.
     ///
     /// # Errors
@@ -216,6 +239,8 @@ fn unexpected(response: Response) -> ControlError {
         | Response::Synced
         | Response::Progress(_)
         | Response::Queue(_)
+        | Response::Conflicts(_)
+        | Response::Dismissed(_)
         | Response::State(_) => ControlError::Broken(io::Error::other("its answer is for another question")),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, StoreId, Timestamp};
+use mafs_proto::{ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, StoreId, Timestamp};
 
 use super::touched::{TouchIndex, discards};
 
@@ -55,21 +55,32 @@ impl Outstanding {
 
     /// Makes the record of a mutation; it is outstanding until [`Self::end`].
     pub(crate) fn begin(&mut self, op: CmlOp, time: Timestamp, uid: u32, gid: u32) -> CmlRecord {
-        self.make(op, time, uid, gid).0
+        self.make(op, None, time, (uid, gid)).0
     }
 
     /// The same of one that waits in a queue, with what it must wait for besides what it names.
-    pub(crate) fn begin_queued(&mut self, op: CmlOp, time: Timestamp, uid: u32, gid: u32) -> (CmlRecord, Vec<StoreId>) {
-        let (record, unlisted) = self.make(op, time, uid, gid);
+    pub(crate) fn begin_queued(
+        &mut self,
+        (op, removes): (CmlOp, Option<DataVersion>),
+        time: Timestamp,
+        (uid, gid): (u32, u32),
+    ) -> (CmlRecord, Vec<StoreId>) {
+        let (record, unlisted) = self.make(op, removes, time, (uid, gid));
         self.queued.insert(record.id);
         (record, unlisted)
     }
 
-    fn make(&mut self, op: CmlOp, time: Timestamp, uid: u32, gid: u32) -> (CmlRecord, Vec<StoreId>) {
+    fn make(
+        &mut self,
+        op: CmlOp,
+        removes: Option<DataVersion>,
+        time: Timestamp,
+        (uid, gid): (u32, u32),
+    ) -> (CmlRecord, Vec<StoreId>) {
         self.last_seq += 1;
         let id = StoreId { client: self.client, incarnation: self.incarnation, seq: self.last_seq };
         let Dependencies { listed, unlisted } = self.dependencies(&op);
-        let record = CmlRecord { id, depends_on: listed, time, uid, gid, op };
+        let record = CmlRecord { id, depends_on: listed, time, uid, gid, removes, op };
         self.resume(record.clone());
         if self.names_fsynced(&record.op) {
             self.raise_barrier([id]);
@@ -283,7 +294,7 @@ mod tests {
     fn replies_to_what_is_in_the_log_are_confirmed_once_the_log_will_not_forget_them() {
         let mut log = log();
         let now = Timestamp::default();
-        let make = |log: &mut Outstanding| log.begin_queued(make_dir(1, "a", 10), now, 0, 0).0.id;
+        let make = |log: &mut Outstanding| log.begin_queued((make_dir(1, "a", 10), None), now, (0, 0)).0.id;
         let [first, second, third] = [make(&mut log), make(&mut log), make(&mut log)];
         log.end(second);
         log.end(first);
@@ -371,7 +382,7 @@ mod tests {
         let count = CmlRecord::DEPENDS_ON_MAX as u64 + 7;
         let ids: Vec<_> = (0..count).map(|at| log.begin(make_dir(1, "a", 100 + at), now, 0, 0).id).collect();
         let set = CmlOp::SetAttr { fid: fid(1), set: mafs_proto::SetAttr::default() };
-        let (record, unlisted) = log.begin_queued(set, now, 0, 0);
+        let (record, unlisted) = log.begin_queued((set, None), now, (0, 0));
         assert_eq!(record.depends_on, ids[7..]);
         assert_eq!(unlisted, ids[..7]);
     }

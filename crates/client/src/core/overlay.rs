@@ -47,8 +47,8 @@ struct Changes {
     sets: BTreeMap<StoreId, SetAttr>,
     mtimes: BTreeMap<StoreId, Timestamp>,
     ctimes: BTreeMap<StoreId, Timestamp>,
-    /// Where it is.
-    parents: BTreeMap<StoreId, VnodeId>,
+    /// Where it is, and as what.
+    places: BTreeMap<StoreId, (VnodeId, Name)>,
 }
 
 impl Changes {
@@ -74,11 +74,12 @@ impl Overlay {
             let fid = object.fid;
             self.changes(fid).made = Some((record.id, object));
         }
-        for (parent, name, meaning) in names_of(record, *kind, *replaced) {
+        let named = names_of(record, *kind, *replaced);
+        for (parent, name, meaning) in &named {
             self.name_edits += 1;
             let names = self.names.entry(parent.vnode).or_default();
             names.edit = self.name_edits;
-            names.meanings.entry(name.clone()).or_default().insert(record.id, meaning);
+            names.meanings.entry((*name).clone()).or_default().insert(record.id, *meaning);
         }
         for (fid, effect) in effects_of(record, *kind, *replaced) {
             let changes = self.changes(fid);
@@ -91,7 +92,9 @@ impl Overlay {
             if effect.entries != 0 || effect.names_changed {
                 changes.mtimes.insert(record.id, record.time);
             }
-            changes.parents.extend(effect.parent.map(|parent| (record.id, parent)));
+            let name = named.iter().find(|(.., meaning)| meaning.is_some_and(|(named, _)| named == fid));
+            let place = effect.parent.zip(name.map(|(_, name, _)| (*name).clone()));
+            changes.places.extend(place.map(|place| (record.id, place)));
             if let Some(set) = effect.set {
                 changes.mtimes.extend(set.mtime.map(|mtime| (record.id, mtime)));
                 changes.sets.insert(record.id, set);
@@ -135,7 +138,7 @@ impl Overlay {
             changes.sets.remove(&id);
             changes.mtimes.remove(&id);
             changes.ctimes.remove(&id);
-            changes.parents.remove(&id);
+            changes.places.remove(&id);
             if changes.made.as_ref().is_some_and(|(made_by, _)| *made_by == id) {
                 changes.made = None;
             }
@@ -189,9 +192,9 @@ impl Overlay {
         self.objects.contains_key(&vnode)
     }
 
-    /// The directory in which an object is by now, if unanswered records say.
-    pub(crate) fn parent(&self, vnode: VnodeId) -> Option<VnodeId> {
-        self.objects.get(&vnode)?.parents.last_key_value().map(|(_, parent)| *parent)
+    /// The directory in which an object is by now, and its name there, if unanswered records say.
+    pub(crate) fn place(&self, vnode: VnodeId) -> Option<&(VnodeId, Name)> {
+        self.objects.get(&vnode)?.places.last_key_value().map(|(_, place)| place)
     }
 
     /// Lays the changes over what the server has shown of an object, or over what was made here. Of one that loses its

@@ -68,6 +68,8 @@ struct Entry {
     raised: bool,
     /// It may change for a long time yet, and nobody needs it: it is not sent before somebody does.
     held_back: bool,
+    /// It is in conflict with what others have done, and is sent with its origin.
+    kept: bool,
     /// What it is about is gone, by a later record of this client's that the server has done first.
     moot: bool,
     /// What the server has been told of it.
@@ -166,6 +168,7 @@ impl Queue {
             refused: false,
             raised: false,
             held_back: false,
+            kept: false,
             moot: false,
             telling: Telling::default(),
             unlisted: unlisted.to_vec(),
@@ -284,6 +287,17 @@ impl Queue {
             }
         }
         moot
+    }
+
+    /// From now on the record is sent with its origin, to be kept beside what it is in conflict with. Returns whether
+    /// it was not before.
+    pub(crate) fn keep(&mut self, id: StoreId) -> bool {
+        self.entries.get_mut(&id).is_some_and(|entry| !std::mem::replace(&mut entry.kept, true))
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_kept(&self, id: StoreId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.kept)
     }
 
     /// Whether nobody wants to know what becomes of a record.

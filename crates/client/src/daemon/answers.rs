@@ -49,6 +49,11 @@ impl Answers {
                 let state = found.and_then(|vnode| blocking(|| self.vfs.object_report(vnode)));
                 state.map_or(Response::Unknown, |state| Response::State(Box::new(state)))
             }
+            Request::Conflicts => match self.vfs.conflicts_report().await {
+                Ok(report) => Response::Conflicts(Box::new(report)),
+                Err(error) => Response::Failed(error.to_string()),
+            },
+            Request::Dismiss(below) => Response::Dismissed(blocking(|| self.vfs.dismiss_refused(&below))),
             Request::End => {
                 // The sender lives in `self`, so this ends with the mount.
                 let _ = self.ended.subscribe().wait_for(|ended| *ended).await;

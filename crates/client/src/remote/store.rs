@@ -4,7 +4,7 @@ use std::io;
 
 use mafs_arpc::{CallProgress, Payload};
 use mafs_proto::call::{ApplyReply, ApplyRequest, ResumeStoreReply, ResumeStoreRequest};
-use mafs_proto::{CmlRecord, ContentHash, Fid, FsError, Method, Purpose};
+use mafs_proto::{CmlRecord, ContentHash, Fid, FsError, Method, OnConflict, Purpose};
 use tokio::time::Instant;
 
 use super::attempts::{Attempts, Failure};
@@ -40,10 +40,10 @@ impl Remote {
         &self,
         record: &CmlRecord,
         content: &dyn StoreContent,
-        interrupted: bool,
+        (interrupted, on_conflict): (bool, OnConflict),
     ) -> Result<Answer<ApplyReply>, RemoteError> {
         let _waiting = Waiting::begin(&self.shared);
-        let request = self.apply_request(record);
+        let request = ApplyRequest { on_conflict, ..self.apply_request(record) };
         let mut attempts = Attempts::new(&self.shared.config, interrupted);
         let mut brought = 0;
         loop {

@@ -8,7 +8,9 @@
 use std::collections::BTreeSet;
 
 use mafs_arpc::blocking;
-use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Kind, Name, Object, RenameMode, Status, StoreId, VnodeId};
+use mafs_proto::{
+    CmlOp, CmlRecord, DataVersion, Fid, FsError, Kind, Name, Object, RenameMode, Status, StoreId, VnodeId,
+};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -70,6 +72,8 @@ pub enum Close {
 /// A change, with the kinds of the objects that its names mean.
 pub(super) struct Change {
     op: CmlOp,
+    /// As in [`CmlRecord`].
+    removes: Option<DataVersion>,
     kind: Kind,
     replaced: Option<Kind>,
     exclusive: bool,
@@ -78,7 +82,7 @@ pub(super) struct Change {
 impl Change {
     /// A change about an object of this kind.
     pub(super) fn new(op: CmlOp, kind: Kind) -> Self {
-        Self { op, kind, replaced: None, exclusive: false }
+        Self { op, removes: None, kind, replaced: None, exclusive: false }
     }
 
     /// What it finds at its target is of this kind.
@@ -179,6 +183,8 @@ impl Inner {
 
     /// Checks a change against what is known, and logs it.
     fn log_now(&self, mut change: Change, caller: Caller) -> Result<LoggedChange, Error> {
+        change.removes = self.removed_version(&change.op)?;
+        self.note_place(&change.op);
         let mut queue = self.replay.queue();
         self.check_change(&change.op, change.kind)?;
         let mut decider = if change.exclusive { self.decider(&queue, &change.op)? } else { Decider::Client };
@@ -223,8 +229,9 @@ impl Inner {
         change: Change,
         caller: Caller,
     ) -> Result<(StoreId, Option<Verdict>), Error> {
-        let Change { op, kind, replaced, exclusive } = change;
-        let (record, unlisted) = self.remote.queued_record(op, caller.uid, caller.gid, self.clock.wall());
+        let Change { op, removes, kind, replaced, exclusive } = change;
+        let owner = (caller.uid, caller.gid);
+        let (record, unlisted) = self.remote.queued_record((op, removes), owner, self.clock.wall());
         let id = record.id;
         let queued = Queued { record, kind, replaced };
         if let Err(error) = self.cache.cml.append(LogEntry::Queued(queued.clone())) {

@@ -177,6 +177,19 @@ impl FileState {
         self.fsynced_edits > self.stored_edits
     }
 
+    /// What was written here went elsewhere: it is no version of this file, nor made from one.
+    pub(super) fn go_elsewhere(&mut self, id: StoreId) {
+        (self.base, self.hash, self.base_record) = (DataVersion::NONE, None, Some(id));
+        if self.handles == 0 && !self.is_dirty() {
+            self.arrival = Arrival::Missing;
+        }
+    }
+
+    /// Whether that is so.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.base == DataVersion::NONE
+    }
+
     /// What the server must have for the content to take its place.
     pub(super) fn store_base(&self) -> Base {
         self.base_record.map_or(Base::Version(self.base), Base::Record)

@@ -356,7 +356,7 @@ impl Inner {
         let (unused, dirty, useless) = {
             let state = file.state();
             let busy = state.storing || state.is_still_sent() || matches!(state.arrival, Arrival::Partial { .. });
-            let empty = matches!(state.arrival, Arrival::Missing | Arrival::Failed(_));
+            let empty = matches!(state.arrival, Arrival::Missing | Arrival::Failed(_)) || state.is_elsewhere();
             (state.handles == 0 && !busy, state.is_dirty(), empty || state.unlinked.is_some())
         };
         if unused && dirty {

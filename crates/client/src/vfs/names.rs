@@ -175,7 +175,7 @@ impl Inner {
     }
 
     /// What is known of objects may be out of date. If that cannot be noted nothing that is known is valid.
-    fn distrust(&self, fids: impl Iterator<Item = Fid>) {
+    pub(super) fn distrust(&self, fids: impl Iterator<Item = Fid>) {
         if let Err(error) = self.cache.index.distrust(fids) {
             tracing::warn!(%error, "everything must be asked for again, because the index cannot be written");
         }

@@ -15,18 +15,31 @@ impl Inner {
     /// Where an object is below the mount point, as far as this client knows without asking: printable, without a
     /// leading slash.
     pub(super) fn path_of(&self, fid: Fid) -> Option<String> {
+        let names: Vec<String> = self.names_to(fid)?.iter().map(|name| printable(name.as_bytes())).collect();
+        Some(names.join("/"))
+    }
+
+    /// The names on the way from the root to an object.
+    pub(super) fn names_to(&self, fid: Fid) -> Option<Vec<Name>> {
         let mut names = Vec::new();
         let mut vnode = fid.vnode;
         while vnode != VnodeId::ROOT {
-            let parent = self.cache.index.object(vnode).ok()??.parent?;
-            names.push(self.name_in(parent, vnode)?);
+            let cached = self.cache.index.object(vnode).ok()??;
+            let parent = cached.parent?;
+            let means_it = |name: &Name| {
+                self.cache
+                    .index
+                    .entry(parent, name)
+                    .is_ok_and(|entry| entry.is_some_and(|entry| entry.fid.vnode == vnode))
+            };
+            names.push(cached.name.filter(means_it).or_else(|| self.name_in(parent, vnode))?);
             vnode = parent;
             if names.len() > DEPTH_MAX {
                 return None;
             }
         }
-        let names: Vec<String> = names.iter().rev().map(|name| printable(name.as_bytes())).collect();
-        Some(names.join("/"))
+        names.reverse();
+        Some(names)
     }
 
     fn name_in(&self, parent: VnodeId, vnode: VnodeId) -> Option<Name> {

@@ -143,7 +143,7 @@ mod tests {
         let (base, mtime) = (Base::Version(DataVersion(1)), Timestamp::default());
         let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(2), seq };
         let op = CmlOp::Store { fid, base, size: 10, mtime };
-        let record = CmlRecord { id, depends_on: Vec::new(), time: mtime, uid: 0, gid: 0, op };
+        let record = CmlRecord { id, depends_on: Vec::new(), time: mtime, uid: 0, gid: 0, removes: None, op };
         Queued { record, kind: Kind::File, replaced: None }
     }
 

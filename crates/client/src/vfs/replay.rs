@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mafs_arpc::{blocking, watch};
-use mafs_proto::{CmlOp, CmlRecord, FsError, Purpose, StoreId, VnodeId};
+use mafs_proto::{CmlOp, CmlRecord, FsError, Name, Purpose, StoreId, VnodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::file::File;
 use super::frozen::FrozenContent;
-use super::verdicts::{Answered, NotSent, Outcome, arrive};
+use super::verdicts::{Answered, NotSent, Verdict, arrive};
 use super::{Error, Inner};
 use crate::cache::Hold;
 use crate::core::arrivals::Arrivals;
@@ -36,6 +36,8 @@ pub(super) struct Replay {
     verdicts: Mutex<HashMap<StoreId, oneshot::Sender<Result<(), FsError>>>>,
     refused: Mutex<Vec<(Queued, FsError)>>,
     trouble: Mutex<Option<Error>>,
+    /// Where directories were in which changes were made that nobody could be asked about; as long as there are any.
+    places: Mutex<HashMap<VnodeId, Vec<Name>>>,
     /// What was refused is to be tried at once: there may be room now, or somebody waits for it.
     again: AtomicBool,
     /// The server may have heard of records of earlier lives that the log does not have.
@@ -54,6 +56,7 @@ impl Replay {
             verdicts: Mutex::default(),
             refused: Mutex::default(),
             trouble: Mutex::default(),
+            places: Mutex::default(),
             again: AtomicBool::new(false),
             may_have_lost: AtomicBool::new(has_announced),
             changed: Notify::new(),
@@ -121,6 +124,10 @@ impl Replay {
         self.changed.notify_one();
     }
 
+    pub(super) fn places(&self) -> MutexGuard<'_, HashMap<VnodeId, Vec<Name>>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn trouble(&self) -> MutexGuard<'_, Option<Error>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,6 +177,7 @@ impl Inner {
                         return;
                     }
                     resume_at = Instant::now();
+                    self.count_conflicts();
                     self.renew_room();
                 }
                 Some(first) = answers.recv() => {
@@ -178,12 +186,12 @@ impl Inner {
                         arrive(&mut arrivals, next);
                     }
                     match blocking(|| self.take_in(&mut arrivals)) {
-                        outcome @ (Outcome::Full | Outcome::Passes) => {
-                            full = outcome == Outcome::Full;
+                        verdict @ (Verdict::Full | Verdict::Passes) => {
+                            full = verdict == Verdict::Full;
                             resume_at = Instant::now() + pause;
                             pause = (pause * 2).min(PAUSES[1]);
                         }
-                        Outcome::Done => pause = PAUSES[0],
+                        Verdict::Done => pause = PAUSES[0],
                     }
                 }
                 () = self.replay.changed.notified() => {
@@ -225,14 +233,16 @@ impl Inner {
     }
 
     async fn send_change(&self, record: CmlRecord, repeated: bool) -> Answered {
-        let awaited = self.replay.is_awaited(record.id) || self.replay.queue().is_raised(record.id);
-        let purpose = if awaited { Purpose::Change } else { Purpose::Replay };
+        let awaited = self.replay.is_awaited(record.id);
+        let purpose =
+            if awaited || self.replay.queue().is_raised(record.id) { Purpose::Change } else { Purpose::Replay };
         if unnamed_by(&record.op).is_some()
             && let Err(error) = blocking(|| self.cache.cml.sync_drops())
         {
             return Answered { record, result: Err(NotSent::Here(error.into())), whole: true };
         }
-        let result = self.remote.replay(&record, purpose, repeated).await.map_err(NotSent::There);
+        let on_conflict = self.on_conflict(&record, awaited);
+        let result = self.remote.replay(&record, (purpose, on_conflict), repeated).await.map_err(NotSent::There);
         Answered { record, result, whole: true }
     }
 
@@ -241,7 +251,8 @@ impl Inner {
         match self.prepare_version(&record).await {
             Ok(Some(Prepared { record, content, interrupted, _open })) => {
                 let begun = self.clock.now();
-                let result = self.remote.store(&record, &content, interrupted).await;
+                let on_conflict = self.on_conflict(&record, false);
+                let result = self.remote.store(&record, &content, (interrupted, on_conflict)).await;
                 if result.is_ok() {
                     let sent = content.allocated().unwrap_or(content.size).min(content.size);
                     self.upload_rate().observe(sent, self.clock.now().since(begun));

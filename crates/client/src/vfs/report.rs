@@ -75,6 +75,9 @@ pub struct StatusReport {
     pub unsent: Vec<String>,
     /// Updates the server refused: the file's path below the mount point (as last known), and why.
     pub refused: Vec<(String, String)>,
+    /// Changes, of any client, that were in conflict and wait to be resolved, as the server has said last.
+    #[serde(default)]
+    pub conflicts: u64,
     /// Whether the kernel reads and writes cached files itself.
     pub passthrough: bool,
     /// Bytes in the cache.
@@ -145,6 +148,7 @@ impl Inner {
             log,
             fetching_files: 0,
             refused: Vec::new(),
+            conflicts: self.known_conflicts(),
             passthrough: self.passthrough.load(Ordering::Relaxed),
             cache_bytes,
             cache_limit_bytes: self.settings.cache_limit_bytes,
@@ -191,7 +195,7 @@ impl Inner {
 
 impl Inner {
     /// A change of names or attributes, for people: what was to be done, and where.
-    fn describe(&self, queued: &Queued) -> String {
+    pub(super) fn describe(&self, queued: &Queued) -> String {
         let named = |verb: &str, parent: Fid, name: &Name| {
             let directory = self.path_of(parent).unwrap_or_else(|| parent.to_string());
             format!("{verb} {}/{name}", directory.trim_end_matches('/'))

@@ -150,6 +150,7 @@ impl Vfs {
             rests: Rests::default(),
             replay: Replay::new(policy, has_announced),
             stale_reads: AtomicU64::new(0),
+            conflicts: Default::default(),
             left_dirty: Notify::new(),
             log_changed: Notify::new(),
             room: Mutex::default(),

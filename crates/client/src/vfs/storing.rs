@@ -11,7 +11,7 @@ use std::time::Duration;
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, OnConflict, StoreId};
 
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
@@ -197,7 +197,7 @@ impl Inner {
     async fn finish_store(&self, file: &File, sending: Sending) -> Result<bool, Error> {
         let Sending { content, record, edits, interrupted } = sending;
         let begun = self.clock.now();
-        match self.remote.store(&record, &content, interrupted).await {
+        match self.remote.store(&record, &content, (interrupted, OnConflict::Refuse)).await {
             Ok(answer) => {
                 // Holes were not sent.
                 let sent = blocking(|| file.container.allocated())?.min(content.size);

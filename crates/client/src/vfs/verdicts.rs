@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{CmlOp, CmlRecord, FsError, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, FsError, Outcome, StoreId};
 
 use super::file::File;
 use super::{Error, Inner};
@@ -36,7 +36,7 @@ pub(super) enum NotSent {
 
 /// What the answers say about those to come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Outcome {
+pub(super) enum Verdict {
     Done,
     /// There is no room for some.
     Full,
@@ -58,8 +58,8 @@ pub(super) fn arrive(arrivals: &mut Arrivals<Answered>, answered: Answered) {
 
 impl Inner {
     /// Takes answers in.
-    pub(super) fn take_in(&self, arrivals: &mut Arrivals<Answered>) -> Outcome {
-        let mut outcome = Outcome::Done;
+    pub(super) fn take_in(&self, arrivals: &mut Arrivals<Answered>) -> Verdict {
+        let mut outcome = Verdict::Done;
         let known = |directory| self.cache.index.names_version(directory);
         let pending = |id| self.replay.queue().contains(id);
         while let Some(Answered { record, result, whole }) = arrivals.take(known, pending) {
@@ -83,16 +83,19 @@ impl Inner {
                     self.end_sending(&record);
                     self.replay.queue().postpone(id, true);
                     *self.replay.trouble() = Some(error);
-                    outcome = Outcome::Passes;
+                    outcome = Verdict::Passes;
                 }
                 Err(NotSent::There(error)) => outcome = outcome.max(self.take_in_error(&record, error, whole)),
             }
+        }
+        if self.replay.queue().len() == 0 {
+            self.replay.places().clear();
         }
         self.replay.note_progress();
         outcome
     }
 
-    fn take_in_error(&self, record: &CmlRecord, error: RemoteError, whole: bool) -> Outcome {
+    fn take_in_error(&self, record: &CmlRecord, error: RemoteError, whole: bool) -> Verdict {
         match error {
             RemoteError::Refused { error, .. } if error.is_transient() || self.waits_for_another(record) => {
                 self.end_sending(record);
@@ -100,8 +103,13 @@ impl Inner {
                 if error.is_transient() {
                     *self.replay.trouble() = Some(error.into());
                     let is_full = matches!(error, FsError::NoSpace | FsError::Quota);
-                    return if is_full { Outcome::Full } else { Outcome::Passes };
+                    return if is_full { Verdict::Full } else { Verdict::Passes };
                 }
+            }
+            RemoteError::Refused { error, .. } if self.may_be_kept(record, error) => {
+                tracing::info!(id = %record.id, %error, "a change is in conflict with what others have done");
+                self.end_sending(record);
+                self.replay.queue().postpone(record.id, true);
             }
             RemoteError::Refused { error: FsError::Malformed, .. } if !whole => self.send_anew(record),
             RemoteError::Refused { error, message } => self.take_in_refusal(record, error, &message),
@@ -111,7 +119,14 @@ impl Inner {
                 self.replay.queue().postpone(record.id, false);
             }
         }
-        Outcome::Done
+        Verdict::Done
+    }
+
+    /// Whether a record comes again, with its origin, after it has turned out to be in conflict. A program that waits
+    /// for the outcome is told instead.
+    fn may_be_kept(&self, record: &CmlRecord, error: FsError) -> bool {
+        let is_wanted = !self.replay.is_awaited(record.id) && !self.is_moot(record);
+        error.is_conflict() && is_wanted && self.replay.queue().keep(record.id)
     }
 
     /// What it depends on was refused and comes again, so its own refusal says nothing.
@@ -133,7 +148,11 @@ impl Inner {
             // A later life must not send them: it would not know what they are.
             self.log_all(moot.into_iter().map(|id| LogEntry::Ended { id }));
         }
-        let noted = self.cache.index.applied_pending(&answer.reply, answer.session, &queued);
+        let noted = match &answer.reply.outcome {
+            Outcome::AsSaid => self.cache.index.applied_pending(&answer.reply, answer.session, &queued),
+            Outcome::WasSo => self.take_in_otherwise(&queued, answer, &[]),
+            Outcome::Elsewhere(placed) => self.take_in_otherwise(&queued, answer, placed),
+        };
         self.replay.queue().remove(id);
         // Or the server forgets a reply that the next start asks for again.
         if let Err(error) = self.cache.cml.append(LogEntry::Ended { id }) {
@@ -160,6 +179,9 @@ impl Inner {
             state.sending = None;
             state.version(record.id).map(|version| version.edits).filter(|_| whole)
         };
+        if let Outcome::Elsewhere(placed) = &answer.reply.outcome {
+            return self.take_in_kept(&file, record, answer, (edits, placed));
+        }
         let stored = self.stored(&file, record, answer, edits);
         if stored.is_err() {
             let _edit = file.edit();
@@ -237,12 +259,19 @@ impl Inner {
     }
 
     /// Whether a change is about what this client has removed since.
-    fn is_moot(&self, record: &CmlRecord) -> bool {
-        self.replay.queue().is_moot(record.id) || self.cache.index.is_removed(record.op.fid().vnode).unwrap_or_default()
+    pub(super) fn is_moot(&self, record: &CmlRecord) -> bool {
+        let file = self.file_of(record);
+        let is_going = file.is_some_and(|file| {
+            let state = file.state();
+            state.unlinked.is_some() || state.removing
+        });
+        is_going
+            || self.replay.queue().is_moot(record.id)
+            || self.cache.index.is_removed(record.op.fid().vnode).unwrap_or_default()
     }
 
     /// What was known here said that it could be done, so it is asked for again, by the kernel too.
-    fn forget_refused(&self, queued: &Queued) {
+    pub(super) fn forget_refused(&self, queued: &Queued) {
         let names: Vec<_> = edits_of(queued).into_iter().map(|(parent, name, _)| (parent, name)).collect();
         let fid = queued.record.op.fid();
         let touched = names.iter().map(|(parent, _)| *parent).chain([fid]);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::conflicts::{outcome, outcome_to_message};
 use super::nouns::{content_hash, id16, name};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
@@ -13,11 +14,13 @@ use crate::call::{
     RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
 };
 use crate::{
-    ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, ServerEpoch, ServerId, VolumeName,
+    ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, OnConflict, Outcome, ServerEpoch,
+    ServerId, VolumeName,
 };
 
-/// The most directories or objects one mutation changes: far above what any does.
-const CHANGES_MAX: usize = 16;
+/// The most directories or objects one mutation changes: far above what any does but one that is kept below a path that
+/// has to be made.
+const CHANGES_MAX: usize = Outcome::PLACED_MAX + 16;
 const CLIENT_NAME_BYTES_MAX: usize = 255;
 const ERROR_MESSAGE_BYTES_MAX: usize = 1000;
 
@@ -184,11 +187,19 @@ impl Convert for ApplyRequest {
             content_offset: self.content_offset,
             comes_again: self.comes_again,
             announces: self.announces,
+            asks: self.on_conflict == OnConflict::Ask,
+            origin: if let OnConflict::Keep(origin) = &self.on_conflict { Some(origin.to_message()) } else { None },
         }
     }
 
     fn from_message(message: wire::ApplyRequest) -> Result<Self, Malformed> {
+        let on_conflict = match (optional(message.origin)?, message.asks) {
+            (Some(origin), _) => OnConflict::Keep(origin),
+            (None, true) => OnConflict::Ask,
+            (None, false) => OnConflict::Refuse,
+        };
         Ok(Self {
+            on_conflict,
             record: required(message.record, "record")?,
             confirmed_below: optional(message.confirmed_below)?,
             content_offset: message.content_offset,
@@ -246,12 +257,15 @@ impl Convert for ApplyReply {
     const NAME: &'static str = "ApplyReply";
 
     fn to_message(&self) -> wire::ApplyReply {
+        let (outcome, placed) = outcome_to_message(&self.outcome);
         wire::ApplyReply {
             change: self.change.0,
             directories: to_messages(&self.directories),
             objects: to_messages(&self.objects),
             hash: self.hash.map(|hash| Bytes::copy_from_slice(&hash.0)).unwrap_or_default(),
             exclusive: to_messages(&self.exclusive),
+            outcome,
+            placed,
         }
     }
 
@@ -262,6 +276,7 @@ impl Convert for ApplyReply {
             objects: list(message.objects, CHANGES_MAX, "objects")?,
             hash: if message.hash.is_empty() { None } else { Some(content_hash(&message.hash)?) },
             exclusive: list(message.exclusive, CHANGES_MAX, "exclusive")?,
+            outcome: outcome(message.outcome, message.placed)?,
         })
     }
 }

@@ -18,6 +18,7 @@ impl Convert for CmlRecord {
             time: Some(self.time.to_message()),
             uid: self.uid,
             gid: self.gid,
+            removes: self.removes.map_or(0, |version| version.0),
             op: Some(op_to_message(&self.op)),
         }
     }
@@ -29,6 +30,7 @@ impl Convert for CmlRecord {
             time: required(message.time, "time")?,
             uid: message.uid,
             gid: message.gid,
+            removes: (message.removes != 0).then_some(DataVersion(message.removes)),
             op: op_from_message(message.op.ok_or(Malformed::Missing("op"))?)?,
         })
     }

@@ -9,17 +9,18 @@ use proptest::prelude::*;
 
 use super::{Malformed, Wire};
 use crate::call::{
-    ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
-    DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest,
-    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateReply, InvalidateRequest,
-    LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply, ReadDirRequest, RenewLeaseReply,
-    RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject,
+    ConflictsReply, ConflictsRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail, FetchReply,
+    FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest,
+    InvalidateReply, InvalidateRequest, LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply,
+    ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply,
+    StatFsRequest,
 };
 use crate::{
-    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Entry, FILE_SIZE_MAX, Fid, FidRange,
-    Generation, HistoryId, Incarnation, Kind, Mode, Name, Object, RenameMode, ServerEpoch, ServerId, SetAttr, Status,
-    StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode, XattrName,
-    XattrValue, Xattrs,
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, ContentHash, DataVersion, Entry,
+    FILE_SIZE_MAX, Fid, FidRange, Generation, HistoryId, Incarnation, Kind, Mode, Name, Object, OnConflict, Origin,
+    Outcome, PlacedName, RenameMode, ServerEpoch, ServerId, SetAttr, Status, StatusVersion, StoreId, SymlinkTarget,
+    Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode, XattrName, XattrValue, Xattrs,
 };
 
 fn fid() -> impl Strategy<Value = Fid> {
@@ -174,9 +175,9 @@ fn op() -> impl Strategy<Value = CmlOp> {
 prop_compose! {
     fn record()(
         id in store_id(), depends_on in vec(store_id(), 0..4), time in time(), uid in any::<u32>(), gid in any::<u32>(),
-        op in op(),
+        removes in option::of(1u64..), op in op(),
     ) -> CmlRecord {
-        CmlRecord { id, depends_on, time, uid, gid, op }
+        CmlRecord { id, depends_on, time, uid, gid, removes: removes.map(DataVersion), op }
     }
 }
 
@@ -218,10 +219,45 @@ fn broken(objects: Vec<(Fid, Vec<Name>)>) -> Broken {
 prop_compose! {
     fn apply_request()(
         record in record(), confirmed_below in option::of(store_id()), content_offset in any::<u64>(),
-        flags in any::<[bool; 2]>(),
+        flags in any::<[bool; 2]>(), on_conflict in on_conflict(),
     ) -> ApplyRequest {
         let [comes_again, announces] = flags;
-        ApplyRequest { record, confirmed_below, content_offset, comes_again, announces }
+        ApplyRequest { record, confirmed_below, content_offset, comes_again, on_conflict, announces }
+    }
+}
+
+prop_compose! {
+    fn origin()(
+        directory in fid(), name in name(), path in vec(name(), 0..4), mode in mode(), uid in any::<u32>(),
+        gid in any::<u32>(),
+    ) -> Origin {
+        Origin { directory, name, path, mode, uid, gid }
+    }
+}
+
+fn on_conflict() -> impl Strategy<Value = OnConflict> {
+    prop_oneof![Just(OnConflict::Refuse), Just(OnConflict::Ask), origin().prop_map(OnConflict::Keep)]
+}
+
+fn placed() -> impl Strategy<Value = PlacedName> {
+    (fid(), name()).prop_map(|(directory, name)| PlacedName { directory, name })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![Just(Outcome::AsSaid), Just(Outcome::WasSo), vec(placed(), 0..4).prop_map(Outcome::Elsewhere)]
+}
+
+prop_compose! {
+    fn conflict()(
+        place in placed(), kind in proptest::sample::select(&ConflictKind::ALL), mine in fid(), wanted in placed(),
+        path in vec(name(), 0..4), client in any::<[u8; 16]>(), client_name in "[a-zäöü]{0,100}", uid in any::<u32>(),
+        time in time(), base in option::of(1u64..), mine_now in option::of(object()),
+        theirs_now in option::of(object()),
+    ) -> Conflict {
+        Conflict {
+            place, kind, mine, wanted, path, client: ClientId(client), client_name, uid, time,
+            base: base.map(DataVersion), mine_now, theirs_now,
+        }
     }
 }
 
@@ -231,15 +267,15 @@ fn apply_reply() -> impl Strategy<Value = ApplyReply> {
         before: DataVersion(before),
         after: DataVersion(after),
     });
-    (any::<u64>(), vec(change, 0..3), vec(object(), 0..5), option::of(any::<[u8; 32]>()), vec(fid(), 0..3)).prop_map(
-        |(change, directories, objects, hash, exclusive)| ApplyReply {
+    (any::<u64>(), vec(change, 0..3), vec(object(), 0..5), option::of(any::<[u8; 32]>()), vec(fid(), 0..3), outcome())
+        .prop_map(|(change, directories, objects, hash, exclusive, outcome)| ApplyReply {
+            outcome,
             exclusive,
             hash: hash.map(ContentHash),
             change: ChangeNumber(change),
             directories,
             objects,
-        },
-    )
+        })
 }
 
 /// One property per type: what is encoded decodes to the same.
@@ -313,6 +349,10 @@ round_trips! {
     proptest_pull_requests_round_trip: PullRequest = vec(store_id(), 0..5).prop_map(|ids| PullRequest { ids });
     proptest_pull_replies_round_trip: PullReply = vec(store_id(), 0..5).prop_map(|missing| PullReply { missing });
     proptest_apply_requests_round_trip: ApplyRequest = apply_request();
+    proptest_conflict_requests_round_trip: ConflictsRequest =
+        option::of(placed()).prop_map(|after| ConflictsRequest { after });
+    proptest_conflict_replies_round_trip: ConflictsReply = (vec(conflict(), 0..4), any::<bool>())
+        .prop_map(|(conflicts, end)| ConflictsReply { conflicts, end });
     proptest_resume_requests_round_trip: ResumeStoreRequest = fid().prop_map(|fid| ResumeStoreRequest { fid });
     proptest_resume_replies_round_trip: ResumeStoreReply = (any::<u64>(), any::<[u8; 32]>())
         .prop_map(|(bytes, hash)| ResumeStoreReply { bytes, hash: ContentHash(hash) });

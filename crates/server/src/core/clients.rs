@@ -41,6 +41,7 @@ pub(crate) fn attach(
         replies: 0,
         name: String::new(),
         has_session: false,
+        aliases: 0,
     });
     // A life is never granted twice, whatever the volume has lost: records would be taken for others of the same name.
     let lost = state.incarnation.0.saturating_add(1)..=state.incarnation.0.saturating_add(LOST_LIVES_MAX);

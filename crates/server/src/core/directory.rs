@@ -10,7 +10,7 @@ use mafs_proto::{
 
 use super::edit::{Edit, Effect};
 use super::rename::{Rename, rename};
-use super::{Content, NewContent, Node, Place, Refusal, Transaction, fids, xattrs};
+use super::{Content, NewContent, Node, Place, Refusal, Transaction, fids, replies, xattrs};
 
 /// Whether an operation may make the volume larger; a full disk still takes the others.
 pub(crate) fn grows(op: &CmlOp) -> bool {
@@ -56,12 +56,13 @@ pub(crate) fn perform(
             make(edit_ref, client, (*parent, name), *fid, node)?;
         }
         CmlOp::Link { parent, name, fid } => link(edit_ref, *parent, name, *fid)?,
-        CmlOp::Remove { parent, name, fid } => remove(edit_ref, *parent, name, *fid)?,
+        CmlOp::Remove { parent, name, fid } => remove(edit_ref, *parent, name, *fid, record.removes)?,
         CmlOp::RemoveDir { parent, name, fid } => remove_dir(edit_ref, *parent, name, *fid)?,
         CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, mode } => {
             let from = (*from_parent, from_name);
             let to = (*to_parent, to_name);
-            rename(edit_ref, &Rename { from, to, fid: *fid, replaced: *replaced, mode: *mode })?;
+            let removes = record.removes;
+            rename(edit_ref, &Rename { from, to, fid: *fid, replaced: *replaced, removes, mode: *mode })?;
         }
         CmlOp::SetAttr { fid, set } => set_attr(edit_ref, *fid, set)?,
         CmlOp::SetXattr { fid, name, value, mode } => xattrs::set(edit_ref, *fid, name, value, *mode)?,
@@ -75,7 +76,7 @@ pub(crate) fn perform(
     edit.finish()
 }
 
-fn new_node(record: &CmlRecord, kind: Kind, mode: Mode, rdev: u64, target: Option<SymlinkTarget>) -> Node {
+pub(super) fn new_node(record: &CmlRecord, kind: Kind, mode: Mode, rdev: u64, target: Option<SymlinkTarget>) -> Node {
     let status = Status {
         kind,
         mode,
@@ -92,7 +93,7 @@ fn new_node(record: &CmlRecord, kind: Kind, mode: Mode, rdev: u64, target: Optio
         status_version: StatusVersion(1),
         xattrs: None,
     };
-    let empty = || Content { hash: ContentHash::of(&[]), place: Place::Index };
+    let empty = || Content { hash: ContentHash::of(&[]), place: Place::Index, came_for: None };
     let content = (kind == Kind::File).then(empty);
     Node { status, target, parent: None, content, data_by: Some(record.id) }
 }
@@ -121,11 +122,18 @@ fn link(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Result<(
     edit.link(fid)
 }
 
-fn remove(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Result<(), Refusal> {
+fn remove(
+    edit: &mut Edit<'_, '_>,
+    parent: Fid,
+    name: &Name,
+    fid: Fid,
+    removes: Option<DataVersion>,
+) -> Result<(), Refusal> {
     let node = edit.named(parent, name, fid)?;
     if node.is_directory() {
         return Err(Refusal::new(FsError::IsDirectory, format!("{name} is a directory")));
     }
+    check_unchanged(edit, fid, &node, removes)?;
     edit.leave(parent, name, node.status.kind)?;
     edit.unlink(fid)
 }
@@ -152,13 +160,36 @@ fn store(edit: &mut Edit<'_, '_>, fid: Fid, base: Base, content: NewContent, mti
     if node.status.kind != Kind::File {
         return Err(Refusal::new(FsError::WrongKind, format!("the object {fid} is not a file")));
     }
-    let present = match base {
-        Base::Version(version) => node.status.data_version == version,
-        Base::Record(id) => node.data_by == Some(id),
+    let version = node.status.data_version;
+    let is_present = match base {
+        Base::Version(known) => version == known,
+        Base::Record(id) => node.data_by == Some(id) || replies::left(edit.transaction(), &id, fid)? == Some(version),
     };
-    if !present {
-        let version = node.status.data_version.0;
-        return Err(Refusal::new(FsError::BaseChanged, format!("the file {fid} is at version {version}")));
+    if !is_present {
+        return Err(Refusal::new(FsError::BaseChanged, format!("the file {fid} is at version {}", version.0)));
     }
     edit.store(fid, content, mtime)
+}
+
+/// Checks that what is about to lose its last name has not been changed by others than the client that knew this
+/// version of it.
+pub(super) fn check_unchanged(
+    edit: &Edit<'_, '_>,
+    fid: Fid,
+    node: &Node,
+    known: Option<DataVersion>,
+) -> Result<(), Refusal> {
+    let Some(known) = known.filter(|_| node.status.kind == Kind::File && node.status.nlink == 1) else { return Ok(()) };
+    let is_own = node.data_by.is_some_and(|by| by.client == edit.record().id.client);
+    if is_own || node.status.data_version == known {
+        return Ok(());
+    }
+    let version = node.status.data_version.0;
+    Err(Refusal::new(FsError::BaseChanged, format!("the file {fid} has been changed, it is at version {version}")))
+}
+
+/// Whether a file has this content.
+pub(super) fn holds(node: &Node, content: &NewContent) -> bool {
+    let hash = node.content.map(|present| present.hash);
+    node.status.kind == Kind::File && node.status.size == content.size && hash == Some(content.hash)
 }

@@ -12,14 +12,26 @@ use mafs_proto::{
     CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, Status, Timestamp, Wire, Xattrs,
 };
 
-use super::{Content, ContentId, ContentSerial, Node, Place, Refusal, Transaction, tables};
+use super::{Content, ContentId, ContentSerial, Node, Place, Refusal, Transaction, conflicts, keep, tables};
 
 /// A content that has arrived whole and waits for the record that names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NewContent {
+    /// The file it came for.
+    pub(crate) fid: Fid,
     pub(crate) size: u64,
     pub(crate) hash: ContentHash,
     pub(crate) body: ContentBody,
+}
+
+impl NewContent {
+    /// Its file, if it has one.
+    pub(crate) fn file(&self) -> Option<ContentId> {
+        match self.body {
+            ContentBody::Bytes(_) => None,
+            ContentBody::File(serial) => Some(ContentId { fid: self.fid, serial }),
+        }
+    }
 }
 
 /// Where its bytes are.
@@ -58,6 +70,10 @@ struct Touched {
 impl<'t, 'o> Edit<'t, 'o> {
     pub(crate) fn new(transaction: &'t mut Transaction<'o>, record: &'t CmlRecord) -> Self {
         Self { transaction, record, touched: BTreeMap::new() }
+    }
+
+    pub(crate) fn record(&self) -> &'t CmlRecord {
+        self.record
     }
 
     pub(crate) fn transaction(&mut self) -> &mut Transaction<'o> {
@@ -136,7 +152,10 @@ impl<'t, 'o> Edit<'t, 'o> {
             status.nlink = status.nlink.saturating_sub(1);
         }
         self.transaction.remove(tables::entry(directory, name));
-        Ok(())
+        match conflicts::resolve(self.transaction, directory, name)? {
+            Some(kept) => keep::unmark(self, kept),
+            None => Ok(()),
+        }
     }
 
     /// Counts one more name of an object that is not a directory.
@@ -164,7 +183,11 @@ impl<'t, 'o> Edit<'t, 'o> {
             ContentBody::Bytes(_) => Place::Index,
             ContentBody::File(serial) => Place::File(*serial),
         };
-        node.content = Some(Content { hash: content.hash, place });
+        let came_for = Some(content.fid).filter(|came_for| *came_for != fid);
+        node.content = Some(Content { hash: content.hash, place, came_for });
+        if let Some(id) = node.content_file(fid).filter(|id| id.fid != fid) {
+            self.transaction.put(tables::borrowed(id), []);
+        }
         if let ContentBody::Bytes(bytes) = content.body
             && !bytes.is_empty()
         {
@@ -199,11 +222,14 @@ impl<'t, 'o> Edit<'t, 'o> {
                 free_xattrs(self.transaction, fid, before, &now);
             } else {
                 state.objects += 1;
+                // Or its next attributes would have the same version.
+                now.status.status_version = now.status.xattrs.unwrap_or(now.status.status_version);
             }
             effect.objects.push(now.object(fid));
             if now.status.nlink == 0 {
                 state.objects = state.objects.saturating_sub(1);
                 self.transaction.remove(tables::node(fid));
+                now.status.xattrs.into_iter().for_each(|version| self.transaction.remove(tables::xattrs(fid, version)));
             } else {
                 state.used_bytes = state.used_bytes.saturating_add(now.used_bytes());
                 self.transaction.put(tables::node(fid), now.encode(fid));
@@ -244,7 +270,12 @@ fn free_content(transaction: &mut Transaction<'_>, fid: Fid, before: &Node, now:
         return;
     }
     match before.content_file(fid) {
-        Some(id) => freed.push(id),
+        Some(id) => {
+            if id.fid != fid {
+                transaction.remove(tables::borrowed(id));
+            }
+            freed.push(id);
+        }
         None if before.status.size > 0 => transaction.remove(tables::inline(fid, before.status.data_version)),
         None => {}
     }

@@ -31,6 +31,21 @@ pub(crate) fn grant(transaction: &mut Transaction<'_>, client: ClientId) -> Resu
     Ok(range)
 }
 
+/// A fid for what the server makes itself: from blocks of its own, of which no client is granted any.
+pub(super) fn own(transaction: &mut Transaction<'_>) -> Result<Fid, Refusal> {
+    let mut state = transaction.state()?;
+    if state.own_vnodes[0] >= state.own_vnodes[1] {
+        let exhausted = || Refusal::new(FsError::NoSpace, "the volume has no vnode numbers left");
+        let first = state.next_block.checked_mul(BLOCK_FIDS).ok_or_else(exhausted)?;
+        let end = first.checked_add(BLOCK_FIDS).ok_or_else(exhausted)?;
+        (state.own_vnodes, state.next_block) = ([first, end], state.next_block + 1);
+    }
+    let vnode = VnodeId(state.own_vnodes[0]);
+    state.own_vnodes[0] += 1;
+    transaction.put_state(&state);
+    Ok(Fid { volume: transaction.volume(), vnode, unique: Uniquifier(1) })
+}
+
 /// Uses a fid that was granted to `client`.
 ///
 /// # Errors

@@ -25,6 +25,8 @@ pub(crate) struct Node {
 pub(crate) struct Content {
     pub(crate) hash: ContentHash,
     pub(crate) place: Place,
+    /// The object that its file is named after, if that is another: the content came for it.
+    pub(crate) came_for: Option<Fid>,
 }
 
 /// Where a content lies.
@@ -71,9 +73,10 @@ impl Node {
 
     /// The content file, if the content lies in one.
     pub(crate) fn content_file(&self, fid: Fid) -> Option<ContentId> {
-        match self.content?.place {
+        let Content { place, came_for, .. } = self.content?;
+        match place {
             Place::Index => None,
-            Place::File(serial) => Some(ContentId { fid, serial }),
+            Place::File(serial) => Some(ContentId { fid: came_for.unwrap_or(fid), serial }),
         }
     }
 
@@ -89,6 +92,7 @@ impl Node {
             hash: self.content.map(|content| Bytes::copy_from_slice(&content.hash.0)).unwrap_or_default(),
             file_epoch: file.epoch,
             file_number: file.number,
+            came_for: self.content.and_then(|content| content.came_for).map(|fid| fid.encode()).unwrap_or_default(),
         };
         message.encode_to_vec()
     }
@@ -108,7 +112,8 @@ impl Node {
                     0 => Place::Index,
                     epoch => Place::File(ContentSerial { epoch, number: message.file_number }),
                 };
-                Some(Content { hash, place })
+                let came_for = optional(message.came_for).map_err(|error| damaged(&error))?;
+                Some(Content { hash, place, came_for })
             }
         };
         Ok(Self {
@@ -140,4 +145,6 @@ struct NodeMessage {
     file_epoch: u64,
     #[prost(uint64, tag = "6")]
     file_number: u64,
+    #[prost(bytes = "bytes", tag = "7")]
+    came_for: Bytes,
 }

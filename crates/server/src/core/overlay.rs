@@ -52,6 +52,11 @@ pub(crate) struct Transaction<'o> {
 }
 
 impl Transaction<'_> {
+    /// The same once more, for what may come to nothing.
+    pub(crate) fn fork(&self) -> Self {
+        Self { below: self.below, changes: self.changes.clone() }
+    }
+
     /// The changes, for the journal.
     pub(crate) fn finish(self) -> Batch {
         Batch { changes: self.changes.into_iter().collect() }
@@ -128,6 +133,12 @@ impl Transaction<'_> {
             }
         }
         Ok(keys)
+    }
+
+    /// Up to `limit` *committed* values with `prefix` behind a key, as long as no transaction decided since has removed
+    /// them.
+    pub(crate) fn committed(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Vec<u8>>, Refusal> {
+        Ok(self.below.index.scan(prefix, after, limit)?.into_iter().map(|(_, value)| value).collect())
     }
 
     fn check_volume(&self, fid: Fid) -> Result<(), Refusal> {

@@ -17,6 +17,8 @@ pub(crate) struct VolumeState {
     pub(crate) used_bytes: u64,
     /// Objects, the root included.
     pub(crate) objects: u64,
+    /// Vnode numbers for what the server makes itself: the next one, and the first behind them.
+    pub(crate) own_vnodes: [u64; 2],
 }
 
 /// A client that has attached at least once.
@@ -32,6 +34,8 @@ pub(crate) struct ClientState {
     pub(crate) name: String,
     /// Whether it may hold promises.
     pub(crate) has_session: bool,
+    /// Fids by which it means other objects.
+    pub(crate) aliases: u64,
 }
 
 impl VolumeState {
@@ -41,6 +45,8 @@ impl VolumeState {
             next_block: self.next_block,
             used_bytes: self.used_bytes,
             objects: self.objects,
+            next_own: self.own_vnodes[0],
+            end_own: self.own_vnodes[1],
         };
         message.encode_to_vec()
     }
@@ -52,6 +58,7 @@ impl VolumeState {
             next_block: message.next_block,
             used_bytes: message.used_bytes,
             objects: message.objects,
+            own_vnodes: [message.next_own, message.end_own],
         })
     }
 }
@@ -64,6 +71,7 @@ impl ClientState {
             replies: self.replies,
             name: self.name.clone(),
             has_session: self.has_session,
+            aliases: self.aliases,
         };
         message.encode_to_vec()
     }
@@ -81,6 +89,7 @@ impl ClientState {
             replies: message.replies,
             name: message.name,
             has_session: message.has_session,
+            aliases: message.aliases,
         })
     }
 }
@@ -95,6 +104,10 @@ struct VolumeMessage {
     used_bytes: u64,
     #[prost(uint64, tag = "4")]
     objects: u64,
+    #[prost(uint64, tag = "5")]
+    next_own: u64,
+    #[prost(uint64, tag = "6")]
+    end_own: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -109,4 +122,6 @@ struct ClientMessage {
     name: String,
     #[prost(bool, tag = "5")]
     has_session: bool,
+    #[prost(uint64, tag = "6")]
+    aliases: u64,
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::call::ApplyRequest;
-use mafs_proto::{CmlOp, Fid, FsError, StoreId};
+use mafs_proto::{CmlOp, Fid, FsError, OnConflict, StoreId};
 
 use super::Refusal;
 
@@ -34,7 +34,8 @@ impl Refused {
     pub(crate) fn refuse(&mut self, request: &ApplyRequest, error: FsError) -> bool {
         let id = request.record.id;
         self.forget(&id);
-        let is_postponed = request.comes_again && error.is_transient();
+        let asks = request.on_conflict == OnConflict::Ask && error.is_conflict();
+        let is_postponed = request.comes_again && (error.is_transient() || asks);
         if is_postponed {
             self.postponed.insert(id, Postponed { why: error, named: request.record.op.named_fid() });
             if self.postponed.len() > REFUSED_MAX {

@@ -1,7 +1,8 @@
 //! Rename: one name moves, replaces or is exchanged, as rename(2) and renameat2(2) say.
 
-use mafs_proto::{Fid, FsError, Kind, Name, RenameMode};
+use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, RenameMode};
 
+use super::directory::check_unchanged;
 use super::edit::Edit;
 use super::{Node, Refusal};
 
@@ -13,6 +14,8 @@ pub(crate) struct Rename<'r> {
     pub(crate) fid: Fid,
     /// What the target name must mean.
     pub(crate) replaced: Option<Fid>,
+    /// What that must hold.
+    pub(crate) removes: Option<DataVersion>,
     pub(crate) mode: RenameMode,
 }
 
@@ -53,6 +56,7 @@ fn replace(edit: &mut Edit<'_, '_>, rename: &Rename<'_>, moved: &Node, target: O
         // Before anything leaves: the target may be the directory that the name moves out of.
         let node = edit.look(target)?;
         check_replaceable(moved, &node, rename.to.1)?;
+        check_unchanged(edit, target, &node, rename.removes)?;
         edit.leave(rename.to.0, rename.to.1, node.status.kind)?;
         edit.unlink(target)?;
     }
@@ -74,7 +78,7 @@ fn exchange(edit: &mut Edit<'_, '_>, rename: &Rename<'_>, moved: &Node, target: 
 }
 
 /// An object has a new name in `parent`: its ctime changes, and a directory's `..`.
-fn place(edit: &mut Edit<'_, '_>, fid: Fid, parent: Fid) -> Result<(), Refusal> {
+pub(super) fn place(edit: &mut Edit<'_, '_>, fid: Fid, parent: Fid) -> Result<(), Refusal> {
     let node = edit.change(fid)?;
     if node.is_directory() {
         node.parent = Some(parent);
@@ -94,7 +98,7 @@ fn check_replaceable(moved: &Node, target: &Node, name: &Name) -> Result<(), Ref
 }
 
 /// Checks that `parent` is neither the directory `fid` nor below it, by walking from `parent` to the root.
-fn check_not_below(edit: &mut Edit<'_, '_>, fid: Fid, moved: &Node, parent: Fid) -> Result<(), Refusal> {
+pub(super) fn check_not_below(edit: &mut Edit<'_, '_>, fid: Fid, moved: &Node, parent: Fid) -> Result<(), Refusal> {
     if moved.status.kind != Kind::Directory || moved.parent == Some(parent) {
         return Ok(());
     }

@@ -7,13 +7,16 @@
 use bytes::Bytes;
 use mafs_durable::Batch;
 use mafs_proto::call::{ApplyReply, ApplyRequest};
-use mafs_proto::{ChangeNumber, ClientId, CmlRecord, FsError, StoreId, Wire};
+use mafs_proto::{
+    ChangeNumber, ClientId, CmlRecord, DataVersion, Fid, FsError, Name, OnConflict, Outcome, PlacedName, StoreId, Wire,
+};
 
 use super::edit::Effect;
+use super::keep::{self, Keeper};
 use super::promises::{self, Touched};
 use super::records::ClientState;
 use super::refused::Refused;
-use super::{ContentId, NewContent, Overlay, Refusal, Transaction, directory, quota, tables};
+use super::{ContentId, NewContent, Overlay, Refusal, Transaction, aliases, directory, quota, tables};
 
 /// The most replies kept for one client; one that confirms nothing for so long is refused.
 pub(crate) const REPLIES_MAX: u64 = 65_536;
@@ -51,6 +54,8 @@ pub(crate) struct Applied {
 pub(crate) struct Limits {
     /// What a new record is answered if the volume takes none.
     pub(crate) closed: Option<Refusal>,
+    /// Why it is in conflict with what others have announced.
+    pub(crate) contested: Option<Refusal>,
     /// The most bytes of all files; no record takes them beyond it, and one that makes them fewer is always applied.
     pub(crate) quota_bytes: Option<u64>,
 }
@@ -82,19 +87,70 @@ pub(crate) fn decide(
         return Err(Refusal::new(FsError::Busy, format!("the client has not confirmed any of {REPLIES_MAX} replies")));
     }
     let hash = content.as_ref().map(|content| content.hash);
-    let effect = directory::perform(&mut transaction, client, record, content)?;
+    let performed = perform(&mut transaction, (client, &mut state), request, (content, limits.contested));
+    let (effect, outcome) = performed?;
     let mut volume = transaction.state()?;
     quota::check(limits.quota_bytes, used_before, volume.used_bytes)?;
     volume.change = volume.change.next();
     transaction.put_state(&volume);
     let Effect { directories, objects, freed } = effect;
-    let reply = ApplyReply { change: volume.change, directories, objects, hash, exclusive: Vec::new() };
+    let reply = ApplyReply { change: volume.change, directories, objects, hash, exclusive: Vec::new(), outcome };
     let (change, touched) = (reply.change, promises::touched(&record.op, &reply));
     let reply = reply.encode();
     transaction.put(tables::reply(&record.id), [&digest(record)[..], &reply].concat());
     state.replies += 1;
     transaction.put_client(client, &state);
     Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed }))
+}
+
+/// Does what a record says, or what becomes of it if others stand against that.
+fn perform(
+    transaction: &mut Transaction<'_>,
+    (client, state): (ClientId, &mut ClientState),
+    request: &ApplyRequest,
+    (content, contested): (Option<NewContent>, Option<Refusal>),
+) -> Result<(Effect, Outcome), Refusal> {
+    let redirected = aliases::redirected(transaction, client, state, &request.record)?;
+    let record = redirected.as_ref().unwrap_or(&request.record);
+    if let Some(content) = &content
+        && let Some(merged) = keep::merge(transaction, (client, state), record, content)?
+    {
+        return Ok(merged);
+    }
+    let mut tried = transaction.fork();
+    let performed = || directory::perform(&mut tried, client, record, content.clone());
+    let refusal = match contested.map_or_else(performed, Err) {
+        Ok(effect) => {
+            *transaction = tried;
+            return Ok((effect, said(record, redirected.is_some())));
+        }
+        Err(refusal) => refusal,
+    };
+    match &request.on_conflict {
+        OnConflict::Keep(origin) if refusal.error.is_conflict() => {
+            keep::keep(transaction, Keeper { client, state, origin }, record, content, refusal)
+        }
+        OnConflict::Keep(_) | OnConflict::Ask | OnConflict::Refuse => Err(refusal),
+    }
+}
+
+fn said(record: &CmlRecord, redirected: bool) -> Outcome {
+    let placed = |(directory, name): (Fid, &Name)| PlacedName { directory, name: name.clone() };
+    if redirected {
+        Outcome::Elsewhere(promises::changed_names(&record.op).into_iter().map(placed).collect())
+    } else {
+        Outcome::AsSaid
+    }
+}
+
+/// The version of a file that a record of its client's has left, if its reply is still kept and says so: others may
+/// have made the same.
+pub(super) fn left(transaction: &Transaction<'_>, id: &StoreId, fid: Fid) -> Result<Option<DataVersion>, Refusal> {
+    let Some(kept) = transaction.get(&tables::reply(id))? else { return Ok(None) };
+    let (_, reply) = kept.split_at_checked(32).ok_or_else(|| Refusal::damaged("a kept reply"))?;
+    let reply = ApplyReply::decode(Bytes::copy_from_slice(reply)).map_err(|_| Refusal::damaged("a kept reply"))?;
+    let object = reply.objects.iter().find(|object| object.fid == fid);
+    Ok(object.filter(|_| reply.outcome == Outcome::WasSo).map(|object| object.status.data_version))
 }
 
 /// A record that must be decided before that of `request`, and has not been: neither applied nor refused for good.

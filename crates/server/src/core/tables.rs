@@ -5,6 +5,8 @@
 
 use mafs_proto::{ClientId, DataVersion, Fid, Name, StatusVersion, StoreId, Uniquifier, VnodeId, VolumeId};
 
+use super::ContentId;
+
 /// One record: the volume's counters.
 pub(crate) const VOLUME: &[u8] = b"v";
 
@@ -17,6 +19,10 @@ const GRANT: u8 = b'g';
 const USED: u8 = b'u';
 const XATTRS: u8 = b'x';
 const ANNOUNCED: u8 = b'a';
+const CONFLICT: u8 = b'f';
+const MADE_BESIDE: u8 = b'b';
+const ALIAS: u8 = b'l';
+const BORROWED: u8 = b'o';
 
 /// An object.
 pub(crate) fn node(fid: Fid) -> Vec<u8> {
@@ -84,6 +90,32 @@ pub(crate) fn announced(id: &StoreId) -> Vec<u8> {
 /// All announced records.
 pub(crate) fn all_announced() -> Vec<u8> {
     vec![ANNOUNCED]
+}
+
+/// What is kept under `name` in `directory` because it was in conflict.
+pub(crate) fn conflict(directory: Fid, name: &Name) -> Vec<u8> {
+    key(CONFLICT, &[&fid_bytes(directory), name.as_bytes()])
+}
+
+/// All that is kept.
+pub(crate) fn conflicts() -> Vec<u8> {
+    vec![CONFLICT]
+}
+
+/// Of an object that was made beside the name it was to have: where it is kept.
+pub(crate) fn made_beside(fid: Fid) -> Vec<u8> {
+    key(MADE_BESIDE, &[&fid_bytes(fid)])
+}
+
+/// What a client means by a fid.
+pub(crate) fn alias(client: ClientId, fid: Fid) -> Vec<u8> {
+    key(ALIAS, &[&client.0, &fid_bytes(fid)])
+}
+
+/// A content file that another object has than the one it is named after.
+pub(crate) fn borrowed(id: ContentId) -> Vec<u8> {
+    let ContentId { fid, serial } = id;
+    key(BORROWED, &[&fid_bytes(fid), &serial.epoch.to_be_bytes(), &serial.number.to_be_bytes()])
 }
 
 /// Who owns a block of vnode numbers.

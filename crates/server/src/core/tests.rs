@@ -5,6 +5,7 @@ mod directory;
 mod exactly_once;
 mod exclusive;
 mod formats;
+mod keep;
 mod model;
 mod pending;
 mod promises;
@@ -59,7 +60,7 @@ impl World {
         self.seq += 1;
         let id = StoreId { client: self.client, incarnation: self.incarnation, seq: self.seq };
         let seconds = i64::try_from(self.seq).unwrap() + 100;
-        CmlRecord { id, depends_on: Vec::new(), time: time(seconds), uid: 1000, gid: 2000, op }
+        CmlRecord { id, depends_on: Vec::new(), time: time(seconds), uid: 1000, gid: 2000, removes: None, op }
     }
 
     fn apply(&mut self, op: CmlOp) -> Result<ApplyReply, FsError> {
@@ -73,7 +74,11 @@ impl World {
     }
 
     fn apply_record(&mut self, record: CmlRecord, bytes: Option<&[u8]>) -> Result<ApplyReply, FsError> {
-        let decision = self.decide(&ApplyRequest::new(record, None), bytes);
+        self.apply_request(&ApplyRequest::new(record, None), bytes)
+    }
+
+    fn apply_request(&mut self, request: &ApplyRequest, bytes: Option<&[u8]>) -> Result<ApplyReply, FsError> {
+        let decision = self.decide(request, bytes);
         let reply = match decision.map_err(|refusal| refusal.error)? {
             Decision::Known(reply) => reply,
             Decision::Apply(applied) => {
@@ -85,7 +90,8 @@ impl World {
     }
 
     fn decide(&self, request: &ApplyRequest, bytes: Option<&[u8]>) -> Result<Decision, Refusal> {
-        replies::decide(&self.overlay(), self.client, request, bytes.map(content), Limits::default())
+        let content = bytes.map(|bytes| content(request.record.op.fid(), bytes));
+        replies::decide(&self.overlay(), self.client, request, content, Limits::default())
     }
 
     fn create(&mut self, parent: Fid, text: &str) -> Fid {
@@ -107,9 +113,9 @@ fn attach(kv: &MemoryKv, client: ClientId) -> clients::Granted {
     granted
 }
 
-fn content(bytes: &[u8]) -> NewContent {
+fn content(fid: Fid, bytes: &[u8]) -> NewContent {
     let body = ContentBody::Bytes(Bytes::copy_from_slice(bytes));
-    NewContent { size: bytes.len() as u64, hash: ContentHash::of(bytes), body }
+    NewContent { fid, size: bytes.len() as u64, hash: ContentHash::of(bytes), body }
 }
 
 fn name(text: &str) -> Name {

@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mafs_arpc::{Payload, PayloadError, PayloadReader, PayloadWriter, blocking};
 use mafs_durable::FileSegments;
 use mafs_proto::call::ApplyRequest;
-use mafs_proto::{CmlOp, ContentHash, ContentHasher, ContentPart, Fid, FsError, Segment, SegmentReader};
+use mafs_proto::{CmlOp, ContentHash, ContentHasher, ContentPart, Fid, FsError, OnConflict, Segment, SegmentReader};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::core::edit::ContentBody;
@@ -39,17 +39,23 @@ pub(super) enum Received {
 
 /// Takes the content that belongs to a record. The payload of a record without content is not looked at.
 pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, payload: &mut PayloadReader) -> Received {
-    let CmlOp::Store { fid, size, .. } = request.record.op else { return Received::Content(Ok(None)) };
+    let CmlOp::Store { fid, base, size, .. } = request.record.op else { return Received::Content(Ok(None)) };
     match blocking(|| attached.volume.known(attached.ticket, &request.record)) {
         Ok(None) => {}
         Ok(Some(reply)) => return Received::Known(reply),
         Err(refusal) => return Received::Content(Err(refusal)),
     }
+    if request.on_conflict == OnConflict::Ask && size > INLINE_BYTES_MAX {
+        // It comes again, so it is not to be sent twice.
+        if let Err(refusal) = blocking(|| attached.volume.check_base(fid, base)) {
+            return Received::Content(Err(refusal));
+        }
+    }
     if request.announces && size > INLINE_BYTES_MAX {
         attached.volume.announce_arriving(attached.ticket, request).await;
     }
     let content = match size {
-        0..=INLINE_BYTES_MAX => receive_inline(attached, size, payload).await,
+        0..=INLINE_BYTES_MAX => receive_inline(attached, fid, size, payload).await,
         _ => receive_spooled(attached, fid, (size, request.content_offset), payload).await,
     };
     match content {
@@ -89,6 +95,7 @@ impl From<PayloadError> for NotReceived {
 
 async fn receive_inline(
     attached: &Attachment,
+    fid: Fid,
     size: u64,
     payload: &mut PayloadReader,
 ) -> Result<NewContent, NotReceived> {
@@ -110,7 +117,7 @@ async fn receive_inline(
         return Err(wrong_size(size).into());
     }
     let bytes = content.freeze();
-    Ok(NewContent { size, hash: ContentHash::of(&bytes), body: ContentBody::Bytes(bytes) })
+    Ok(NewContent { fid, size, hash: ContentHash::of(&bytes), body: ContentBody::Bytes(bytes) })
 }
 
 async fn receive_spooled(

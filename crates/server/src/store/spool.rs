@@ -168,7 +168,7 @@ impl Spool {
         let published = self.file.sync_data().and_then(|()| contents.publish(&self.path, self.fid));
         let content = published.map(|serial| {
             let (size, hash) = (self.size, self.hash());
-            NewContent { size, hash, body: ContentBody::File(serial) }
+            NewContent { fid: self.fid, size, hash, body: ContentBody::File(serial) }
         });
         self.remove(contents);
         content.map_err(|error| refuse_io("make a content durable", &error))

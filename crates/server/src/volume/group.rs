@@ -19,7 +19,6 @@ use super::sessions::{Attached, Sessions};
 use super::waiting::{Apply, Parked, Waiting};
 use super::{Continued, Shared, Ticket};
 use crate::core::clients::{self, Granted};
-use crate::core::edit::ContentBody;
 use crate::core::promises::{Owed, Touched};
 use crate::core::replies::{self, Decision, Limits};
 use crate::core::{ContentId, Overlay, Refusal, directory, tables};
@@ -250,8 +249,9 @@ impl<'s> Group<'s> {
         };
         let read_only = || self.shared.file.read_only.then(|| Refusal::from(FsError::ReadOnly));
         let full = || self.full.refusal(directory::grows(&apply.request.record.op));
-        let closed = not_taken.or_else(read_only).or_else(full).or_else(|| self.conflict(&apply));
-        let limits = Limits { closed, quota_bytes: self.shared.file.quota_bytes };
+        let closed = not_taken.or_else(read_only).or_else(full);
+        let contested = self.conflict(&apply);
+        let limits = Limits { closed, contested, quota_bytes: self.shared.file.quota_bytes };
         match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, limits) {
             Ok(Decision::Known(reply)) => {
                 self.drop_content(&apply);
@@ -362,10 +362,7 @@ fn answer_settled<T: Send + 'static>(
 
 /// The content file that a store brought, if it brought one.
 fn content_file(apply: &Apply) -> Option<ContentId> {
-    match apply.content.as_ref().ok()?.as_ref()?.body {
-        ContentBody::Bytes(_) => None,
-        ContentBody::File(serial) => Some(ContentId { fid: apply.request.record.op.fid(), serial }),
-    }
+    apply.content.as_ref().ok()?.as_ref()?.file()
 }
 
 /// What a failed commit means for all who waited for it. Whether it happened is not known: the volume must be opened

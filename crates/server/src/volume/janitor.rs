@@ -11,7 +11,7 @@ use mafs_proto::{Clock, Instant};
 use tokio::sync::mpsc;
 
 use super::Shared;
-use crate::core::ContentId;
+use crate::core::{ContentId, tables};
 
 /// After a checkpoint has failed the next one waits this long; the journal grows meanwhile, nothing else suffers.
 const CHECKPOINT_RETRY: Duration = Duration::from_secs(60);
@@ -62,7 +62,10 @@ async fn collect_orphans(shared: &Shared) {
 /// Whether an object has this content; also if that cannot be found out.
 fn is_named(shared: &Shared, id: ContentId) -> bool {
     match shared.read(|transaction| transaction.node(id.fid)) {
-        Ok(node) => node.content_file(id.fid) == Some(id),
-        Err(refusal) => refusal.error != mafs_proto::FsError::Stale,
+        Ok(node) if node.content_file(id.fid) == Some(id) => true,
+        Err(refusal) if refusal.error != mafs_proto::FsError::Stale => true,
+        Ok(_) | Err(_) => {
+            shared.read(|transaction| transaction.get(&tables::borrowed(id))).map_or(true, |found| found.is_some())
+        }
     }
 }

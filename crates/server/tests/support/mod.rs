@@ -298,7 +298,7 @@ pub(crate) fn header(data: usize) -> Bytes {
 
 pub(crate) fn record(id: StoreId, op: CmlOp) -> CmlRecord {
     let time = Timestamp::new(i64::try_from(id.seq).unwrap(), 0).unwrap();
-    CmlRecord { id, depends_on: Vec::new(), time, uid: 1000, gid: 1000, op }
+    CmlRecord { id, depends_on: Vec::new(), time, uid: 1000, gid: 1000, removes: None, op }
 }
 
 pub(crate) fn name(text: &str) -> Name {

@@ -63,8 +63,8 @@ impl Index {
         let mut batch = Batch::default();
         if let Some(object) = &reply.object {
             let grant = if reply.pending.is_some() { grant.without_promise() } else { grant };
-            let parent = (!reply.name_pending).then_some(parent.vnode);
-            self.install_one(&volume, object, parent, grant, &mut batch)?;
+            let place = (!reply.name_pending).then_some((parent.vnode, name));
+            self.install_one(&volume, object, place, grant, &mut batch)?;
         }
         if reply.name_pending {
             // The name means something else yet.
@@ -109,7 +109,7 @@ impl Index {
         for entry in &page.entries {
             let grant = if pending.contains(&entry.object.fid) { grant.without_promise() } else { grant };
             if !unsaid.contains(&entry.object.fid) {
-                self.install_one(&volume, &entry.object, Some(vnode), grant, &mut batch)?;
+                self.install_one(&volume, &entry.object, Some((vnode, &entry.name)), grant, &mut batch)?;
             }
             batch.put(entry_key(vnode, entry.name.as_bytes()), CachedEntry::of(&entry.object).encode());
         }

@@ -222,6 +222,22 @@ impl Index {
         })
     }
 
+    /// The server has done something else than what a record of the queue says, and shows these objects now.
+    pub(crate) fn applied_otherwise(
+        &self,
+        reply: &ApplyReply,
+        session: SessionNumber,
+        queued: &Queued,
+    ) -> Result<(), CacheError> {
+        // What became of names is not known.
+        let reply = ApplyReply { directories: Vec::new(), ..reply.clone() };
+        self.pending.change(|overlay| {
+            let noted = self.applied(&reply, session, &[]);
+            overlay.remove(queued);
+            noted
+        })
+    }
+
     /// Whether there are changes that the server has not answered to.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.read().is_some()
@@ -243,7 +259,7 @@ impl Index {
             }
             self.changed_up_to(grant.change, touched_by(queued).into_iter());
             if let Some(made) = overlay.made_as(queued) {
-                self.install_made(made, overlay.parent(made.fid.vnode))?;
+                self.install_made(made, overlay.place(made.fid.vnode))?;
             }
             overlay.remove(queued);
             Ok(())
@@ -255,8 +271,9 @@ impl Index {
     pub(crate) fn with_own_changes(&self, object: Object) -> Result<Option<CachedObject>, CacheError> {
         let vnode = object.fid.vnode;
         let overlay = self.pending.read();
-        let parent = self.shown(vnode)?.and_then(|known| known.parent);
-        let coming = CachedObject { parent, ..CachedObject::shown(object) };
+        let place = self.shown(vnode)?.map(|known| (known.parent, known.name));
+        let (parent, name) = place.unwrap_or_default();
+        let coming = CachedObject { parent, name, ..CachedObject::shown(object) };
         match overlay {
             Some(overlay) => Ok(self.laid_over(&overlay, vnode, Some(coming))),
             None => Ok(Some(coming)),
@@ -264,12 +281,13 @@ impl Index {
     }
 
     /// An object that was made here exists at the server too: as what by now, it must be asked.
-    fn install_made(&self, made: &Object, parent: Option<VnodeId>) -> Result<(), CacheError> {
+    fn install_made(&self, made: &Object, place: Option<&(VnodeId, Name)>) -> Result<(), CacheError> {
         let _turn = self.lock();
         if self.shown(made.fid.vnode)?.is_some() {
             return Ok(());
         }
-        let known = CachedObject { trust: NO_TRUST, parent, ..CachedObject::shown(made.clone()) };
+        let (parent, name) = place.cloned().unzip();
+        let known = CachedObject { trust: NO_TRUST, parent, name, ..CachedObject::shown(made.clone()) };
         let mut batch = Batch::default();
         batch.put(object_key(made.fid.vnode), known.encode());
         self.apply(&batch)
@@ -283,7 +301,9 @@ impl Index {
         let made = || overlay.made(vnode).map(|object| self.as_made(object));
         let mut cached = shown.or_else(made)?;
         overlay.lay_over(&mut cached.object);
-        cached.parent = overlay.parent(vnode).or(cached.parent);
+        if let Some((parent, name)) = overlay.place(vnode) {
+            (cached.parent, cached.name) = (Some(*parent), Some(name.clone()));
+        }
         (cached.object.status.nlink > 0).then_some(cached)
     }
 

@@ -67,6 +67,7 @@ fn object(fid: Fid, kind: Kind, version: u64) -> Object {
 fn creation() -> (ApplyReply, NameEdit) {
     let fid = Fid { vnode: VnodeId(2), unique: Uniquifier(1), ..root() };
     let reply = ApplyReply {
+        outcome: mafs_proto::Outcome::AsSaid,
         change: ChangeNumber(1),
         directories: vec![DirectoryChange { fid: root(), before: DataVersion(1), after: DataVersion(2) }],
         objects: vec![object(root(), Kind::Directory, 2), object(fid, Kind::File, 1)],
@@ -366,7 +367,8 @@ fn an_older_answer_brings_no_promise_on_what_is_known_to_be_applied_since() {
         replaced: None,
         mode: RenameMode::Replace,
     };
-    let record = CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, op };
+    let record =
+        CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, removes: None, op };
     let queued = Queued { record, kind: Kind::File, replaced: None };
     attached.index.push_pending(&queued);
     let of_earlier_session = Grant { session: SessionNumber::NONE, ..attached.grant(7) };

@@ -16,7 +16,7 @@ fn store_on(version: u64, seq: u64, vnode: u64) -> CmlRecord {
     let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(1), seq };
     let base = Base::Version(DataVersion(version));
     let op = CmlOp::Store { fid: fid(vnode), base, size: 0, mtime: Timestamp::default() };
-    CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, op }
+    CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, removes: None, op }
 }
 
 fn remove(seq: u64, vnode: u64, depends_on: Vec<StoreId>) -> Queued {

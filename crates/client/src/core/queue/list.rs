@@ -102,7 +102,7 @@ mod tests {
         let op = CmlOp::Store { fid, base: Base::Version(DataVersion(1)), size, mtime: Timestamp::default() };
         let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(2), seq };
         let time = Timestamp::new(i64::try_from(seq).unwrap(), 0).unwrap();
-        CmlRecord { id, depends_on: Vec::new(), time, uid: 0, gid: 0, op }
+        CmlRecord { id, depends_on: Vec::new(), time, uid: 0, gid: 0, removes: None, op }
     }
 
     fn queue(records: u64) -> Queue {

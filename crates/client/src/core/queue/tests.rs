@@ -40,7 +40,7 @@ impl Log {
     }
 
     pub(super) fn push(&mut self, op: CmlOp) -> StoreId {
-        let (record, unlisted) = self.outstanding.begin_queued(op, Timestamp::default(), 0, 0);
+        let (record, unlisted) = self.outstanding.begin_queued((op, None), Timestamp::default(), (0, 0));
         let id = record.id;
         self.queue.push(Queued { record, kind: Kind::File, replaced: None }, &unlisted);
         id

@@ -189,7 +189,15 @@ fn a_group_decides_each_record_on_top_of_those_before_it() {
     let mut fids = world.fids;
     let (dir, fid) = (fids.take().unwrap(), fids.take().unwrap());
     let id = |seq| StoreId { client: CLIENT, incarnation: world.incarnation, seq };
-    let record = |seq, op| CmlRecord { id: id(seq), depends_on: vec![], time: super::time(1), uid: 0, gid: 0, op };
+    let record = |seq, op| CmlRecord {
+        id: id(seq),
+        depends_on: vec![],
+        time: super::time(1),
+        uid: 0,
+        gid: 0,
+        removes: None,
+        op,
+    };
     let mut batches = Vec::new();
     for record in [record(1, make_dir(ROOT, "d", dir)), record(2, create(dir, "f", fid))] {
         let request = ApplyRequest::new(record, None);

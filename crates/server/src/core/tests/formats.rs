@@ -46,6 +46,7 @@ fn a_node_survives_encoding() {
     let mut node = world.overlay().begin().node(fid).unwrap();
     if let Some(content) = &mut node.content {
         content.place = Place::File(crate::core::ContentSerial { epoch: 3, number: 4 });
+        content.came_for = Some(ROOT);
     }
     assert_eq!(Node::decode(fid, node.encode(fid)).unwrap(), node);
     assert!(Node::decode(ROOT, node.encode(fid)).is_err(), "a node under another key is damage");
@@ -72,6 +73,7 @@ fn a_client_survives_encoding() {
         replies: 4,
         name: "laptop".to_owned(),
         has_session: true,
+        aliases: 3,
     };
     assert_eq!(ClientState::decode(state.encode()).unwrap(), state);
 }

@@ -24,7 +24,7 @@ fn id(client: ClientId, seq: u64) -> StoreId {
 
 fn record(client: ClientId, seq: u64, op: CmlOp) -> CmlRecord {
     let seconds = i64::try_from(seq).unwrap();
-    CmlRecord { id: id(client, seq), depends_on: Vec::new(), time: time(seconds), uid: 0, gid: 0, op }
+    CmlRecord { id: id(client, seq), depends_on: Vec::new(), time: time(seconds), uid: 0, gid: 0, removes: None, op }
 }
 
 fn store(client: ClientId, seq: u64, size: u64) -> CmlRecord {

@@ -12,8 +12,9 @@ const QUOTA: u64 = 10;
 fn apply(world: &mut World, op: CmlOp, bytes: Option<&[u8]>) -> Result<(), FsError> {
     let record = world.next_record(op);
     let request = ApplyRequest::new(record, None);
-    let limits = Limits { closed: None, quota_bytes: Some(QUOTA) };
-    let decision = replies::decide(&world.overlay(), world.client, &request, bytes.map(content), limits);
+    let limits = Limits { quota_bytes: Some(QUOTA), ..Limits::default() };
+    let content = bytes.map(|bytes| content(request.record.op.fid(), bytes));
+    let decision = replies::decide(&world.overlay(), world.client, &request, content, limits);
     if let Decision::Apply(applied) = decision.map_err(|refusal| refusal.error)? {
         mafs_durable::Kv::apply(&world.kv, &applied.batch).unwrap();
     }

@@ -1,0 +1,330 @@
+//! `conflicts [list] [DIR]`, `conflicts show|diff|resolve PATH`.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use indicatif::HumanBytes;
+use mafs_client::printable::printable_path;
+use mafs_client::runtime_dir::RuntimeDir;
+use mafs_client::vfs::{ConflictEntry, ConflictReport, Side};
+use serde::Serialize;
+
+use super::reach::{Reached, all_daemons, daemon_above, daemon_of};
+use super::{Exit, Failure, command_runtime};
+
+#[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct ConflictsArgs {
+    #[command(subcommand)]
+    command: Option<ConflictsCommand>,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum ConflictsCommand {
+    /// One line for each change that was in conflict, of all clients; the same as `conflicts` alone. Exits with 5 if
+    /// there are any.
+    List(ListArgs),
+    /// Tell all that is known of a conflict.
+    Show {
+        /// The file, or what was kept of it.
+        path: PathBuf,
+    },
+    /// Compare what others have with what was kept, with diff(1).
+    Diff {
+        /// The file, or what was kept of it.
+        path: PathBuf,
+    },
+    /// End a conflict.
+    Resolve(ResolveArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct ListArgs {
+    /// The mount point, or anything below it; all mounts of this user if it is not given.
+    dir: Option<PathBuf>,
+    /// For programs: an array of objects.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct ResolveArgs {
+    /// The file, or what was kept of it.
+    path: PathBuf,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(clap::Args, Clone, Copy, Debug)]
+#[group(required = true, multiple = false)]
+struct How {
+    /// What was kept takes the place of what others have.
+    #[arg(long)]
+    mine: bool,
+    /// What was kept is removed.
+    #[arg(long)]
+    theirs: bool,
+    /// What was kept stays beside it, as an ordinary file with a name of its own.
+    #[arg(long)]
+    both: bool,
+}
+
+#[derive(Serialize)]
+struct Listed<'r> {
+    mount_point: &'r str,
+    #[serde(flatten)]
+    report: &'r ConflictReport,
+}
+
+pub(super) fn run(args: ConflictsArgs) -> Result<Exit, Failure> {
+    let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
+    command_runtime()?.block_on(async {
+        match args.command {
+            None => list(&runtime_dir, &args.list).await,
+            Some(ConflictsCommand::List(args)) => list(&runtime_dir, &args).await,
+            Some(ConflictsCommand::Show { path }) => {
+                let found = find(&runtime_dir, &path).await?;
+                say(&found.entries.iter().map(|entry| show(&entry.report)).collect::<Vec<_>>().join("\n"));
+                Ok(Exit::Ok)
+            }
+            Some(ConflictsCommand::Diff { path }) => diff(&find(&runtime_dir, &path).await?),
+            Some(ConflictsCommand::Resolve(ResolveArgs { path, how })) => {
+                let mut found = find(&runtime_dir, &path).await?;
+                resolve(&mut found, how).await
+            }
+        }
+    })
+}
+
+async fn list(runtime_dir: &RuntimeDir, args: &ListArgs) -> Result<Exit, Failure> {
+    let daemons = match &args.dir {
+        Some(dir) => vec![daemon_of(runtime_dir, dir).await?],
+        None => all_daemons(runtime_dir).await?,
+    };
+    if daemons.is_empty() {
+        return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
+    }
+    let (mut all, mut text) = (Vec::new(), String::new());
+    for mut daemon in daemons {
+        let report = asked(&mut daemon).await?;
+        let place = daemon.status.mount_point;
+        for entry in &report.entries {
+            text += &format!("{place}/{}\n", one_line(&entry.report));
+        }
+        if report.more {
+            text += &format!("{place}: there are more\n");
+        }
+        all.extend(report.entries.into_iter().map(|entry| (place.clone(), entry.report)));
+    }
+    if args.json {
+        let listed: Vec<_> = all.iter().map(|(mount_point, report)| Listed { mount_point, report }).collect();
+        let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
+        text = serde_json::to_string_pretty(&listed).map_err(failed)? + "\n";
+    }
+    say(&text);
+    Ok(if all.is_empty() { Exit::Ok } else { Exit::Conflicts })
+}
+
+async fn asked(daemon: &mut Reached) -> Result<mafs_client::vfs::ConflictsReport, Failure> {
+    let place = &daemon.status.mount_point;
+    let failed = |error| Failure::new(Exit::NoDaemon, format!("{place}: {error}"));
+    daemon.client.conflicts().await.map_err(failed)
+}
+
+/// What is known of one path.
+struct FoundConflicts {
+    daemon: Reached,
+    mount_point: PathBuf,
+    entries: Vec<ConflictEntry>,
+}
+
+impl FoundConflicts {
+    fn absolute(&self, below: &[u8]) -> PathBuf {
+        self.mount_point.join(OsStr::from_bytes(below))
+    }
+}
+
+/// The conflicts about a path, which need not exist.
+async fn find(runtime_dir: &RuntimeDir, path: &Path) -> Result<FoundConflicts, Failure> {
+    let absolute = std::path::absolute(path).map_err(|error| Failure::new(Exit::Failed, error))?;
+    let (mut daemon, below) = daemon_above(runtime_dir, path, &absolute).await?;
+    let depth = Path::new(OsStr::from_bytes(&below)).components().count();
+    let mount_point = absolute.ancestors().nth(depth).unwrap_or(&absolute).to_path_buf();
+    let mut entries = asked(&mut daemon).await?.entries;
+    let of_copy = entries.iter().any(|entry| entry.path == below);
+    entries.retain(|entry| entry.path == below || (entry.wanted == below && !of_copy));
+    if entries.is_empty() {
+        return Err(Failure::new(Exit::NotFound, format!("{}: there is no conflict", printable_path(path))));
+    }
+    Ok(FoundConflicts { daemon, mount_point, entries })
+}
+
+/// The one conflict that is meant.
+fn only(found: &FoundConflicts) -> Result<&ConflictEntry, Failure> {
+    match &found.entries[..] {
+        [one] => Ok(one),
+        several => {
+            let names: Vec<_> = several.iter().filter_map(|entry| entry.report.kept.clone()).collect();
+            Err(Failure::new(Exit::Usage, format!("there are several, name one of them: {}", names.join(", "))))
+        }
+    }
+}
+
+fn diff(found: &FoundConflicts) -> Result<Exit, Failure> {
+    let entry = only(found)?;
+    if entry.report.kept.is_none() {
+        return Err(Failure::new(Exit::Failed, "nothing was kept that could be compared"));
+    }
+    let mut command = std::process::Command::new("diff");
+    command.arg("-u").arg("--").arg(found.absolute(&entry.wanted)).arg(found.absolute(&entry.path));
+    let status = command.status().map_err(|error| Failure::new(Exit::Failed, format!("diff: {error}")))?;
+    Ok(if status.code().is_some_and(|code| code < 2) { Exit::Ok } else { Exit::Failed })
+}
+
+/// Does with files what the user would do by hand: the server takes a conflict for resolved when what was kept loses
+/// its name.
+async fn resolve(found: &mut FoundConflicts, how: How) -> Result<Exit, Failure> {
+    let entry = only(found)?.clone();
+    let (copy, wanted) = (found.absolute(&entry.path), found.absolute(&entry.wanted));
+    let failed =
+        |path: &Path, error: std::io::Error| Failure::new(Exit::Failed, format!("{}: {error}", printable_path(path)));
+    if entry.report.kept.is_none() {
+        if how.mine {
+            let detail = "nothing was kept: do it again by hand, and then resolve it with --theirs";
+            return Err(Failure::new(Exit::Failed, format!("{}: {detail}", printable_path(&wanted))));
+        }
+        let place = found.daemon.status.mount_point.clone();
+        let failed = |error| Failure::new(Exit::NoDaemon, format!("{place}: {error}"));
+        found.daemon.client.dismiss(entry.path).await.map_err(failed)?;
+        return Ok(Exit::Ok);
+    }
+    if how.mine {
+        std::fs::rename(&copy, &wanted).map_err(|error| failed(&wanted, error))?;
+    } else if how.theirs {
+        remove(&copy).map_err(|error| failed(&copy, error))?;
+    } else {
+        let name = free_beside(&wanted, &entry.report.client);
+        std::fs::rename(&copy, &name).map_err(|error| failed(&name, error))?;
+        say(&format!("{}\n", printable_path(&name)));
+    }
+    Ok(Exit::Ok)
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    if path.symlink_metadata()?.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
+}
+
+/// The wanted name if it is free, or one with the client's name in it.
+fn free_beside(wanted: &Path, client: &str) -> PathBuf {
+    let stem = wanted.file_stem().unwrap_or_default();
+    let marked = |nth: u32| {
+        let number = if nth > 1 { format!(" {nth}") } else { String::new() };
+        let mut name = stem.to_os_string();
+        name.push(format!(" (from {}{number})", client.replace('/', "_")));
+        if let Some(extension) = wanted.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        wanted.with_file_name(name)
+    };
+    let names = std::iter::once(wanted.to_path_buf()).chain((1..1000).map(marked));
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    names.into_iter().find(is_free).unwrap_or_else(|| marked(1000))
+}
+
+fn one_line(report: &ConflictReport) -> String {
+    match &report.kept {
+        Some(kept) => format!("{}: {} ({}); kept as {kept}", report.path, report.why, report.client),
+        None => format!("{}: {}", report.path, report.why),
+    }
+}
+
+fn show(report: &ConflictReport) -> String {
+    let mut lines = vec![format!("path    {}", report.path), format!("why     {}", report.why)];
+    let by = if report.client.is_empty() { "this client" } else { &report.client };
+    lines.push(format!("by      {by}, user {}, {}", report.uid, time(report.time_s)));
+    if let Some(base) = report.base {
+        lines.push(format!("base    version {base}; what it held is not kept"));
+    }
+    if let Some(kept) = &report.kept {
+        lines.push(format!("mine    {}: {kept}", report.mine.as_ref().map_or_else(|| "gone".to_owned(), side)));
+        lines.push(format!("theirs  {}", report.theirs.as_ref().map_or_else(|| "removed".to_owned(), side)));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn side(side: &Side) -> String {
+    let size = match side.kind.as_str() {
+        "directory" => format!("{} names", side.size),
+        _ => HumanBytes(side.size).to_string(),
+    };
+    format!("{}, {size}, version {}, changed {}", side.kind, side.version, time(side.mtime_s))
+}
+
+/// How long ago, which needs no calendar.
+fn time(seconds: i64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let ago = i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(seconds);
+    match u64::try_from(ago) {
+        Ok(ago) => format!("{} ago", indicatif::HumanDuration(std::time::Duration::from_secs(ago))),
+        Err(_) => "in the future, by its clock".to_owned(),
+    }
+}
+
+fn say(text: &str) {
+    // Whoever reads it may have seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> ConflictReport {
+        let side = Side { kind: "file".to_owned(), size: 4096, mtime_s: 0, version: 3 };
+        ConflictReport {
+            kept: Some("a (conflict laptop 2026-11-26 08.00).txt".to_owned()),
+            path: "a.txt".to_owned(),
+            why: "both changed it".to_owned(),
+            client: "laptop".to_owned(),
+            uid: 1000,
+            time_s: i64::MAX,
+            base: Some(2),
+            mine: Some(side.clone()),
+            theirs: Some(side),
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_was_kept_of_what_and_why() {
+        let kept = "a.txt: both changed it (laptop); kept as a (conflict laptop 2026-11-26 08.00).txt";
+        assert_eq!(one_line(&report()), kept);
+        let refused = ConflictReport { kept: None, why: "could not be done: remove a.txt".to_owned(), ..report() };
+        assert_eq!(one_line(&refused), "a.txt: could not be done: remove a.txt");
+    }
+
+    #[test]
+    fn all_three_sides_are_shown() {
+        let text = show(&report());
+        for line in ["base    version 2", "mine    file, 4.00 KiB, version 3", "theirs  file", "in the future"] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(show(&ConflictReport { theirs: None, ..report() }).contains("theirs  removed"));
+    }
+
+    #[test]
+    fn a_copy_that_stays_gets_a_name_that_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let wanted = dir.path().join("a.txt");
+        assert_eq!(free_beside(&wanted, "laptop"), wanted);
+        std::fs::write(&wanted, "").unwrap();
+        let first = free_beside(&wanted, "laptop");
+        assert_eq!(first, dir.path().join("a (from laptop).txt"));
+        std::fs::write(first, "").unwrap();
+        assert_eq!(free_beside(&wanted, "laptop"), dir.path().join("a (from laptop 2).txt"));
+    }
+}

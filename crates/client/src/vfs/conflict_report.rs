@@ -1,0 +1,222 @@
+//! What was in conflict, as people see it: `conflicts list`, and what `status` says of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mafs_proto::{CmlOp, Conflict, Fid, Kind, Name, Object};
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Inner, Vfs};
+use crate::core::log::LogEntry;
+use crate::core::queue::Queued;
+use crate::printable::printable;
+
+/// The most of one report: a line of the control socket holds it with the longest paths.
+const ENTRIES_MAX: usize = 1_000;
+
+/// How many conflicts there are.
+#[derive(Default)]
+pub(super) struct ConflictCount {
+    /// As the server has said last.
+    known: AtomicU64,
+    asking: AtomicBool,
+}
+
+impl ConflictCount {
+    /// One more.
+    pub(super) fn kept(&self) {
+        self.known.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What is in conflict in a volume, and what this client could not do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConflictsReport {
+    /// The first 1,000.
+    pub entries: Vec<ConflictEntry>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// A conflict, with its paths as programs need them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConflictEntry {
+    /// What was kept; the same as `wanted` if nothing was.
+    pub path: Vec<u8>,
+    /// Where it was to be.
+    pub wanted: Vec<u8>,
+    /// The rest.
+    pub report: ConflictReport,
+}
+
+/// A conflict. Paths are below the mount point.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConflictReport {
+    /// What was kept, under which name; none if nothing was, because there was nothing to keep.
+    pub kept: Option<String>,
+    /// The name that others have.
+    pub path: String,
+    /// Why, for people.
+    pub why: String,
+    /// The host name of the client that made the change.
+    pub client: String,
+    /// The user who did.
+    pub uid: u32,
+    /// When, in seconds since 1970 by the clock of that client.
+    pub time_s: i64,
+    /// The version that a content was made from, if the server had it. What that held is not kept.
+    pub base: Option<u64>,
+    /// What was kept.
+    pub mine: Option<Side>,
+    /// What others have.
+    pub theirs: Option<Side>,
+}
+
+/// One side of a conflict.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Side {
+    /// `file`, `directory` or `other`.
+    pub kind: String,
+    /// Bytes, or names in a directory.
+    pub size: u64,
+    /// When it was changed, in seconds since 1970.
+    pub mtime_s: i64,
+    /// Its version.
+    pub version: u64,
+}
+
+impl Vfs {
+    /// What is in conflict, and what the server has refused to this client.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    pub async fn conflicts_report(&self) -> Result<ConflictsReport, Error> {
+        let conflicts = self.conflicts().await?;
+        self.inner.conflicts.known.store(conflicts.len() as u64, Ordering::Relaxed);
+        let refused = self.inner.replay.refused().clone();
+        let kept = conflicts.iter().map(|conflict| self.inner.kept_entry(conflict));
+        let refused = refused.iter().map(|(queued, reason)| self.inner.refused_entry(queued, &reason.to_string()));
+        let mut entries: Vec<_> = kept.chain(refused).take(ENTRIES_MAX + 1).collect();
+        let more = entries.len() > ENTRIES_MAX;
+        entries.truncate(ENTRIES_MAX);
+        Ok(ConflictsReport { entries, more })
+    }
+
+    /// Lists no more what the server has refused to this client about a path. Returns how many changes that were.
+    #[must_use]
+    pub fn dismiss_refused(&self, path: &[u8]) -> u64 {
+        let (dismissed, left) = {
+            let mut refused = self.inner.replay.refused();
+            let all = std::mem::take(&mut *refused);
+            let (dismissed, left): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|(queued, _)| self.inner.path_wanted(queued) == path);
+            refused.clone_from(&left);
+            (dismissed, left)
+        };
+        tracing::debug!(left = left.len(), "refused changes are dismissed");
+        self.inner.log_all(dismissed.iter().map(|(queued, _)| LogEntry::Ended { id: queued.record.id }));
+        dismissed.len() as u64
+    }
+}
+
+impl Inner {
+    /// How many conflicts the server has told of.
+    pub(super) fn known_conflicts(&self) -> u64 {
+        self.conflicts.known.load(Ordering::Relaxed)
+    }
+
+    /// Asks how many there are, in the background.
+    pub(super) fn count_conflicts(self: &Arc<Self>) {
+        if self.conflicts.asking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let vfs = Vfs { inner: Arc::clone(self) };
+        tokio::spawn(async move {
+            match vfs.conflicts().await {
+                Ok(conflicts) => vfs.inner.conflicts.known.store(conflicts.len() as u64, Ordering::Relaxed),
+                Err(error) => tracing::debug!(%error, "the server does not say what is in conflict"),
+            }
+            vfs.inner.conflicts.asking.store(false, Ordering::Release);
+        });
+    }
+
+    fn kept_entry(&self, conflict: &Conflict) -> ConflictEntry {
+        let directory = self.names_to(conflict.place.directory).unwrap_or_else(|| conflict.path.clone());
+        let path = joined(&directory, &conflict.place.name);
+        let wanted = match self.names_to(conflict.wanted.directory) {
+            Some(directory) => joined(&directory, &conflict.wanted.name),
+            None if conflict.wanted.directory == conflict.place.directory => joined(&directory, &conflict.wanted.name),
+            None => path.clone(),
+        };
+        let report = ConflictReport {
+            kept: Some(printable_bytes(&path)),
+            path: printable_bytes(&wanted),
+            why: conflict.kind.to_string(),
+            client: conflict.client_name.clone(),
+            uid: conflict.uid,
+            time_s: conflict.time.seconds(),
+            base: conflict.base.map(|version| version.0),
+            mine: conflict.mine_now.as_ref().map(side),
+            theirs: conflict.theirs_now.as_ref().filter(|theirs| theirs.fid != conflict.mine).map(side),
+        };
+        ConflictEntry { path, wanted, report }
+    }
+
+    fn refused_entry(&self, queued: &Queued, why: &str) -> ConflictEntry {
+        let path = self.path_wanted(queued);
+        let report = ConflictReport {
+            kept: None,
+            path: printable_bytes(&path),
+            why: format!("could not be done: {}: {why}", self.describe(queued)),
+            client: String::new(),
+            uid: queued.record.uid,
+            time_s: queued.record.time.seconds(),
+            base: queued.record.removes.map(|version| version.0),
+            mine: None,
+            theirs: None,
+        };
+        ConflictEntry { path: path.clone(), wanted: path, report }
+    }
+
+    fn path_wanted(&self, queued: &Queued) -> Vec<u8> {
+        let in_directory = |directory: Fid, name: &Name| {
+            let directory = self.names_to(directory).unwrap_or_default();
+            joined(&directory, name)
+        };
+        match &queued.record.op {
+            CmlOp::Create { parent, name, .. }
+            | CmlOp::MakeDir { parent, name, .. }
+            | CmlOp::SymLink { parent, name, .. }
+            | CmlOp::Link { parent, name, .. }
+            | CmlOp::Remove { parent, name, .. }
+            | CmlOp::RemoveDir { parent, name, .. }
+            | CmlOp::Rename { to_parent: parent, to_name: name, .. } => in_directory(*parent, name),
+            CmlOp::SetAttr { fid, .. }
+            | CmlOp::SetXattr { fid, .. }
+            | CmlOp::RemoveXattr { fid, .. }
+            | CmlOp::Store { fid, .. } => match self.names_to(*fid).unwrap_or_default().split_last() {
+                Some((name, directory)) => joined(directory, name),
+                None => Vec::new(),
+            },
+        }
+    }
+}
+
+fn joined(directory: &[Name], name: &Name) -> Vec<u8> {
+    let parts: Vec<&[u8]> = directory.iter().chain([name]).map(Name::as_bytes).collect();
+    parts.join(&b'/')
+}
+
+fn printable_bytes(path: &[u8]) -> String {
+    path.split(|byte| *byte == b'/').map(printable).collect::<Vec<_>>().join("/")
+}
+
+fn side(object: &Object) -> Side {
+    let status = &object.status;
+    let kind = match status.kind {
+        Kind::File => "file",
+        Kind::Directory => "directory",
+        Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => "other",
+    };
+    Side { kind: kind.to_owned(), size: status.size, mtime_s: status.mtime.seconds(), version: status.data_version.0 }
+}

@@ -1,0 +1,106 @@
+//! Kept: what this client's changes have come to that were in conflict with what others have done. The server has them
+//! under other names, and here is shown what it has.
+
+use std::sync::Arc;
+
+use mafs_proto::call::{ApplyReply, ConflictsRequest};
+use mafs_proto::{CmlRecord, Conflict, PlacedName, Purpose};
+
+use super::file::File;
+use super::{Error, Inner, Vfs};
+use crate::cache::CacheError;
+use crate::core::log::LogEntry;
+use crate::core::queue::Queued;
+use crate::remote::Answer;
+
+/// The most conflicts that are listed.
+const CONFLICTS_MAX: usize = 10_000;
+
+impl Vfs {
+    /// What the server keeps of changes that were in conflict, of all clients, until somebody renames or removes it.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    pub async fn conflicts(&self) -> Result<Vec<Conflict>, Error> {
+        let mut conflicts: Vec<Conflict> = Vec::new();
+        loop {
+            let after = conflicts.last().map(|last| last.place.clone());
+            let reply = self.inner.remote.call(&ConflictsRequest { after }, Purpose::Ask).await?.reply;
+            // A page that is empty and not the last would be asked for again for ever.
+            let is_last = reply.end || reply.conflicts.is_empty();
+            conflicts.extend(reply.conflicts);
+            if is_last || conflicts.len() >= CONFLICTS_MAX {
+                return Ok(conflicts);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// The server has done something else than what a change says, or nothing, because it was so.
+    pub(super) fn take_in_otherwise(
+        &self,
+        queued: &Queued,
+        answer: &Answer<ApplyReply>,
+        placed: &[PlacedName],
+    ) -> Result<(), CacheError> {
+        let noted = self.cache.index.applied_otherwise(&answer.reply, answer.session, queued);
+        self.forget_refused(queued);
+        self.show_placed(placed, &queued.record);
+        noted
+    }
+
+    /// A content has gone into another file than the one that was written: that is shown as the server has it, from the
+    /// next open on. Who has it open goes on with what was written, and what they write goes where that went.
+    pub(super) fn take_in_kept(
+        &self,
+        file: &Arc<File>,
+        record: &CmlRecord,
+        answer: &Answer<ApplyReply>,
+        (edits, placed): (Option<u64>, &[PlacedName]),
+    ) -> Result<(), Error> {
+        let id = record.id;
+        let reply = ApplyReply { directories: Vec::new(), ..answer.reply.clone() };
+        let noted = self.cache.index.applied(&reply, answer.session, &[]);
+        {
+            let _edit = file.edit();
+            self.look(file)?;
+            self.forget_version(file, id);
+            let is_clean = {
+                let mut state = file.state();
+                if let Some(sent) = edits {
+                    state.stored_edits = sent;
+                }
+                (state.unresolved, state.interrupted, state.refused) = (None, false, None);
+                state.go_elsewhere(id);
+                let is_clean = !state.is_dirty() && state.kernel.writers == 0;
+                state.writing_logged &= !is_clean;
+                is_clean
+            };
+            self.end_record(id);
+            self.log_all([LogEntry::Abandoned { id }]);
+            if is_clean {
+                self.log_all([LogEntry::Dropped { fid: file.fid }]);
+            }
+        }
+        self.distrust(std::iter::once(file.fid));
+        self.kernel.forget_inodes(vec![file.fid.vnode]);
+        self.show_placed(placed, record);
+        file.notify();
+        self.drop_if_unused(file);
+        Ok(noted?)
+    }
+
+    fn show_placed(&self, placed: &[PlacedName], record: &CmlRecord) {
+        let names = placed.iter().map(|place| (place.directory.vnode, place.name.clone())).collect();
+        self.distrust(placed.iter().map(|place| place.directory));
+        self.kernel.forget_names(names);
+        // Into a directory that others have made too it goes under its own name, and that is no conflict.
+        let own = self.place_of(&record.op).map(|(_, name)| name);
+        if let Some(PlacedName { directory, name }) = placed.last().filter(|place| Some(&place.name) != own.as_ref()) {
+            self.conflicts.kept();
+            let directory = self.path_of(*directory).unwrap_or_else(|| directory.to_string());
+            tracing::warn!(%directory, %name, "a change was in conflict, and is kept under this name");
+        }
+    }
+}

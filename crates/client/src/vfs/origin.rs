@@ -1,0 +1,77 @@
+//! Origin: what the server needs to know to keep a change beside what it is in conflict with, instead of refusing it.
+//!
+//! Nearly no change is in conflict, so the server is told only when it has asked. It asks before a large content is
+//! sent, if it knows by then. Nor is it told earlier because this client may remove a file while its content is sent.
+
+use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, Mode, Name, OnConflict, Origin};
+
+use super::{Error, Inner};
+use crate::core::touched::unnamed_by;
+
+/// Of what is not known here any more: nobody else is to read it.
+const MODE_UNKNOWN: u32 = 0o600;
+
+impl Inner {
+    /// What the server is to do with a record if it is in conflict. A program that waits for the outcome is told,
+    /// and what this client has removed itself nobody wants.
+    pub(super) fn on_conflict(&self, record: &CmlRecord, awaited: bool) -> OnConflict {
+        if awaited || self.is_moot(record) {
+            return OnConflict::Refuse;
+        }
+        if !self.replay.queue().is_kept(record.id) {
+            return OnConflict::Ask;
+        }
+        // Without a place nothing can be kept, and the refusal is listed.
+        self.origin_of(record).map_or(OnConflict::Refuse, OnConflict::Keep)
+    }
+
+    fn origin_of(&self, record: &CmlRecord) -> Option<Origin> {
+        let (directory, name) = self.place_of(&record.op)?;
+        let known = self.names_to(directory).or_else(|| self.replay.places().get(&directory.vnode).cloned());
+        let mut path = known.unwrap_or_default();
+        path.truncate(Origin::DEPTH_MAX);
+        let known = self.cache.index.object(record.op.fid().vnode).ok().flatten().map(|known| known.object.status);
+        let unknown = (Mode::from_bits(MODE_UNKNOWN), record.uid, record.gid);
+        let (mode, uid, gid) = known.map_or(unknown, |status| (status.mode, status.uid, status.gid));
+        Some(Origin { directory, name, path, mode, uid, gid })
+    }
+
+    /// A change is logged that nobody can be asked about: it is remembered where it was made, for the directory may be
+    /// gone when the server hears of it.
+    pub(super) fn note_place(&self, op: &CmlOp) {
+        if let Some((directory, _)) = self.place_of(op).filter(|_| self.cache.index.is_apart()) {
+            let known = self.replay.places().contains_key(&directory.vnode);
+            let path = (!known).then(|| self.names_to(directory)).flatten();
+            self.replay.places().extend(path.map(|path| (directory.vnode, path)));
+        }
+    }
+
+    pub(super) fn place_of(&self, op: &CmlOp) -> Option<(Fid, Name)> {
+        match op {
+            CmlOp::Create { parent, name, .. }
+            | CmlOp::MakeDir { parent, name, .. }
+            | CmlOp::SymLink { parent, name, .. }
+            | CmlOp::Link { parent, name, .. }
+            | CmlOp::Remove { parent, name, .. }
+            | CmlOp::RemoveDir { parent, name, .. }
+            | CmlOp::Rename { to_parent: parent, to_name: name, .. } => Some((*parent, name.clone())),
+            CmlOp::Store { fid, .. } => {
+                let file = self.cache.index.object(fid.vnode).ok()??;
+                // The directory may be gone: only the server knows.
+                Some((Fid { vnode: file.parent?, ..*fid }, file.name?))
+            }
+            CmlOp::SetAttr { .. } | CmlOp::SetXattr { .. } | CmlOp::RemoveXattr { .. } => None,
+        }
+    }
+
+    /// The content of the file whose last name a change takes, as the server has shown it, if nobody can be asked: what
+    /// others change meanwhile is not to be removed. Among those who can be, the server's order is what counts.
+    pub(super) fn removed_version(&self, op: &CmlOp) -> Result<Option<DataVersion>, Error> {
+        let Some(fid) = unnamed_by(op).filter(|_| self.cache.index.is_apart()) else { return Ok(None) };
+        let file = self.files().get(fid.vnode);
+        if let Some(file) = file {
+            return Ok(Some(file.state().base).filter(|base| *base != DataVersion::NONE));
+        }
+        Ok(self.cache.index.object(fid.vnode)?.map(|known| known.object.status.data_version))
+    }
+}
