@@ -7,6 +7,7 @@
 
 mod announced;
 mod cli;
+mod conflicts;
 mod directories;
 mod disconnected;
 mod docs;
