@@ -7,6 +7,7 @@
 mod cml;
 mod container;
 mod containers;
+mod hoard_file;
 mod identity;
 mod index;
 mod record;
@@ -26,6 +27,7 @@ pub(crate) use container::{Container, Hold};
 pub(crate) use containers::{
     ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, shows_seal, stamp, watch,
 };
+use hoard_file::HoardFile;
 use identity::Identity;
 pub(crate) use index::{AttachedVolume, Index, Known, NameEdit};
 #[cfg(test)]
@@ -91,6 +93,8 @@ pub(crate) struct Cache {
     pub(crate) containers: Containers,
     /// What the server does not have.
     pub(crate) cml: Cml,
+    /// What is to be here.
+    pub(crate) hoard: HoardFile,
     /// Whether the machine has been started again since this cache was last in use.
     pub(crate) power_lost: bool,
 }
@@ -115,7 +119,8 @@ impl Cache {
             index.forget_unsynced_contents()?;
         }
         let containers = Containers::open(Arc::clone(&disk), storage.run())?;
-        Ok(Self { client, index, containers, cml, disk, power_lost })
+        let hoard = HoardFile::new(Arc::clone(&disk));
+        Ok(Self { client, index, containers, cml, hoard, disk, power_lost })
     }
 
     /// Makes index and log durable.

@@ -9,6 +9,7 @@ mod core;
 pub mod daemon;
 mod file_name;
 pub mod fuse;
+pub mod hoard;
 pub mod limit;
 pub mod mount_point;
 pub mod options;

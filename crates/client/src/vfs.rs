@@ -21,6 +21,7 @@ mod file;
 mod files;
 mod frozen;
 mod fsync;
+mod hoarding;
 mod inflow;
 mod integrity;
 mod kept;
@@ -80,6 +81,8 @@ pub use error::Error;
 pub use extents::SeekTarget;
 use files::Files;
 pub use fsync::Fsync;
+use hoarding::Hoarding;
+pub use hoarding::{Evicted, HoardEntry, HoardFailure, HoardReport, Warmed};
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
@@ -219,6 +222,8 @@ struct Inner {
     watching_sizes: AtomicBool,
     /// Who fetches what nobody waits for.
     rests: Rests,
+    /// What is to be here.
+    hoarding: Arc<Hoarding>,
     /// What waits to be sent.
     replay: Replay,
     /// Opens that got a version which is not the newest that was announced.

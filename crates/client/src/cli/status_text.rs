@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration};
 use mafs_client::control::MountStatus;
-use mafs_client::vfs::{LogReport, StatusReport, SyncProgress};
+use mafs_client::vfs::{HoardReport, LogReport, StatusReport, SyncProgress};
 use mafs_proto::Class;
 
 /// Files left behind that are named; the rest is counted.
@@ -47,6 +47,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         line("fetching", &files(report.fetching_files));
     }
     line("cache", &cache(report));
+    if report.hoard.entries > 0 {
+        line("hoard", &hoard(&report.hoard));
+    }
     line("files", data_path(report));
     if report.conflicts > 0 {
         line("conflicts", &format!("{}, see `mafs-client conflicts`", report.conflicts));
@@ -216,6 +219,25 @@ fn cache(report: &StatusReport) -> String {
     format!("{used} of {limit}, {}, {} open", files(report.cache_files), report.open_files)
 }
 
+/// What is to be in the cache, and what of it is not.
+pub(super) fn hoard(report: &HoardReport) -> String {
+    let entries = match (report.entries, report.pins) {
+        (entries, 0) => counted(entries, "hoarded path"),
+        (entries, pins) if entries == pins => counted(pins, "pin"),
+        (entries, pins) => format!("{}, {}", counted(pins, "pin"), counted(entries - pins, "hoarded path")),
+    };
+    let missing = match (report.missing_objects, report.left_out_objects) {
+        _ if report.walked_s.is_none() && report.objects == 0 => "not looked at yet".to_owned(),
+        (0, _) => "all here".to_owned(),
+        (missing, left_out) => {
+            let no_room = if left_out > 0 { format!(" (no room for {left_out})") } else { String::new() };
+            format!("missing {}, {}{no_room}", counted(missing, "object"), HumanBytes(report.missing_bytes))
+        }
+    };
+    let walking = if report.walking { ", being walked" } else { "" };
+    format!("{entries}: {}, {}, {missing}{walking}", counted(report.objects, "object"), HumanBytes(report.bytes))
+}
+
 fn files(count: u64) -> String {
     counted(count, "file")
 }
@@ -263,6 +285,7 @@ mod tests {
             cache_limit_bytes: 10 << 30,
             cache_files: 1,
             open_files: 0,
+            hoard: HoardReport::default(),
             calls: 9,
         };
         MountStatus {
@@ -285,6 +308,23 @@ mod tests {
              cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
              files    read and written by the kernel itself (passthrough)\n"
         );
+    }
+
+    #[test]
+    fn what_is_hoarded_is_told_with_what_is_missing() {
+        let mut report = HoardReport { entries: 1, pins: 1, ..HoardReport::default() };
+        assert_eq!(hoard(&report), "1 pin: 0 objects, 0 B, not looked at yet");
+        (report.objects, report.bytes, report.walked_s) = (4, 4096, Some(1));
+        assert_eq!(hoard(&report), "1 pin: 4 objects, 4.00 KiB, all here");
+        (report.entries, report.missing_objects, report.missing_bytes) = (3, 2, 1024);
+        assert_eq!(hoard(&report), "1 pin, 2 hoarded paths: 4 objects, 4.00 KiB, missing 2 objects, 1.00 KiB");
+        (report.pins, report.left_out_objects, report.walking) = (0, 1, true);
+        let expected =
+            "3 hoarded paths: 4 objects, 4.00 KiB, missing 2 objects, 1.00 KiB (no room for 1), being walked";
+        assert_eq!(hoard(&report), expected);
+        let mut status = status();
+        status.report.hoard = report;
+        assert!(describe(&status).contains(&format!("  hoard    {expected}\n")));
     }
 
     #[test]

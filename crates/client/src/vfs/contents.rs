@@ -12,6 +12,8 @@ use super::versions::Versions;
 use super::{Caller, Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, watch};
 use crate::core::log::{ContainerId, Writing};
+use crate::core::replacement::Replacement;
+use crate::hoard::Rank;
 
 /// Files that are larger may have holes that matter.
 const ASK_BYTES_MIN: u64 = 1 << 20;
@@ -38,7 +40,7 @@ impl Inner {
         };
         let (container, arrival) = match container {
             Some((id, stat)) if shows_seal(&stat, status.data_version, status.size) => {
-                self.replacement().touch(fid.vnode, stat.allocated);
+                self.count_bytes(fid.vnode, stat.allocated);
                 (id, Arrival::Complete)
             }
             // The server cannot be asked for the content of what it has not heard of, which is empty.
@@ -53,8 +55,14 @@ impl Inner {
     /// Counts what the content of a file takes on this disk, which for a file with holes is less than its size.
     pub(super) fn count_content(&self, file: &File) -> Result<(), Error> {
         let bytes = file.container.allocated()?;
-        self.replacement().touch(file.fid.vnode, bytes);
+        self.count_bytes(file.fid.vnode, bytes);
         Ok(())
+    }
+
+    /// A file was used just now, and its content takes this much.
+    pub(super) fn count_bytes(&self, vnode: VnodeId, bytes: u64) {
+        let rank = self.rank_of(vnode);
+        self.replacement().touch(vnode, bytes, rank);
     }
 
     /// What the content of an object takes: as much as here. Of one that is not here nobody knows: it is said to take a
@@ -85,7 +93,7 @@ impl Inner {
                 None => None,
             };
             let bytes = container.map_or(Ok(size), |container| container.allocated())?;
-            self.replacement().touch(fid.vnode, bytes);
+            self.count_bytes(fid.vnode, bytes);
         }
         Ok(())
     }
@@ -93,21 +101,55 @@ impl Inner {
     /// Makes room in the cache and on its disk for a file of this size, as far as clean, unused files allow.
     /// Returns whether something went.
     pub(super) fn make_room(&self, bytes: u64) -> bool {
-        let disk_short = match self.cache.disk.space() {
-            Ok(space) => bytes.saturating_add(self.settings.min_free_bytes).saturating_sub(space.bytes_free),
-            Err(_) => 0,
-        };
+        let disk_short = self.disk_short_bytes(bytes);
         let files = self.files();
         let mut replacement = self.replacement();
         let missing = replacement.excess_bytes(bytes).max(disk_short);
-        let evicted = replacement.plan(missing, |vnode| files.contains(vnode));
-        for vnode in &evicted {
+        let evicted = replacement.plan(missing, |vnode| files.contains(vnode) || self.rank_of(vnode).is_pinned());
+        self.evict_all(&mut replacement, &evicted);
+        !evicted.is_empty()
+    }
+
+    /// The same for a file that nobody asks for now, which takes the place of nothing that is worth as much. Returns
+    /// whether there is room.
+    pub(super) fn make_room_in_hoard(&self, rank: Rank, bytes: u64) -> bool {
+        let disk_short = self.disk_short_bytes(bytes);
+        let files = self.files();
+        let mut replacement = self.replacement();
+        let stays = |vnode| files.contains(vnode) || self.rank_of(vnode).is_pinned();
+        let Some(evicted) = replacement.make_way(rank, bytes, disk_short, stays) else { return false };
+        self.evict_all(&mut replacement, &evicted);
+        true
+    }
+
+    /// How many bytes of the cache's disk are missing to write `bytes` more.
+    fn disk_short_bytes(&self, bytes: u64) -> u64 {
+        match self.cache.disk.space() {
+            Ok(space) => bytes.saturating_add(self.settings.min_free_bytes).saturating_sub(space.bytes_free),
+            Err(_) => 0,
+        }
+    }
+
+    fn evict_all(&self, replacement: &mut Replacement, evicted: &[VnodeId]) {
+        for vnode in evicted {
             replacement.remove(*vnode);
             if let Err(error) = self.evict(*vnode) {
                 tracing::warn!(%error, vnode = vnode.0, "a cached file cannot be evicted");
             }
         }
-        !evicted.is_empty()
+        self.note_evicted(evicted);
+    }
+
+    /// Drops the content of a file if nobody uses it and it is not pinned. Returns what it took. `None`: it stays.
+    pub(super) fn evict_unused(&self, vnode: VnodeId) -> Option<u64> {
+        let files = self.files();
+        let mut replacement = self.replacement();
+        let bytes = replacement.bytes_of(vnode).filter(|_| !files.contains(vnode))?;
+        if self.rank_of(vnode).is_pinned() {
+            return None;
+        }
+        self.evict_all(&mut replacement, &[vnode]);
+        Some(bytes)
     }
 
     /// The same for bytes that the disk had no room for, where what nothing names any more may go at once.

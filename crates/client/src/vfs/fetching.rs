@@ -14,8 +14,8 @@ use super::file::{Arrival, File};
 use super::inflow::Inflow;
 use super::passthrough::DataPath;
 use super::rests::RestPlace;
-use super::{Error, Inner};
-use crate::cache::seal;
+use super::{Error, Inner, OpenMode};
+use crate::cache::{CachedObject, seal};
 
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
 /// asking.
@@ -49,6 +49,22 @@ impl Inner {
             Arrival::Partial { .. } | Arrival::Complete | Arrival::Missing => Some(Ok(())),
         })
         .await
+    }
+
+    /// Brings the whole content of a file that nobody waits for. Returns when it is here.
+    ///
+    /// # Errors
+    /// If it does not come.
+    pub(super) async fn prefetch(self: &Arc<Self>, cached: &CachedObject) -> Result<(), Error> {
+        let file = self.take_handle(cached, OpenMode { read: true, ..OpenMode::default() })?.file;
+        let begun = self.begin_fetch(&file);
+        // From now on what is on its way keeps it in use, and nobody has it open.
+        self.release_file(&file);
+        if let Some(fetch) = begun? {
+            self.run_fetch(&file, fetch).await;
+            self.drop_if_unused(&file);
+        }
+        file.complete().await
     }
 
     /// Prepares the container; `None` if the content is there or on its way. Which version is present is asked under
@@ -215,7 +231,7 @@ impl Inner {
         let bytes: u64 = announced.sum();
         if bytes > 0 {
             self.make_room(bytes);
-            self.replacement().touch(file.fid.vnode, file.container.allocated()? + bytes);
+            self.count_bytes(file.fid.vnode, file.container.allocated()? + bytes);
         }
         Ok(())
     }

@@ -340,7 +340,7 @@ impl Inner {
         }
     }
 
-    fn release_file(&self, file: &Arc<File>) {
+    pub(super) fn release_file(&self, file: &Arc<File>) {
         file.remove_handle();
         file.state().forget_path();
         self.drop_if_unused(file);
@@ -436,7 +436,7 @@ impl Inner {
     }
 
     /// The file, loaded if it is not in use yet, with one more handle counted.
-    fn take_handle(&self, cached: &CachedObject, mode: OpenMode) -> Result<Handle, Error> {
+    pub(super) fn take_handle(&self, cached: &CachedObject, mode: OpenMode) -> Result<Handle, Error> {
         let handle = blocking(|| {
             let mut files = self.files();
             let file = match files.get(cached.object.fid.vnode) {

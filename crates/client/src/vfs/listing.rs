@@ -7,7 +7,8 @@
 mod place;
 mod recent;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadError, PayloadReader, blocking};
 use mafs_proto::call::{ReadDirPage, ReadDirRequest};
 use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, StoreId, VnodeId, Wire};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use self::place::in_places;
@@ -39,7 +41,14 @@ type NamedEntry = (Name, CachedEntry);
 #[derive(Default)]
 pub(super) struct Listings {
     recent: RecentListings,
-    fetching: HashSet<VnodeId>,
+    fetching: HashMap<VnodeId, Arc<Fetching>>,
+}
+
+/// Who fetches the names of a directory.
+struct Fetching {
+    purpose: Purpose,
+    /// Somebody waits for them who is more urgent.
+    wanted: Notify,
 }
 
 /// A directory as it was at some time.
@@ -224,7 +233,7 @@ impl Inner {
             return Ok(Arc::new(Listing { vnode, parent: vnode, of: None, edit: None, entries: Vec::new() }));
         }
         for _ in 0..=RESTARTS_MAX {
-            let (directory, fetched) = self.fetched_listing(vnode).await?;
+            let (directory, fetched) = self.fetched_listing(vnode, Purpose::Fetch).await?;
             let edit = self.cache.index.name_edit(vnode);
             if let Some(recent) = self.listings().recent(&directory, edit) {
                 return Ok(recent);
@@ -264,8 +273,12 @@ impl Inner {
     }
 
     /// Makes sure that all names of a directory are in the index.
-    pub(super) async fn fetch_listing(self: &Arc<Self>, vnode: VnodeId) -> Result<CachedObject, Error> {
-        Ok(self.fetched_listing(vnode).await?.0)
+    pub(super) async fn fetch_listing(
+        self: &Arc<Self>,
+        vnode: VnodeId,
+        purpose: Purpose,
+    ) -> Result<CachedObject, Error> {
+        Ok(self.fetched_listing(vnode, purpose).await?.0)
     }
 
     /// The same, with the names if they have just been fetched: to read 100,000 of them back from the index takes as
@@ -273,6 +286,7 @@ impl Inner {
     async fn fetched_listing(
         self: &Arc<Self>,
         vnode: VnodeId,
+        purpose: Purpose,
     ) -> Result<(CachedObject, Option<Vec<NamedEntry>>), Error> {
         for _ in 0..=RESTARTS_MAX {
             let directory = self.directory(vnode).await?;
@@ -280,10 +294,15 @@ impl Inner {
                 return Ok((directory, None));
             }
             let mut fetched = self.listing_fetched.subscribe();
-            let first = self.listings().fetching.insert(vnode);
-            if first {
+            if let Some(wanted) = self.begin_listing(vnode, purpose) {
                 let _mark = FetchingListing { inner: self, vnode };
-                let (version, names) = self.fetch_pages(directory.object.fid).await?;
+                let pages = tokio::select! {
+                    biased;
+                    pages = self.fetch_pages(directory.object.fid, purpose) => pages?,
+                    // He begins anew: what has come is not all, and counts as that.
+                    () = wanted.wanted.notified() => return Err(overtaken()),
+                };
+                let (version, names) = pages;
                 // Changed again or not: it was like this when it was asked for.
                 let fetched = self.cache.index.object(vnode)?.filter(|now| now.object.fid == directory.object.fid);
                 if let Some((fetched, entries)) = fetched.and_then(|now| now.entries.map(|entries| (now, entries)))
@@ -292,7 +311,7 @@ impl Inner {
                     return Ok((fetched, (entries.version == version).then_some(names)));
                 }
             } else {
-                while self.listings().fetching.contains(&vnode) {
+                while self.listings().fetching.contains_key(&vnode) {
                     // Each page tells.
                     let waited = timeout(self.settings.deadline, fetched.changed()).await;
                     waited.map_err(|_| RemoteError::TimedOut("a listing did not arrive".to_owned()))?.ok();
@@ -302,10 +321,26 @@ impl Inner {
         Err(changes_too_fast())
     }
 
+    /// Marks the names of a directory as being fetched. `None`: they are already; if nobody has waited for them so far,
+    /// that ends in favour of who does.
+    fn begin_listing(&self, vnode: VnodeId, purpose: Purpose) -> Option<Arc<Fetching>> {
+        match self.listings().fetching.entry(vnode) {
+            Entry::Occupied(other) => {
+                if other.get().purpose == Purpose::Prefetch && purpose != Purpose::Prefetch {
+                    other.get().wanted.notify_one();
+                }
+                None
+            }
+            Entry::Vacant(place) => {
+                Some(Arc::clone(place.insert(Arc::new(Fetching { purpose, wanted: Notify::new() }))))
+            }
+        }
+    }
+
     /// Reads all pages of one version of a directory into the index. Returns the version and its names: all of them if
     /// the index has them all.
-    async fn fetch_pages(&self, fid: Fid) -> Result<(DataVersion, Vec<NamedEntry>), Error> {
-        let Fetched { mut page, mut session, mut said } = self.fetch_page(fid, None).await?;
+    async fn fetch_pages(&self, fid: Fid, purpose: Purpose) -> Result<(DataVersion, Vec<NamedEntry>), Error> {
+        let Fetched { mut page, mut session, mut said } = self.fetch_page(fid, None, purpose).await?;
         let version = page.directory.status.data_version;
         let mut names = Vec::new();
         while page.directory.status.data_version == version {
@@ -319,7 +354,7 @@ impl Inner {
                 break;
             };
             // The server reads the next page while this one is taken in.
-            let next = self.fetch_page(fid, Some(last.clone()));
+            let next = self.fetch_page(fid, Some(last.clone()), purpose);
             let (next, taken_in) = tokio::join!(next, async { blocking(take_in) });
             taken_in?;
             Fetched { page, session, said } = next?;
@@ -328,11 +363,11 @@ impl Inner {
         Ok((version, names))
     }
 
-    async fn fetch_page(&self, fid: Fid, after: Option<Name>) -> Result<Fetched, Error> {
+    async fn fetch_page(&self, fid: Fid, after: Option<Name>, purpose: Purpose) -> Result<Fetched, Error> {
         let (entries_max, unanswered) = (ReadDirRequest::ENTRIES_MAX, self.unanswered(&[fid]));
         let request = ReadDirRequest { fid, after, entries_max, unanswered };
         for _ in 0..PAGE_TRIES_MAX {
-            let answer = self.delivered(&request, Purpose::Fetch).await?;
+            let answer = self.delivered(&request, purpose).await?;
             let Some(bytes) = self.collect(answer.payload).await? else { continue };
             let page = ReadDirPage::decode(bytes).map_err(|why| RemoteError::malformed(&why))?;
             let session = answer.session;
@@ -392,20 +427,24 @@ fn take_names(page: &ReadDirPage, names: &mut Vec<NamedEntry>) -> Result<(), Err
     Ok(())
 }
 
+fn overtaken() -> Error {
+    Error::TimedOut("the names are fetched for somebody who waits for them".to_owned())
+}
+
 fn changes_too_fast() -> Error {
     Error::TimedOut("the directory changes faster than it can be read".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{ChangeNumber, Entry};
+    use mafs_proto::ChangeNumber;
 
     use super::*;
     use crate::cache::example;
 
     fn page(names: &[&'static str], end: bool) -> ReadDirPage {
         let object = example().object;
-        let entry = |name: &&'static str| Entry { name: Name::new(*name).unwrap(), object: object.clone() };
+        let entry = |name: &&'static str| mafs_proto::Entry { name: Name::new(*name).unwrap(), object: object.clone() };
         let entries = names.iter().map(entry).collect();
         ReadDirPage {
             directory: object.clone(),

@@ -17,7 +17,7 @@ use crate::core::promises::Grant;
 use crate::remote::{Answer, RemoteError};
 
 /// Directories up to this many entries are fetched whole at the second miss; larger ones are asked name by name.
-const WHOLE_LISTING_ENTRIES_MAX: u64 = 4096;
+pub(super) const WHOLE_LISTING_ENTRIES_MAX: u64 = 4096;
 
 /// How often a name is removed or moved that other clients change at the same time.
 const ATTEMPTS_MAX: u32 = 8;
@@ -67,7 +67,7 @@ impl Inner {
             return self.status_of_named(entry.fid, Some(name)).await;
         }
         if directory.entries.is_none() {
-            return self.ask_name(fid, name).await;
+            return self.ask_name(fid, name, Purpose::Ask).await;
         }
         if let Some(entry) = self.cache.index.entry(parent, name)? {
             return self.named(fid, name, entry).await;
@@ -75,12 +75,12 @@ impl Inner {
         let complete = |cached: &CachedObject| cached.entries.is_some_and(|entries| entries.complete);
         if !complete(&directory) {
             if directory.object.status.size > WHOLE_LISTING_ENTRIES_MAX {
-                return self.ask_name(fid, name).await;
+                return self.ask_name(fid, name, Purpose::Ask).await;
             }
-            match self.fetch_listing(parent).await {
+            match self.fetch_listing(parent, Purpose::Fetch).await {
                 Ok(_) => {}
                 // It changes all the time.
-                Err(Error::TimedOut(_)) if self.remote.is_up() => return self.ask_name(fid, name).await,
+                Err(Error::TimedOut(_)) if self.remote.is_up() => return self.ask_name(fid, name, Purpose::Ask).await,
                 Err(error) => return Err(error),
             }
             if let Some(entry) = self.cache.index.entry(parent, name)? {
@@ -90,22 +90,22 @@ impl Inner {
         // The names may have been dropped since; then that one is missing here says nothing.
         match self.cache.index.known_entry(parent, name)? {
             Known::Means(None) => Err(Error::Refused(FsError::NotFound)),
-            Known::Means(Some(_)) | Known::Unknown => self.ask_name(fid, name).await,
+            Known::Means(Some(_)) | Known::Unknown => self.ask_name(fid, name, Purpose::Ask).await,
         }
     }
 
     /// The object that a name means as far as the index knows. If it is gone, so is that meaning of the name.
     async fn named(&self, parent: Fid, name: &Name, entry: CachedEntry) -> Result<CachedObject, Error> {
         match self.status_of_named(entry.fid, Some(name)).await {
-            Err(Error::Refused(FsError::Stale)) => self.ask_name(parent, name).await,
+            Err(Error::Refused(FsError::Stale)) => self.ask_name(parent, name, Purpose::Ask).await,
             other => other,
         }
     }
 
     /// Asks the server what a name means.
-    async fn ask_name(&self, parent: Fid, name: &Name) -> Result<CachedObject, Error> {
+    pub(super) async fn ask_name(&self, parent: Fid, name: &Name, purpose: Purpose) -> Result<CachedObject, Error> {
         let request = LookupRequest { parent, name: name.clone(), unanswered: self.unanswered(&[parent]) };
-        let Answer { reply, session, .. } = self.delivered(&request, Purpose::Ask).await?;
+        let Answer { reply, session, .. } = self.delivered(&request, purpose).await?;
         self.note_applied(&reply.applied, Grant { session, change: reply.change })?;
         let unsaid =
             reply.object.as_ref().map(|object| object.fid).filter(|fid| self.is_unsaid(*fid, &request.unanswered));

@@ -16,6 +16,7 @@ use mafs_proto::{FidRange, Incarnation, Instant, Kind, Name, Object, VnodeId};
 
 use super::Inner;
 use super::announce::Writer;
+use super::hoarding::Hoarding;
 use super::kernel::{Kernel, NamesOf};
 use super::shown::{Noted, Part};
 use crate::cache::{AttachedVolume, Cache, CacheError};
@@ -37,13 +38,14 @@ pub(super) struct SessionListener {
     cache: Arc<Cache>,
     kernel: Arc<Kernel>,
     writer: Writer,
+    hoarding: Arc<Hoarding>,
     /// The life of this client in which the present session began.
     incarnation: AtomicU64,
 }
 
 impl SessionListener {
-    pub(super) fn new(cache: Arc<Cache>, kernel: Arc<Kernel>, writer: Writer) -> Self {
-        Self { cache, kernel, writer, incarnation: AtomicU64::new(0) }
+    pub(super) fn new(cache: Arc<Cache>, kernel: Arc<Kernel>, writer: Writer, hoarding: Arc<Hoarding>) -> Self {
+        Self { cache, kernel, writer, hoarding, incarnation: AtomicU64::new(0) }
     }
 }
 
@@ -54,6 +56,7 @@ impl Listener for SessionListener {
             self.writer.forget_announcements();
         }
         let session = blocking(|| attached(&self.cache, reply)).map_err(|error| error.to_string())?;
+        self.hoarding.note_due(false);
         let told = match session == before {
             true => std::future::ready(()).boxed(),
             false => {
@@ -76,6 +79,7 @@ impl Listener for SessionListener {
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()> {
         let BreakRequest { change, broken, recalled } = request;
         tracing::debug!(change = change.0, ?broken, ?recalled, "promises of the server are broken");
+        self.hoarding.note_broken(&self.cache, &broken);
         let names_of = names_in(&self.cache);
         let told = match broken {
             Broken::Objects(objects) => {

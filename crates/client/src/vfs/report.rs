@@ -9,7 +9,7 @@ use mafs_proto::{CmlOp, Fid, Instant, Name};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, File, Refused};
-use super::{Inner, LogReport};
+use super::{HoardReport, Inner, LogReport};
 use crate::core::queue::Queued;
 use crate::remote::Link;
 
@@ -88,6 +88,9 @@ pub struct StatusReport {
     pub cache_files: u64,
     /// Open files.
     pub open_files: u64,
+    /// What is to be in the cache.
+    #[serde(default)]
+    pub hoard: HoardReport,
     /// Calls that the server has answered since the mount.
     pub calls: u64,
 }
@@ -154,6 +157,7 @@ impl Inner {
             cache_limit_bytes: self.settings.cache_limit_bytes,
             cache_files,
             open_files,
+            hoard: self.hoard_report(),
             calls: self.remote.calls(),
         };
         report.unsent_changes = report.log.changes;

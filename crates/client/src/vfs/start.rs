@@ -17,6 +17,7 @@ use super::delivery::Stale;
 use super::file::{File, Unresolved};
 use super::files::Files;
 use super::fsync::Fsync;
+use super::hoarding::{Hoarding, keep_hoarding};
 use super::kernel::Kernel;
 use super::listing::Listings;
 use super::progress::SyncJobs;
@@ -129,7 +130,9 @@ impl Vfs {
         let config = settings.remote(connector, cache.client, log.incarnation.unwrap_or(Incarnation(0)));
         let writer = Writer::default();
         let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
-        let listener = Box::new(SessionListener::new(listening, telling, writer.clone()));
+        let hoarding = blocking(|| Hoarding::load(&cache))?;
+        let listener = SessionListener::new(listening, telling, writer.clone(), Arc::clone(&hoarding));
+        let listener = Box::new(listener);
         let spare = log.spare().filter(|_| settings.disconnected && is_usable_alone(&cache));
         let remote = Remote::start(config, log.unanswered(), spare, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
@@ -148,6 +151,7 @@ impl Vfs {
             passthrough,
             watching_sizes: AtomicBool::new(false),
             rests: Rests::default(),
+            hoarding,
             replay: Replay::new(policy, has_announced),
             stale_reads: AtomicU64::new(0),
             conflicts: Default::default(),
@@ -170,6 +174,7 @@ impl Vfs {
         inner.log_changed.notify_one();
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
+        tokio::spawn(keep_hoarding(Arc::downgrade(&inner), Arc::clone(&inner.hoarding)));
         Arc::clone(&inner).sweep_in_background(&log);
         tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
         Ok(Self { inner })
@@ -185,7 +190,7 @@ impl Vfs {
         blocking(|| unsent.iter().for_each(|file| self.inner.keep_unsent(file)));
         self.inner.remote.close().await;
         let ended = blocking(|| {
-            let by_use: Vec<_> = self.inner.replacement().by_use().collect();
+            let by_use = self.inner.replacement().by_use();
             self.inner.cache.index.save_usage(by_use.into_iter())?;
             self.inner.sync_contents()?;
             self.inner.sync_log()?;

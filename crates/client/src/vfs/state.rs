@@ -138,7 +138,7 @@ fn present(file: &File) -> Option<(Cached, u64)> {
     }
 }
 
-fn indexed(cached: &CachedObject) -> (Cached, u64) {
+pub(super) fn indexed(cached: &CachedObject) -> (Cached, u64) {
     let status = &cached.object.status;
     match status.kind {
         Kind::File if status.size == 0 => (Cached::Whole, 0),

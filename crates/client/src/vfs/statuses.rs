@@ -46,7 +46,7 @@ impl Inner {
         if let Some(parent) = known.and_then(|cached| cached.parent) {
             self.add_siblings(parent, name, &mut fids)?;
         }
-        let GetStatusReply { objects, pending, .. } = self.validate(fids).await?;
+        let GetStatusReply { objects, pending, .. } = self.validate(fids, Purpose::Ask).await?;
         match pending.into_iter().find(|object| object.fid == fid) {
             Some(coming) => self.about_to_become(coming),
             None => self.shown_now(fid, objects),
@@ -72,7 +72,7 @@ impl Inner {
         let reply = match (settled, self.settings.stale) {
             (Some(answer), _) => self.take_in_statuses(&request, answer)?,
             (None, Stale::Error) => return Err(not_delivered()),
-            (None, Stale::Serve) => GetStatusReply { stale: true, ..self.validate(vec![fid]).await? },
+            (None, Stale::Serve) => GetStatusReply { stale: true, ..self.validate(vec![fid], Purpose::Ask).await? },
         };
         if reply.stale {
             tracing::warn!(%fid, "a file is opened without an update that another client has announced");
@@ -93,7 +93,7 @@ impl Inner {
             return Ok(BTreeMap::new());
         }
         let mut pending = BTreeMap::new();
-        for coming in self.validate(fids).await?.pending {
+        for coming in self.validate(fids, Purpose::Ask).await?.pending {
             // What this client removes is asked for by its name.
             if let Ok(cached) = self.about_to_become(coming) {
                 pending.insert(cached.object.fid, cached.object);
@@ -168,10 +168,10 @@ impl Inner {
     }
 
     /// Asks the server for the status of objects; those it does not know are forgotten.
-    async fn validate(&self, fids: Vec<Fid>) -> Result<GetStatusReply, Error> {
+    pub(super) async fn validate(&self, fids: Vec<Fid>, purpose: Purpose) -> Result<GetStatusReply, Error> {
         let unanswered = self.unanswered(&fids);
         let request = GetStatusRequest { fids, settled: false, unanswered };
-        let answer = self.remote.call(&request, Purpose::Ask).await?;
+        let answer = self.remote.call(&request, purpose).await?;
         self.take_in_statuses(&request, answer)
     }
 
