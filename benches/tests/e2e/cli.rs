@@ -275,7 +275,22 @@ fn help_lists_what_works_and_nothing_else() {
     for (mut command, wanted) in [
         (
             world.client_command(),
-            vec!["mount", "umount", "status", "stats", "limit", "sync", "queue", "state", "quickstart"],
+            vec![
+                "mount",
+                "umount",
+                "status",
+                "stats",
+                "limit",
+                "sync",
+                "queue",
+                "state",
+                "pin",
+                "unpin",
+                "hoard",
+                "warmup",
+                "evict",
+                "quickstart",
+            ],
         ),
         (world.server_command(), vec!["init", "run", "volume"]),
     ] {

@@ -14,6 +14,7 @@ mod docs;
 mod fetching;
 mod fsx;
 mod full_disk;
+mod hoard;
 mod idle;
 mod kill;
 mod link;

@@ -201,7 +201,7 @@ fn cargo(directory: &Path) -> io::Result<String> {
     Ok(said + &cargo(&["run", "--package", "program"])?)
 }
 
-fn write_workspace(root: &Path) -> io::Result<()> {
+pub(crate) fn write_workspace(root: &Path) -> io::Result<()> {
     let manifest = |name: &str, more: &str| {
         format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2021\"\n{more}")
     };

@@ -4,10 +4,12 @@
 mod background;
 mod conflicts;
 mod exit;
+mod hoard;
 mod limit;
 mod mount;
 mod queue;
 mod reach;
+mod record;
 mod signals;
 mod state;
 mod stats;
@@ -15,6 +17,7 @@ mod status;
 mod status_text;
 mod sync;
 mod umount;
+mod warmup;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -71,6 +74,16 @@ enum Command {
     State(state::StateArgs),
     /// Show what was in conflict with what others have done, and resolve it.
     Conflicts(conflicts::ConflictsArgs),
+    /// Fetch files and everything below directories, and keep them here whatever becomes of the cache.
+    Pin(hoard::PinArgs),
+    /// End that.
+    Unpin(hoard::PinArgs),
+    /// Say what is to be here whatever becomes of the connection, and what it is worth beside other files.
+    Hoard(hoard::HoardArgs),
+    /// Fetch everything below some paths into the cache once.
+    Warmup(warmup::WarmupArgs),
+    /// Drop what the cache has of files, as far as the server has it and nobody uses it. Pinned files stay.
+    Evict(warmup::EvictArgs),
 }
 
 /// Runs the command line of this process.
@@ -114,6 +127,11 @@ impl Command {
             Self::Queue(args) => queue::run(args),
             Self::State(args) => state::run(&args),
             Self::Conflicts(args) => conflicts::run(args),
+            Self::Pin(args) => hoard::pin(&args),
+            Self::Unpin(args) => hoard::unpin(&args),
+            Self::Hoard(args) => hoard::run(&args),
+            Self::Warmup(args) => warmup::run(&args),
+            Self::Evict(args) => warmup::evict(&args),
         }
     }
 }

@@ -5,12 +5,14 @@
 //! it waited for.
 
 mod client;
+mod hoard;
 mod line;
 mod server;
 
 use serde::{Deserialize, Serialize};
 
 pub use client::{Client, ControlError};
+pub use hoard::{HoardRequest, HoardResponse};
 pub use server::Server;
 
 use crate::limit::ClassLimit;
@@ -41,6 +43,8 @@ pub enum Request {
     Conflicts,
     /// List no more what the server has refused about this path below the mount point.
     Dismiss(Vec<u8>),
+    /// About what is to be in the cache.
+    Hoard(HoardRequest),
     /// Answer with the last status when the mount has ended and what could be sent has been.
     End,
 }
@@ -76,8 +80,12 @@ pub enum Response {
     Conflicts(Box<ConflictsReport>),
     /// To [`Request::Dismiss`]: so many changes.
     Dismissed(u64),
-    /// To [`Request::Sync`] and [`Request::State`]: this client knows no object by this path.
+    /// To [`Request::Hoard`].
+    Hoard(Box<HoardResponse>),
+    /// To [`Request::Sync`], [`Request::State`] and [`Request::Hoard`]: this client knows no object by this path.
     Unknown,
+    /// The server is out of reach, and this needs it; why, in one line.
+    OutOfReach(String),
     /// The daemon cannot; why, in one line.
     Failed(String),
 }

@@ -12,6 +12,7 @@ mod edge;
 mod errno;
 mod handlers;
 mod kernel_cache;
+mod recording;
 mod session;
 
 pub use session::{Access, FuseError, Session, SessionOptions, check_available};

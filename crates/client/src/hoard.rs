@@ -8,6 +8,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// The environment variable by which a program belongs to a recording: it has its number.
+pub const RECORDING_VARIABLE: &str = "MAFS_RECORDING";
+
 /// How much a file in the cache is worth to the user, besides having been used lately. Ordered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "u16")]

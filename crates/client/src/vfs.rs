@@ -82,7 +82,7 @@ pub use extents::SeekTarget;
 use files::Files;
 pub use fsync::Fsync;
 use hoarding::Hoarding;
-pub use hoarding::{Evicted, HoardEntry, HoardFailure, HoardReport, Warmed};
+pub use hoarding::{Evicted, HoardEntry, HoardFailure, HoardReport, Recorded, Warmed};
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
@@ -405,7 +405,9 @@ impl Vfs {
 
     /// Makes a directory; counts as one lookup.
     pub async fn make_dir(&self, parent: VnodeId, name: Bytes, mode: Mode, caller: Caller) -> Result<Object, Error> {
-        self.inner.make_dir((parent, name), mode, caller).await
+        let made = self.inner.make_dir((parent, name), mode, caller).await?;
+        self.inner.note_directory_made(made.fid.vnode);
+        Ok(made)
     }
 
     /// Makes a symlink; counts as one lookup.

@@ -186,3 +186,32 @@ fn only_the_namespaces_of_ext4_are_there_and_trusted_is_not_listed_to_users() {
         assert_eq!(somebody.iter().map(ToString::to_string).collect::<Vec<_>>(), ["security.c", "user.a"]);
     });
 }
+
+#[test]
+fn what_the_client_says_of_an_object_is_asked_of_nobody_and_cannot_be_set() {
+    simulate(async {
+        let world = world(10).await;
+        let vfs = world.client();
+        let vnode = write_and_close(vfs, "file", b"content".to_vec()).await;
+        let version = vfs.object_report(vnode).expect("a report").version.to_string();
+        let calls = vfs.status().calls;
+        let expected = [("user.mafs.state", "cached"), ("user.mafs.dirty", "0"), ("user.mafs.version", &version)];
+        for (name, value) in expected.into_iter().chain([("user.mafs.pinned", "0")]) {
+            let said = vfs.get_xattr(vnode, Bytes::from(name)).await.expect("a value");
+            assert_eq!(said.as_bytes(), value.as_bytes(), "{name}");
+        }
+        vfs.hoard(b"file", mafs_client::hoard::HoardSpec::PIN).expect("a pin");
+        assert_eq!(get(vfs, vnode, "user.mafs.pinned").await.expect("a value"), b"1");
+        let (_, file) = create(vfs, "new").await;
+        let new = find(vfs, "new").await;
+        vfs.write(file, 0, Bytes::from_static(b"x")).await.expect("a write");
+        assert_eq!(get(vfs, new, "user.mafs.dirty").await.expect("a value"), b"1");
+        assert!(vfs.status().calls <= calls + 3, "the new file was made, and the hoard walked");
+        let none = get(vfs, vnode, "user.mafs.other").await;
+        assert!(matches!(none, Err(Error::Refused(FsError::NoXattr))), "{none:?}");
+        assert!(matches!(set(vfs, vnode, "user.mafs.pinned", "0").await, Err(Error::NotPermitted)));
+        let removed = vfs.remove_xattr(vnode, Bytes::from("user.mafs.state"), CALLER).await;
+        assert!(matches!(removed, Err(Error::NotPermitted)), "{removed:?}");
+        assert!(names(vfs, vnode).await.is_empty(), "a copy does not take them along");
+    });
+}

@@ -57,6 +57,20 @@ pub(super) async fn object_at(runtime_dir: &RuntimeDir, path: &Path) -> Result<F
     }
 }
 
+/// The mount that a path lies in, and the path below its mount point, be there anything or not. The path is taken as it
+/// is written, which asks nobody but the daemon; links on the way to a mount are followed.
+pub(super) async fn place_of(runtime_dir: &RuntimeDir, path: &Path) -> Result<(Reached, Vec<u8>), Failure> {
+    let written = std::path::absolute(path).ok();
+    let is_plain = |path: &PathBuf| !path.components().any(|part| part == Component::ParentDir);
+    if let Some(written) = written.filter(is_plain)
+        && let Ok(found) = daemon_above(runtime_dir, path, &written).await
+    {
+        return Ok(found);
+    }
+    let resolved = mount_point::resolve(path).map_err(|error| named(path, Exit::NotFound, &error))?;
+    daemon_above(runtime_dir, path, &resolved).await
+}
+
 /// The daemon of the mount that an absolute path lies in, and the path below the mount point. Errors are about `shown`.
 pub(super) async fn daemon_above(
     runtime_dir: &RuntimeDir,

@@ -77,7 +77,12 @@ fn describe(state: &ObjectReport) -> String {
         Some(how) if state.records == 0 => format!("changed, {}", how_far(how)),
         Some(how) => format!("changed, {} in the log, {}", counted(state.records, "record"), how_far(how)),
     };
-    format!("{}{size}, {version}, {cached}, {unsent}", state.kind)
+    let kept = match state.hoarded {
+        _ if state.pinned => ", pinned".to_owned(),
+        Some(priority) => format!(", hoarded with {priority}"),
+        None => String::new(),
+    };
+    format!("{}{size}, {version}, {cached}{kept}, {unsent}", state.kind)
 }
 
 #[cfg(test)]
@@ -99,8 +104,14 @@ mod tests {
             dirty: false,
             unsent: None,
             records: 0,
+            hoarded: None,
+            pinned: false,
         };
         assert_eq!(describe(&clean), "file, 4.00 KiB, version 7, cached, at the server");
+        let hoarded = ObjectReport { hoarded: Some(7), ..clean.clone() };
+        assert_eq!(describe(&hoarded), "file, 4.00 KiB, version 7, cached, hoarded with 7, at the server");
+        let pinned = ObjectReport { pinned: true, cached: Cached::No, ..clean.clone() };
+        assert_eq!(describe(&pinned), "file, 4.00 KiB, version 7, not cached, pinned, at the server");
         let partly = ObjectReport { cached: Cached::Partly, cached_bytes: 1024, ..clean.clone() };
         assert_eq!(describe(&partly), "file, 4.00 KiB, version 7, 1.00 KiB cached, at the server");
         let sending = Some(RecordState::Sending { acknowledged_bytes: 1024 });

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::line::{self, RESPONSE_BYTES_MAX};
-use super::{MountStatus, Request, Response, SyncRequest};
+use super::{HoardRequest, HoardResponse, MountStatus, Request, Response, SyncRequest};
 use crate::limit::ClassLimit;
 use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, SyncProgress};
 
@@ -34,6 +34,9 @@ pub enum ControlError {
     /// It says that it cannot.
     #[error("{0}")]
     Failed(String),
+    /// It has no connection, which this needs.
+    #[error("{0}")]
+    OutOfReach(String),
     /// It knows no object by this path.
     #[error("there is no such file, as far as this client knows")]
     Unknown,
@@ -184,6 +187,19 @@ impl Client {
         }
     }
 
+    /// Asks something about the hoard.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`]; [`ControlError::Unknown`] if there is no such path, [`ControlError::OutOfReach`].
+    pub async fn hoard(&mut self, request: HoardRequest) -> Result<HoardResponse, ControlError> {
+        let (waits, request) = (request.waits(), Request::Hoard(request));
+        let response = if waits { self.ask(request).await? } else { self.ask_at_once(request).await? };
+        match response {
+            Response::Hoard(response) => Ok(*response),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Asks for the last status, before the mount is ended; [`Self::ended`] waits for it.
     ///
     /// # Errors
@@ -233,6 +249,7 @@ fn unexpected(response: Response) -> ControlError {
     match response {
         Response::Failed(why) => ControlError::Failed(why),
         Response::Unknown => ControlError::Unknown,
+        Response::OutOfReach(why) => ControlError::OutOfReach(why),
         Response::Status(_)
         | Response::Statistics(_)
         | Response::Limited
@@ -241,6 +258,7 @@ fn unexpected(response: Response) -> ControlError {
         | Response::Queue(_)
         | Response::Conflicts(_)
         | Response::Dismissed(_)
-        | Response::State(_) => ControlError::Broken(io::Error::other("its answer is for another question")),
+        | Response::State(_)
+        | Response::Hoard(_) => ControlError::Broken(io::Error::other("its answer is for another question")),
     }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use mafs_arpc::blocking;
 use tokio::sync::watch;
 
-use crate::control::{MountStatus, Request, Response, SyncRequest};
+use crate::control::{HoardRequest, HoardResponse, MountStatus, Request, Response, SyncRequest};
 use crate::printable::printable_path;
-use crate::vfs::Vfs;
+use crate::vfs::{HoardFailure, Vfs};
 
 /// Answers commands about one mount, also for a moment after its end.
 pub(super) struct Answers {
@@ -54,11 +54,52 @@ impl Answers {
                 Err(error) => Response::Failed(error.to_string()),
             },
             Request::Dismiss(below) => Response::Dismissed(blocking(|| self.vfs.dismiss_refused(&below))),
+            Request::Hoard(request) => self.answer_hoard(request).await,
             Request::End => {
                 // The sender lives in `self`, so this ends with the mount.
                 let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
                 self.status()
             }
+        }
+    }
+
+    async fn answer_hoard(&self, request: HoardRequest) -> Response {
+        let answered = match request {
+            HoardRequest::Add { below, spec } => self.vfs.hoard(&below, spec).map(|()| {
+                let known = blocking(|| self.vfs.is_known(&below));
+                Some(HoardResponse::Added { connected: self.vfs.is_connected(), known })
+            }),
+            HoardRequest::Remove { below, pin } => {
+                let removed = self.vfs.unhoard(&below, |spec| !pin || spec.rank.is_pinned());
+                removed.map(|removed| Some(HoardResponse::Removed(removed)))
+            }
+            HoardRequest::List => Ok(Some(HoardResponse::List(self.vfs.hoard_entries()))),
+            HoardRequest::Walk => self.vfs.walk_hoard().await.map(|report| Some(HoardResponse::Walked(report))),
+            HoardRequest::Warm { below, ticket } => {
+                self.vfs.warm_up(&below, ticket).await.map(|warmed| warmed.map(HoardResponse::Warmed))
+            }
+            HoardRequest::Warming(ticket) => Ok(Some(HoardResponse::Warming(self.vfs.warming(ticket)))),
+            HoardRequest::Check(below) => {
+                self.vfs.look_at_cached(&below).await.map(|warmed| warmed.map(HoardResponse::Warmed))
+            }
+            HoardRequest::Evict(below) => {
+                self.vfs.evict(&below).await.map(|evicted| evicted.map(HoardResponse::Evicted))
+            }
+            HoardRequest::Record(ticket) => {
+                self.vfs.record(ticket).await;
+                Ok(Some(HoardResponse::Recorded(None)))
+            }
+            HoardRequest::Recording(ticket) => Ok(Some(HoardResponse::Recording(self.vfs.records(ticket)))),
+            HoardRequest::EndRecord { ticket, rank } => {
+                let recorded = blocking(|| self.vfs.end_recording(ticket, rank));
+                recorded.map(|recorded| Some(HoardResponse::Recorded(recorded)))
+            }
+        };
+        match answered {
+            Ok(Some(response)) => Response::Hoard(Box::new(response)),
+            Ok(None) => Response::Unknown,
+            Err(failure @ HoardFailure::OutOfReach(_)) => Response::OutOfReach(failure.to_string()),
+            Err(failure) => Response::Failed(failure.to_string()),
         }
     }
 

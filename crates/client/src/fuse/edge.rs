@@ -19,6 +19,7 @@ use super::backings::Backings;
 use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
+use super::recording::recording_of;
 use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, OpenMode, Opened, Vfs};
 
 /// One mount, as its handlers see it.
@@ -32,6 +33,18 @@ pub(super) struct Edge {
 }
 
 impl Edge {
+    /// A program opens an object: if its needs are being recorded, that is one.
+    pub(super) fn note_opened(&self, request: &Request, vnode: VnodeId) {
+        if let Some(ticket) = self.recording(request) {
+            self.vfs.note_opened(ticket, vnode);
+        }
+    }
+
+    /// The recording that a program belongs to.
+    pub(super) fn recording(&self, request: &Request) -> Option<u64> {
+        if self.vfs.is_recording() { recording_of(request.pid()) } else { None }
+    }
+
     /// Runs an operation for the caller of `request`. `reply` gets the result; if the caller is killed before,
     /// `give_back` gets what the operation yields in the end.
     pub(super) fn run<T, F>(

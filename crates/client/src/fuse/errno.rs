@@ -41,6 +41,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         Error::NoSuchOffset => Errno::ENXIO,
         Error::Executing => Errno::ETXTBSY,
         Error::ReadOnly => Errno::EROFS,
+        Error::NotPermitted => Errno::EPERM,
     }
 }
 

@@ -244,6 +244,7 @@ impl Filesystem for Handlers {
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (vnode, mode, caller) = (vnode(inode), open_mode(flags), caller(request));
+        self.edge.note_opened(request, vnode);
         self.edge.run(
             request,
             |vfs| async move { vfs.open(vnode, mode, caller).await },
@@ -276,11 +277,15 @@ impl Filesystem for Handlers {
     ) {
         let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
         let (permissions, mode, made) = (Mode::from_bits(permissions), open_mode(OpenFlags(flags)), entry.clone());
+        let recording = self.edge.recording(request);
         self.edge.show(
             request,
             |vfs| async move { vfs.create(parent, entry, permissions, mode, caller).await },
             move |edge, result| match result {
                 Ok((object, opened)) => {
+                    if let Some(ticket) = recording {
+                        edge.vfs.note_opened(ticket, object.fid.vnode);
+                    }
                     let (handle, flags) = open_answer(opened, mode);
                     let (kept, made) = (edge.file_attr(&object), generation(&object));
                     let keep = edge.entry_time_to_live(parent, &object);
@@ -469,6 +474,7 @@ impl Filesystem for Handlers {
 
     fn readdir(&self, request: &Request, inode: INodeNo, _handle: FileHandle, offset: u64, reply: ReplyDirectory) {
         let vnode = vnode(inode);
+        self.edge.note_opened(request, vnode);
         self.edge.show(
             request,
             |vfs| async move { vfs.read_dir(vnode, offset, ENTRIES_MAX).await },
@@ -486,6 +492,7 @@ impl Filesystem for Handlers {
         reply: ReplyDirectoryPlus,
     ) {
         let vnode = vnode(inode);
+        self.edge.note_opened(request, vnode);
         self.edge.show(
             request,
             |vfs| async move { vfs.read_dir_plus(vnode, offset, ENTRIES_PLUS_MAX).await },

@@ -53,6 +53,9 @@ pub enum Error {
     /// The mount is read-only.
     #[error("the mount is read-only")]
     ReadOnly,
+    /// Nobody may do that.
+    #[error("not permitted")]
+    NotPermitted,
 }
 
 impl Error {
@@ -70,7 +73,8 @@ impl Error {
             | Self::Unsupported
             | Self::NoSuchOffset
             | Self::Executing
-            | Self::ReadOnly => false,
+            | Self::ReadOnly
+            | Self::NotPermitted => false,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod commands;
 mod fetch;
+mod recording;
 mod survey;
 
 use std::collections::HashMap;
@@ -28,6 +29,8 @@ use crate::hoard::Rank;
 use commands::Warming;
 pub use commands::{Evicted, HoardEntry, HoardFailure, Warmed};
 use fetch::Fetched;
+pub use recording::Recorded;
+use recording::Recordings;
 use survey::{Found, Survey};
 
 /// So often the hoard is walked, as Coda does.
@@ -77,6 +80,7 @@ pub(super) struct Hoarding {
     /// How many have begun and ended.
     walks: watch::Sender<Walks>,
     warming: Warming,
+    recordings: Recordings,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -107,6 +111,7 @@ impl Hoarding {
             at_once: AtomicBool::new(false),
             walks: watch::Sender::new(Walks::default()),
             warming: Warming::default(),
+            recordings: Recordings::default(),
         };
         hoarding.mark(cache)?;
         Ok(Arc::new(hoarding))

@@ -41,6 +41,10 @@ pub struct ObjectReport {
     pub unsent: Option<RecordState>,
     /// Records in the log about it, contents included.
     pub records: u64,
+    /// The priority it is hoarded with; none if it is not, or pinned.
+    pub hoarded: Option<u16>,
+    /// Whether it is pinned.
+    pub pinned: bool,
 }
 
 impl Vfs {
@@ -52,7 +56,7 @@ impl Vfs {
 }
 
 impl Inner {
-    fn object_report(&self, vnode: VnodeId) -> Option<ObjectReport> {
+    pub(super) fn object_report(&self, vnode: VnodeId) -> Option<ObjectReport> {
         let cached = self.cache.index.object(vnode).ok()??;
         let file = self.files().get(vnode);
         if let Some(file) = &file
@@ -73,6 +77,7 @@ impl Inner {
             Some(file) if object.status.kind == Kind::File => file.state().size,
             _ => object.status.size,
         };
+        let rank = self.rank_of(vnode);
         Some(ObjectReport {
             path: Naming::new(self).object(object.fid),
             kind: kind(object.status.kind).to_owned(),
@@ -83,6 +88,8 @@ impl Inner {
             dirty: unsent.is_some(),
             unsent,
             records,
+            hoarded: rank.priority(),
+            pinned: rank.is_pinned(),
         })
     }
 

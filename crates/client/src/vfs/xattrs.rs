@@ -5,16 +5,21 @@
 //!
 //! The namespaces are those of ext4. Who may do what in them is checked by the kernel, except that `trusted.` is not
 //! listed to everybody. POSIX ACLs (`system.`) are not supported: nobody would enforce them.
+//!
+//! Names below `user.mafs.` are this client's own: what it says of an object without asking anybody. They are not
+//! listed, so that a copy of a file does not take them along, and nobody can set them.
 
 use bytes::Bytes;
 use mafs_proto::call::GetXattrsRequest;
 use mafs_proto::{CmlOp, Fid, FsError, Object, Purpose, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
 
-use super::{Caller, Error, Inner};
+use super::{Cached, Caller, Error, Inner};
 use crate::core::promises::{Grant, SessionNumber};
 use crate::remote::Answer;
 
 const TRUSTED: &[u8] = b"trusted.";
+/// What the client itself says.
+const OWN: &[u8] = b"user.mafs.";
 const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
 
 /// What `ls -l` asks of every file. Where SELinux labels files the kernel answers it; elsewhere a label is what
@@ -31,6 +36,9 @@ pub(super) enum XattrChange {
 impl Inner {
     pub(super) async fn get_xattr(&self, vnode: VnodeId, name: Bytes) -> Result<XattrValue, Error> {
         let name = parse(name)?;
+        if let Some(own) = name.as_bytes().strip_prefix(OWN) {
+            return self.own_xattr(vnode, own);
+        }
         let xattrs = self.xattrs(vnode).await?;
         let absent = || if name.as_bytes() == LABEL { Error::Unsupported } else { FsError::NoXattr.into() };
         xattrs.get(&name).cloned().ok_or_else(absent)
@@ -52,11 +60,29 @@ impl Inner {
     ) -> Result<(), Error> {
         let too_large = || Error::Invalid("the value is larger than 64 KiB".to_owned());
         let value = XattrValue::new(value).ok_or_else(too_large)?;
-        self.change_xattrs(vnode, XattrChange::Set { name: parse(name)?, value, mode }, caller).await
+        self.change_xattrs(vnode, XattrChange::Set { name: parse_settable(name)?, value, mode }, caller).await
     }
 
     pub(super) async fn remove_xattr(&self, vnode: VnodeId, name: Bytes, caller: Caller) -> Result<(), Error> {
-        self.change_xattrs(vnode, XattrChange::Remove { name: parse(name)? }, caller).await
+        self.change_xattrs(vnode, XattrChange::Remove { name: parse_settable(name)? }, caller).await
+    }
+
+    /// What this client says of an object.
+    fn own_xattr(&self, vnode: VnodeId, name: &[u8]) -> Result<XattrValue, Error> {
+        let report = self.object_report(vnode).ok_or(Error::Refused(FsError::Stale))?;
+        let yes_or_no = |is_so: bool| if is_so { "1" } else { "0" }.to_owned();
+        let value = match name {
+            b"state" => match report.cached {
+                Cached::Whole => "cached".to_owned(),
+                Cached::Partly => "partly cached".to_owned(),
+                Cached::No => "not cached".to_owned(),
+            },
+            b"dirty" => yes_or_no(report.dirty),
+            b"pinned" => yes_or_no(report.pinned),
+            b"version" => report.version.to_string(),
+            _ => return Err(FsError::NoXattr.into()),
+        };
+        XattrValue::new(value.into_bytes()).ok_or(Error::Refused(FsError::Malformed))
     }
 
     async fn change_xattrs(&self, vnode: VnodeId, change: XattrChange, caller: Caller) -> Result<(), Error> {
@@ -140,6 +166,11 @@ impl XattrChange {
             Self::Remove { name } => xattrs.remove(&name),
         }
     }
+}
+
+/// Parses a name that may be given a value.
+fn parse_settable(name: Bytes) -> Result<XattrName, Error> {
+    if name.starts_with(OWN) { Err(Error::NotPermitted) } else { parse(name) }
 }
 
 /// Parses a name: of a namespace that there is here, with something behind it.

@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use super::fetch::Fetched;
 use super::survey::{Found, Survey};
-use super::{Error, HoardReport, Inner};
+use super::{Error, HoardReport, Inner, Meaning, meaning};
 use crate::cache::CacheError;
-use crate::core::hoard::{Hoard, HoardError, Plan, names_of};
+use crate::core::hoard::{Hoard, HoardError, Marks, Plan, names_of};
 use crate::hoard::{HoardSpec, Rank, Scope};
 use crate::printable::printable;
 use crate::vfs::Vfs;
@@ -121,6 +121,19 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Vfs {
+    /// Whether the server can be asked now.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.inner.remote.is_up()
+    }
+
+    /// Whether there is something at a path below the mount point, as far as is known without asking.
+    #[must_use]
+    pub fn is_known(&self, below: &[u8]) -> bool {
+        let found = meaning(&self.inner.cache, &normal(below), &mut Marks::default());
+        matches!(found, Ok(Meaning::Object(_)))
+    }
+
     /// Hoards what is or will be at a path below the mount point, instead of what was said of it before.
     ///
     /// # Errors
