@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mafs_arpc::link::Profile;
+use mafs_client::hoard::{HoardSpec, Rank, Scope};
 use mafs_client::vfs::{Close, Error, Fsync, Vfs, Writeback};
 use mafs_proto::{FsError, Kind, Random, VnodeId};
 use tokio::time::{Instant, sleep, timeout};
@@ -70,7 +71,7 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
     let passthrough = faults.kill_client == 0 && faults.power_client == 0 && random.once_in(2);
     let mut world = World::start_over(seed, paths, passthrough).await?;
     let (mut announces, mut trace) = (Vec::new(), Vec::new());
-    let mut clocks = Random::new(!seed);
+    let (mut clocks, mut hoards) = (Random::new(!seed), Random::new(seed.rotate_left(16)));
     for machine in world.machines_mut() {
         machine.stop().await;
         let (writeback, close) = random.one_of(&[
@@ -86,6 +87,9 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         announces.push(close == Close::Announced);
         trace.push(format!("{writeback:?}, {close:?}"));
         machine.start().await?;
+        if hoards.once_in(4) {
+            hoard_everything(machine.client(), hoards.one_of(&[100, 500]))?;
+        }
     }
     let below = world.client().make_dir(VnodeId::ROOT, BELOW.into(), mafs_proto::Mode::from_bits(0o755), CALLER).await;
     below.map_err(|error| format!("seed {seed}: {error}"))?;
@@ -112,6 +116,13 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         format!("seed {seed}: {why}\n  {recent}")
     })?;
     Ok(fleet.trace)
+}
+
+/// Has a client fetch whatever others make, besides what it is asked for.
+fn hoard_everything(client: &Vfs, priority: u16) -> Result<(), String> {
+    let rank = Rank::hoarded(priority).ok_or("no such priority")?;
+    let spec = HoardSpec { rank, scope: Scope::Descendants { later: true } };
+    client.hoard(b"", spec).map_err(|error| error.to_string())
 }
 
 /// A near client, or one behind a link that takes its time for contents.
