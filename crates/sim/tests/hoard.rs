@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use mafs_arpc::link::Profile;
 use mafs_client::hoard::HoardSpec;
-use mafs_client::vfs::{Cached, HoardFailure, Vfs, Writeback};
-use mafs_proto::{Class, Mode, VnodeId};
+use mafs_client::vfs::{Cached, Error, HoardFailure, Vfs, Writeback};
+use mafs_proto::{Class, FsError, Mode, VnodeId, XattrMode};
 use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
 use support::{
     CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite, simulate,
@@ -186,6 +186,30 @@ fn what_was_missed_while_the_server_was_out_of_reach_comes_afterwards() {
         for path in ["dir/new", "other"] {
             assert!(has(&two, vnode_of(&two, path).await), "{path}");
         }
+    });
+}
+
+#[test]
+fn what_is_hoarded_has_its_attributes_and_targets_without_a_connection() {
+    simulate(async {
+        let world = two().await;
+        let [one, two] = clients(&world);
+        let (dir, _) = make_tree(&one).await;
+        one.make_symlink(dir, name("link"), name("a"), CALLER).await.expect("a symlink");
+        let file = look(&one, "other").await.fid.vnode;
+        let attribute = || name("user.note");
+        one.set_xattr(file, attribute(), name("value"), XattrMode::Either, CALLER).await.expect("an attribute");
+        two.hoard(b"", spec(":d+")).expect("an entry");
+        walk(&two).await;
+        world.machines()[1].fall_silent(BLACK_HOLE);
+        sleep(Duration::from_secs(100)).await;
+        let other = look(&two, "other").await.fid.vnode;
+        assert_eq!(two.get_xattr(other, attribute()).await.expect("an attribute").as_bytes(), b"value");
+        let dir = look(&two, "dir").await.fid.vnode;
+        let link = two.lookup(dir, name("link")).await.expect("a symlink");
+        assert_eq!(two.read_link(link.fid.vnode).await.expect("a target").as_bytes(), b"a");
+        let missing = two.lookup(dir, name("missing")).await;
+        assert!(matches!(missing, Err(Error::Refused(FsError::NotFound))), "all names are known: {missing:?}");
     });
 }
 

@@ -340,7 +340,7 @@ impl Inner {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
         }
         if file.state().handles > 0
-            && let Err(error) = self.xattrs_of(object).await
+            && let Err(error) = self.xattrs_of(object, Purpose::Fetch).await
         {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
         }

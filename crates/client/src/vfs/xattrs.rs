@@ -130,15 +130,15 @@ impl Inner {
             Some(object) => object,
             None => self.status_of(vnode).await?.object,
         };
-        self.xattrs_of(&object).await
+        self.xattrs_of(&object, Purpose::Fetch).await
     }
 
     /// All attributes of an object with this status; asks the server if they are not known.
-    pub(super) async fn xattrs_of(&self, object: &Object) -> Result<Xattrs, Error> {
+    pub(super) async fn xattrs_of(&self, object: &Object, purpose: Purpose) -> Result<Xattrs, Error> {
         if let Some(xattrs) = self.cache.index.xattrs(object)? {
             return Ok(xattrs);
         }
-        let answer = self.remote.call(&GetXattrsRequest { fid: object.fid }, Purpose::Fetch).await?;
+        let answer = self.remote.call(&GetXattrsRequest { fid: object.fid }, purpose).await?;
         let Answer { reply, session, .. } = answer;
         let session = if reply.pending { SessionNumber::NONE } else { session };
         let grant = Grant { session, change: reply.change };

@@ -103,6 +103,7 @@ impl<'vfs> Survey<'vfs> {
         while !level.is_empty() && self.seen.len() < OBJECTS_MAX {
             level.retain(|visit| self.seen.insert((visit.fid.vnode, visit.spec)));
             self.validate(level.iter().map(|visit| visit.fid)).await?;
+            self.fetch_xattrs(&level).await?;
             let mut directories = Vec::new();
             for visit in level {
                 let Some(cached) = self.inner.cache.index.object(visit.fid.vnode)? else { continue };
@@ -197,6 +198,27 @@ impl<'vfs> Survey<'vfs> {
             }
         }
         Ok(())
+    }
+
+    /// Asks for the extended attributes that are not known: without a connection they could not be had.
+    async fn fetch_xattrs(&self, level: &[Visit]) -> Result<(), Error> {
+        if !self.asks {
+            return Ok(());
+        }
+        let index = &self.inner.cache.index;
+        let mut unknown = Vec::new();
+        for visit in level {
+            if let Some(cached) = index.valid_object(visit.fid.vnode)?
+                && index.xattrs(&cached.object)?.is_none()
+            {
+                unknown.push(cached.object);
+            }
+        }
+        let inner = self.inner;
+        let asking = stream::iter(unknown)
+            .map(|object| async move { inner.xattrs_of(&object, Purpose::Prefetch).await.map(|_| ()) });
+        let answers: Vec<Result<(), Error>> = asking.buffered(ASKED_MAX).collect().await;
+        answers.into_iter().filter_map(Result::err).try_for_each(|error| self.pass_over(error))
     }
 
     /// The object that a path means.
