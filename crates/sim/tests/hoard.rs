@@ -327,8 +327,17 @@ fn invariant_5_eviction_under_pressure_never_touches_pinned_dirty_or_open_files(
         let moved = vnode_of(&two, "large/29").await;
         let mode = mafs_proto::RenameMode::Replace;
         two.rename(from, name("29"), to, name("moved"), mode, CALLER).await.expect("a rename");
-        assert!(two.evict(b"").await.expect("an eviction").expect("a path").pinned_files == 4);
+        assert_eq!(two.evict(b"").await.expect("an eviction").expect("a path").pinned_files, 4);
         assert!(has(&two, moved));
+        // And one that another client moves away is so no more.
+        one.rename(to, name("0"), from, name("gone"), mode, CALLER).await.expect("a rename");
+        walk(&two).await;
+        let gone = vnode_of(&two, "large/gone").await;
+        assert!(has(&two, gone), "it may stay");
+        assert_eq!(two.evict(b"large").await.expect("an eviction").expect("a path").pinned_files, 0);
+        assert!(!has(&two, gone));
+        assert!(two.rename(from, name("gone"), to, name("0"), mode, CALLER).await.is_ok());
+        walk(&two).await;
         let calls = two.status().calls;
         assert_eq!(two.read(open, 0, 3).await.expect("an open file"), vec![3; 3]);
         assert_eq!(two.read(dirty, 0, 3).await.expect("a dirty file"), vec![9; 3]);

@@ -35,8 +35,9 @@ use survey::{Found, Survey};
 
 /// So often the hoard is walked, as Coda does.
 const WALK_EVERY: Duration = Duration::from_secs(600);
-/// Changes by other clients are collected for so long.
+/// Changes by other clients are collected for so long, and at most for so long.
 const BATCH_DELAY: Duration = Duration::from_secs(2);
+const BATCH_DELAY_MAX: Duration = Duration::from_secs(30);
 /// What could not be had, though the server is there, is tried again after this long.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
 /// The part of the time that looking at everything may take while others change things all the time.
@@ -81,6 +82,17 @@ pub(super) struct Hoarding {
     walks: watch::Sender<Walks>,
     warming: Warming,
     recordings: Recordings,
+}
+
+/// Why the hoard is walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reason {
+    /// It has not been for long.
+    Time,
+    /// Somebody waits for it.
+    Command,
+    /// Another client has changed something, or there is a connection again.
+    Change,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -134,6 +146,25 @@ impl Hoarding {
         self.at_once.fetch_or(at_once, Ordering::AcqRel);
         self.is_due.store(true, Ordering::Release);
         self.due.notify_one();
+    }
+
+    /// Waits until there is reason for a walk, at most for so long. Changes by others wait for more of them, the longer
+    /// the longer it takes to look at everything.
+    async fn until_due(&self, rest: Duration, looked: Duration) -> Reason {
+        if timeout(rest, self.due.notified()).await.is_err() {
+            return Reason::Time;
+        }
+        let delay = sleep((looked * LOOK_PART).clamp(BATCH_DELAY, BATCH_DELAY_MAX));
+        tokio::pin!(delay);
+        loop {
+            if self.at_once.swap(false, Ordering::AcqRel) {
+                return Reason::Command;
+            }
+            tokio::select! {
+                () = &mut delay => return Reason::Change,
+                () = self.due.notified() => {}
+            }
+        }
     }
 
     /// Another client has changed objects.
@@ -214,15 +245,32 @@ impl Inner {
     fn rank_anew(&self) -> Result<(), CacheError> {
         let before = self.hoarding.marks();
         self.hoarding.mark(&self.cache)?;
-        if before.are_none() && self.hoarding.marks().are_none() {
+        if !before.are_none() || !self.hoarding.marks().are_none() {
+            self.rank_all();
+        }
+        Ok(())
+    }
+
+    /// The same after a walk that others have been the reason for, which may be often: asking upward from each file of
+    /// a large cache takes long, so what was not found is left to the walks that are not.
+    fn rank_found(&self, plan: &Plan) -> Result<(), CacheError> {
+        let before = self.hoarding.marks();
+        self.hoarding.mark(&self.cache)?;
+        if before != self.hoarding.marks() {
+            self.rank_all();
             return Ok(());
         }
+        let mut replacement = self.replacement();
+        plan.iter().for_each(|planned| replacement.set_rank(planned.fid.vnode, planned.rank));
+        Ok(())
+    }
+
+    fn rank_all(&self) {
         let cached = self.replacement().by_use();
         for vnode in cached {
             let rank = self.rank_of(vnode);
             self.replacement().set_rank(vnode, rank);
         }
-        Ok(())
     }
 
     pub(super) fn hoard_report(&self) -> HoardReport {
@@ -254,13 +302,16 @@ impl Inner {
 
     /// Looks at all that the hoard means and fetches what is missing. Returns whether some of it is to be tried again
     /// soon.
-    async fn walk(self: &Arc<Self>, looked: &mut Duration) -> Result<bool, Error> {
+    async fn walk(self: &Arc<Self>, why: Reason, looked: &mut Duration) -> Result<bool, Error> {
         let begun = Instant::now();
         let survey = self.look_at_hoard().await?;
         let again = survey.is_to_be_repeated();
         let mut plan = survey.into_plan();
         *looked = begun.elapsed();
-        blocking(|| self.rank_anew())?;
+        blocking(|| match why {
+            Reason::Change => self.rank_found(&plan),
+            Reason::Time | Reason::Command => self.rank_anew(),
+        })?;
         let room_bytes = self.room_for_hoard(&plan);
         let fetches = plan.fetches(room_bytes);
         self.hoarding.found().plan = plan;
@@ -281,8 +332,10 @@ impl Inner {
         let mut expanded = false;
         for (path, spec) in entries {
             let found = survey.look_at(&path, spec).await?;
+            // Of what is not all there yet it is not known what there is now.
             if let Found::Objects { below, .. } = &found
                 && spec.scope.is_of_now()
+                && !survey.is_to_be_repeated()
             {
                 match self.hoarding.hoard().expand(&path, below) {
                     Ok(()) => expanded = true,
@@ -304,22 +357,12 @@ pub(super) async fn keep_hoarding(inner: Weak<Inner>, hoarding: Arc<Hoarding>) {
     let mut rest = WALK_EVERY;
     let mut looked = Duration::ZERO;
     loop {
-        let due = timeout(rest, hoarding.due.notified()).await.is_ok();
-        if due && hoarding.hoard().len() > 0 && !hoarding.at_once.swap(false, Ordering::AcqRel) {
-            let delay = sleep(BATCH_DELAY.max(looked * LOOK_PART));
-            tokio::pin!(delay);
-            while !hoarding.at_once.swap(false, Ordering::AcqRel) {
-                tokio::select! {
-                    () = &mut delay => break,
-                    () = hoarding.due.notified() => {}
-                }
-            }
-        }
+        let why = hoarding.until_due(rest, looked).await;
         let Some(inner) = inner.upgrade() else { return };
         hoarding.is_due.store(false, Ordering::Release);
         rest = WALK_EVERY;
         hoarding.walks.send_modify(|walks| walks.begun += 1);
-        let walked = inner.walk(&mut looked).await;
+        let walked = inner.walk(why, &mut looked).await;
         match walked {
             Ok(false) => {}
             Ok(true) => rest = RETRY_DELAY,

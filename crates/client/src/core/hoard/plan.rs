@@ -72,9 +72,9 @@ impl Plan {
         order
     }
 
-    /// Which objects have been found.
-    pub(crate) fn vnodes(&self) -> impl Iterator<Item = VnodeId> {
-        self.objects.iter().map(|planned| planned.fid.vnode)
+    /// All objects.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Planned> {
+        self.objects.iter().copied()
     }
 
     /// Whether an object has been found.
@@ -82,9 +82,9 @@ impl Plan {
         self.places.contains_key(&vnode)
     }
 
-    /// All objects.
+    /// How many there are.
     pub(crate) fn totals(&self) -> Totals {
-        Totals::of(self.objects.iter().copied())
+        Totals::of(self.iter())
     }
 
     /// Those whose content is not here.
@@ -94,7 +94,7 @@ impl Plan {
 
     /// The same, each.
     pub(crate) fn missing_objects(&self) -> impl Iterator<Item = Planned> {
-        self.objects.iter().copied().filter(|planned| !planned.cached)
+        self.iter().filter(|planned| !planned.cached)
     }
 
     /// The same of those for which there is no room.

@@ -255,15 +255,23 @@ impl Inner {
 
     async fn walk_hoard(&self) -> Result<HoardReport, HoardFailure> {
         self.check_reach()?;
-        let mut walks = self.hoarding.walks.subscribe();
-        let wanted = self.hoarding.walks.borrow().begun + 1;
-        self.hoarding.note_due(true);
-        tokio::select! {
-            // The sender lives in `self`.
-            _ = walks.wait_for(|walks| walks.ended >= wanted) => {}
-            () = self.remote.until_out_of_reach() => {}
+        for _ in 0..LOOKS_MAX {
+            let mut walks = self.hoarding.walks.subscribe();
+            let wanted = self.hoarding.walks.borrow().begun + 1;
+            self.hoarding.note_due(true);
+            tokio::select! {
+                // The sender lives in `self`.
+                _ = walks.wait_for(|walks| walks.ended >= wanted) => {}
+                () = self.remote.until_out_of_reach() => {}
+            }
+            self.check_reach()?;
+            let report = self.hoard_report();
+            if report.missing_objects <= report.left_out_objects {
+                break;
+            }
+            // It has ended early for a change by another client, or something is about to come.
+            sleep(LOOK_REST).await;
         }
-        self.check_reach()?;
         Ok(self.hoard_report())
     }
 
@@ -322,7 +330,8 @@ impl Inner {
 
     fn evict_planned(&self, plan: &Plan) -> Evicted {
         let mut evicted = Evicted::default();
-        let here: Vec<VnodeId> = plan.vnodes().filter(|vnode| self.replacement().bytes_of(*vnode).is_some()).collect();
+        let found = plan.iter().map(|planned| planned.fid.vnode);
+        let here: Vec<VnodeId> = found.filter(|vnode| self.replacement().bytes_of(*vnode).is_some()).collect();
         for vnode in here {
             match self.evict_unused(vnode) {
                 Some(bytes) => {
