@@ -246,7 +246,7 @@ impl Volume {
         self.shared.sessions.check(ticket)
     }
 
-    /// Checks that a content that was made from `base` is not in conflict for certain, before it is received: versions do
+    /// Checks that a content made from `base` is not in conflict for certain, before it is received: versions do
     /// not come back.
     ///
     /// # Errors
