@@ -7,6 +7,7 @@ pub(crate) mod hoard;
 pub(crate) mod log;
 pub(crate) mod outstanding;
 pub(crate) mod overlay;
+pub(crate) mod pauses;
 pub(crate) mod promises;
 pub(crate) mod queue;
 pub(crate) mod replacement;

@@ -272,7 +272,7 @@ impl Machine {
     }
 
     /// The same for some time; if it is `lost`, what has waited never arrives.
-    pub(crate) fn fall_silent_for(&self, silence: Silence, time: Duration, lost: bool) {
+    pub fn fall_silent_for(&self, silence: Silence, time: Duration, lost: bool) {
         self.link.fall_silent_for(silence, time, lost);
     }
 

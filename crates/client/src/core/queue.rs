@@ -64,6 +64,8 @@ struct Entry {
     alone: bool,
     /// The server has refused it since it was changed last.
     refused: bool,
+    /// The server was busy when it was sent before.
+    busy: bool,
     /// Somebody waits for it.
     raised: bool,
     /// It may change for a long time yet, and nobody needs it: it is not sent before somebody does.
@@ -166,6 +168,7 @@ impl Queue {
             frozen: false,
             alone: false,
             refused: false,
+            busy: false,
             raised: false,
             held_back: false,
             kept: false,
@@ -269,6 +272,15 @@ impl Queue {
         }
         self.note_ready(id);
         self.note_candidate(id);
+    }
+
+    /// The server was busy, which says nothing about the record, or it has waited in vain for what the record depends
+    /// on. It lets what depends on it wait, so that need not be done here. For who waits twice counts as refused.
+    pub(crate) fn postpone_busy(&mut self, id: StoreId) {
+        if self.entries.get_mut(&id).is_some_and(|entry| std::mem::replace(&mut entry.busy, true)) {
+            self.note_refused(id);
+        }
+        self.postpone(id, false);
     }
 
     /// The record is not wanted any more, and will never be sent.

@@ -4,28 +4,25 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use mafs_arpc::{blocking, watch};
 use mafs_proto::{CmlOp, CmlRecord, FsError, Name, Purpose, StoreId, VnodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::file::File;
 use super::frozen::FrozenContent;
-use super::verdicts::{Answered, NotSent, Verdict, arrive};
+use super::verdicts::{Answered, NotSent, arrive};
 use super::{Error, Inner};
 use crate::cache::Hold;
 use crate::core::arrivals::Arrivals;
+use crate::core::pauses::Pauses;
 use crate::core::queue::{Policy, Polled, Queue, Queued};
 use crate::core::touched::unnamed_by;
 use crate::remote::Link;
 
 /// Answers that may wait to be taken in: more than there are records under way.
 const ANSWERS_MAX: usize = 1024;
-
-/// Pauses after a refusal that may pass: the first and the longest.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Refused changes that are listed.
 const REFUSED_MAX: usize = 1000;
@@ -145,10 +142,7 @@ impl Inner {
         let mut link = self.remote.watch_link();
         let (sender, mut answers) = mpsc::channel(ANSWERS_MAX);
         let mut arrivals = Arrivals::default();
-        let mut pause = PAUSES[0];
-        let mut resume_at = Instant::now();
-        // Until then nothing is tried again, and if the server is not just full nothing else either.
-        let mut full = false;
+        let mut pauses = Pauses::new(self.clock.now());
         self.renew_room();
         loop {
             let up = match self.remote.link().0 {
@@ -159,10 +153,10 @@ impl Inner {
                 Link::Down(_) => false,
                 Link::Closed => return,
             };
-            if up && resume_at <= Instant::now() {
-                full = false;
+            let pause = pauses.left(self.clock.now());
+            if up && pause.is_none() {
                 self.send_ready(&sender, &mut arrivals, Queue::poll_next);
-            } else if up && full {
+            } else if up && pauses.lets_others_pass() {
                 self.send_ready(&sender, &mut arrivals, Queue::poll_next_untried);
             }
             if up {
@@ -176,7 +170,7 @@ impl Inner {
                     if changed.is_err() {
                         return;
                     }
-                    resume_at = Instant::now();
+                    pauses.end(self.clock.now());
                     self.count_conflicts();
                     self.renew_room();
                 }
@@ -185,21 +179,15 @@ impl Inner {
                     while let Ok(next) = answers.try_recv() {
                         arrive(&mut arrivals, next);
                     }
-                    match blocking(|| self.take_in(&mut arrivals)) {
-                        verdict @ (Verdict::Full | Verdict::Passes) => {
-                            full = verdict == Verdict::Full;
-                            resume_at = Instant::now() + pause;
-                            pause = (pause * 2).min(PAUSES[1]);
-                        }
-                        Verdict::Done => pause = PAUSES[0],
-                    }
+                    let outcome = blocking(|| self.take_in(&mut arrivals));
+                    pauses.answered(outcome, self.clock.now());
                 }
                 () = self.replay.changed.notified() => {
                     if self.replay.again.swap(false, Ordering::AcqRel) {
-                        resume_at = Instant::now();
+                        pauses.end(self.clock.now());
                     }
                 }
-                () = sleep_until(resume_at), if up && resume_at > Instant::now() => {}
+                () = sleep(pause.unwrap_or_default()), if up && pause.is_some() => {}
             }
         }
     }

@@ -15,6 +15,7 @@ use super::{Error, Inner};
 use crate::core::arrivals::Arrivals;
 use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
+use crate::core::pauses::Verdict;
 use crate::core::queue::Queued;
 use crate::core::touched::unnamed_by;
 use crate::remote::{Answer, RemoteError};
@@ -32,16 +33,6 @@ pub(super) enum NotSent {
     /// Its content cannot be sent as it is here.
     Here(Error),
     There(RemoteError),
-}
-
-/// What the answers say about those to come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Verdict {
-    Done,
-    /// There is no room for some.
-    Full,
-    /// Something stands in the way that may pass.
-    Passes,
 }
 
 /// Notes that an answer has come.
@@ -97,6 +88,12 @@ impl Inner {
 
     fn take_in_error(&self, record: &CmlRecord, error: RemoteError, whole: bool) -> Verdict {
         match error {
+            RemoteError::Refused { error: FsError::Busy, .. } => {
+                self.end_sending(record);
+                self.replay.queue().postpone_busy(record.id);
+                *self.replay.trouble() = Some(FsError::Busy.into());
+                return Verdict::Busy;
+            }
             RemoteError::Refused { error, .. } if error.is_transient() || self.waits_for_another(record) => {
                 self.end_sending(record);
                 self.replay.queue().postpone(record.id, true);

@@ -2,7 +2,9 @@
 //!
 //! Refused for good means decided: what depends on the record need not wait for it. Postponed means the opposite: the
 //! record comes again, and nothing that depends on it may be applied before it (consistency.md, "Refusals"). To forget
-//! either does no harm: what depends on a forgotten record waits for it, and not for ever.
+//! either does no harm: what depends on a forgotten record waits for it, and not for ever. So one that was refused
+//! because the server was busy is not noted at all: it comes again at once. After a loss of what was under way a whole
+//! chain of records would be refused otherwise, one link after the other, for as long as the client takes to pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +38,9 @@ impl Refused {
         self.forget(&id);
         let asks = request.on_conflict == OnConflict::Ask && error.is_conflict();
         let is_postponed = request.comes_again && (error.is_transient() || asks);
+        if is_postponed && error == FsError::Busy {
+            return false;
+        }
         if is_postponed {
             self.postponed.insert(id, Postponed { why: error, named: request.record.op.named_fid() });
             if self.postponed.len() > REFUSED_MAX {

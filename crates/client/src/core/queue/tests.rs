@@ -175,7 +175,7 @@ proptest! {
     #[test]
     fn proptest_nothing_overtakes_what_it_depends_on(
         ops in proptest::collection::vec((0u64..4, 0u64..6), 1..40),
-        steps in proptest::collection::vec((0usize..4, any::<prop::sample::Index>()), 0..200),
+        steps in proptest::collection::vec((0usize..5, any::<prop::sample::Index>()), 0..200),
     ) {
         let mut log = Log::new();
         for (kind, vnode) in ops {
@@ -191,6 +191,7 @@ proptest! {
             match what {
                 1 => log.answer(id),
                 2 => log.queue.postpone(id, true),
+                3 => log.queue.postpone_busy(id),
                 _ => log.queue.postpone(id, false),
             }
         };
@@ -273,6 +274,21 @@ fn what_was_refused_holds_up_what_depends_on_it_and_nothing_else() {
     assert!(log.queue.is_stuck());
     log.poll_all();
     assert!(!log.queue.is_stuck(), "it is tried again");
+}
+
+/// The server lets it wait: that costs no round trip for each link of a chain.
+#[test]
+fn what_the_server_was_too_busy_for_is_sent_again_with_all_that_depends_on_it() {
+    let mut log = Log::new();
+    let first = log.push(create(1, 10));
+    log.outstanding.raise_barrier([first]);
+    let second = log.push(create(1, 11));
+    for times in 1..=3 {
+        assert_eq!(log.poll_all(), [first, second]);
+        log.queue.postpone_busy(second);
+        log.queue.postpone_busy(first);
+        assert_eq!(log.queue.is_held_up(second), times > 1, "who waits is told when it was so twice");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn lets_pass(refused: &Refused, request: &ApplyRequest, id: StoreId) -> Result<b
 #[test]
 fn what_depends_on_a_postponed_record_is_refused_for_the_same_reason() {
     let (first, second) = queued(&mut World::new());
-    for error in FsError::ALL.iter().filter(|error| error.is_transient()) {
+    for error in FsError::ALL.iter().filter(|error| error.is_transient() && **error != FsError::Busy) {
         let mut refused = Refused::default();
         refused.refuse(&first, *error);
         assert_eq!(lets_pass(&refused, &second, first.record.id), Err(*error));
@@ -33,6 +33,16 @@ fn what_depends_on_a_postponed_record_is_refused_for_the_same_reason() {
         let third = comes_again(CmlRecord { depends_on: vec![second.record.id], ..first.record.clone() });
         assert_eq!(lets_pass(&refused, &third, second.record.id), Err(*error), "and so on");
     }
+}
+
+/// A whole chain would be refused, though the first link of it comes again at once.
+#[test]
+fn what_depends_on_what_a_busy_server_refused_waits_for_it() {
+    let (first, second) = queued(&mut World::new());
+    let mut refused = Refused::default();
+    assert!(!refused.refuse(&first, FsError::Busy), "not for good");
+    assert_eq!(lets_pass(&refused, &second, first.record.id), Ok(false));
+    assert!(refused.awaits_postponed(&second).is_none());
 }
 
 #[test]
@@ -67,8 +77,8 @@ fn a_removal_goes_ahead_of_nothing_that_room_does_not_help() {
     let (first, _) = queued(&mut world);
     let fid = first.record.op.fid();
     let removal = comes_again(world.next_record(CmlOp::Remove { parent: ROOT, name: name("f"), fid }));
-    let roomless = [FsError::NoSpace, FsError::Quota];
-    for error in FsError::ALL.iter().filter(|error| error.is_transient() && !roomless.contains(error)) {
+    let others = [FsError::NoSpace, FsError::Quota, FsError::Busy];
+    for error in FsError::ALL.iter().filter(|error| error.is_transient() && !others.contains(error)) {
         let mut refused = Refused::default();
         refused.refuse(&first, *error);
         assert_eq!(lets_pass(&refused, &removal, first.record.id), Err(*error));
