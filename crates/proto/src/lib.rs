@@ -14,6 +14,7 @@ mod error;
 mod fid;
 mod hash;
 mod identity;
+mod lock;
 mod name;
 mod op;
 mod random;
@@ -34,6 +35,7 @@ pub use hash::{ContentHash, ContentHasher};
 pub use identity::{
     ClientId, Generation, HistoryId, Incarnation, PROTOCOL_MAX, PROTOCOL_MIN, ServerEpoch, ServerId, StoreId,
 };
+pub use lock::{HeldRange, Holder, Lock, LockKind, LockOwner, LockRange, LockTable};
 pub use name::{InvalidName, Name, SymlinkTarget, VolumeName};
 pub use op::{Base, CmlOp, CmlRecord, RenameMode, SetAttr};
 pub use random::Random;
