@@ -1,11 +1,18 @@
 //! The calls that client and server make: one request type each, tied to its method and reply.
 
+mod locks;
+
 use std::time::Duration;
 
 use crate::{
     ChangeNumber, ClientId, CmlRecord, Conflict, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
     Incarnation, Name, Object, OnConflict, Outcome, PlacedName, ServerEpoch, ServerId, StoreId, VolumeName, Wire,
     Xattrs,
+};
+
+pub use locks::{
+    CancelLockReply, CancelLockRequest, HeldLock, HeldLocks, LockConflict, LockReply, LockRequest, TestLockReply,
+    TestLockRequest, UnlockReply, UnlockRequest,
 };
 
 /// A request with its method and the type of its reply.
@@ -50,13 +57,21 @@ pub enum Method {
     Invalidate = 14,
     /// [`PullRequest`]: made by the server.
     Pull = 15,
+    /// [`LockRequest`].
+    Lock = 16,
+    /// [`UnlockRequest`].
+    Unlock = 17,
+    /// [`TestLockRequest`].
+    TestLock = 18,
+    /// [`CancelLockRequest`].
+    CancelLock = 19,
     /// [`ConflictsRequest`].
     Conflicts = 22,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::Attach,
         Self::Detach,
         Self::GrantFids,
@@ -72,6 +87,10 @@ impl Method {
         Self::ResumeStore,
         Self::Invalidate,
         Self::Pull,
+        Self::Lock,
+        Self::Unlock,
+        Self::TestLock,
+        Self::CancelLock,
         Self::Conflicts,
     ];
 
@@ -107,6 +126,8 @@ pub struct AttachRequest {
     pub session: Option<Generation>,
     /// Whether it decides by itself what names mean in a directory that nobody else has been shown.
     pub decides: bool,
+    /// The locks that its programs rely on.
+    pub locks: HeldLocks,
 }
 
 /// What an attach grants.
@@ -139,6 +160,10 @@ pub struct AttachReply {
     /// Whether other clients have announced changes of the root directory or its names, so that no promise comes with
     /// it.
     pub root_pending: bool,
+    /// How many locks the server has granted in this life.
+    pub lock_grants: u64,
+    /// Those of [`AttachRequest::locks`], by their places in the list, that do not hold any more.
+    pub lost_locks: Vec<u32>,
 }
 
 /// Gives the volume back.
@@ -400,6 +425,8 @@ pub struct RenewLeaseRequest {
 pub struct RenewLeaseReply {
     /// No: a break was not acknowledged in time, and the promises end with the present lease.
     pub renewed: bool,
+    /// As in [`AttachReply`].
+    pub lock_grants: u64,
 }
 
 /// Made by the server: what was promised holds no more. The client acknowledges it once it will ask again.
@@ -565,5 +592,9 @@ calls! {
     ResumeStoreRequest => ResumeStore, ResumeStoreReply;
     InvalidateRequest => Invalidate, InvalidateReply;
     PullRequest => Pull, PullReply;
+    LockRequest => Lock, LockReply;
+    UnlockRequest => Unlock, UnlockReply;
+    TestLockRequest => TestLock, TestLockReply;
+    CancelLockRequest => CancelLock, CancelLockReply;
     ConflictsRequest => Conflicts, ConflictsReply;
 }

@@ -3,6 +3,7 @@
 mod asks;
 mod calls;
 mod conflicts;
+mod locks;
 mod nouns;
 mod records;
 #[cfg(test)]

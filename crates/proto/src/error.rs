@@ -102,6 +102,12 @@ fs_errors! {
     NotKept = 32 "the server does not have the part of the content that was sent before";
     /// An announced update is on its way from the client that has it: ask again.
     Pulling = 33 "the newest version is on its way from another client";
+    /// Somebody else holds a lock there, or is to have it first. Who waits for it asks again.
+    Locked = 34 "the range is locked";
+    /// Whoever waited here would wait for himself.
+    Deadlock = 35 "a deadlock is avoided";
+    /// A client, or all clients of a volume, have as many locks as they may.
+    TooManyLocks = 36 "too many locks";
 }
 
 impl FsError {
@@ -137,6 +143,9 @@ impl FsError {
             | Self::NoXattr
             | Self::NotKept
             | Self::Pulling
+            | Self::Locked
+            | Self::Deadlock
+            | Self::TooManyLocks
             | Self::Unknown(_) => false,
         }
     }

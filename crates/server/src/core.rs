@@ -1,9 +1,9 @@
 //! Core: every decision of the file server, as plain functions over an index.
 //!
 //! Owns what a volume's index holds ([`tables`], [`node`], [`records`]), the meaning of each operation
-//! ([`directory`], [`rename`]), exactly-once ([`replies`]), grants ([`clients`]), and what is promised and announced
-//! ([`promises`], [`pending`]). A decision reads the index through an [`overlay`] and comes out as one batch, so the
-//! effect and the record of having done it are one transaction (invariant 2).
+//! ([`directory`], [`rename`]), exactly-once ([`replies`]), grants ([`clients`]), and what is promised, announced
+//! and locked ([`promises`], [`pending`], [`locks`]). A decision reads the index through an [`overlay`] and comes out
+//! as one batch, so the effect and the record of having done it are one transaction (invariant 2).
 //!
 //! Must not know tasks, sessions, files or clocks: times come from the records, contents come as [`NewContent`].
 
@@ -17,6 +17,7 @@ pub(crate) mod edit;
 pub(crate) mod exclusive;
 pub(crate) mod fids;
 mod keep;
+pub(crate) mod locks;
 pub(crate) mod node;
 pub(crate) mod overlay;
 pub(crate) mod pending;

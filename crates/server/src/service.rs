@@ -4,6 +4,7 @@
 
 mod attach;
 mod content;
+mod locks;
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
     ApplyRequest, BreakRequest, ConflictsRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest,
-    GetStatusReply, GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateRequest,
-    LookupReply, LookupRequest, PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest,
-    ResumeStoreRequest, StatFsRequest,
+    GetStatusReply, GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateReply,
+    InvalidateRequest, LookupReply, LookupRequest, PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply,
+    RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{Fid, FsError, Method, Segment, Wire};
 
@@ -105,17 +106,22 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
         Method::RenewLease => {
             let RenewLeaseRequest { undecided } = RenewLeaseRequest::decode(body)?;
             let attached = session.attachment()?;
-            reply(RenewLeaseReply { renewed: attached.volume.renew_lease(attached.ticket, undecided)? })
+            let renewed = attached.volume.renew_lease(attached.ticket, undecided)?;
+            reply(RenewLeaseReply { renewed, lock_grants: attached.volume.lock_grants() })
         }
-        Method::Invalidate => {
-            let request = InvalidateRequest::decode(body)?;
-            let attached = session.attachment()?;
-            reply(attached.volume.announce(attached.ticket, request).await?)
-        }
+        Method::Invalidate => reply(announce(Wire::decode(body)?, &session.attachment()?).await?),
+        Method::Lock => reply(locks::lock(Wire::decode(body)?, &session.attachment()?, call).await?),
+        Method::Unlock => reply(locks::unlock(Wire::decode(body)?, &session.attachment()?)?),
+        Method::TestLock => reply(locks::conflict(Wire::decode(body)?, &session.attachment()?)?),
+        Method::CancelLock => reply(locks::cancel(Wire::decode(body)?, &session.attachment()?)?),
         Method::Conflicts => conflicts(session, &ConflictsRequest::decode(body)?),
         Method::Break => only_of_servers::<BreakRequest>(body),
         Method::Pull => only_of_servers::<PullRequest>(body),
     }
+}
+
+async fn announce(request: InvalidateRequest, attached: &Attachment) -> Result<InvalidateReply, Refusal> {
+    attached.volume.announce(attached.ticket, request).await
 }
 
 /// The status of objects; of the first one, if it is to be settled, when what others have announced of it is there.

@@ -10,6 +10,7 @@ mod committer;
 mod exclusive;
 mod group;
 mod janitor;
+mod locks;
 mod pulls;
 mod reads;
 mod sessions;
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use mafs_arpc::{Peer, blocking};
 use mafs_durable::{Disk, KvError, LoggedIndex, LoggedIndexError};
 use mafs_proto::call::{
-    ApplyRequest, ConflictsReply, ConflictsRequest, InvalidateReply, InvalidateRequest, StatFsReply,
+    ApplyRequest, ConflictsReply, ConflictsRequest, HeldLocks, InvalidateReply, InvalidateRequest, StatFsReply,
 };
 use mafs_proto::{
     Base, ChangeNumber, ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeId,
@@ -69,12 +70,23 @@ struct Shared {
 }
 
 /// What a client says of its session when it attaches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Continued {
     /// The attach whose promises it still trusts.
     pub(crate) before: Option<Generation>,
     /// Whether it decides names by itself where it may.
     pub(crate) decides: bool,
+    /// The locks that it relies on.
+    pub(crate) locks: HeldLocks,
+}
+
+/// What an attach has led to.
+pub(crate) struct Begun {
+    pub(crate) granted: Granted,
+    /// Whether an earlier session goes on.
+    pub(crate) resumed: bool,
+    /// Which of the locks that the client relies on it does not have any more.
+    pub(crate) lost_locks: Vec<u32>,
 }
 
 /// One attach: who, and which one.
@@ -103,7 +115,7 @@ impl Volume {
             .map_err(|source| ServerError::io(format!("open the contents of the volume {name}"), source))?;
         let index = open_index(storage, name, config.index())?;
         let (change, listed, pending) = last_state(name, file.id(), &index)?;
-        let sessions = Sessions::new(config.timing(), change, listed, pending, Arc::clone(&clock));
+        let sessions = Sessions::new(config.timing(), (epoch, change), listed, pending, Arc::clone(&clock));
         let shared = Arc::new(Shared {
             name: name.clone(),
             file,
@@ -135,15 +147,14 @@ impl Volume {
         &self.shared.spools
     }
 
-    /// Lets a client use the volume; its older attach, if any, is fenced from the moment this one is decided. Says
-    /// besides whether an earlier session goes on.
+    /// Lets a client use the volume; its older attach, if any, is fenced from the moment this one is decided.
     pub(crate) async fn attach(
         &self,
         ticket: Ticket,
         client_name: String,
         confirmed_below: Option<StoreId>,
         session: Continued,
-    ) -> Result<(Granted, bool), Refusal> {
+    ) -> Result<Begun, Refusal> {
         self.submit(|answer| Job::Attach { ticket, client_name, confirmed_below, session, answer }).await
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mafs_arpc::carrier::grpc::{Address, connect};
 use mafs_arpc::{BootClock, Config, Payload, Peer};
-use mafs_proto::call::{AttachReply, AttachRequest};
+use mafs_proto::call::{AttachReply, AttachRequest, HeldLocks};
 use mafs_proto::{Call, Class, PROTOCOL_MAX, PROTOCOL_MIN, VolumeName, Wire};
 use support::ALICE;
 use tempfile::TempDir;
@@ -82,6 +82,7 @@ async fn attach(address: Address) -> AttachReply {
         confirmed_below: None,
         session: None,
         decides: false,
+        locks: HeldLocks::default(),
     };
     let call = mafs_arpc::Call {
         class: Class::Control,

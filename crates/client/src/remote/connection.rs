@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{
-    AttachReply, AttachRequest, BreakReply, BreakRequest, InvalidateRequest, PullRequest, RenewLeaseReply,
+    AttachReply, AttachRequest, BreakReply, BreakRequest, HeldLocks, InvalidateRequest, PullRequest, RenewLeaseReply,
     RenewLeaseRequest,
 };
 use mafs_proto::{Call, FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
@@ -251,8 +251,8 @@ async fn renewed(call: CallHandle) -> Renewal {
     let Ok(reply) = call.reply().await else { return Renewal::Failed };
     match reply.status {
         0 => match RenewLeaseReply::decode(reply.body) {
-            Ok(RenewLeaseReply { renewed: true }) => Renewal::Renewed,
-            Ok(RenewLeaseReply { renewed: false }) => {
+            Ok(RenewLeaseReply { renewed: true, .. }) => Renewal::Renewed,
+            Ok(RenewLeaseReply { renewed: false, .. }) => {
                 Renewal::Ended("the server waits for an answer of this client that does not come".to_owned())
             }
             Err(why) => Renewal::Ended(RemoteError::malformed(&why).to_string()),
@@ -316,6 +316,7 @@ async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, Remo
         confirmed_below: Some(shared.ids().outstanding.confirmed_below()),
         session: shared.trusted_session(sent),
         decides: shared.config.decides,
+        locks: HeldLocks::default(),
     };
     let call = mafs_arpc::Call {
         class: shared.config.classes.class(Purpose::Ask),

@@ -8,10 +8,11 @@ use super::conflicts::{outcome, outcome_to_message};
 use super::nouns::{content_hash, id16, name};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
-    ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject, DetachReply,
-    DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest, GetXattrsReply, GetXattrsRequest,
-    GrantFidsReply, GrantFidsRequest, InvalidateReply, InvalidateRequest, PullReply, PullRequest, ReadDirReply,
-    RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
+    ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject,
+    CancelLockReply, DetachReply, DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest,
+    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, HeldLocks, InvalidateReply, InvalidateRequest,
+    PullReply, PullRequest, ReadDirReply, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest,
+    StatFsReply, StatFsRequest, UnlockReply,
 };
 use crate::{
     ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, OnConflict, Outcome, ServerEpoch,
@@ -42,7 +43,16 @@ macro_rules! empty_messages {
     };
 }
 
-empty_messages!(DetachRequest, DetachReply, GrantFidsRequest, ReadDirReply, StatFsRequest, BreakReply);
+empty_messages!(
+    DetachRequest,
+    DetachReply,
+    GrantFidsRequest,
+    ReadDirReply,
+    StatFsRequest,
+    BreakReply,
+    UnlockReply,
+    CancelLockReply
+);
 
 impl Convert for AttachRequest {
     type Message = wire::AttachRequest;
@@ -58,6 +68,7 @@ impl Convert for AttachRequest {
             confirmed_below: self.confirmed_below.as_ref().map(Convert::to_message),
             session: self.session.map_or(0, |generation| generation.0),
             decides: self.decides,
+            locks: (self.locks != HeldLocks::default()).then(|| self.locks.to_message()),
         }
     }
 
@@ -74,6 +85,7 @@ impl Convert for AttachRequest {
             confirmed_below: optional(message.confirmed_below)?,
             session: (message.session != 0).then_some(Generation(message.session)),
             decides: message.decides,
+            locks: optional(message.locks)?.unwrap_or_default(),
         })
     }
 }
@@ -97,6 +109,8 @@ impl Convert for AttachReply {
             resumed: self.resumed,
             root_pending: self.root_pending,
             spare_lives: self.spare_lives,
+            lock_grants: self.lock_grants,
+            lost_locks: self.lost_locks.clone(),
         }
     }
 
@@ -115,8 +129,17 @@ impl Convert for AttachReply {
             lease: Duration::from_millis(u64::from(message.lease_ms)),
             resumed: message.resumed,
             root_pending: message.root_pending,
+            lock_grants: message.lock_grants,
+            lost_locks: lost_locks(message.lost_locks)?,
         })
     }
+}
+
+fn lost_locks(lost: Vec<u32>) -> Result<Vec<u32>, Malformed> {
+    if lost.len() > HeldLocks::LOCKS_MAX {
+        return Err(Malformed::invalid("lost_locks", format_args!("{} entries", lost.len())));
+    }
+    Ok(lost)
 }
 
 impl Convert for GrantFidsReply {
@@ -358,11 +381,11 @@ impl Convert for RenewLeaseReply {
     const NAME: &'static str = "RenewLeaseReply";
 
     fn to_message(&self) -> wire::RenewLeaseReply {
-        wire::RenewLeaseReply { renewed: self.renewed }
+        wire::RenewLeaseReply { renewed: self.renewed, lock_grants: self.lock_grants }
     }
 
     fn from_message(message: wire::RenewLeaseReply) -> Result<Self, Malformed> {
-        Ok(Self { renewed: message.renewed })
+        Ok(Self { renewed: message.renewed, lock_grants: message.lock_grants })
     }
 }
 

@@ -10,17 +10,19 @@ use proptest::prelude::*;
 use super::{Malformed, Wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject,
-    ConflictsReply, ConflictsRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail, FetchReply,
-    FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest,
-    InvalidateReply, InvalidateRequest, LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply,
-    ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply,
-    StatFsRequest,
+    CancelLockReply, CancelLockRequest, ConflictsReply, ConflictsRequest, DetachReply, DetachRequest, DirectoryChange,
+    ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest,
+    GrantFidsReply, GrantFidsRequest, HeldLock, HeldLocks, InvalidateReply, InvalidateRequest, LockConflict, LockReply,
+    LockRequest, LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply, ReadDirRequest,
+    RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
+    TestLockReply, TestLockRequest, UnlockReply, UnlockRequest,
 };
 use crate::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, ContentHash, DataVersion, Entry,
-    FILE_SIZE_MAX, Fid, FidRange, Generation, HistoryId, Incarnation, Kind, Mode, Name, Object, OnConflict, Origin,
-    Outcome, PlacedName, RenameMode, ServerEpoch, ServerId, SetAttr, Status, StatusVersion, StoreId, SymlinkTarget,
-    Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode, XattrName, XattrValue, Xattrs,
+    FILE_SIZE_MAX, Fid, FidRange, Generation, HistoryId, Incarnation, Kind, Lock, LockKind, LockOwner, LockRange, Mode,
+    Name, Object, OnConflict, Origin, Outcome, PlacedName, RenameMode, ServerEpoch, ServerId, SetAttr, Status,
+    StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode, XattrName,
+    XattrValue, Xattrs,
 };
 
 fn fid() -> impl Strategy<Value = Fid> {
@@ -185,12 +187,14 @@ prop_compose! {
     fn attach_reply()(
         protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 6]>(), root in object(),
         fids in fid_range(), lease_ms in any::<u32>(), resumed in any::<bool>(), root_pending in any::<bool>(),
+        lock_grants in any::<u64>(), lost_locks in vec(any::<u32>(), 0..5),
     ) -> AttachReply {
         let [epoch, history, incarnation, generation, change, spare_lives] = numbers;
         AttachReply {
             protocol, server: ServerId(server), epoch: ServerEpoch(epoch), history: HistoryId(history),
             incarnation: Incarnation(incarnation), generation: Generation(generation), change: ChangeNumber(change),
             root, fids, lease: Duration::from_millis(u64::from(lease_ms)), resumed, root_pending, spare_lives,
+            lock_grants, lost_locks,
         }
     }
 }
@@ -199,12 +203,40 @@ prop_compose! {
     fn attach_request()(
         versions in any::<[u32; 2]>(), client in any::<[u8; 16]>(), client_name in "[a-zäöü]{0,100}",
         volume in "[a-zA-Z0-9_-]{1,64}", confirmed_below in option::of(store_id()),
-        session in option::of(1u64..), decides in any::<bool>(),
+        session in option::of(1u64..), decides in any::<bool>(), locks in held_locks(),
     ) -> AttachRequest {
         let [protocol_min, protocol_max] = versions;
         let volume = VolumeName::new(&volume).unwrap();
         let (client, session) = (ClientId(client), session.map(Generation));
-        AttachRequest { protocol_min, protocol_max, client, client_name, volume, confirmed_below, session, decides }
+        AttachRequest {
+            protocol_min, protocol_max, client, client_name, volume, confirmed_below, session, decides, locks,
+        }
+    }
+}
+
+fn lock_range() -> impl Strategy<Value = LockRange> {
+    any::<[u64; 2]>().prop_map(|[one, other]| LockRange::new(one.min(other), one.max(other)).unwrap())
+}
+
+fn lock_kind() -> impl Strategy<Value = LockKind> {
+    prop_oneof![Just(LockKind::Shared), Just(LockKind::Exclusive)]
+}
+
+prop_compose! {
+    fn lock()(
+        fid in fid(), id in any::<u64>(), process in any::<u32>(), file in any::<u64>(), range in lock_range(),
+        kind in lock_kind(),
+    ) -> Lock {
+        Lock { fid, owner: LockOwner { id, process, file }, range, kind }
+    }
+}
+
+prop_compose! {
+    fn held_locks()(
+        epoch in option::of(1u64..), grants in any::<u64>(), locks in vec((lock(), any::<bool>()), 0..5),
+    ) -> HeldLocks {
+        let locks = locks.into_iter().map(|(lock, granted)| HeldLock { lock, granted }).collect();
+        HeldLocks { epoch: epoch.map(ServerEpoch), grants, locks }
     }
 }
 
@@ -370,7 +402,25 @@ round_trips! {
         .prop_map(|(object, xattrs, change, pending)| GetXattrsReply { object, xattrs, change, pending });
     proptest_renewal_requests_round_trip: RenewLeaseRequest = any::<bool>()
         .prop_map(|undecided| RenewLeaseRequest { undecided });
-    proptest_renewals_round_trip: RenewLeaseReply = any::<bool>().prop_map(|renewed| RenewLeaseReply { renewed });
+    proptest_renewals_round_trip: RenewLeaseReply = (any::<bool>(), any::<u64>())
+        .prop_map(|(renewed, lock_grants)| RenewLeaseReply { renewed, lock_grants });
+    proptest_lock_requests_round_trip: LockRequest = (lock(), any::<bool>(), any::<u64>(), vec(store_id(), 0..5))
+        .prop_map(|(lock, wait, number, unanswered)| LockRequest { lock, wait, number, unanswered });
+    proptest_lock_replies_round_trip: LockReply = (any::<u64>(), vec(object(), 0..2), change()).prop_map(
+        |(lock_grants, objects, change)| LockReply {
+            lock_grants,
+            status: GetStatusReply { objects, change, pending: Vec::new(), stale: false, applied: Vec::new() },
+        },
+    );
+    proptest_unlock_requests_round_trip: UnlockRequest = (fid(), any::<u64>(), lock_range())
+        .prop_map(|(fid, owner, range)| UnlockRequest { fid, owner, range });
+    proptest_lock_tests_round_trip: TestLockRequest = lock().prop_map(|lock| TestLockRequest { lock });
+    proptest_lock_conflicts_round_trip: TestLockReply =
+        option::of((lock_range(), lock_kind(), any::<u32>())).prop_map(|conflict| TestLockReply {
+            conflict: conflict.map(|(range, kind, process)| LockConflict { range, kind, process }),
+        });
+    proptest_cancellations_round_trip: CancelLockRequest = any::<u64>()
+        .prop_map(|number| CancelLockRequest { number });
     proptest_breaks_round_trip: BreakRequest =
         (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)), vec(fid(), 0..5)).prop_map(
             |(change, objects, recalled)| BreakRequest {
@@ -412,7 +462,15 @@ fn decode_as_everything(bytes: &Bytes) {
         BreakRequest,
         BreakReply,
         ResumeStoreRequest,
-        ResumeStoreReply
+        ResumeStoreReply,
+        LockRequest,
+        LockReply,
+        UnlockRequest,
+        UnlockReply,
+        TestLockRequest,
+        TestLockReply,
+        CancelLockRequest,
+        CancelLockReply
     );
 }
 
@@ -443,6 +501,16 @@ proptest! {
 fn a_message_that_lacks_a_part_is_refused_by_name() {
     assert_eq!(LookupRequest::decode(Bytes::new()), Err(Malformed::Missing("parent")));
     assert_eq!(CmlRecord::decode(Bytes::new()), Err(Malformed::Missing("id")));
+}
+
+#[test]
+fn a_lock_that_ends_before_it_begins_is_refused() {
+    let range = LockRange::new(5, 9).unwrap();
+    let good = UnlockRequest { fid: Fid::root(VolumeId(1)), owner: 1, range }.encode();
+    let at = good.windows(8).position(|window| window == 9u64.to_le_bytes()).unwrap();
+    let mut bytes = good.to_vec();
+    bytes[at] = 4;
+    assert!(matches!(UnlockRequest::decode(bytes.into()), Err(Malformed::Invalid { field: "last", .. })));
 }
 
 #[test]

@@ -331,6 +331,12 @@ impl Promises {
         self.sessions.values().any(counts)
     }
 
+    /// Whether a client had a session when the server was started, and has not said since that it relies on it no more.
+    pub(crate) fn is_listed(&self, client: ClientId, now: Instant) -> bool {
+        let counts = |session: &Session| session.holds_everything && session.client == client && session.until > now;
+        self.sessions.values().any(counts)
+    }
+
     /// What an answer to `client` about these objects waits for: breaks that are owed from before.
     pub(crate) fn owed(&self, client: ClientId, touched: &[Touched], now: Instant) -> Owed {
         let others = self.sessions.iter().filter(|(_, session)| session.client != client && session.until > now);

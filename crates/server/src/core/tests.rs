@@ -6,6 +6,7 @@ mod exactly_once;
 mod exclusive;
 mod formats;
 mod keep;
+mod locks;
 mod model;
 mod pending;
 mod promises;

@@ -10,7 +10,7 @@ use mafs_proto::{FsError, PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::core::Refusal;
 use crate::server::Server;
 use crate::session::{Attachment, Session};
-use crate::volume::{Continued, Root, Ticket};
+use crate::volume::{Begun, Continued, Root, Ticket};
 
 pub(super) async fn attach(
     server: &Arc<Server>,
@@ -24,8 +24,9 @@ pub(super) async fn attach(
     let volume = Arc::clone(server.volume(&request.volume)?);
     let ticket = Ticket { client: request.client, generation: server.next_generation() };
     let name = request.client_name.clone();
-    let continued = Continued { before: request.session, decides: request.decides };
-    let (granted, resumed) = volume.attach(ticket, name, request.confirmed_below, continued).await?;
+    let continued = Continued { before: request.session, decides: request.decides, locks: request.locks };
+    let Begun { granted, resumed, lost_locks } =
+        volume.attach(ticket, name, request.confirmed_below, continued).await?;
     if granted.was_forgotten {
         tracing::warn!(
             volume = %volume.name(), client = %request.client, name = request.client_name,
@@ -59,6 +60,8 @@ pub(super) async fn attach(
         lease: server.lease(),
         resumed,
         root_pending,
+        lock_grants: volume.lock_grants(),
+        lost_locks,
     })
 }
 

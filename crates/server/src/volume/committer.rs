@@ -13,9 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::group::Group;
 use super::janitor::Chore;
 use super::waiting::{Apply, Waiting};
-use super::{Continued, Shared, Ticket};
+use super::{Begun, Continued, Shared, Ticket};
 use crate::core::Refusal;
-use crate::core::clients::Granted;
 
 /// Jobs of one group: at 64 KB each, the most of one key, they stay far below the journal's reserve.
 const GROUP_JOBS_MAX: usize = 256;
@@ -32,7 +31,7 @@ pub(super) enum Job {
         client_name: String,
         confirmed_below: Option<StoreId>,
         session: Continued,
-        answer: Answer<(Granted, bool)>,
+        answer: Answer<Begun>,
     },
     /// These clients hold no promises any more.
     EndSessions(Vec<ClientId>),

@@ -17,8 +17,8 @@ use super::exclusive::with_exclusive;
 use super::janitor::Chore;
 use super::sessions::{Attached, Sessions};
 use super::waiting::{Apply, Parked, Waiting};
-use super::{Continued, Shared, Ticket};
-use crate::core::clients::{self, Granted};
+use super::{Begun, Continued, Shared, Ticket};
+use crate::core::clients;
 use crate::core::promises::{Owed, Touched};
 use crate::core::replies::{self, Decision, Limits};
 use crate::core::{ContentId, Overlay, Refusal, directory, tables};
@@ -158,18 +158,18 @@ impl<'s> Group<'s> {
         client_name: &str,
         confirmed_below: Option<StoreId>,
         session: Continued,
-    ) -> Result<(Granted, bool), Refusal> {
+    ) -> Result<Begun, Refusal> {
         self.full.refusal(false).map_or(Ok(()), Err)?;
         let (batch, granted) = clients::attach(&self.overlay, ticket.client, client_name, confirmed_below)?;
         self.add(batch);
         // From here on the records of an older attach are refused, also those in this group.
-        let Attached { resumed, returns } = self.shared.sessions.attach(ticket, session.before, session.decides);
+        let Attached { resumed, returns, lost_locks } = self.shared.sessions.attach(ticket, &session);
         self.announce_again(ticket, returns)?;
         self.end_confirmed(confirmed_below);
         for Parked { apply, .. } in self.waiting.take_fenced(ticket) {
             self.take(apply, None);
         }
-        Ok((granted, resumed))
+        Ok(Begun { granted, resumed, lost_locks })
     }
 
     /// The client has the replies to these records, or has given them up.

@@ -10,14 +10,15 @@ use std::time::Duration;
 use mafs_arpc::{Payload, Peer, watch};
 use mafs_proto::call::{BreakReply, BreakRequest};
 use mafs_proto::{
-    Call, ChangeNumber, Classes, ClientId, Clock, Fid, FsError, Generation, Instant, Object, Purpose, StoreId, VnodeId,
-    Wire,
+    Call, ChangeNumber, Classes, ClientId, Clock, Fid, FsError, Instant, Object, Purpose, ServerEpoch, StoreId,
+    VnodeId, Wire,
 };
 
-use super::Ticket;
 use super::announced::Wanted;
+use super::{Continued, Ticket};
 use crate::core::Refusal;
 use crate::core::exclusive::Exclusive;
+use crate::core::locks::{Before, Locks, Present};
 use crate::core::pending::{Laid, Pending, Viewer, touched};
 use crate::core::promises::{BatchNumber, Owed, Promises, Timing, Touched};
 
@@ -36,6 +37,8 @@ pub(super) struct Sessions {
     pub(super) wanted: watch::Sender<()>,
     /// Notifies of announced records that need not be waited for any more.
     pub(super) ended: watch::Sender<()>,
+    /// Notifies of locks that others may have now.
+    pub(super) unlocked: watch::Sender<()>,
 }
 
 /// What the sessions share.
@@ -43,6 +46,7 @@ pub(super) struct Tables {
     pub(super) promises: Promises,
     pub(super) pending: Pending,
     pub(super) exclusive: Exclusive,
+    pub(super) locks: Locks,
     /// Records that wait until they may be decided, and how often each does.
     pub(super) admitting: BTreeMap<StoreId, usize>,
     /// The announced records that somebody waits for.
@@ -60,6 +64,8 @@ pub(super) struct Attached {
     pub(super) resumed: bool,
     /// What others may have been promised meanwhile though the client has announced changes of it: the client was gone.
     pub(super) returns: Vec<Touched>,
+    /// Which of the locks that the client relies on it does not have any more.
+    pub(super) lost_locks: Vec<u32>,
 }
 
 /// What comes with an answer about objects.
@@ -104,7 +110,7 @@ impl Tables {
 impl Sessions {
     pub(super) fn new(
         timing: Timing,
-        change: ChangeNumber,
+        (epoch, change): (ServerEpoch, ChangeNumber),
         listed: Vec<ClientId>,
         pending: Pending,
         clock: Arc<dyn Clock>,
@@ -113,24 +119,31 @@ impl Sessions {
         let exclusive = Exclusive::default();
         let (wanted, delivered, entered) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let admitting = BTreeMap::new();
-        let tables = Tables { promises, pending, exclusive, admitting, wanted, delivered, entered };
+        let locks = Locks::new(epoch);
+        let tables = Tables { promises, pending, exclusive, locks, admitting, wanted, delivered, entered };
         let watched = || watch::Sender::new(());
-        let (owed, settled, wanted, ended) = (watched(), watched(), watched(), watched());
-        Self { tables: Mutex::new(tables), clock, owed, settled, wanted, ended }
+        let (owed, settled, wanted, ended, unlocked) = (watched(), watched(), watched(), watched(), watched());
+        Self { tables: Mutex::new(tables), clock, owed, settled, wanted, ended, unlocked }
     }
 
     /// Begins a session, or continues that of an earlier attach.
-    pub(super) fn attach(&self, ticket: Ticket, continued: Option<Generation>, decides: bool) -> Attached {
+    pub(super) fn attach(&self, ticket: Ticket, session: &Continued) -> Attached {
         let now = self.clock.now();
         let mut tables = self.tables();
         let was_gone = !tables.promises.is_live(ticket.client, now);
-        let resumed = tables.promises.attach(ticket.client, ticket.generation, continued, now);
-        tables.exclusive.attach(ticket.client, decides, was_gone);
+        let listed = tables.promises.is_listed(ticket.client, now);
+        let resumed = tables.promises.attach(ticket.client, ticket.generation, session.before, now);
+        tables.exclusive.attach(ticket.client, session.decides, was_gone);
+        let Tables { promises, locks, .. } = &mut *tables;
+        let is_live = |client| promises.is_live(client, now);
+        let before = Before { resumed, listed };
+        let lost_locks = locks.attach(ticket.client, before, &session.locks, Present { now, is_live: &is_live });
         let announced = tables.pending.of_client(ticket.client).filter(|_| was_gone);
         let returns = announced.flat_map(|announced| touched(&announced.record.op)).collect();
         drop(tables);
         self.owed.send_replace(());
-        Attached { resumed, returns }
+        self.unlocked.send_replace(());
+        Attached { resumed, returns, lost_locks }
     }
 
     /// # Errors
@@ -162,8 +175,10 @@ impl Sessions {
         let none = tables.promises.detach(ticket.client, ticket.generation);
         if none {
             tables.exclusive.end(ticket.client);
+            tables.locks.end(ticket.client);
         }
         drop(tables);
+        self.unlocked.send_replace(());
         self.settled.send_replace(());
         self.ended.send_replace(());
         none
@@ -178,6 +193,7 @@ impl Sessions {
             tables.delivered.remove(client);
             tables.entered.remove(client);
             tables.exclusive.end(*client);
+            tables.locks.end(*client);
         }
         tables.exclusive.expire(now);
         ended

@@ -12,8 +12,8 @@ use mafs_arpc::carrier::memory::{Cable, pair_with_fault};
 use mafs_arpc::{Config, Incoming, IncomingCall, Payload, PayloadReader, Peer};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, ErrorDetail, FetchReply,
-    FetchRequest, GetStatusReply, GetStatusRequest, InvalidateReply, InvalidateRequest, LookupRequest, PullReply,
-    PullRequest, ReadDirPage, ReadDirRequest, RenewLeaseRequest,
+    FetchRequest, GetStatusReply, GetStatusRequest, HeldLocks, InvalidateReply, InvalidateRequest, LookupRequest,
+    PullReply, PullRequest, ReadDirPage, ReadDirRequest, RenewLeaseRequest,
 };
 use mafs_proto::{
     Base, Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FidRange, FsError,
@@ -101,6 +101,7 @@ impl Client {
             volume: VolumeName::new("home").unwrap(),
             confirmed_below: None,
             session: None,
+            locks: HeldLocks::default(),
             decides: false,
         }
     }

@@ -1,0 +1,348 @@
+//! Locks: who holds which bytes of which file, and who waits for them (consistency.md, "Locks").
+//!
+//! Locks are granted in the order in which they were asked for, as far as they exclude each other; who holds something
+//! that another waits for is not held up by that one. They belong to the session of their client: when its lease has
+//! ended they do not count, and one that cannot be continued begins without any but those that the client still relies
+//! on and nobody else has been granted since.
+//!
+//! Nothing is in an index: after a start clients say what they hold, and until they have, nothing is granted.
+//!
+//! Must not know who waits on which connection: whoever wants a lock asks until it has it. One that does not ask again
+//! within [`PLACE_KEPT`] has lost its place.
+
+mod file;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use mafs_proto::call::{HeldLock, HeldLocks, LockConflict};
+use mafs_proto::{ClientId, Fid, FsError, Instant, Lock, LockKind, LockOwner, LockRange, ServerEpoch};
+
+use file::{FileLocks, Locker, Waiter};
+
+/// How long a place in the queue is kept for who does not ask: a few round trips.
+pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(5);
+
+/// Ranges that one client may hold: as many as it can name when it attaches.
+const CLIENT_LOCKS_MAX: usize = HeldLocks::LOCKS_MAX;
+
+/// Ranges that all clients of a volume may hold; some 5 MB.
+const VOLUME_LOCKS_MAX: usize = 1 << 16;
+
+/// Locks that one client may wait for: a part of the calls that it may have under way.
+const CLIENT_WAITERS_MAX: usize = 256;
+
+/// Locks that all clients of a volume may wait for.
+const VOLUME_WAITERS_MAX: usize = 4096;
+
+/// Requests that are remembered as cancelled.
+const CANCELLED_MAX: usize = 1024;
+
+/// Files of which the last grants are remembered.
+const FILES_REMEMBERED: usize = 4096;
+
+/// A request for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) lock: Lock,
+    /// Whether it is put in the queue.
+    pub(crate) wait: bool,
+    /// Its client's number for it.
+    pub(crate) number: u64,
+}
+
+/// What a request has led to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// The lock is held.
+    Granted,
+    /// It is in the queue.
+    Waits,
+}
+
+/// Who counts, and when it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Present<'a> {
+    pub(crate) now: Instant,
+    /// Whether a client has a session whose lease has not ended.
+    pub(crate) is_live: &'a dyn Fn(ClientId) -> bool,
+}
+
+/// What an attach says of the session before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Before {
+    /// It goes on.
+    pub(crate) resumed: bool,
+    /// The client had one when the server was started.
+    pub(crate) listed: bool,
+}
+
+/// The last grants of locks on a file.
+#[derive(Clone, Copy, Default)]
+struct Grants {
+    shared: Option<(u64, ClientId)>,
+    exclusive: Option<(u64, ClientId)>,
+}
+
+/// The locks of a volume.
+pub(crate) struct Locks {
+    epoch: ServerEpoch,
+    files: BTreeMap<Fid, FileLocks>,
+    /// How many ranges each client holds.
+    held: BTreeMap<ClientId, usize>,
+    /// Where each request waits.
+    waiting: BTreeMap<(ClientId, u64), Fid>,
+    /// Requests that are not to be granted any more though they may be asked for once more: the call was on its way.
+    cancelled: BTreeSet<(ClientId, u64)>,
+    /// How many locks have been granted.
+    grants: u64,
+    last: BTreeMap<Fid, Grants>,
+    /// Of these grants and those before it is not known to whom they were.
+    forgotten: u64,
+}
+
+impl Locks {
+    /// Of a volume that nobody has locked anything of in this life of the server.
+    pub(crate) fn new(epoch: ServerEpoch) -> Self {
+        Self {
+            epoch,
+            files: BTreeMap::new(),
+            held: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
+            grants: 0,
+            last: BTreeMap::new(),
+            forgotten: 0,
+        }
+    }
+
+    /// How many locks have been granted.
+    pub(crate) fn grants(&self) -> u64 {
+        self.grants
+    }
+
+    /// Whether a client holds a lock, or one that excludes more.
+    pub(crate) fn holds(&self, client: ClientId, lock: &Lock) -> bool {
+        self.files.get(&lock.fid).is_some_and(|file| file.holds(&Locker { client, owner: lock.owner }, lock))
+    }
+
+    /// A client asks for a lock, or asks again.
+    ///
+    /// # Errors
+    /// `Locked` if others have it and the request does not wait, `Deadlock` if it would wait for itself,
+    /// `TooManyLocks`.
+    pub(crate) fn ask(&mut self, client: ClientId, wanted: &Wanted, present: Present<'_>) -> Result<Asked, FsError> {
+        let Wanted { lock, wait, number } = *wanted;
+        if self.cancelled.remove(&(client, number)) {
+            return Err(FsError::Locked);
+        }
+        self.forget_gone(lock.fid, present);
+        let locker = Locker { client, owner: lock.owner };
+        let file = self.files.entry(lock.fid).or_default();
+        let answer = if file.blockers(&locker, &lock, file.place(client, number)).is_empty() {
+            self.grant(locker, &lock).map(|()| Asked::Granted)
+        } else if wait {
+            let waiter = Waiter { locker, lock, number, asked: present.now };
+            self.enqueue(waiter).map(|()| Asked::Waits)
+        } else {
+            Err(FsError::Locked)
+        };
+        if answer != Ok(Asked::Waits) {
+            self.dequeue(client, number);
+        }
+        self.drop_if_empty(lock.fid);
+        answer
+    }
+
+    /// An owner gives up what it has of a range. Returns whether it had any.
+    pub(crate) fn unlock(&mut self, client: ClientId, fid: Fid, owner: u64, range: LockRange) -> bool {
+        let locker = Locker { client, owner: LockOwner { id: owner, process: 0, file: 0 } };
+        let had = self.change(fid, |file| file.unlock(&locker, range));
+        self.drop_if_empty(fid);
+        had
+    }
+
+    /// What keeps a client from having a lock.
+    pub(crate) fn test(&mut self, client: ClientId, lock: &Lock, present: Present<'_>) -> Option<LockConflict> {
+        self.forget_gone(lock.fid, present);
+        let conflict = self.files.get(&lock.fid)?.conflict(&Locker { client, owner: lock.owner }, lock)?;
+        let process = if conflict.holder.client == client { conflict.holder.owner.process } else { 0 };
+        Some(LockConflict { range: conflict.range, kind: conflict.kind, process })
+    }
+
+    /// Nobody waits for a request any more: it is not granted from now on.
+    pub(crate) fn cancel(&mut self, client: ClientId, number: u64) {
+        self.cancelled.insert((client, number));
+        if self.cancelled.len() > CANCELLED_MAX {
+            self.cancelled.pop_first();
+        }
+        if let Some(fid) = self.dequeue(client, number) {
+            self.drop_if_empty(fid);
+        }
+    }
+
+    /// The session of a client has ended.
+    pub(crate) fn end(&mut self, client: ClientId) {
+        let fids: Vec<Fid> = self.files.iter().filter(|(_, file)| file.knows(client)).map(|(fid, _)| *fid).collect();
+        for fid in fids {
+            self.change(fid, |file| file.end(client));
+            self.drop_if_empty(fid);
+        }
+        self.waiting.retain(|(waiting, _), _| *waiting != client);
+        self.cancelled.retain(|(cancelled, _)| *cancelled != client);
+    }
+
+    /// A client attaches and says what it relies on. Returns which of these do not hold, by their places.
+    pub(crate) fn attach(
+        &mut self,
+        client: ClientId,
+        before: Before,
+        held: &HeldLocks,
+        present: Present<'_>,
+    ) -> Vec<u32> {
+        if !before.resumed {
+            self.end(client);
+        }
+        // What others were granted up to here decides, not what this client regains.
+        let may_hold: Vec<bool> =
+            held.locks.iter().map(|lock| self.may_still_hold(client, before, held, lock)).collect();
+        let mut lost = Vec::new();
+        for (place, (HeldLock { lock, .. }, may_hold)) in (0..).zip(held.locks.iter().zip(may_hold)) {
+            self.forget_gone(lock.fid, present);
+            let locker = Locker { client, owner: lock.owner };
+            let is_free = self.files.get(&lock.fid).is_none_or(|file| file.conflict(&locker, lock).is_none());
+            if !may_hold || !is_free || self.grant(locker, lock).is_err() {
+                self.change(lock.fid, |file| file.unlock(&locker, lock.range));
+                lost.push(place);
+            }
+            self.drop_if_empty(lock.fid);
+        }
+        lost
+    }
+
+    /// Whether nobody else can have been granted what excludes a lock since its client knew last that it holds.
+    fn may_still_hold(&self, client: ClientId, before: Before, held: &HeldLocks, lock: &HeldLock) -> bool {
+        match held.epoch {
+            Some(epoch) if epoch == self.epoch => {
+                (lock.granted && before.resumed) || !self.was_granted(client, &lock.lock, held.grants)
+            }
+            // Of the life before only this is known: sessions that had not ended have kept others from their locks.
+            Some(epoch) if epoch.0 + 1 == self.epoch.0 => lock.granted && before.listed,
+            Some(_) | None => false,
+        }
+    }
+
+    /// Whether another client than this has been granted a lock of the file, after so many, that excludes this one.
+    fn was_granted(&self, client: ClientId, lock: &Lock, after: u64) -> bool {
+        let last = self.last.get(&lock.fid).copied().unwrap_or_default();
+        let by_another =
+            |grant: Option<(u64, ClientId)>| grant.is_some_and(|(number, granted)| number > after && granted != client);
+        let shared = lock.kind == LockKind::Exclusive && by_another(last.shared);
+        after < self.forgotten || shared || by_another(last.exclusive)
+    }
+
+    fn grant(&mut self, locker: Locker, lock: &Lock) -> Result<(), FsError> {
+        let total: usize = self.held.values().sum();
+        let own = self.held.get(&locker.client).copied().unwrap_or(0);
+        // In the middle of another range it makes two more of that.
+        if own + 2 > CLIENT_LOCKS_MAX || total + 2 > VOLUME_LOCKS_MAX {
+            return Err(FsError::TooManyLocks);
+        }
+        self.files.entry(lock.fid).or_default();
+        self.change(lock.fid, |file| file.lock(locker, lock));
+        self.grants += 1;
+        if self.last.len() >= FILES_REMEMBERED && !self.last.contains_key(&lock.fid) {
+            self.last.clear();
+            self.forgotten = self.grants - 1;
+        }
+        let last = self.last.entry(lock.fid).or_default();
+        let grant = Some((self.grants, locker.client));
+        match lock.kind {
+            LockKind::Shared => last.shared = grant,
+            LockKind::Exclusive => last.exclusive = grant,
+        }
+        Ok(())
+    }
+
+    /// Puts a request in the queue, or notes that it is asked for again.
+    fn enqueue(&mut self, waiter: Waiter) -> Result<(), FsError> {
+        let Waiter { locker: Locker { client, .. }, lock: Lock { fid, .. }, number, .. } = waiter;
+        let file = self.files.entry(fid).or_default();
+        if file.ask_again(&waiter) {
+            return Ok(());
+        }
+        let own = self.waiting.range((client, 0)..=(client, u64::MAX)).count();
+        if own >= CLIENT_WAITERS_MAX || self.waiting.len() >= VOLUME_WAITERS_MAX {
+            return Err(FsError::TooManyLocks);
+        }
+        let blockers = file.blockers(&waiter.locker, &waiter.lock, usize::MAX);
+        if self.leads_to(&blockers, &waiter.locker) {
+            return Err(FsError::Deadlock);
+        }
+        self.files.entry(fid).or_default().push(waiter);
+        self.waiting.insert((client, number), fid);
+        Ok(())
+    }
+
+    /// Whether one of these waits, by way of others or not, for something of `locker`'s.
+    fn leads_to(&self, from: &[Locker], locker: &Locker) -> bool {
+        let mut waiters: BTreeMap<(ClientId, u64), Vec<(&FileLocks, usize)>> = BTreeMap::new();
+        for file in self.files.values() {
+            for (place, waiter) in file.waiters().iter().enumerate() {
+                waiters.entry(waiter.locker.id()).or_default().push((file, place));
+            }
+        }
+        let mut open: Vec<Locker> = from.to_vec();
+        let mut seen = BTreeSet::new();
+        while let Some(next) = open.pop() {
+            if next.id() == locker.id() {
+                return true;
+            }
+            if !seen.insert(next.id()) {
+                continue;
+            }
+            for (file, place) in waiters.get(&next.id()).into_iter().flatten() {
+                let Waiter { locker, lock, .. } = &file.waiters()[*place];
+                open.extend(file.blockers(locker, lock, *place));
+            }
+        }
+        false
+    }
+
+    fn dequeue(&mut self, client: ClientId, number: u64) -> Option<Fid> {
+        let fid = self.waiting.remove(&(client, number))?;
+        if let Some(file) = self.files.get_mut(&fid) {
+            file.remove(client, number);
+        }
+        Some(fid)
+    }
+
+    /// Forgets locks and places of clients that are gone, and the places that were not asked for.
+    fn forget_gone(&mut self, fid: Fid, present: Present<'_>) {
+        let gone = self.change(fid, |file| file.forget_gone(present));
+        for waiter in gone {
+            self.waiting.remove(&(waiter.locker.client, waiter.number));
+        }
+        self.drop_if_empty(fid);
+    }
+
+    /// Changes the locks of a file, and counts what its clients hold.
+    fn change<T: Default>(&mut self, fid: Fid, change: impl FnOnce(&mut FileLocks) -> T) -> T {
+        let Some(file) = self.files.get_mut(&fid) else { return T::default() };
+        for locker in file.lockers() {
+            *self.held.entry(locker.client).or_default() -= 1;
+        }
+        let changed = change(file);
+        for locker in file.lockers() {
+            *self.held.entry(locker.client).or_default() += 1;
+        }
+        self.held.retain(|_, count| *count > 0);
+        changed
+    }
+
+    fn drop_if_empty(&mut self, fid: Fid) {
+        if self.files.get(&fid).is_some_and(FileLocks::is_empty) {
+            self.files.remove(&fid);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The locks of one file, and who waits for some.
+
+use mafs_proto::{ClientId, HeldRange, Holder, Instant, Lock, LockOwner, LockRange, LockTable};
+
+use super::{PLACE_KEPT, Present};
+
+/// Who locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Locker {
+    pub(super) client: ClientId,
+    pub(super) owner: LockOwner,
+}
+
+impl Locker {
+    /// What tells lockers apart.
+    pub(super) fn id(&self) -> (ClientId, u64) {
+        (self.client, self.owner.id)
+    }
+}
+
+impl Holder for Locker {
+    fn is_same(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+
+    fn is_kin(&self, other: &Self) -> bool {
+        self.client == other.client && self.owner.is_kin(&other.owner)
+    }
+}
+
+/// A request in the queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Waiter {
+    pub(super) locker: Locker,
+    pub(super) lock: Lock,
+    pub(super) number: u64,
+    /// When it was asked for last.
+    pub(super) asked: Instant,
+}
+
+#[derive(Default)]
+pub(super) struct FileLocks {
+    table: LockTable<Locker>,
+    /// In the order in which they came.
+    waiters: Vec<Waiter>,
+}
+
+impl FileLocks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty() && self.waiters.is_empty()
+    }
+
+    /// Whether a client holds something, or waits.
+    pub(super) fn knows(&self, client: ClientId) -> bool {
+        self.lockers().any(|locker| locker.client == client)
+            || self.waiters.iter().any(|waiter| waiter.locker.client == client)
+    }
+
+    /// Who holds each range.
+    pub(super) fn lockers(&self) -> impl Iterator<Item = Locker> {
+        self.table.iter().map(|held| held.holder)
+    }
+
+    pub(super) fn waiters(&self) -> &[Waiter] {
+        &self.waiters
+    }
+
+    /// The place of a request in the queue; of one that is not there, behind all others.
+    pub(super) fn place(&self, client: ClientId, number: u64) -> usize {
+        let place = self.waiters.iter().position(|waiter| (waiter.locker.client, waiter.number) == (client, number));
+        place.unwrap_or(self.waiters.len())
+    }
+
+    pub(super) fn holds(&self, locker: &Locker, lock: &Lock) -> bool {
+        self.table.holds(locker, lock.range, lock.kind)
+    }
+
+    /// The first lock that keeps somebody from another.
+    pub(super) fn conflict(&self, locker: &Locker, lock: &Lock) -> Option<&HeldRange<Locker>> {
+        self.table.conflicts(locker, lock.range, lock.kind).next()
+    }
+
+    /// For whom a request at a place in the queue waits: for who holds what it excludes, and for those before it that
+    /// do not wait for itself.
+    pub(super) fn blockers(&self, locker: &Locker, lock: &Lock, place: usize) -> Vec<Locker> {
+        let holders = self.table.conflicts(locker, lock.range, lock.kind).map(|held| held.holder);
+        let earlier = self.waiters.iter().take(place).filter(|earlier| {
+            let excludes = earlier.lock.kind.excludes(lock.kind) && earlier.lock.range.overlaps(lock.range);
+            excludes && !earlier.locker.is_kin(locker) && !self.waits_for(earlier, locker)
+        });
+        holders.chain(earlier.map(|earlier| earlier.locker)).collect()
+    }
+
+    fn waits_for(&self, waiter: &Waiter, locker: &Locker) -> bool {
+        let mut conflicts = self.table.conflicts(&waiter.locker, waiter.lock.range, waiter.lock.kind);
+        conflicts.any(|held| held.holder.is_same(locker))
+    }
+
+    pub(super) fn lock(&mut self, locker: Locker, lock: &Lock) {
+        self.table.lock(locker, lock.range, lock.kind);
+    }
+
+    pub(super) fn unlock(&mut self, locker: &Locker, range: LockRange) -> bool {
+        self.table.unlock(locker, range)
+    }
+
+    pub(super) fn push(&mut self, waiter: Waiter) {
+        self.waiters.push(waiter);
+    }
+
+    /// A request that is in the queue is asked for again. Returns whether it is.
+    pub(super) fn ask_again(&mut self, waiter: &Waiter) -> bool {
+        let place = self.place(waiter.locker.client, waiter.number);
+        let Some(present) = self.waiters.get_mut(place) else { return false };
+        *present = *waiter;
+        true
+    }
+
+    pub(super) fn remove(&mut self, client: ClientId, number: u64) {
+        self.waiters.retain(|waiter| (waiter.locker.client, waiter.number) != (client, number));
+    }
+
+    /// The session of a client has ended.
+    pub(super) fn end(&mut self, client: ClientId) {
+        self.table.retain(|held| held.holder.client != client);
+        self.waiters.retain(|waiter| waiter.locker.client != client);
+    }
+
+    /// Forgets what does not count any more. Returns those that waited.
+    pub(super) fn forget_gone(&mut self, present: Present<'_>) -> Vec<Waiter> {
+        self.table.retain(|held| (present.is_live)(held.holder.client));
+        let counts =
+            |waiter: &Waiter| waiter.asked + PLACE_KEPT > present.now && (present.is_live)(waiter.locker.client);
+        let (counting, gone) = self.waiters.iter().copied().partition(counts);
+        self.waiters = counting;
+        gone
+    }
+}
