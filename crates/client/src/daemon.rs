@@ -245,6 +245,7 @@ async fn start_vfs(mount: &Mount, connector: Connector, delayed: impl FnOnce(&st
         close: mount.options.close,
         stale: mount.options.stale,
         disconnected: mount.options.disconnected,
+        locking: mount.options.locking,
         pull_timeout: mount.options.pull_timeout,
         fsync: mount.options.fsync,
         fsync_wait: mount.options.fsync_wait,

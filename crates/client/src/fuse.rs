@@ -7,11 +7,13 @@ mod answer;
 mod awake;
 mod backings;
 mod caller;
+mod capabilities;
 mod convert;
 mod edge;
 mod errno;
 mod handlers;
 mod kernel_cache;
+mod locks;
 mod recording;
 mod session;
 

@@ -15,7 +15,7 @@ use mafs_arpc::{Config, Reserve, Scheduling};
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
-use crate::vfs::{Close, Fsync, Stale, Writeback};
+use crate::vfs::{Close, Fsync, Locking, Stale, Writeback};
 use names::Known;
 
 /// Bytes of clean and dirty content that may be in the cache, unless `cachesize` says otherwise.
@@ -106,6 +106,9 @@ pub struct MountOptions {
     pub stale: Stale,
     /// `disconnected`: whether what is cached can be used while the server is out of reach. Default: `auto`.
     pub disconnected: bool,
+    /// `lock`: who grants locks while the server is out of reach; `nolock`: the kernel does at all times, among the
+    /// programs of this machine. Default: `local`.
+    pub locking: Locking,
     /// `pull_timeout`, seconds: how long an open waits for it without progress.
     pub pull_timeout: Duration,
     /// `fsync`: where fsync makes content durable. Default: `auto`.
@@ -143,6 +146,7 @@ impl Default for MountOptions {
             close: Close::default(),
             stale: Stale::default(),
             disconnected: true,
+            locking: Locking::default(),
             pull_timeout: PULL_TIMEOUT_DEFAULT,
             fsync: Fsync::default(),
             fsync_wait: FSYNC_WAIT_DEFAULT,
@@ -250,6 +254,7 @@ impl MountOptions {
             Known::Close => self.close = close(name, given()?)?,
             Known::Stale => self.stale = stale(name, given()?)?,
             Known::Disconnected => self.disconnected = auto_or_off(name, given()?)?,
+            Known::Lock => self.locking = value.map_or(Ok(Locking::default()), |value| locking(name, value))?,
             Known::PullTimeout => self.pull_timeout = Duration::from_secs(number(name, given()?, 1, COUNT_MAX)?.into()),
             Known::Fsync => self.fsync = fsync(name, given()?)?,
             Known::FsyncWait => self.fsync_wait = Duration::from_millis(number(name, given()?, 0, COUNT_MAX)?.into()),
@@ -274,6 +279,7 @@ impl MountOptions {
             Flag::Atime(yes) => self.flags.atime = yes,
             Flag::Sync(yes) => self.flags.sync = yes,
             Flag::DirSync => self.flags.dirsync = true,
+            Flag::NoLock => self.locking = Locking::Kernel,
             Flag::Nothing => {}
         }
     }
@@ -326,6 +332,15 @@ fn stale(name: &str, value: &str) -> Result<Stale, InvalidOption> {
         "error" => Ok(Stale::Error),
         "serve" => Ok(Stale::Serve),
         _ => Err(bad(name, value, "`error` or `serve` is wanted".to_owned())),
+    }
+}
+
+fn locking(name: &str, value: &str) -> Result<Locking, InvalidOption> {
+    match value {
+        "local" => Ok(Locking::Local),
+        "fail" => Ok(Locking::Fail),
+        "strict" => Ok(Locking::Strict),
+        _ => Err(bad(name, value, "`local`, `fail` or `strict` is wanted".to_owned())),
     }
 }
 
@@ -400,6 +415,10 @@ mod tests {
         assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
         let local = parse("fsync=server,fsync=local,fsync_wait=70").unwrap();
         assert_eq!((local.fsync, local.fsync_wait), (Fsync::Local, Duration::from_millis(70)));
+        let locking = |text| parse(text).unwrap().locking;
+        assert_eq!((locking(""), locking("nolock,lock")), (Locking::Local, Locking::Local));
+        assert_eq!((locking("lock=strict"), locking("lock=fail")), (Locking::Strict, Locking::Fail));
+        assert_eq!((locking("lock=strict,nolock"), locking("lock=local")), (Locking::Kernel, Locking::Local));
         assert_eq!(parse("classes=paper").unwrap().classes, Classes::Paper);
         assert_eq!(parse("classes=paper,classes=waiting").unwrap().classes, Classes::ByWaiting);
         assert_eq!(parse("classes=one").unwrap().scheduling, Scheduling::OneClass);
@@ -466,6 +485,8 @@ mod tests {
             ("close=later", "`logged` or `announced`"),
             ("close=announced,writeback=async", "announces nothing"),
             ("stale=yes", "`error` or `serve`"),
+            ("lock=no", "`local`, `fail` or `strict`"),
+            ("nolock=1", "takes no value"),
             ("pull_timeout=0", "from 1 to"),
             ("classes=ours", "`waiting`, `paper`"),
             ("reserve=51", "from 0 to 50"),

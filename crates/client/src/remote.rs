@@ -10,6 +10,7 @@ mod error;
 mod fetch;
 mod limits;
 mod link;
+mod locks;
 mod store;
 mod urgency;
 mod waiting;
@@ -22,8 +23,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mafs_arpc::{CallError, CallHandle, Config, Payload, PayloadReader, Peer, blocking, watch};
 use mafs_proto::call::{
-    ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest, InvalidateReply,
-    InvalidateRequest, PullReply, PullRequest,
+    ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest, HeldLocks,
+    InvalidateReply, InvalidateRequest, PullReply, PullRequest,
 };
 use mafs_proto::{
     Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Generation,
@@ -57,6 +58,10 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn renewed(&self, sent: mafs_proto::Instant, lease: Duration);
     /// The lease has ended, and the promises with it.
     fn lapsed(&self);
+    /// The volume is about to be attached: the locks that programs rely on. `trusted`: the session before is to go on.
+    fn locks(&self, trusted: bool) -> HeldLocks;
+    /// A server that has renewed the lease has granted so many locks.
+    fn locks_granted(&self, grants: u64);
     /// Promises are broken: returns when the client will ask again, with what ends when the kernel will as well.
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()>;
     /// Somebody waits for records of this client.
@@ -402,8 +407,8 @@ impl Remote {
         deadline: Option<Instant>,
         payload: &(dyn Fn() -> Payload + Sync),
     ) -> Result<Answer<C::Reply>, RemoteError> {
-        // A grant of fids waits for nobody else.
-        let _waiting = (C::METHOD != Method::GrantFids).then(|| Waiting::begin(&self.shared));
+        // A grant of fids waits for nobody else, and who waits for a lock holds nothing of the kernel's.
+        let _waiting = (!matches!(C::METHOD, Method::GrantFids | Method::Lock)).then(|| Waiting::begin(&self.shared));
         loop {
             let connection = match deadline {
                 Some(deadline) => self.connected(deadline).await?,

@@ -28,6 +28,7 @@ mod kept;
 mod kernel;
 mod lent;
 mod listing;
+mod locks;
 mod names;
 mod naming;
 mod origin;
@@ -86,6 +87,8 @@ pub use hoarding::{Evicted, HoardEntry, HoardFailure, HoardReport, Recorded, War
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;
+use locks::LockState;
+pub use locks::{LockStop, Locking, RangeLock};
 use progress::SyncJobs;
 pub use progress::SyncProgress;
 pub use queue_report::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
@@ -211,6 +214,7 @@ struct Inner {
     cache: Arc<Cache>,
     remote: Remote,
     kernel: Arc<Kernel>,
+    locks: Arc<LockState>,
     files: Mutex<Files>,
     replacement: Mutex<Replacement>,
     listings: Mutex<Listings>,
@@ -516,7 +520,7 @@ impl Vfs {
 
     /// A descriptor of the file is being closed: its data goes to the server, or into the log, before this returns.
     pub async fn flush(&self, file: FileHandle) -> Result<(), Error> {
-        self.inner.flush(file).await
+        self.inner.flush(file).await.and_then(|()| self.inner.check_locks(file))
     }
 
     /// Makes what was written durable: on the server if that will be quick, else on this machine's disk.
@@ -532,6 +536,7 @@ impl Vfs {
     /// The last descriptor of an open file is gone.
     pub fn release(&self, file: FileHandle) {
         self.inner.release(file);
+        self.inner.unlock_released(file);
     }
 
     /// Entries of a directory behind the place `offset` (0: from the first on), at most `count_max`. What stands

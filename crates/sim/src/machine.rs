@@ -7,7 +7,7 @@ use std::time::Duration;
 use mafs_arpc::{Config, Scheduling};
 use mafs_client::cache::CacheStorage;
 use mafs_client::options::{FSYNC_WAIT_DEFAULT, PULL_TIMEOUT_DEFAULT};
-use mafs_client::vfs::{Close, Fsync, Settings, Stale, StartError, Vfs, Writeback};
+use mafs_client::vfs::{Close, Fsync, Locking, Settings, Stale, StartError, Vfs, Writeback};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
@@ -37,6 +37,7 @@ pub struct Machine {
     cache_limit_bytes: u64,
     deadline: Duration,
     disconnected: bool,
+    locking: Locking,
     clock_ppm: u32,
     disk: MemoryDisk,
     kv: MemoryKv,
@@ -70,6 +71,7 @@ impl Machine {
             cache_limit_bytes,
             deadline: DEADLINE,
             disconnected: false,
+            locking: Locking::default(),
             clock_ppm: RIGHT_PPM,
             disk,
             kv,
@@ -92,6 +94,11 @@ impl Machine {
     /// Whether what is cached is used while the server is out of reach, from the next start on; not at first.
     pub fn set_disconnected(&mut self, disconnected: bool) {
         self.disconnected = disconnected;
+    }
+
+    /// Who grants locks while the server is out of reach, from the next start on.
+    pub fn set_locking(&mut self, locking: Locking) {
+        self.locking = locking;
     }
 
     /// By how many millionths of the world's time its clock goes on, from the next start on.
@@ -159,6 +166,7 @@ impl Machine {
             classes: Classes::default(),
             arpc: Config { scheduling: self.scheduling, ..Config::default() },
             disconnected: self.disconnected,
+            locking: self.locking,
             read_only: false,
             passthrough: self.passthrough,
             profile: None,

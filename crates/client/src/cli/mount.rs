@@ -30,6 +30,8 @@ pub(super) struct MountArgs {
             fg, bg               a mount that cannot be made yet fails, or is tried again in the background [fg]\n  \
             retry=N              minutes to go on trying if the server cannot be reached [0; with bg 10000]\n  \
             disconnected=auto|off  what is cached is used while the server is out of reach, or not [auto]\n  \
+            lock=local|fail|strict  meanwhile this client grants locks, nobody does, or a lock waits for it [local]\n  \
+            nolock               locks hold among the programs of this machine only\n  \
             cache=DIR            directory of the caches [/var/cache/mafs or ~/.cache/mafs]\n  \
             cachesize=SIZE       the most that is kept there [10G]\n  \
             minfree=SIZE         what stays free on its disk [1G]\n  \

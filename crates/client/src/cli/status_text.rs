@@ -43,6 +43,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         let opens = counted(report.stale_reads, "open");
         line("stale", &format!("{opens} got a version before the newest: who had that one did not send it"));
     }
+    if report.locks > 0 {
+        line("locks", &locks(report));
+    }
     if report.fetching_files > 0 {
         line("fetching", &files(report.fetching_files));
     }
@@ -77,6 +80,14 @@ pub(crate) fn one_line(report: &StatusReport) -> String {
     let over = report.profile.as_ref().map_or_else(String::new, |profile| format!(" over {profile}"));
     let cached = HumanBytes(report.cache_bytes);
     format!("{link}{over}, unsent: {}, cached: {} ({cached})", unsent(report), files(report.cache_files))
+}
+
+/// What programs hold, and how much of it the server knows.
+fn locks(report: &StatusReport) -> String {
+    match report.locks_here {
+        0 => format!("{} held", report.locks),
+        here => format!("{} held, {here} of them granted here: the server does not know", report.locks),
+    }
 }
 
 /// What the server does not have.
@@ -257,6 +268,8 @@ mod tests {
             profile: None,
             connected: true,
             disconnected: false,
+            locks: 0,
+            locks_here: 0,
             since_s: 180,
             why: String::new(),
             session: Some(12),

@@ -82,6 +82,8 @@ struct Entry {
     blocked_by: usize,
     /// Those that depend on it, and whether they name it.
     dependents: Vec<(StoreId, bool)>,
+    /// How many changes of the queue there had been with the last one of it.
+    changed: u64,
 }
 
 impl Entry {
@@ -114,6 +116,8 @@ pub(crate) struct Polled {
 /// The records that wait for the server.
 pub(crate) struct Queue {
     entries: BTreeMap<StoreId, Entry>,
+    /// Counts records that have come, or have changed in their places.
+    changes: u64,
     /// Waiting ones that nothing keeps from being sent: without content, with, and those that somebody waits for.
     ready: [BTreeSet<StoreId>; 3],
     stores: usize,
@@ -133,6 +137,7 @@ impl Default for Queue {
     fn default() -> Self {
         Self {
             entries: BTreeMap::new(),
+            changes: 0,
             ready: Default::default(),
             stores: 0,
             store_bytes: 0,
@@ -162,6 +167,7 @@ impl Queue {
             }
             self.let_go(before);
         }
+        self.changes += 1;
         let entry = Entry {
             queued,
             place: Place::Waiting,
@@ -177,6 +183,7 @@ impl Queue {
             unlisted: unlisted.to_vec(),
             blocked_by,
             dependents: Vec::new(),
+            changed: self.changes,
         };
         self.stores += usize::from(entry.store_bytes().is_some());
         self.store_bytes = self.store_bytes.saturating_add(entry.store_bytes().unwrap_or(0));
@@ -341,6 +348,8 @@ impl Queue {
         let id = record.id;
         self.forget_refusal(id);
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.frozen) else { return };
+        self.changes += 1;
+        entry.changed = self.changes;
         let under_way = entry.place == Place::UnderWay;
         let before = std::mem::replace(&mut entry.queued.record, record).op;
         if let (CmlOp::Store { size: before, .. }, Some(now)) = (before, entry.store_bytes()) {

@@ -59,6 +59,25 @@ impl Answerer {
         D: FnOnce(Result<T, Error>) + Send + 'static,
         G: FnOnce(T) + Send + 'static,
     {
+        let killed = Arc::clone(&self.killed);
+        self.run_until(pid, killed, operation, deliver, || {}, give_back);
+    }
+
+    /// The same, until `interrupted` says so of the caller; the operation is told by `stop` before `deliver` is.
+    pub(super) fn run_until<T, D, S, G>(
+        &self,
+        pid: u32,
+        interrupted: Killed,
+        operation: impl Future<Output = Result<T, Error>> + Send + 'static,
+        deliver: D,
+        stop: S,
+        give_back: G,
+    ) where
+        T: Send + 'static,
+        D: FnOnce(Result<T, Error>) + Send + 'static,
+        S: FnOnce() + Send + 'static,
+        G: FnOnce(T) + Send + 'static,
+    {
         // Taken before the first poll: an operation that has begun cannot be refused any more.
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return deliver(Err(FsError::Busy.into()));
@@ -67,8 +86,7 @@ impl Answerer {
         match self.poll_once(operation.as_mut()) {
             Poll::Ready(result) => deliver(result),
             Poll::Pending => {
-                let killed = Arc::clone(&self.killed);
-                self.runtime.spawn(wait(pid, operation, killed, deliver, give_back, place));
+                self.runtime.spawn(wait(pid, operation, interrupted, (deliver, stop, give_back), place));
             }
         }
     }
@@ -87,8 +105,7 @@ async fn wait<T>(
     pid: u32,
     mut operation: Waiting<T>,
     killed: Killed,
-    deliver: impl FnOnce(Result<T, Error>) + Send,
-    give_back: impl FnOnce(T) + Send,
+    (deliver, stop, give_back): (impl FnOnce(Result<T, Error>) + Send, impl FnOnce() + Send, impl FnOnce(T) + Send),
     _place: OwnedSemaphorePermit,
 ) {
     loop {
@@ -98,6 +115,7 @@ async fn wait<T>(
             Err(_) => {}
         }
     }
+    stop();
     deliver(Err(Error::Interrupted));
     if let Ok(value) = operation.await {
         give_back(value);

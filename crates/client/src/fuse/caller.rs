@@ -29,6 +29,23 @@ pub(super) fn is_killed(pid: u32) -> bool {
     interrupts(&status) || (is_without_memory(&status) && dies_by_signal(&read("stat")))
 }
 
+/// Whether the thread `pid` is also to be interrupted by a signal that its program has a handler for: as wherever a
+/// system call may wait for another program. alarm(2) around a lock is how programs bound that wait.
+pub(super) fn is_interrupted(pid: u32) -> bool {
+    let status = if pid == 0 { String::new() } else { std::fs::read_to_string(status_of(pid)).unwrap_or_default() };
+    is_handled(&status) || is_killed(pid)
+}
+
+/// Whether a signal is pending that is not blocked and that the program handles.
+fn is_handled(status: &str) -> bool {
+    let pending = mask(status, "SigPnd:") | mask(status, "ShdPnd:");
+    pending & mask(status, "SigCgt:") & !mask(status, "SigBlk:") != 0
+}
+
+fn status_of(pid: u32) -> String {
+    format!("/proc/{pid}/status")
+}
+
 fn is_without_memory(status: &str) -> bool {
     !status.lines().any(|line| line.starts_with("VmSize:"))
 }
@@ -90,6 +107,19 @@ mod tests {
         let (usr1, child) = (10, 17);
         assert!(!interrupts(&status(bit(usr1), bit(child), 0, 0)));
         assert!(!interrupts(&status(0, 0, 0, 0)));
+    }
+
+    #[test]
+    fn a_handled_signal_ends_the_wait_for_others() {
+        let alarm = bit(14);
+        let status = |blocked: u64, handled: u64| {
+            status(0, alarm, blocked, 0).replace("SigCgt:\t0000000000000000", &format!("SigCgt:\t{handled:016x}"))
+        };
+        assert!(is_handled(&status(0, alarm)));
+        assert!(!is_handled(&status(alarm, alarm)));
+        assert!(!is_handled(&status(0, 0)));
+        assert!(!is_handled(&status(0, bit(10))));
+        assert!(!is_interrupted(0));
     }
 
     #[test]

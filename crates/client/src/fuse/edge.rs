@@ -9,18 +9,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use fuser::{
     BackingId, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyXattr, Request,
+    ReplyEntry, ReplyStatfs, ReplyXattr, Request,
 };
 use mafs_proto::{Name, Object, VnodeId};
 
-use super::answer::Answerer;
+use super::answer::{Answerer, Killed};
 use super::awake::Awake;
 use super::backings::Backings;
-use super::convert::{NO_TIME, attributes, bare_attributes, file_type};
+use super::caller::{is_interrupted, is_killed};
+use super::convert::{BLOCK_BYTES, NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
 use super::recording::recording_of;
-use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, OpenMode, Opened, Vfs};
+use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, OpenMode, Opened, SpaceReport, Vfs};
 
 /// One mount, as its handlers see it.
 pub(super) struct Edge {
@@ -66,6 +67,31 @@ impl Edge {
             operation(self.vfs.clone()),
             move |result| reply(&answering, result),
             move |value| give_back(&forgotten, value),
+        );
+    }
+
+    /// The same of an operation that, if it `waits`, waits for other programs: any signal that its caller has asked to
+    /// hear of ends that. `stop` tells it so, and then it comes to its end by itself.
+    pub(super) fn run_until_interrupted<F>(
+        self: &Arc<Self>,
+        request: &Request,
+        waits: bool,
+        operation: impl FnOnce(Vfs) -> F,
+        reply: impl FnOnce(&Self, Result<(), Error>) + Send + 'static,
+        stop: impl FnOnce() + Send + 'static,
+    ) where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let answering = Arc::clone(self);
+        let operation = operation(self.vfs.clone());
+        let interrupted: Killed = Arc::new(if waits { is_interrupted } else { is_killed });
+        self.answerer.run_until(
+            request.pid(),
+            interrupted,
+            operation,
+            move |result| reply(&answering, result),
+            stop,
+            |()| {},
         );
     }
 
@@ -245,6 +271,20 @@ pub(super) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, Error>
             Ok(size) if size <= room => reply.data(&bytes),
             Ok(_) | Err(_) => reply.error(TOO_SMALL),
         },
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// Answers with how full the file system is.
+pub(super) fn space(reply: ReplyStatfs, result: Result<SpaceReport, Error>) {
+    let names = u32::try_from(Name::BYTES_MAX).unwrap_or(u32::MAX);
+    match result {
+        Ok(space) => {
+            let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
+            let (total, free) = (blocks(space.bytes_total), blocks(space.bytes_free));
+            let (files, files_free) = (space.files_total, space.files_free);
+            reply.statfs(total, free, free, files, files_free, BLOCK_BYTES, names, BLOCK_BYTES);
+        }
         Err(error) => reply.error(errno(&error)),
     }
 }

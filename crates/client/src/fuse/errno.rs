@@ -42,6 +42,9 @@ pub(super) fn errno(error: &Error) -> Errno {
         Error::Executing => Errno::ETXTBSY,
         Error::ReadOnly => Errno::EROFS,
         Error::NotPermitted => Errno::EPERM,
+        Error::NoLocks => Errno::ENOLCK,
+        // Somebody else may have been in what was locked: what the program does next must not look as if it had not.
+        Error::LockLost => Errno::EIO,
     }
 }
 

@@ -1,7 +1,7 @@
 //! One handler per request of the kernel: convert, run, reply.
 //!
 //! What is missing here is answered by fuser with ENOSYS, which the kernel remembers: poll, ioctl, access (it checks
-//! permissions itself). Locks stay in the kernel.
+//! permissions itself).
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,17 +12,19 @@ use bytes::Bytes;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use mafs_proto::{FsError, Mode, Name};
+use mafs_proto::{FsError, Mode};
 
+use super::capabilities::{ask_for_capabilities, out_of_range};
 use super::convert::{
-    BLOCK_BYTES, caller, fallocate_mode, file, name, node_kind, open_answer, open_mode, rename_mode, seek_target,
-    set_time, vnode, xattr_list, xattr_mode,
+    caller, fallocate_mode, file, name, node_kind, open_answer, open_mode, rename_mode, seek_target, set_time, vnode,
+    xattr_list, xattr_mode,
 };
-use super::edge::{Edge, done, generation, xattr};
+use super::edge::{Edge, done, generation, space, xattr};
 use super::errno::{INVALID, NEEDLESS, STALE, UNSUPPORTED, errno};
-use crate::vfs::{Attributes, Error, Vfs};
+use super::locks::{self, AskedLock};
+use crate::vfs::{Attributes, Error};
 
 /// The largest write the kernel sends: its own limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -52,22 +54,8 @@ impl Handlers {
 
 impl Filesystem for Handlers {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            // Set-id bits are ours to drop: otherwise the kernel asks for `security.capability` before every write.
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
-        // AUTO_INVAL_DATA is not wanted: it would drop all pages of a file whenever its mtime moves, as it does at
-        // every write. `keep_cache` at open and invalidations say when pages are out of date.
-        let missing = config.add_capabilities(wanted).err();
-        if let Some(missing) = missing {
-            config.add_capabilities(wanted & !missing).ok();
-            tracing::warn!(?missing, "this kernel lacks FUSE features: it will be slower");
-        }
-        self.opens_directories = !config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        offer_containers(&self.edge.vfs, config);
+        let capabilities = ask_for_capabilities(&self.edge.vfs, config);
+        self.opens_directories = !capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         config.set_max_write(WRITE_BYTES_MAX).map_err(out_of_range)?;
         config.set_max_background(BACKGROUND_MAX).map_err(|nearest| out_of_range(u32::from(nearest)))?;
         Ok(())
@@ -438,9 +426,45 @@ impl Filesystem for Handlers {
         );
     }
 
-    fn flush(&self, request: &Request, _inode: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let file = file(handle);
-        self.edge.run(request, |vfs| async move { vfs.flush(file).await }, |_, result| done(reply, result), |_, ()| {});
+    fn flush(&self, request: &Request, _inode: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        let (file, owner) = (file(handle), owner.0);
+        self.edge.run(
+            request,
+            move |vfs| async move { vfs.flush_and_unlock(file, owner).await },
+            |_, result| done(reply, result),
+            |_, ()| {},
+        );
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        reply: ReplyLock,
+    ) {
+        locks::test(&self.edge, request, AskedLock { handle, owner, process, start, end, kind }, reply);
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _inode: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        process: u32,
+        wait: bool,
+        reply: ReplyEmpty,
+    ) {
+        locks::set(&self.edge, request, AskedLock { handle, owner, process, start, end, kind }, wait, reply);
     }
 
     fn fsync(&self, request: &Request, _inode: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
@@ -557,33 +581,6 @@ impl Filesystem for Handlers {
     }
 
     fn statfs(&self, request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        let names = u32::try_from(Name::BYTES_MAX).unwrap_or(u32::MAX);
-        self.edge.run(
-            request,
-            |vfs| async move { vfs.space().await },
-            move |_, result| match result {
-                Ok(space) => {
-                    let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
-                    let (total, free) = (blocks(space.bytes_total), blocks(space.bytes_free));
-                    let (files, files_free) = (space.files_total, space.files_free);
-                    reply.statfs(total, free, free, files, files_free, BLOCK_BYTES, names, BLOCK_BYTES);
-                }
-                Err(error) => reply.error(errno(&error)),
-            },
-            |_, _| {},
-        );
+        self.edge.run(request, |vfs| async move { vfs.space().await }, |_, result| space(reply, result), |_, _| {});
     }
-}
-
-/// Containers may lie on a file system of their own, but not on one that lies on another.
-fn offer_containers(vfs: &Vfs, config: &mut KernelConfig) {
-    if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
-        vfs.end_passthrough("the kernel has none (Linux 6.9 and later have)");
-    } else if config.set_max_stack_depth(1).is_err() {
-        vfs.end_passthrough("the kernel stacks no file systems");
-    }
-}
-
-fn out_of_range(nearest: u32) -> std::io::Error {
-    std::io::Error::other(format!("the kernel takes at most {nearest} of a FUSE limit"))
 }

@@ -39,6 +39,8 @@ pub(super) enum Known {
     Classes,
     /// Percent.
     Reserve,
+    /// `local`, `fail` or `strict`; alone it stands for the default.
+    Lock,
     /// An emulated link by its name.
     Profile,
     /// For other readers of fstab; with or without value.
@@ -59,6 +61,7 @@ pub(super) enum Flag {
     Atime(bool),
     Sync(bool),
     DirSync,
+    NoLock,
     /// Says what is so anyway.
     Nothing,
 }
@@ -96,7 +99,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 19] = [
+const NOT_YET: [&str; 17] = [
     "mnttimeo",
     "rsize",
     "wsize",
@@ -107,8 +110,6 @@ const NOT_YET: [&str; 19] = [
     "acdirmin",
     "acdirmax",
     "actimeo",
-    "lock",
-    "nolock",
     "proto",
     "port",
     "lease_s",
@@ -156,6 +157,8 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "fsync_wait" => Some(Known::FsyncWait),
         "classes" => Some(Known::Classes),
         "reserve" => Some(Known::Reserve),
+        "lock" => Some(Known::Lock),
+        "nolock" => flag(Flag::NoLock),
         "profile" => Some(Known::Profile),
         other if other.starts_with("x-") || other.starts_with("X-") || IGNORED.contains(&other) => Some(Known::Ignored),
         other if NOT_YET.contains(&other) => Some(Known::NotYet),

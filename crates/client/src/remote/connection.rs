@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{
-    AttachReply, AttachRequest, BreakReply, BreakRequest, HeldLocks, InvalidateRequest, PullRequest, RenewLeaseReply,
+    AttachReply, AttachRequest, BreakReply, BreakRequest, InvalidateRequest, PullRequest, RenewLeaseReply,
     RenewLeaseRequest,
 };
 use mafs_proto::{Call, FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
@@ -225,8 +225,9 @@ async fn keep_lease(
     loop {
         let (call, sent) = renewal;
         let next = match renewed(call).await {
-            Renewal::Renewed => {
+            Renewal::Renewed(grants) => {
                 shared.renew(generation, sent, lease);
+                shared.listener.locks_granted(grants);
                 sent + lease / RENEWALS_PER_LEASE
             }
             Renewal::Failed => shared.clock.now() + RENEWAL_PAUSE,
@@ -242,7 +243,8 @@ async fn keep_lease(
 
 /// What became of an attempt to renew.
 enum Renewal {
-    Renewed,
+    /// By a server that has granted so many locks.
+    Renewed(u64),
     Failed,
     Ended(String),
 }
@@ -251,7 +253,7 @@ async fn renewed(call: CallHandle) -> Renewal {
     let Ok(reply) = call.reply().await else { return Renewal::Failed };
     match reply.status {
         0 => match RenewLeaseReply::decode(reply.body) {
-            Ok(RenewLeaseReply { renewed: true, .. }) => Renewal::Renewed,
+            Ok(RenewLeaseReply { renewed: true, lock_grants }) => Renewal::Renewed(lock_grants),
             Ok(RenewLeaseReply { renewed: false, .. }) => {
                 Renewal::Ended("the server waits for an answer of this client that does not come".to_owned())
             }
@@ -307,6 +309,7 @@ async fn connect(shared: &Shared, patience: Duration) -> Result<Carrier, RemoteE
 async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, RemoteError> {
     let (peer, incoming) = Peer::start(carrier, shared.config.arpc, Arc::clone(&shared.clock));
     let sent = shared.clock.now();
+    let session = shared.trusted_session(sent);
     let request = AttachRequest {
         protocol_min: PROTOCOL_MIN,
         protocol_max: PROTOCOL_MAX,
@@ -314,9 +317,9 @@ async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, Remo
         client_name: shared.config.client_name.clone(),
         volume: shared.config.volume.clone(),
         confirmed_below: Some(shared.ids().outstanding.confirmed_below()),
-        session: shared.trusted_session(sent),
+        session,
         decides: shared.config.decides,
-        locks: HeldLocks::default(),
+        locks: shared.listener.locks(session.is_some()),
     };
     let call = mafs_arpc::Call {
         class: shared.config.classes.class(Purpose::Ask),

@@ -56,6 +56,12 @@ pub enum Error {
     /// Nobody may do that.
     #[error("not permitted")]
     NotPermitted,
+    /// Nobody can grant a lock now.
+    #[error("no lock can be granted: the server is out of reach, or there are too many")]
+    NoLocks,
+    /// A lock that was taken through this open file does not hold any more.
+    #[error("a lock was lost while the server was out of reach")]
+    LockLost,
 }
 
 impl Error {
@@ -74,7 +80,9 @@ impl Error {
             | Self::NoSuchOffset
             | Self::Executing
             | Self::ReadOnly
-            | Self::NotPermitted => false,
+            | Self::NotPermitted
+            | Self::NoLocks
+            | Self::LockLost => false,
         }
     }
 }

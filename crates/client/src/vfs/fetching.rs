@@ -16,6 +16,7 @@ use super::passthrough::DataPath;
 use super::rests::RestPlace;
 use super::{Error, Inner, OpenMode};
 use crate::cache::{CachedObject, seal};
+use crate::core::log::LogEntry;
 
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
 /// asking.
@@ -33,10 +34,30 @@ struct Fetch {
     in_place: bool,
 }
 
+/// For whom a content is fetched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holder {
+    /// Who opens the file: what programs have open for writing stays as it is.
+    Reader,
+    /// Who has locked it.
+    Locker,
+}
+
 impl Inner {
     /// Begins to fetch a file's present version into its container, and waits until the server has begun to send.
     pub(super) async fn fetch(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
-        if let Some(fetch) = self.begin_fetch(file)? {
+        self.fetch_as(file, Holder::Reader).await
+    }
+
+    /// The same for who has locked the file, be it open for writing: it has not been changed here. Waits until all has
+    /// come.
+    pub(super) async fn fetch_under_lock(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+        self.fetch_as(file, Holder::Locker).await?;
+        file.complete().await
+    }
+
+    async fn fetch_as(self: &Arc<Self>, file: &Arc<File>, holder: Holder) -> Result<(), Error> {
+        if let Some(fetch) = self.begin_fetch(file, holder)? {
             let (inner, file) = (Arc::clone(self), Arc::clone(file));
             tokio::spawn(async move {
                 inner.run_fetch(&file, fetch).await;
@@ -57,7 +78,7 @@ impl Inner {
     /// If it does not come.
     pub(super) async fn prefetch(self: &Arc<Self>, cached: &CachedObject) -> Result<(), Error> {
         let file = self.take_handle(cached, OpenMode { read: true, ..OpenMode::default() })?.file;
-        let begun = self.begin_fetch(&file);
+        let begun = self.begin_fetch(&file, Holder::Reader);
         // From now on what is on its way keeps it in use, and nobody has it open.
         self.release_file(&file);
         if let Some(fetch) = begun? {
@@ -69,11 +90,18 @@ impl Inner {
 
     /// Prepares the container; `None` if the content is there or on its way. Which version is present is asked under
     /// `edit`: a store may just have made a newer one than the caller saw.
-    fn begin_fetch(&self, file: &File) -> Result<Option<Fetch>, Error> {
+    fn begin_fetch(&self, file: &File, holder: Holder) -> Result<Option<Fetch>, Error> {
         let _edit = file.edit();
         let cached = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?;
         let (version, size) = (cached.object.status.data_version, cached.object.status.size);
-        if file.state().is_current(version) {
+        let is_current = {
+            let state = file.state();
+            match holder {
+                Holder::Reader => state.is_current(version),
+                Holder::Locker => state.is_dirty() || state.has_version(version),
+            }
+        };
+        if is_current {
             return Ok(None);
         }
         if file.state().is_complete() {
@@ -81,6 +109,7 @@ impl Inner {
             self.cache.index.set_content(file.fid.vnode, None)?;
             self.cache.index.sync()?;
         }
+        self.end_writing(file)?;
         let in_place = file.state().kernel.path == Some(DataPath::Passthrough);
         if in_place {
             // The kernel has this very container: who reads it may see the version change, as on NFS, but never an end
@@ -101,6 +130,16 @@ impl Inner {
         };
         file.notify();
         Ok(Some(Fetch { number, version, size, in_place }))
+    }
+
+    /// What arrives is not what programs write: the log must not take it for that after a crash. Under `edit`.
+    fn end_writing(&self, file: &File) -> Result<(), Error> {
+        let lent = std::mem::take(&mut file.state().writing_logged);
+        if lent {
+            self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
+            self.cache.cml.sync()?;
+        }
+        Ok(())
     }
 
     async fn run_fetch(self: &Arc<Self>, file: &Arc<File>, fetch: Fetch) {
@@ -254,6 +293,9 @@ impl Inner {
             // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
             let mut state = file.state();
             (state.arrival, state.hash, state.arriving) = (Arrival::Complete, Some(hash), None);
+        }
+        if file.state().kernel.writers > 0 {
+            self.begin_lending(file)?;
         }
         file.notify();
         Ok(())

@@ -219,8 +219,12 @@ impl FileState {
     /// Whether the content here is what `version` is, or what this client makes of it: what the kernel may be writing
     /// counts as changed.
     pub(super) fn is_current(&self, version: DataVersion) -> bool {
-        let changed = self.is_dirty() || self.kernel.writers > 0;
-        changed || (self.base == version && !matches!(self.arrival, Arrival::Missing | Arrival::Failed(_)))
+        self.is_dirty() || self.kernel.writers > 0 || self.has_version(version)
+    }
+
+    /// Whether this version is here, or on its way.
+    pub(super) fn has_version(&self, version: DataVersion) -> bool {
+        self.base == version && !matches!(self.arrival, Arrival::Missing | Arrival::Failed(_))
     }
 }
 

@@ -52,6 +52,7 @@ impl Inner {
     /// Makes what was written durable, where the user wants that.
     pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
+        self.check_locks(handle)?;
         if self.settings.writeback.is_logged() {
             self.remote.outstanding(|log| log.note_fsynced(file.fid));
         }
@@ -60,8 +61,7 @@ impl Inner {
         }
         match self.settings.fsync {
             Fsync::Server => {
-                let _awaited = Awaited::begin(&file);
-                return self.store_awaited(&file).await;
+                return self.store_now(&file).await;
             }
             Fsync::Auto => {
                 if let Some(stored) = self.store_if_quick(&file).await? {
@@ -102,6 +102,12 @@ impl Inner {
             blocking(|| self.cache.cml.sync())?;
         }
         Ok(())
+    }
+
+    /// Stores what a file holds now, before what nobody waits for.
+    pub(super) async fn store_now(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
+        let _awaited = Awaited::begin(file);
+        self.store_awaited(file).await
     }
 
     /// Stores the content, be it that it waits in the queue.

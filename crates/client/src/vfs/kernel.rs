@@ -143,6 +143,15 @@ impl Kernel {
         }));
     }
 
+    /// Makes the kernel ask again what an object is, and what is in it. Ends when it knows.
+    pub(super) fn forget_inode(self: &Arc<Self>, vnode: VnodeId) -> BoxFuture<'static, ()> {
+        self.tell(move |kernel, edge| {
+            if kernel.knows(vnode) {
+                kernel.invalidate_object(edge, vnode);
+            }
+        })
+    }
+
     /// The kernel is about to be shown a part of a listing, which it may keep until then.
     pub(super) fn note_listing(&self, vnode: VnodeId, part: Part, until: Instant) -> Noted {
         match self.edge.get() {

@@ -146,7 +146,7 @@ impl Inner {
                 // It may have changed unseen.
                 state.count_edit();
             }
-            let as_known = !state.is_dirty() && state.unlinked.is_none();
+            let as_known = !state.is_dirty() && state.unlinked.is_none() && state.is_complete();
             (state.kernel.writers == 0, as_known, state.base, state.hash)
         };
         file.notify();
@@ -175,11 +175,12 @@ impl Inner {
 
     /// Counts what the kernel has written since the last look. Under `edit`.
     pub(super) fn look(&self, file: &File) -> Result<(), CacheError> {
-        let (writers, base) = {
+        let (writers, base, complete) = {
             let state = file.state();
-            (state.kernel.writers, state.base)
+            (state.kernel.writers, state.base, state.is_complete())
         };
-        if writers == 0 {
+        // What arrives under a lock moves the time as well, and what has not all come is nobody's.
+        if writers == 0 || !complete {
             return Ok(());
         }
         let modified = file.container.modified()?;
@@ -357,13 +358,20 @@ impl Inner {
 /// Writes dirty pages to the disk, so that the next store through a mapping is a fault. Twice: a fault that had moved
 /// the time just before the mark was set may make its page dirty just after the first pass over the pages; it has all
 /// the time of a disk's flush to do so.
-fn protect(file: &File) -> Result<(), Error> {
+pub(super) fn protect(file: &File) -> Result<(), Error> {
     file.state().kernel.unprotected = false;
     let protected = file.container.sync_data().and_then(|()| file.container.sync_data());
     if protected.is_err() {
         file.state().kernel.unprotected = true;
     }
     Ok(protected?)
+}
+
+impl KernelUse {
+    /// Whether a mapping may write.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.mappers > 0
+    }
 }
 
 impl FileState {

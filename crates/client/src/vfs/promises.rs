@@ -11,13 +11,14 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
-use mafs_proto::call::{AttachReply, BreakRequest, Broken, PullReply, PullRequest};
+use mafs_proto::call::{AttachReply, BreakRequest, Broken, HeldLocks, PullReply, PullRequest};
 use mafs_proto::{FidRange, Incarnation, Instant, Kind, Name, Object, VnodeId};
 
 use super::Inner;
 use super::announce::Writer;
 use super::hoarding::Hoarding;
 use super::kernel::{Kernel, NamesOf};
+use super::locks::LockState;
 use super::shown::{Noted, Part};
 use crate::cache::{AttachedVolume, Cache, CacheError};
 use crate::core::fids;
@@ -39,13 +40,20 @@ pub(super) struct SessionListener {
     kernel: Arc<Kernel>,
     writer: Writer,
     hoarding: Arc<Hoarding>,
+    locks: Arc<LockState>,
     /// The life of this client in which the present session began.
     incarnation: AtomicU64,
 }
 
 impl SessionListener {
-    pub(super) fn new(cache: Arc<Cache>, kernel: Arc<Kernel>, writer: Writer, hoarding: Arc<Hoarding>) -> Self {
-        Self { cache, kernel, writer, hoarding, incarnation: AtomicU64::new(0) }
+    pub(super) fn new(
+        cache: Arc<Cache>,
+        kernel: Arc<Kernel>,
+        writer: Writer,
+        hoarding: Arc<Hoarding>,
+        locks: Arc<LockState>,
+    ) -> Self {
+        Self { cache, kernel, writer, hoarding, locks, incarnation: AtomicU64::new(0) }
     }
 }
 
@@ -57,6 +65,7 @@ impl Listener for SessionListener {
         }
         let session = blocking(|| attached(&self.cache, reply)).map_err(|error| error.to_string())?;
         self.hoarding.note_due(false);
+        self.locks.attached(reply);
         let told = match session == before {
             true => std::future::ready(()).boxed(),
             false => {
@@ -73,7 +82,16 @@ impl Listener for SessionListener {
 
     /// The kernel's timers do not run through suspend.
     fn lapsed(&self) {
+        self.locks.lapsed();
         drop(self.kernel.forget_everything(names_in(&self.cache)));
+    }
+
+    fn locks(&self, trusted: bool) -> HeldLocks {
+        self.locks.tell(trusted)
+    }
+
+    fn locks_granted(&self, grants: u64) {
+        self.locks.note_grants(grants);
     }
 
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()> {

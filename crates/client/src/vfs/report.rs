@@ -69,6 +69,12 @@ pub struct StatusReport {
     /// Opens since the mount that got a version before the newest that another client has announced.
     #[serde(default)]
     pub stale_reads: u64,
+    /// Locks that programs hold.
+    #[serde(default)]
+    pub locks: u64,
+    /// Those of them that this client has granted, while the server was out of reach.
+    #[serde(default)]
+    pub locks_here: u64,
     /// Files being fetched.
     pub fetching_files: u64,
     /// Up to five of them that were not refused: paths below the mount point.
@@ -122,7 +128,7 @@ impl Inner {
         let files = self.files().all();
         let open_files = self.files().handles() as u64;
         let announced_changes = self.replay.queue().announced();
-        let log = self.log_report();
+        let (log, locks) = (self.log_report(), self.locks.counts());
         let mut report = StatusReport {
             server: self.settings.server.clone(),
             volume: self.settings.volume.to_string(),
@@ -149,6 +155,8 @@ impl Inner {
             stale_reads: self.stale_reads.load(Ordering::Relaxed),
             unsent: Vec::new(),
             log,
+            locks: locks.held,
+            locks_here: locks.here,
             fetching_files: 0,
             refused: Vec::new(),
             conflicts: self.known_conflicts(),

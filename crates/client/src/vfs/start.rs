@@ -20,6 +20,7 @@ use super::fsync::Fsync;
 use super::hoarding::{Hoarding, keep_hoarding};
 use super::kernel::Kernel;
 use super::listing::Listings;
+use super::locks::{LockState, Locking};
 use super::progress::SyncJobs;
 use super::promises::SessionListener;
 use super::replay::Replay;
@@ -66,6 +67,8 @@ pub struct Settings {
     pub arpc: Config,
     /// Whether what is cached can be used while the server is out of reach.
     pub disconnected: bool,
+    /// Who grants locks while the server is out of reach.
+    pub locking: Locking,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
@@ -129,10 +132,11 @@ impl Vfs {
         let mut log = blocking(|| take_stock(&cache))?;
         let config = settings.remote(connector, cache.client, log.incarnation.unwrap_or(Incarnation(0)));
         let writer = Writer::default();
+        let locks = Arc::new(LockState::new(settings.locking));
         let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
         let hoarding = blocking(|| Hoarding::load(&cache))?;
-        let listener = SessionListener::new(listening, telling, writer.clone(), Arc::clone(&hoarding));
-        let listener = Box::new(listener);
+        let (told, held) = (Arc::clone(&hoarding), Arc::clone(&locks));
+        let listener = Box::new(SessionListener::new(listening, telling, writer.clone(), told, held));
         let spare = log.spare().filter(|_| settings.disconnected && is_usable_alone(&cache));
         let remote = Remote::start(config, log.unanswered(), spare, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
@@ -145,6 +149,7 @@ impl Vfs {
             cache,
             remote,
             kernel,
+            locks,
             files: Mutex::new(Files::default()),
             listings: Mutex::new(Listings::default()),
             listing_fetched: watch::Sender::new(()),

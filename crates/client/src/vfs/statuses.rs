@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use mafs_proto::call::{GetStatusReply, GetStatusRequest};
-use mafs_proto::{Fid, FsError, Kind, Name, Object, Purpose, SymlinkTarget, VnodeId};
+use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, SymlinkTarget, VnodeId};
 
 use super::delivery::{Stale, not_delivered};
 use super::{Error, Inner};
@@ -74,11 +74,31 @@ impl Inner {
             (None, Stale::Error) => return Err(not_delivered()),
             (None, Stale::Serve) => GetStatusReply { stale: true, ..self.validate(vec![fid], Purpose::Ask).await? },
         };
+        self.note_stale(fid, &reply);
+        self.shown_now(fid, reply.objects)
+    }
+
+    /// Takes over what the server says of a file that has just been locked. Returns its version; `None` if the server
+    /// does not have it: not yet, or not any more.
+    pub(super) fn take_in_locked(
+        &self,
+        fid: Fid,
+        answer: Answer<GetStatusReply>,
+    ) -> Result<Option<DataVersion>, Error> {
+        if !answer.reply.objects.iter().any(|object| object.fid == fid) {
+            return Ok(None);
+        }
+        let request = GetStatusRequest { fids: vec![fid], settled: true, unanswered: self.unanswered(&[fid]) };
+        let reply = self.take_in_statuses(&request, answer)?;
+        self.note_stale(fid, &reply);
+        Ok(Some(self.shown_now(fid, reply.objects)?.object.status.data_version))
+    }
+
+    fn note_stale(&self, fid: Fid, reply: &GetStatusReply) {
         if reply.stale {
-            tracing::warn!(%fid, "a file is opened without an update that another client has announced");
+            tracing::warn!(%fid, "a file is opened or locked without an update that another client has announced");
             self.stale_reads.fetch_add(1, Ordering::Relaxed);
         }
-        self.shown_now(fid, reply.objects)
     }
 
     /// Validates objects that are about to be shown together, in one round trip if they are not too many. Returns those

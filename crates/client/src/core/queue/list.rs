@@ -67,6 +67,16 @@ impl Queue {
         }
     }
 
+    /// How many records have come, or have changed in their places.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The records that have come, or have changed, since there had been so many changes.
+    pub(crate) fn changed_since(&self, changes: u64) -> Vec<StoreId> {
+        self.entries.iter().filter(|(_, entry)| entry.changed > changes).map(|(id, _)| *id).collect()
+    }
+
     /// The stores that are sent and not answered yet: fewer than 100.
     pub(crate) fn stores_under_way(&self) -> Vec<(StoreId, CmlOp)> {
         let entries = self.under_way.iter().filter_map(|id| Some((*id, self.entries.get(id)?)));

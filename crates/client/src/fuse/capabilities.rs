@@ -1,0 +1,44 @@
+//! What the kernel is asked for at the start.
+
+use fuser::{InitFlags, KernelConfig};
+
+use crate::vfs::{Locking, Vfs};
+
+/// Asks for what this file system can use. Returns what the kernel has.
+pub(super) fn ask_for_capabilities(vfs: &Vfs, config: &mut KernelConfig) -> InitFlags {
+    let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
+        | InitFlags::FUSE_PARALLEL_DIROPS
+        | InitFlags::FUSE_DO_READDIRPLUS
+        | InitFlags::FUSE_READDIRPLUS_AUTO
+        | InitFlags::FUSE_CACHE_SYMLINKS
+        // Set-id bits are ours to drop: otherwise the kernel asks for `security.capability` before every write.
+        | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+    // AUTO_INVAL_DATA is not wanted: it would drop all pages of a file whenever its mtime moves, as it does at every
+    // write. `keep_cache` at open and invalidations say when pages are out of date.
+    let wanted = match vfs.locking() {
+        Locking::Kernel => wanted,
+        Locking::Local | Locking::Fail | Locking::Strict => {
+            wanted | InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS
+        }
+    };
+    let missing = config.add_capabilities(wanted).err();
+    if let Some(missing) = missing {
+        config.add_capabilities(wanted & !missing).ok();
+        tracing::warn!(?missing, "this kernel lacks FUSE features: it will be slower");
+    }
+    offer_containers(vfs, config);
+    config.capabilities()
+}
+
+/// Containers may lie on a file system of their own, but not on one that lies on another.
+fn offer_containers(vfs: &Vfs, config: &mut KernelConfig) {
+    if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
+        vfs.end_passthrough("the kernel has none (Linux 6.9 and later have)");
+    } else if config.set_max_stack_depth(1).is_err() {
+        vfs.end_passthrough("the kernel stacks no file systems");
+    }
+}
+
+pub(super) fn out_of_range(nearest: u32) -> std::io::Error {
+    std::io::Error::other(format!("the kernel takes at most {nearest} of a FUSE limit"))
+}

@@ -1,0 +1,585 @@
+//! Locks: asks the server for them, makes files current under them, and sends what was written under them before
+//! others get them.
+//!
+//! - A granted lock comes with the status of its file: a newer content is brought into the container before the lock
+//!   call returns, also while programs have the file open for writing, as long as they have not changed it.
+//! - What gives a lock up is a barrier: what this client has logged since it took the first lock of the file is at the
+//!   server by then, and what was written to the file itself.
+//! - While the server is known to be out of reach this client decides among its own programs, if the user has not said
+//!   otherwise ([`Locking`]). What it had granted itself the server confirms at the next attach, or not: then the open
+//!   file through which the lock was taken has lost it for good.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mafs_arpc::{blocking, watch};
+use mafs_proto::call::{
+    AttachReply, CancelLockRequest, HeldLocks, LockConflict, LockReply, LockRequest, TestLockRequest, UnlockRequest,
+};
+use mafs_proto::{DataVersion, Fid, FsError, Lock, LockOwner, LockRange, Purpose};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::file::{File, FileState};
+use super::{Error, FileHandle, Inner, Vfs};
+use crate::core::locks::{Granted, LockCounts, Locks};
+use crate::remote::{Answer, HOLDER_WAIT, Link, RemoteError};
+
+/// The pause before the same question, for a server that has not waited itself, and before what failed is tried again.
+const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// How many newer versions a lock tries to fetch: others may store without locking.
+const VERSIONS_MAX: u32 = 8;
+
+/// Who grants locks while the server is out of reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Locking {
+    /// This client, among the programs of this machine.
+    #[default]
+    Local,
+    /// Nobody: `ENOLCK`. Locks that are held end with the lease.
+    Fail,
+    /// Nobody, but a call waits for the server first.
+    Strict,
+    /// The kernel, among the programs of this machine, and also while the server can be reached.
+    Kernel,
+}
+
+/// Says to a lock call that nobody waits for it any more. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct LockStop(Arc<watch::Sender<bool>>);
+
+impl Default for LockStop {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+}
+
+impl LockStop {
+    /// Nobody waits any more.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    async fn stopped(&self) {
+        // The sender lives in `self`.
+        let _ = self.0.subscribe().wait_for(|stopped| *stopped).await;
+    }
+}
+
+/// What is known of locks, and who waits for some.
+pub(super) struct LockState {
+    locking: Locking,
+    locks: Mutex<Locks>,
+    /// By number: requests under way.
+    asking: Mutex<BTreeMap<u64, (Fid, u64, LockStop)>>,
+    /// Notifies of every change that others may wait for.
+    changed: watch::Sender<()>,
+}
+
+/// A request that is under way.
+struct Asking<'a> {
+    state: &'a LockState,
+    number: u64,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.state.asking().remove(&self.number);
+        self.state.changed.send_replace(());
+    }
+}
+
+impl LockState {
+    pub(super) fn new(locking: Locking) -> Self {
+        Self { locking, locks: Mutex::default(), asking: Mutex::default(), changed: watch::Sender::new(()) }
+    }
+
+    pub(super) fn counts(&self) -> LockCounts {
+        self.locks().counts()
+    }
+
+    /// The client is about to attach: what its programs rely on; `trusted`: the session before is to go on.
+    pub(super) fn tell(&self, trusted: bool) -> HeldLocks {
+        let mut locks = self.locks();
+        if !trusted && self.locking != Locking::Local {
+            locks.lapse();
+        }
+        locks.tell()
+    }
+
+    /// The client has attached.
+    pub(super) fn attached(&self, reply: &AttachReply) {
+        if !reply.lost_locks.is_empty() {
+            tracing::warn!(locks = reply.lost_locks.len(), "locks were lost while the server was out of reach");
+        }
+        self.locks().attached(reply);
+        self.changed.send_replace(());
+    }
+
+    /// The lease has been renewed, by a server that has granted so many locks.
+    pub(super) fn note_grants(&self, grants: u64) {
+        self.locks().note_grants(grants);
+    }
+
+    /// The lease has ended.
+    pub(super) fn lapsed(&self) {
+        if self.locking != Locking::Local {
+            self.locks().lapse();
+            self.changed.send_replace(());
+        }
+    }
+
+    fn locks(&self) -> MutexGuard<'_, Locks> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asking(&self) -> MutexGuard<'_, BTreeMap<u64, (Fid, u64, LockStop)>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, lock: &Lock, stop: &LockStop) -> Asking<'_> {
+        let number = self.locks().next_number();
+        self.asking().insert(number, (lock.fid, lock.owner.id, stop.clone()));
+        Asking { state: self, number }
+    }
+
+    /// Whether a request of this owner that nobody waits for any more has not come to its end.
+    fn is_stopping(&self, lock: &Lock) -> bool {
+        let is_it = |(fid, owner, stop): &(Fid, u64, LockStop)| {
+            (*fid, *owner) == (lock.fid, lock.owner.id) && stop.is_stopped()
+        };
+        self.asking().values().any(is_it)
+    }
+
+    /// Waits until `is_so`; it is asked again after every change.
+    async fn until(&self, is_so: impl Fn(&Self) -> bool) {
+        let mut changed = self.changed.subscribe();
+        while !is_so(self) {
+            // The sender lives in `self`.
+            let _ = changed.changed().await;
+        }
+    }
+}
+
+impl Vfs {
+    /// Locks a range of an open file, in place of what `lock.owner` has of it. If others have it the call fails with
+    /// `Locked`, or waits for it until `stop`.
+    pub async fn lock(&self, file: FileHandle, lock: RangeLock, wait: bool, stop: LockStop) -> Result<(), Error> {
+        self.inner.lock(file, lock, wait, stop).await
+    }
+
+    /// Gives up what an owner has of a range: what was written under the lock is at the server when this returns,
+    /// unless that is out of reach.
+    pub async fn unlock(&self, file: FileHandle, owner: u64, range: LockRange) -> Result<(), Error> {
+        let fid = self.inner.handle(file)?.file.fid;
+        let unlocked = self.inner.unlock(fid, owner, range).await;
+        self.inner.check_locks(file).and(unlocked)
+    }
+
+    /// As [`Vfs::flush`], and what its process, the `owner`, has locked of the file is given up.
+    pub async fn flush_and_unlock(&self, file: FileHandle, owner: u64) -> Result<(), Error> {
+        let flushed = self.inner.flush(file).await;
+        let unlocked = self.inner.unlock_closed(file, owner).await;
+        flushed.and(unlocked).and_then(|()| self.inner.check_locks(file))
+    }
+
+    /// What keeps an owner from a lock.
+    pub async fn lock_conflict(&self, file: FileHandle, lock: RangeLock) -> Result<Option<LockConflict>, Error> {
+        self.inner.lock_conflict(file, lock).await
+    }
+
+    /// Who grants locks.
+    #[must_use]
+    pub fn locking(&self) -> Locking {
+        self.inner.settings.locking
+    }
+}
+
+/// A lock on an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RangeLock {
+    /// Who.
+    pub owner: LockOwner,
+    /// Which bytes.
+    pub range: LockRange,
+    /// What it lets others do.
+    pub kind: mafs_proto::LockKind,
+}
+
+impl RangeLock {
+    fn on(self, fid: Fid) -> Lock {
+        Lock { fid, owner: self.owner, range: self.range, kind: self.kind }
+    }
+}
+
+impl Inner {
+    /// # Errors
+    /// [`Error::LockLost`] if a lock that was taken through this handle does not hold any more.
+    pub(super) fn check_locks(&self, handle: FileHandle) -> Result<(), Error> {
+        if self.locks.locking != Locking::Local && self.cache.index.lease_remaining().is_zero() {
+            self.locks.lapsed();
+        }
+        if self.locks.locks().is_lost(handle.0) { Err(Error::LockLost) } else { Ok(()) }
+    }
+
+    async fn lock(
+        self: &Arc<Self>,
+        handle: FileHandle,
+        lock: RangeLock,
+        wait: bool,
+        stop: LockStop,
+    ) -> Result<(), Error> {
+        let file = self.handle(handle)?.file;
+        self.check_locks(handle)?;
+        let lock = lock.on(file.fid);
+        let clear =
+            |locks: &LockState| !locks.locks().is_releasing(lock.fid, lock.owner.id) && !locks.is_stopping(&lock);
+        tokio::select! {
+            biased;
+            () = self.locks.until(clear) => {}
+            () = stop.stopped() => return Err(Error::Interrupted),
+            // Away from the server nothing is on its way.
+            () = self.remote.until_out_of_reach() => {}
+            () = self.until_given_up() => return Err(Error::NoLocks),
+        }
+        let weakened = self.locks.locks().weakens(&lock);
+        if let Some(since) = weakened {
+            self.send_written(lock.fid, since).await?;
+        }
+        let asking = self.locks.begin(&lock, &stop);
+        let had = self.locks.locks().holds_any(lock.fid, lock.owner.id, lock.range);
+        let mut acquiring = std::pin::pin!(self.acquire(&file, &lock, wait, asking.number, &stop));
+        let acquired = tokio::select! {
+            biased;
+            acquired = &mut acquiring => acquired,
+            () = stop.stopped() => {
+                let cancel = CancelLockRequest { number: asking.number };
+                let cancelled = self.remote.call(&cancel, Purpose::Ask);
+                futures_util::future::join(cancelled, acquiring).await.1
+            }
+        };
+        if !stop.is_stopped() {
+            return acquired;
+        }
+        if acquired.is_ok() && !had {
+            // Nobody was told. What the owner had before is held more firmly than it knows.
+            self.unlock(lock.fid, lock.owner.id, lock.range).await?;
+        }
+        Err(Error::Interrupted)
+    }
+
+    /// Waits until a lock is held.
+    async fn acquire(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lock: &Lock,
+        wait: bool,
+        number: u64,
+        stop: &LockStop,
+    ) -> Result<(), Error> {
+        let patience = Instant::now() + self.settings.deadline + HOLDER_WAIT;
+        loop {
+            if self.grants_here() {
+                if self.lock_here(lock, wait, stop).await? {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.locks.locking == Locking::Strict {
+                self.until_connected().await?;
+            }
+            match self.ask_for_lock(lock, wait, number).await {
+                Ok(answer) => {
+                    if self.note_granted(file, lock, answer).await? {
+                        return Ok(());
+                    }
+                }
+                Err(RemoteError::Refused { error: FsError::Locked, .. }) if wait && !stop.is_stopped() => {
+                    sleep(PAUSE).await;
+                }
+                Err(RemoteError::Pulling { .. }) if !stop.is_stopped() && (wait || Instant::now() < patience) => {
+                    sleep(PAUSE).await;
+                }
+                Err(RemoteError::Refused { error, .. }) => return Err(Error::Refused(error)),
+                Err(_) if self.grants_here() => {}
+                Err(error) => {
+                    tracing::debug!(%error, "no lock");
+                    return Err(Error::NoLocks);
+                }
+            }
+        }
+    }
+
+    /// Whether locks are granted by this client now.
+    fn grants_here(&self) -> bool {
+        self.locks.locking == Locking::Local && self.remote.is_out_of_reach()
+    }
+
+    async fn until_connected(&self) -> Result<(), Error> {
+        let mut link = self.remote.watch_link();
+        let connected = link.wait_for(|link| !matches!(link, Link::Down(_)));
+        timeout(self.settings.deadline, connected).await.map(drop).map_err(|_| Error::NoLocks)
+    }
+
+    /// Grants a lock if no program of this machine has what excludes it. Returns whether it is held: otherwise the
+    /// server is there again.
+    async fn lock_here(&self, lock: &Lock, wait: bool, stop: &LockStop) -> Result<bool, Error> {
+        let mut changed = self.locks.changed.subscribe();
+        let mut link = self.remote.watch_link();
+        while self.grants_here() {
+            changed.mark_unchanged();
+            let changes = self.replay.queue().changes();
+            {
+                let mut locks = self.locks.locks();
+                if locks.conflict(lock).is_none() {
+                    if !locks.has_room() {
+                        return Err(Error::NoLocks);
+                    }
+                    locks.grant(lock, Granted::Here, changes);
+                    return Ok(true);
+                }
+            }
+            if !wait {
+                return Err(Error::Refused(FsError::Locked));
+            }
+            tokio::select! {
+                biased;
+                () = stop.stopped() => return Err(Error::Interrupted),
+                _ = changed.changed() => {}
+                _ = link.changed() => {}
+            }
+        }
+        Ok(false)
+    }
+
+    async fn ask_for_lock(&self, lock: &Lock, wait: bool, number: u64) -> Result<Answer<LockReply>, RemoteError> {
+        let unanswered = self.unanswered(&[lock.fid]);
+        self.remote.ask_for_lock(&LockRequest { lock: *lock, wait, number, unanswered }).await
+    }
+
+    /// The server has granted a lock: makes the file what it is under it. Returns whether it counts; it does not if
+    /// the session has ended meanwhile.
+    async fn note_granted(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lock: &Lock,
+        answer: Answer<LockReply>,
+    ) -> Result<bool, Error> {
+        let Answer { reply: LockReply { lock_grants, status }, payload, session } = answer;
+        let changes = self.replay.queue().changes();
+        {
+            let mut locks = self.locks.locks();
+            if self.cache.index.session() != session {
+                return Ok(false);
+            }
+            locks.note_grants(lock_grants);
+            locks.grant(lock, Granted::There, changes);
+        }
+        let fresh = self.make_current(file, Answer { reply: status, payload, session }).await;
+        if let Err(error) = &fresh {
+            tracing::warn!(fid = %file.fid, %error, "a file cannot be made current under a lock");
+            self.unlock(lock.fid, lock.owner.id, lock.range).await?;
+        }
+        fresh.map(|()| true)
+    }
+
+    /// Brings the content that a file has under a lock into its container.
+    async fn make_current(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        answer: Answer<mafs_proto::call::GetStatusReply>,
+    ) -> Result<(), Error> {
+        // The server does not know what has been made here lately, or removed.
+        let Some(version) = self.take_in_locked(file.fid, answer)? else { return Ok(()) };
+        self.until_placed(file, version).await?;
+        let mut changed = false;
+        for _ in 0..VERSIONS_MAX {
+            self.look_now(file)?;
+            let present = self.cache.index.object(file.fid.vnode)?;
+            let version = present.map_or(version, |present| present.object.status.data_version);
+            if !is_behind(&file.state(), version) {
+                break;
+            }
+            changed = true;
+            match self.fetch_under_lock(file).await {
+                Err(Error::VersionGone) => {
+                    self.cache.index.distrust(std::iter::once(file.fid))?;
+                    self.status_of_fid(file.fid).await?;
+                }
+                other => other?,
+            }
+        }
+        if changed {
+            if file.state().kernel.is_mapped() {
+                // Not on a session thread: a disk takes its time.
+                tokio::task::yield_now().await;
+                blocking(|| super::passthrough::protect(file))?;
+            }
+            self.kernel.forget_pages(file.fid.vnode);
+            self.kernel.forget_inode(file.fid.vnode).await;
+        }
+        Ok(())
+    }
+
+    /// Gives up what an owner has of a range, here at once, at the server when that has what was written under it.
+    pub(super) async fn unlock(self: &Arc<Self>, fid: Fid, owner: u64, range: LockRange) -> Result<(), Error> {
+        let number = self.locks.locks().release(fid, owner, range);
+        self.locks.changed.send_replace(());
+        let Some(number) = number else { return Ok(()) };
+        let releasing = tokio::spawn(Arc::clone(self).release_lock(number));
+        tokio::select! {
+            biased;
+            released = releasing => released.unwrap_or(Ok(())),
+            // It is done when the server is there again.
+            () = self.remote.until_out_of_reach() => match self.locks.locking {
+                Locking::Local => Ok(()),
+                Locking::Fail | Locking::Strict | Locking::Kernel => Err(not_sent()),
+            },
+            () = self.until_given_up() => Err(not_sent()),
+        }
+    }
+
+    /// Waits until there has been no connection for as long as a call waits.
+    async fn until_given_up(&self) {
+        let mut link = self.remote.watch_link();
+        loop {
+            // The sender lives in `self`.
+            let _ = link.wait_for(|link| matches!(link, Link::Down(_))).await;
+            let there = link.wait_for(|link| !matches!(link, Link::Down(_)));
+            if timeout(self.settings.deadline, there).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn release_lock(self: Arc<Self>, number: u64) -> Result<(), Error> {
+        let Some(release) = self.locks.locks().released(number) else { return Ok(()) };
+        let sent = loop {
+            match self.send_written(release.fid, release.since).await {
+                Err(Error::TimedOut(_) | Error::Unreachable(_)) => {
+                    if !self.until_tried_again().await {
+                        return Ok(());
+                    }
+                }
+                sent => break sent,
+            }
+        };
+        loop {
+            let ranges = self.locks.locks().to_unlock(number);
+            let mut failed = false;
+            for range in ranges {
+                let request = UnlockRequest { fid: release.fid, owner: release.owner, range };
+                let unlocked = self.remote.call(&request, Purpose::Ask).await;
+                failed |= unlocked.is_err_and(|error| error.may_pass());
+            }
+            if !failed {
+                break;
+            }
+            if !self.until_tried_again().await {
+                return Ok(());
+            }
+        }
+        self.locks.locks().end_release(number);
+        self.locks.changed.send_replace(());
+        sent
+    }
+
+    /// Waits until it is worth asking the server again. `false`: the mount ends.
+    async fn until_tried_again(&self) -> bool {
+        sleep(RETRY_PAUSE).await;
+        let mut link = self.remote.watch_link();
+        let up = link.wait_for(|link| !matches!(link, Link::Down(_))).await;
+        up.is_ok_and(|link| matches!(*link, Link::Up(_)))
+    }
+
+    /// Waits until the server has what was written to a file, and all that was logged since there had been so many
+    /// changes.
+    async fn send_written(self: &Arc<Self>, fid: Fid, since: u64) -> Result<(), Error> {
+        let file = self.files().get(fid.vnode).filter(|file| file.fid == fid);
+        if let Some(file) = file
+            && self.is_changed(&file)?
+        {
+            self.store_now(&file).await?;
+        }
+        let ids = self.replay.queue().changed_since(since);
+        if ids.is_empty() {
+            return Ok(());
+        }
+        self.send_first(&ids);
+        {
+            let mut queue = self.replay.queue();
+            ids.iter().for_each(|id| queue.let_go(*id));
+        }
+        self.note_queue_changed();
+        // A record may wait for another client's answer, and that one for this client's answer to a break.
+        let _waiting = self.remote.waiting();
+        let is_gone = |queue: &crate::core::queue::Queue| ids.iter().all(|id| !queue.contains(*id));
+        self.until_gone(is_gone, |queue| ids.iter().any(|id| queue.is_held_up(*id))).await
+    }
+
+    /// A descriptor is closed: what its process has locked of the file is given up.
+    pub(super) async fn unlock_closed(self: &Arc<Self>, handle: FileHandle, owner: u64) -> Result<(), Error> {
+        let fid = self.handle(handle)?.file.fid;
+        let unlocked = match self.locks.locks().holds_any(fid, owner, LockRange::ALL) {
+            true => Some(self.unlock(fid, owner, LockRange::ALL)),
+            false => None,
+        };
+        match unlocked {
+            Some(unlocked) => unlocked.await,
+            None => Ok(()),
+        }
+    }
+
+    /// An open file is gone, and with it the locks of its own.
+    pub(super) fn unlock_released(self: &Arc<Self>, handle: FileHandle) {
+        let owners = self.locks.locks().close(handle.0);
+        for (fid, owner) in owners {
+            let inner = Arc::clone(self);
+            tokio::spawn(async move {
+                if let Err(error) = inner.unlock(fid, owner, LockRange::ALL).await {
+                    tracing::warn!(%fid, %error, "what was written under a lock is not at the server");
+                }
+            });
+        }
+    }
+
+    async fn lock_conflict(
+        self: &Arc<Self>,
+        handle: FileHandle,
+        lock: RangeLock,
+    ) -> Result<Option<LockConflict>, Error> {
+        let file = self.handle(handle)?.file;
+        self.check_locks(handle)?;
+        let lock = lock.on(file.fid);
+        let patience = Instant::now() + self.settings.deadline + HOLDER_WAIT;
+        loop {
+            if self.grants_here() {
+                return Ok(self.locks.locks().conflict(&lock));
+            }
+            match self.remote.call(&TestLockRequest { lock }, Purpose::Ask).await {
+                Ok(answer) => return Ok(answer.reply.conflict),
+                Err(RemoteError::Pulling { .. }) if Instant::now() < patience => sleep(RETRY_PAUSE).await,
+                Err(RemoteError::Refused { error, .. }) => return Err(Error::Refused(error)),
+                Err(_) if self.grants_here() => {}
+                Err(_) => return Err(Error::NoLocks),
+            }
+        }
+    }
+}
+
+/// What was written under a lock is not at the server yet.
+fn not_sent() -> Error {
+    Error::TimedOut("the server does not have what was written under a lock".to_owned())
+}
+
+/// Whether the content here is older than a version, so that this may take its place: what programs here have changed
+/// may not be lost.
+fn is_behind(state: &FileState, version: DataVersion) -> bool {
+    !state.is_dirty() && state.unlinked.is_none() && !(state.base == version && state.is_complete())
+}
