@@ -18,6 +18,7 @@ mod hoard;
 mod idle;
 mod kill;
 mod link;
+mod locks;
 mod long_queue;
 mod memory;
 mod operations;
