@@ -293,8 +293,24 @@ fn who_waits_for_a_lock_is_let_go_by_a_signal() {
     assert_eq!(holder.does("unlock"), "done");
     assert_eq!(exit_code(wait(&mut waiting, Duration::from_secs(10)).unwrap()), 0, "nobody is in the way");
     holder.end();
-    let both = finish(&mut python(BOTH, &[text(&ways[0].join("file"))]), Duration::from_secs(20)).unwrap();
-    assert_eq!(both.code(), 0, "flock and fcntl of one process do not exclude each other: {}", both.stderr);
+    let both_kinds = finish(&mut python(BOTH, &[text(&ways[0].join("file"))]), Duration::from_secs(20)).unwrap();
+    assert_eq!(both_kinds.code(), 0, "one process uses both kinds: {}", both_kinds.stderr);
+    second.stop().unwrap();
+    world.stop_client().unwrap();
+}
+
+#[test]
+#[ignore = "needs: fuse, root, python3"]
+fn with_nolock_locks_hold_among_the_programs_of_one_client() {
+    let mut world = World::start_with("nolock").unwrap();
+    let mut second = world.another_client("second").unwrap();
+    let ways = [world.mount(), second.mount()];
+    let _watchdog = Watchdog::start(LIMIT, ways.to_vec());
+    std::fs::write(ways[0].join("file"), "unlocked").unwrap();
+    let holder = Holder::start(&ways[0].join("file"));
+    assert_eq!(tries(&ways[0].join("file")), "EAGAIN");
+    assert_eq!(tries(&ways[1].join("file")), "locked");
+    holder.end();
     second.stop().unwrap();
     world.stop_client().unwrap();
 }

@@ -337,6 +337,9 @@ fn without_the_server_locks_are_granted_here_at_once_and_confirmed_later() {
             process.unlock().await.expect("an unlock");
         }
         process.lock().await.expect("a lock");
+        process.write(vec![2; 10], false).await;
+        process.try_lock(LockKind::Shared).await.expect("a weaker lock");
+        process.lock().await.expect("a lock");
         assert!(begun.elapsed() < INSTANT, "{:?}", begun.elapsed());
         let status = one.status();
         assert_eq!((status.locks, status.locks_here), (2, 1));

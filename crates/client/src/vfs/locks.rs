@@ -9,21 +9,24 @@
 //!   otherwise ([`Locking`]). What it had granted itself the server confirms at the next attach, or not: then the open
 //!   file through which the lock was taken has lost it for good.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod state;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::{blocking, watch};
+use mafs_arpc::blocking;
 use mafs_proto::call::{
-    AttachReply, CancelLockRequest, HeldLocks, LockConflict, LockReply, LockRequest, TestLockRequest, UnlockRequest,
+    CancelLockRequest, GetStatusReply, LockConflict, LockReply, LockRequest, TestLockRequest, UnlockRequest,
 };
 use mafs_proto::{DataVersion, Fid, FsError, Lock, LockOwner, LockRange, Purpose};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::file::{File, FileState};
 use super::{Error, FileHandle, Inner, Vfs};
-use crate::core::locks::{Granted, LockCounts, Locks};
+use crate::core::locks::Granted;
 use crate::remote::{Answer, HOLDER_WAIT, Link, RemoteError};
+pub(super) use state::LockState;
+pub use state::{LockStop, Locking};
 
 /// The pause before the same question, for a server that has not waited itself, and before what failed is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -31,141 +34,6 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many newer versions a lock tries to fetch: others may store without locking.
 const VERSIONS_MAX: u32 = 8;
-
-/// Who grants locks while the server is out of reach.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Locking {
-    /// This client, among the programs of this machine.
-    #[default]
-    Local,
-    /// Nobody: `ENOLCK`. Locks that are held end with the lease.
-    Fail,
-    /// Nobody, but a call waits for the server first.
-    Strict,
-    /// The kernel, among the programs of this machine, and also while the server can be reached.
-    Kernel,
-}
-
-/// Says to a lock call that nobody waits for it any more. Clones are the same.
-#[derive(Clone, Debug)]
-pub struct LockStop(Arc<watch::Sender<bool>>);
-
-impl Default for LockStop {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
-    }
-}
-
-impl LockStop {
-    /// Nobody waits any more.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
-    }
-
-    fn is_stopped(&self) -> bool {
-        *self.0.borrow()
-    }
-
-    async fn stopped(&self) {
-        // The sender lives in `self`.
-        let _ = self.0.subscribe().wait_for(|stopped| *stopped).await;
-    }
-}
-
-/// What is known of locks, and who waits for some.
-pub(super) struct LockState {
-    locking: Locking,
-    locks: Mutex<Locks>,
-    /// By number: requests under way.
-    asking: Mutex<BTreeMap<u64, (Fid, u64, LockStop)>>,
-    /// Notifies of every change that others may wait for.
-    changed: watch::Sender<()>,
-}
-
-/// A request that is under way.
-struct Asking<'a> {
-    state: &'a LockState,
-    number: u64,
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.state.asking().remove(&self.number);
-        self.state.changed.send_replace(());
-    }
-}
-
-impl LockState {
-    pub(super) fn new(locking: Locking) -> Self {
-        Self { locking, locks: Mutex::default(), asking: Mutex::default(), changed: watch::Sender::new(()) }
-    }
-
-    pub(super) fn counts(&self) -> LockCounts {
-        self.locks().counts()
-    }
-
-    /// The client is about to attach: what its programs rely on; `trusted`: the session before is to go on.
-    pub(super) fn tell(&self, trusted: bool) -> HeldLocks {
-        let mut locks = self.locks();
-        if !trusted && self.locking != Locking::Local {
-            locks.lapse();
-        }
-        locks.tell()
-    }
-
-    /// The client has attached.
-    pub(super) fn attached(&self, reply: &AttachReply) {
-        if !reply.lost_locks.is_empty() {
-            tracing::warn!(locks = reply.lost_locks.len(), "locks were lost while the server was out of reach");
-        }
-        self.locks().attached(reply);
-        self.changed.send_replace(());
-    }
-
-    /// The lease has been renewed, by a server that has granted so many locks.
-    pub(super) fn note_grants(&self, grants: u64) {
-        self.locks().note_grants(grants);
-    }
-
-    /// The lease has ended.
-    pub(super) fn lapsed(&self) {
-        if self.locking != Locking::Local {
-            self.locks().lapse();
-            self.changed.send_replace(());
-        }
-    }
-
-    fn locks(&self) -> MutexGuard<'_, Locks> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn asking(&self) -> MutexGuard<'_, BTreeMap<u64, (Fid, u64, LockStop)>> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, lock: &Lock, stop: &LockStop) -> Asking<'_> {
-        let number = self.locks().next_number();
-        self.asking().insert(number, (lock.fid, lock.owner.id, stop.clone()));
-        Asking { state: self, number }
-    }
-
-    /// Whether a request of this owner that nobody waits for any more has not come to its end.
-    fn is_stopping(&self, lock: &Lock) -> bool {
-        let is_it = |(fid, owner, stop): &(Fid, u64, LockStop)| {
-            (*fid, *owner) == (lock.fid, lock.owner.id) && stop.is_stopped()
-        };
-        self.asking().values().any(is_it)
-    }
-
-    /// Waits until `is_so`; it is asked again after every change.
-    async fn until(&self, is_so: impl Fn(&Self) -> bool) {
-        let mut changed = self.changed.subscribe();
-        while !is_so(self) {
-            // The sender lives in `self`.
-            let _ = changed.changed().await;
-        }
-    }
-}
 
 impl Vfs {
     /// Locks a range of an open file, in place of what `lock.owner` has of it. If others have it the call fails with
@@ -222,7 +90,8 @@ impl Inner {
     /// # Errors
     /// [`Error::LockLost`] if a lock that was taken through this handle does not hold any more.
     pub(super) fn check_locks(&self, handle: FileHandle) -> Result<(), Error> {
-        if self.locks.locking != Locking::Local && self.cache.index.lease_remaining().is_zero() {
+        // While there is no connection nobody else looks.
+        if self.locks.is_over(self.clock.now()) {
             self.locks.lapsed();
         }
         if self.locks.locks().is_lost(handle.0) { Err(Error::LockLost) } else { Ok(()) }
@@ -250,7 +119,10 @@ impl Inner {
         }
         let weakened = self.locks.locks().weakens(&lock);
         if let Some(since) = weakened {
-            self.send_written(lock.fid, since).await?;
+            match self.send_written(lock.fid, since).await {
+                Err(Error::TimedOut(_) | Error::Unreachable(_)) if self.grants_here() => {}
+                sent => sent?,
+            }
         }
         let asking = self.locks.begin(&lock, &stop);
         let had = self.locks.locks().holds_any(lock.fid, lock.owner.id, lock.range);
@@ -390,11 +262,7 @@ impl Inner {
     }
 
     /// Brings the content that a file has under a lock into its container.
-    async fn make_current(
-        self: &Arc<Self>,
-        file: &Arc<File>,
-        answer: Answer<mafs_proto::call::GetStatusReply>,
-    ) -> Result<(), Error> {
+    async fn make_current(self: &Arc<Self>, file: &Arc<File>, answer: Answer<GetStatusReply>) -> Result<(), Error> {
         // The server does not know what has been made here lately, or removed.
         let Some(version) = self.take_in_locked(file.fid, answer)? else { return Ok(()) };
         self.until_placed(file, version).await?;

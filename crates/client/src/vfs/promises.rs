@@ -78,6 +78,7 @@ impl Listener for SessionListener {
 
     fn renewed(&self, sent: Instant, lease: Duration) {
         self.cache.index.renew_lease(sent, lease);
+        self.locks.renewed(sent, lease);
     }
 
     /// The kernel's timers do not run through suspend.

@@ -1,0 +1,159 @@
+//! What is known of locks, and which requests are under way. Says who is to be told; waits for no server.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mafs_arpc::watch;
+use mafs_proto::call::{AttachReply, HeldLocks};
+use mafs_proto::{Fid, Lock};
+
+use crate::core::locks::{LockCounts, Locks};
+
+/// Who grants locks while the server is out of reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Locking {
+    /// This client, among the programs of this machine.
+    #[default]
+    Local,
+    /// Nobody: `ENOLCK`. Locks that are held end with the lease.
+    Fail,
+    /// Nobody, but a call waits for the server first.
+    Strict,
+    /// The kernel, among the programs of this machine, and also while the server can be reached.
+    Kernel,
+}
+
+/// Says to a lock call that nobody waits for it any more. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct LockStop(Arc<watch::Sender<bool>>);
+
+impl Default for LockStop {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+}
+
+impl LockStop {
+    /// Nobody waits any more.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    pub(super) async fn stopped(&self) {
+        // The sender lives in `self`.
+        let _ = self.0.subscribe().wait_for(|stopped| *stopped).await;
+    }
+}
+
+/// What is known of locks, and who waits for some.
+pub(in crate::vfs) struct LockState {
+    pub(super) locking: Locking,
+    locks: Mutex<Locks>,
+    /// By number: requests under way.
+    asking: Mutex<BTreeMap<u64, (Fid, u64, LockStop)>>,
+    /// Notifies of every change that others may wait for.
+    pub(super) changed: watch::Sender<()>,
+    /// When the lease ends that was renewed last.
+    until: Mutex<Option<mafs_proto::Instant>>,
+}
+
+/// A request that is under way.
+pub(super) struct Asking<'a> {
+    state: &'a LockState,
+    pub(super) number: u64,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.state.asking().remove(&self.number);
+        self.state.changed.send_replace(());
+    }
+}
+
+impl LockState {
+    pub(in crate::vfs) fn new(locking: Locking) -> Self {
+        let (locks, asking, until) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { locking, locks, asking, changed: watch::Sender::new(()), until }
+    }
+
+    pub(in crate::vfs) fn counts(&self) -> LockCounts {
+        self.locks().counts()
+    }
+
+    /// The client is about to attach: what its programs rely on; `trusted`: the session before is to go on.
+    pub(in crate::vfs) fn tell(&self, trusted: bool) -> HeldLocks {
+        let mut locks = self.locks();
+        if !trusted && self.locking != Locking::Local {
+            locks.lapse();
+        }
+        locks.tell()
+    }
+
+    /// The client has attached.
+    pub(in crate::vfs) fn attached(&self, reply: &AttachReply) {
+        if !reply.lost_locks.is_empty() {
+            tracing::warn!(locks = reply.lost_locks.len(), "locks were lost while the server was out of reach");
+        }
+        self.locks().attached(reply);
+        self.changed.send_replace(());
+    }
+
+    /// The lease has been renewed, also by an attach.
+    pub(in crate::vfs) fn renewed(&self, sent: mafs_proto::Instant, lease: Duration) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(sent + lease);
+    }
+
+    /// Whether the lease has ended. It goes on while the client attaches anew.
+    pub(super) fn is_over(&self, now: mafs_proto::Instant) -> bool {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| until <= now)
+    }
+
+    /// A renewal was answered by a server that has granted so many locks.
+    pub(in crate::vfs) fn note_grants(&self, grants: u64) {
+        self.locks().note_grants(grants);
+    }
+
+    /// The lease has ended.
+    pub(in crate::vfs) fn lapsed(&self) {
+        if self.locking != Locking::Local {
+            self.locks().lapse();
+            self.changed.send_replace(());
+        }
+    }
+
+    pub(super) fn locks(&self) -> MutexGuard<'_, Locks> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asking(&self) -> MutexGuard<'_, BTreeMap<u64, (Fid, u64, LockStop)>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn begin(&self, lock: &Lock, stop: &LockStop) -> Asking<'_> {
+        let number = self.locks().next_number();
+        self.asking().insert(number, (lock.fid, lock.owner.id, stop.clone()));
+        Asking { state: self, number }
+    }
+
+    /// Whether a request of this owner that nobody waits for any more has not come to its end.
+    pub(super) fn is_stopping(&self, lock: &Lock) -> bool {
+        let is_it = |(fid, owner, stop): &(Fid, u64, LockStop)| {
+            (*fid, *owner) == (lock.fid, lock.owner.id) && stop.is_stopped()
+        };
+        self.asking().values().any(is_it)
+    }
+
+    /// Waits until `is_so`; it is asked again after every change.
+    pub(super) async fn until(&self, is_so: impl Fn(&Self) -> bool) {
+        let mut changed = self.changed.subscribe();
+        while !is_so(self) {
+            // The sender lives in `self`.
+            let _ = changed.changed().await;
+        }
+    }
+}
