@@ -38,7 +38,7 @@ pub struct LockRequest {
     pub wait: bool,
     /// Tells requests of one client apart: one that waits is asked again under its number.
     pub number: u64,
-    /// As in [`GetStatusRequest`].
+    /// As in [`GetStatusRequest`](super::GetStatusRequest).
     pub unanswered: Vec<StoreId>,
 }
 
