@@ -35,6 +35,9 @@ fn tree(root: &Path) -> Tree {
     while let Some(directory) = left.pop() {
         for entry in fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
+            if path.ends_with(".git") {
+                continue;
+            }
             let below = path.strip_prefix(root).unwrap().to_path_buf();
             if path.symlink_metadata().unwrap().is_dir() {
                 left.push(path);
