@@ -8,6 +8,7 @@ mod connection;
 mod connector;
 mod error;
 mod fetch;
+mod held;
 mod limits;
 mod link;
 mod locks;
@@ -561,41 +562,6 @@ impl Shared {
 
     fn statistics(&self) -> MutexGuard<'_, RpcStatistics> {
         self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The attach whose promises are trusted. Notes if they have just ended.
-    fn trusted_session(&self, now: mafs_proto::Instant) -> Option<Generation> {
-        let mut held = self.held();
-        if held.as_ref().is_some_and(|held| held.until <= now) {
-            *held = None;
-            self.listener.lapsed();
-        }
-        held.as_ref().map(|held| held.generation)
-    }
-
-    /// The session of an attach goes on.
-    fn renew(&self, generation: Generation, sent: mafs_proto::Instant, lease: Duration) {
-        if let Some(held) = self.held().as_mut().filter(|held| held.generation == generation) {
-            held.until = sent + lease;
-            self.listener.renewed(sent, lease);
-        }
-    }
-
-    /// Whether the promises made to an attach are trusted. Notes if they have just ended.
-    fn holds(&self, generation: Generation) -> bool {
-        self.trusted_session(self.clock.now()) == Some(generation)
-    }
-
-    /// The session of an attach is not to be continued.
-    fn end_session(&self, generation: Generation) {
-        let mut held = self.held();
-        if held.as_ref().is_some_and(|held| held.generation == generation) {
-            *held = None;
-        }
     }
 }
 
