@@ -284,6 +284,7 @@ fn help_lists_what_works_and_nothing_else() {
                 "sync",
                 "queue",
                 "state",
+                "conflicts",
                 "pin",
                 "unpin",
                 "hoard",
@@ -307,8 +308,8 @@ fn help_lists_what_works_and_nothing_else() {
             said.stdout
         );
     }
-    let said = finish(world.client_command().arg("conflicts"), LIMIT).unwrap();
-    check(&said, USAGE, &["conflicts"]);
+    let said = finish(world.client_command().arg("doctor"), LIMIT).unwrap();
+    check(&said, USAGE, &["doctor"]);
     let said = finish(world.client_command().args(["mount", "--help"]), LIMIT).unwrap();
     for option in [
         "timeo",

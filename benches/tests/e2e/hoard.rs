@@ -111,6 +111,8 @@ fn what_a_build_has_opened_once_is_enough_to_build_without_the_link() {
     recording.args(["hoard", "record", "--priority", "700", "--", "cargo", "run", "--offline", "--quiet"]);
     recording.args(["--package", "program"]).current_dir(&project);
     recording.env("CARGO_TARGET_DIR", project.join("target")).env_remove("RUSTFLAGS");
+    // The toolchain is in the real one.
+    recording.envs(std::env::var_os("HOME").map(|home| ("HOME", home)));
     let recorded = finish(&mut recording, LIMIT).unwrap();
     assert!(recorded.status.success() && recorded.stderr.contains("hoarded"), "{recorded:?}");
     let entries = json(&client(&world, &["hoard", "list", "--json", "."]));

@@ -21,7 +21,7 @@ const LEASE: Duration = Duration::from_secs(62);
 const SLACK: Duration = Duration::from_secs(8);
 
 /// How often the counter is raised, by all processes together, unless `MAFS_INCREMENTS` says otherwise.
-const INCREMENTS: u32 = 1000;
+const INCREMENTS: u32 = 400;
 const ROWS: u32 = 100;
 
 /// Raises the number in a file, under a lock, so many times.

@@ -20,7 +20,7 @@ const UNANSWERED: u32 = u32::MAX;
 /// Calls of one stranger.
 const CALLS: usize = 10;
 /// Beyond every method that there is.
-const METHOD_MAX: u64 = 20;
+const METHOD_MAX: u64 = 24;
 /// What may be in flight before anything is known of a link, and the least chunk, with their headers.
 const FIRST_WINDOW_BYTES: u64 = 10 * 1500;
 const CHUNK_BYTES_MIN: u64 = 1500;
