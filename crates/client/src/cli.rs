@@ -169,6 +169,12 @@ pub(crate) fn run_daemon<T>(daemon: impl Future<Output = Result<T, Failure>>) ->
     ended.map_err(|error| Failure::new(Exit::System, format!("cannot start: {error}")))?
 }
 
+/// What programs read of a listing.
+fn json_text<T: serde::Serialize + ?Sized>(listing: &T) -> Result<String, Failure> {
+    let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
+    serde_json::to_string_pretty(listing).map(|text| text + "\n").map_err(failed)
+}
+
 /// The runtime of a command that only asks a daemon.
 fn command_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

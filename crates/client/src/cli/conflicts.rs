@@ -11,8 +11,8 @@ use mafs_client::runtime_dir::RuntimeDir;
 use mafs_client::vfs::{ConflictEntry, ConflictReport, Side};
 use serde::Serialize;
 
-use super::reach::{Reached, all_daemons, daemon_above, daemon_of};
-use super::{Exit, Failure, command_runtime};
+use super::reach::{Reached, daemon_above, daemons_of};
+use super::{Exit, Failure, command_runtime, json_text};
 
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -101,13 +101,7 @@ pub(super) fn run(args: ConflictsArgs) -> Result<Exit, Failure> {
 }
 
 async fn list(runtime_dir: &RuntimeDir, args: &ListArgs) -> Result<Exit, Failure> {
-    let daemons = match &args.dir {
-        Some(dir) => vec![daemon_of(runtime_dir, dir).await?],
-        None => all_daemons(runtime_dir).await?,
-    };
-    if daemons.is_empty() {
-        return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
-    }
+    let daemons = daemons_of(runtime_dir, args.dir.as_deref()).await?;
     let (mut all, mut text) = (Vec::new(), String::new());
     for mut daemon in daemons {
         let report = asked(&mut daemon).await?;
@@ -122,8 +116,7 @@ async fn list(runtime_dir: &RuntimeDir, args: &ListArgs) -> Result<Exit, Failure
     }
     if args.json {
         let listed: Vec<_> = all.iter().map(|(mount_point, report)| Listed { mount_point, report }).collect();
-        let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
-        text = serde_json::to_string_pretty(&listed).map_err(failed)? + "\n";
+        text = json_text(&listed)?;
     }
     say(&text);
     Ok(if all.is_empty() { Exit::Ok } else { Exit::Conflicts })

@@ -10,11 +10,11 @@ use mafs_client::runtime_dir::RuntimeDir;
 use mafs_client::vfs::{HoardEntry, HoardReport};
 use serde::Serialize;
 
-use super::reach::{Reached, all_daemons, daemon_of, place_of};
+use super::reach::{daemons_of, place_of};
 use super::record::RecordArgs;
 use super::status_text::{counted, hoard as totals};
 use super::warmup::with_bar;
-use super::{Exit, Failure, command_runtime, record};
+use super::{Exit, Failure, command_runtime, json_text, record};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct PinArgs {
@@ -172,22 +172,11 @@ async fn remove(client: &mut Client, below: Vec<u8>, pin: bool, shown: &str) -> 
     }
 }
 
-async fn daemons(runtime_dir: &RuntimeDir, dir: Option<&Path>) -> Result<Vec<Reached>, Failure> {
-    let daemons = match dir {
-        Some(dir) => vec![daemon_of(runtime_dir, dir).await?],
-        None => all_daemons(runtime_dir).await?,
-    };
-    match daemons.is_empty() {
-        true => Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing")),
-        false => Ok(daemons),
-    }
-}
-
 fn list(args: &ListArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
         let mut listings = Vec::new();
-        for mut daemon in daemons(&runtime_dir, args.dir.as_deref()).await? {
+        for mut daemon in daemons_of(&runtime_dir, args.dir.as_deref()).await? {
             let (mount_point, target) = (daemon.status.mount_point, daemon.status.target);
             let entries = match daemon.client.hoard(HoardRequest::List).await {
                 Ok(HoardResponse::List(entries)) => entries,
@@ -198,11 +187,10 @@ fn list(args: &ListArgs) -> Result<Exit, Failure> {
         }
         let text = if args.json {
             let text = match &listings[..] {
-                [one] if args.dir.is_some() => serde_json::to_string_pretty(one),
-                all => serde_json::to_string_pretty(all),
+                [one] if args.dir.is_some() => json_text(one),
+                all => json_text(all),
             };
-            let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
-            text.map_err(failed)? + "\n"
+            text?
         } else {
             listings.iter().map(describe).collect::<Vec<_>>().join("\n")
         };
@@ -236,7 +224,7 @@ fn walk(dir: Option<&Path>) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
         let mut exit = Exit::Ok;
-        for mut daemon in daemons(&runtime_dir, dir).await? {
+        for mut daemon in daemons_of(&runtime_dir, dir).await? {
             let place = daemon.status.mount_point;
             let missing = async |client: &mut Client| Ok(client.status().await?.report.hoard.missing_bytes);
             let walking = daemon.client.hoard(HoardRequest::Walk);

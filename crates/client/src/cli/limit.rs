@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use mafs_client::limit::ClassLimit;
 use mafs_client::runtime_dir::RuntimeDir;
 
-use super::reach::{all_daemons, daemon_of};
+use super::reach::daemons_of;
 use super::{Exit, Failure, command_runtime};
 
 #[derive(clap::Args, Debug)]
@@ -23,13 +23,7 @@ pub(super) struct LimitArgs {
 pub(super) fn run(args: &LimitArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
-        let daemons = match &args.dir {
-            Some(dir) => vec![daemon_of(&runtime_dir, dir).await?],
-            None => all_daemons(&runtime_dir).await?,
-        };
-        if daemons.is_empty() {
-            return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
-        }
+        let daemons = daemons_of(&runtime_dir, args.dir.as_deref()).await?;
         for mut daemon in daemons {
             let place = &daemon.status.mount_point;
             let failed = |error| Failure::new(Exit::NoDaemon, format!("{place}: {error}"));

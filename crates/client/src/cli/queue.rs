@@ -8,9 +8,9 @@ use mafs_client::runtime_dir::RuntimeDir;
 use mafs_client::vfs::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
 use serde::Serialize;
 
-use super::reach::{Reached, all_daemons, daemon_of};
+use super::reach::{Reached, daemons_of};
 use super::status_text::{brief, counted, log};
-use super::{Exit, Failure, command_runtime};
+use super::{Exit, Failure, command_runtime, json_text};
 
 /// Changes that are shown without `--all`.
 const SHOWN: usize = 100;
@@ -64,13 +64,7 @@ pub(super) fn run(args: QueueArgs) -> Result<Exit, Failure> {
     };
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
-        let daemons = match &args.dir {
-            Some(dir) => vec![daemon_of(&runtime_dir, dir).await?],
-            None => all_daemons(&runtime_dir).await?,
-        };
-        if daemons.is_empty() {
-            return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
-        }
+        let daemons = daemons_of(&runtime_dir, args.dir.as_deref()).await?;
         let mut listings = Vec::new();
         for daemon in daemons {
             listings.push(look(daemon, args.all).await?);
@@ -87,12 +81,10 @@ pub(super) fn run(args: QueueArgs) -> Result<Exit, Failure> {
 }
 
 fn json(listings: &[Listing], only: bool) -> Result<String, Failure> {
-    let text = match listings {
-        [one] if only => serde_json::to_string_pretty(one),
-        all => serde_json::to_string_pretty(all),
-    };
-    text.map(|text| text + "\n")
-        .map_err(|error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}")))
+    match listings {
+        [one] if only => json_text(one),
+        all => json_text(all),
+    }
 }
 
 async fn look(mut daemon: Reached, all: bool) -> Result<Listing, Failure> {

@@ -112,6 +112,19 @@ fn died(mount: &MountEntry) -> String {
     format!("{place}: the client of this mount ({source}) has died: mount it again, or `mafs-client umount {place}`")
 }
 
+/// The daemon of the mount that `dir` is, or lies in; without, those of all mounts of this user, of which there must be
+/// one.
+pub(super) async fn daemons_of(runtime_dir: &RuntimeDir, dir: Option<&Path>) -> Result<Vec<Reached>, Failure> {
+    let daemons = match dir {
+        Some(dir) => vec![daemon_of(runtime_dir, dir).await?],
+        None => all_daemons(runtime_dir).await?,
+    };
+    match daemons.is_empty() {
+        true => Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing")),
+        false => Ok(daemons),
+    }
+}
+
 /// The daemons of all mounts of this user.
 pub(super) async fn all_daemons(runtime_dir: &RuntimeDir) -> Result<Vec<Reached>, Failure> {
     let sockets = runtime_dir.sockets().map_err(|error| Failure::new(Exit::Failed, error))?;

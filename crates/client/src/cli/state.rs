@@ -11,7 +11,7 @@ use mafs_client::vfs::{Cached, ObjectReport};
 use super::queue::state as how_far;
 use super::reach::object_at;
 use super::status_text::counted;
-use super::{Exit, Failure, command_runtime};
+use super::{Exit, Failure, command_runtime, json_text};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct StateArgs {
@@ -45,8 +45,7 @@ pub(super) fn run(args: &StateArgs) -> Result<Exit, Failure> {
             }
         }
         if args.json {
-            let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
-            let text = serde_json::to_string_pretty(&all).map_err(failed)? + "\n";
+            let text = json_text(&all)?;
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
         Ok(exit)

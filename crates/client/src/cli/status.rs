@@ -9,7 +9,7 @@ use mafs_client::runtime_dir::RuntimeDir;
 
 use super::reach::{all_daemons, daemon_of, dead_mounts};
 use super::status_text::describe;
-use super::{Exit, Failure, command_runtime};
+use super::{Exit, Failure, command_runtime, json_text};
 
 /// How often `--watch` looks.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -49,18 +49,13 @@ pub(super) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
 }
 
 async fn look(args: &StatusArgs, runtime_dir: &RuntimeDir) -> Result<String, Failure> {
-    let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
     if let Some(dir) = &args.dir {
         let status = daemon_of(runtime_dir, dir).await?.status;
-        return if args.json {
-            serde_json::to_string_pretty(&status).map(|text| text + "\n").map_err(failed)
-        } else {
-            Ok(describe(&status))
-        };
+        return if args.json { json_text(&status) } else { Ok(describe(&status)) };
     }
     let all: Vec<MountStatus> = all_daemons(runtime_dir).await?.into_iter().map(|daemon| daemon.status).collect();
     if args.json {
-        return serde_json::to_string_pretty(&all).map(|text| text + "\n").map_err(failed);
+        return json_text(&all);
     }
     let dead = dead_mounts(runtime_dir);
     if all.is_empty() {

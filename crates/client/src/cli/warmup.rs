@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::hoard::{each, failure, unexpected};
 use super::reach::place_of;
 use super::status_text::counted;
-use super::{Exit, Failure, command_runtime};
+use super::{Exit, Failure, command_runtime, json_text};
 
 /// How often the bar moves.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -73,8 +73,7 @@ pub(super) fn run(args: &WarmupArgs) -> Result<Exit, Failure> {
             }
         }
         if args.json {
-            let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
-            let text = serde_json::to_string_pretty(&all).map_err(failed)? + "\n";
+            let text = json_text(&all)?;
             let _ = std::io::stdout().write_all(text.as_bytes());
         }
         Ok(exit)
