@@ -149,9 +149,7 @@ impl FsError {
             | Self::Unknown(_) => false,
         }
     }
-}
 
-impl FsError {
     /// Whether others have done what stands against a record: what it says may be kept beside that.
     #[must_use]
     pub const fn is_conflict(self) -> bool {

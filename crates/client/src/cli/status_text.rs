@@ -7,6 +7,7 @@ use indicatif::{HumanBytes, HumanDuration};
 use mafs_client::control::MountStatus;
 use mafs_client::vfs::{HoardReport, LogReport, StatusReport, SyncProgress};
 use mafs_proto::Class;
+use mafs_proto::call::ConflictsReply;
 
 /// Files left behind that are named; the rest is counted.
 const LEFT_SHOWN: usize = 5;
@@ -55,7 +56,8 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     }
     line("files", data_path(report));
     if report.conflicts > 0 {
-        line("conflicts", &format!("{}, see `mafs-client conflicts`", report.conflicts));
+        let more = if report.conflicts >= ConflictsReply::CONFLICTS_MAX as u64 { " or more" } else { "" };
+        line("conflicts", &format!("{}{more}, see `mafs-client conflicts`", report.conflicts));
     }
     if !report.refused.is_empty() {
         line("refused", &format!("{} by the server:", counted(report.refused.len() as u64, "update")));

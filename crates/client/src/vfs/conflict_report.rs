@@ -1,9 +1,11 @@
 //! What was in conflict, as people see it: `conflicts list`, and what `status` says of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mafs_proto::{CmlOp, Conflict, Fid, Kind, Name, Object};
+use mafs_proto::call::ConflictsRequest;
+use mafs_proto::{Conflict, FsError, Kind, Name, Object, Purpose, StoreId};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Inner, Vfs};
@@ -17,7 +19,7 @@ const ENTRIES_MAX: usize = 1_000;
 /// How many conflicts there are.
 #[derive(Default)]
 pub(super) struct ConflictCount {
-    /// As the server has said last.
+    /// As the server has said last; from a page of them on there may be more.
     known: AtomicU64,
     asking: AtomicBool,
 }
@@ -105,16 +107,12 @@ impl Vfs {
     /// Lists no more what the server has refused to this client about a path. Returns how many changes that were.
     #[must_use]
     pub fn dismiss_refused(&self, path: &[u8]) -> u64 {
-        let (dismissed, left) = {
-            let mut refused = self.inner.replay.refused();
-            let all = std::mem::take(&mut *refused);
-            let (dismissed, left): (Vec<_>, Vec<_>) =
-                all.into_iter().partition(|(queued, _)| self.inner.path_wanted(queued) == path);
-            refused.clone_from(&left);
-            (dismissed, left)
-        };
-        tracing::debug!(left = left.len(), "refused changes are dismissed");
-        self.inner.log_all(dismissed.iter().map(|(queued, _)| LogEntry::Ended { id: queued.record.id }));
+        let refused = self.inner.replay.refused().clone();
+        let is_about_it = |(queued, _): &&(Queued, FsError)| self.inner.path_wanted(queued) == path;
+        let dismissed: BTreeSet<StoreId> =
+            refused.iter().filter(is_about_it).map(|(queued, _)| queued.record.id).collect();
+        self.inner.replay.refused().retain(|(queued, _)| !dismissed.contains(&queued.record.id));
+        self.inner.log_all(dismissed.iter().map(|id| LogEntry::Ended { id: *id }));
         dismissed.len() as u64
     }
 }
@@ -125,18 +123,18 @@ impl Inner {
         self.conflicts.known.load(Ordering::Relaxed)
     }
 
-    /// Asks how many there are, in the background.
+    /// Asks how many there are, in the background. Not for more than a page: there may be very many, and the link slow.
     pub(super) fn count_conflicts(self: &Arc<Self>) {
         if self.conflicts.asking.swap(true, Ordering::AcqRel) {
             return;
         }
-        let vfs = Vfs { inner: Arc::clone(self) };
+        let inner = Arc::clone(self);
         tokio::spawn(async move {
-            match vfs.conflicts().await {
-                Ok(conflicts) => vfs.inner.conflicts.known.store(conflicts.len() as u64, Ordering::Relaxed),
+            match inner.remote.call(&ConflictsRequest::default(), Purpose::Ask).await {
+                Ok(answer) => inner.conflicts.known.store(answer.reply.conflicts.len() as u64, Ordering::Relaxed),
                 Err(error) => tracing::debug!(%error, "the server does not say what is in conflict"),
             }
-            vfs.inner.conflicts.asking.store(false, Ordering::Release);
+            inner.conflicts.asking.store(false, Ordering::Release);
         });
     }
 
@@ -179,32 +177,21 @@ impl Inner {
     }
 
     fn path_wanted(&self, queued: &Queued) -> Vec<u8> {
-        let in_directory = |directory: Fid, name: &Name| {
-            let directory = self.names_to(directory).unwrap_or_default();
-            joined(&directory, name)
+        let op = &queued.record.op;
+        let names = match self.place_of(op) {
+            Some((directory, name)) => self.names_to(directory).unwrap_or_default().into_iter().chain([name]).collect(),
+            None => self.names_to(op.fid()).unwrap_or_default(),
         };
-        match &queued.record.op {
-            CmlOp::Create { parent, name, .. }
-            | CmlOp::MakeDir { parent, name, .. }
-            | CmlOp::SymLink { parent, name, .. }
-            | CmlOp::Link { parent, name, .. }
-            | CmlOp::Remove { parent, name, .. }
-            | CmlOp::RemoveDir { parent, name, .. }
-            | CmlOp::Rename { to_parent: parent, to_name: name, .. } => in_directory(*parent, name),
-            CmlOp::SetAttr { fid, .. }
-            | CmlOp::SetXattr { fid, .. }
-            | CmlOp::RemoveXattr { fid, .. }
-            | CmlOp::Store { fid, .. } => match self.names_to(*fid).unwrap_or_default().split_last() {
-                Some((name, directory)) => joined(directory, name),
-                None => Vec::new(),
-            },
-        }
+        path_of(&names)
     }
 }
 
 fn joined(directory: &[Name], name: &Name) -> Vec<u8> {
-    let parts: Vec<&[u8]> = directory.iter().chain([name]).map(Name::as_bytes).collect();
-    parts.join(&b'/')
+    path_of(&[directory, std::slice::from_ref(name)].concat())
+}
+
+fn path_of(names: &[Name]) -> Vec<u8> {
+    names.iter().map(Name::as_bytes).collect::<Vec<_>>().join(&b'/')
 }
 
 fn printable_bytes(path: &[u8]) -> String {

@@ -39,7 +39,10 @@ impl Inner {
     /// A change is logged that nobody can be asked about: it is remembered where it was made, for the directory may be
     /// gone when the server hears of it.
     pub(super) fn note_place(&self, op: &CmlOp) {
-        if let Some((directory, _)) = self.place_of(op).filter(|_| self.cache.index.is_apart()) {
+        if !self.cache.index.is_apart() {
+            return;
+        }
+        if let Some((directory, _)) = self.place_of(op) {
             let known = self.replay.places().contains_key(&directory.vnode);
             let path = (!known).then(|| self.names_to(directory)).flatten();
             self.replay.places().extend(path.map(|path| (directory.vnode, path)));

@@ -29,11 +29,10 @@ impl Inner {
         for (id, queued) in all {
             self.remote.outstanding(|outstanding| outstanding.note_queued(id));
             self.cache.index.push_pending(&queued);
+            self.note_place(&queued.record.op);
             queue.restore(queued);
         }
-        let ops: Vec<_> = queue.list(None, usize::MAX).into_iter().map(|listed| listed.op).collect();
         drop(queue);
-        ops.iter().for_each(|op| self.note_place(op));
         // What was fsynced stays before all that is logged from now on.
         let is_fsynced = |store: &&LoggedStore| {
             let moved = store.durable && store.snapshot.is_some();

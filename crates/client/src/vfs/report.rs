@@ -81,7 +81,8 @@ pub struct StatusReport {
     pub unsent: Vec<String>,
     /// Updates the server refused: the file's path below the mount point (as last known), and why.
     pub refused: Vec<(String, String)>,
-    /// Changes, of any client, that were in conflict and wait to be resolved, as the server has said last.
+    /// Changes, of any client, that were in conflict and wait to be resolved, as the server has said last. From 64 on
+    /// there may be more.
     #[serde(default)]
     pub conflicts: u64,
     /// Whether the kernel reads and writes cached files itself.

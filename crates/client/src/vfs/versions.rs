@@ -219,8 +219,6 @@ impl Inner {
     }
 
     fn push_version(&self, file: &File, made: Made) -> Result<(), Error> {
-        let base = file.state().store_base();
-        self.note_place(&self.store_op(file, base)?.0);
         let mut queue = self.replay.queue();
         let (base, writer) = {
             let state = file.state();
@@ -228,6 +226,7 @@ impl Inner {
             (base, state.writer)
         };
         let (op, time) = self.store_op(file, base)?;
+        self.note_place(&op);
         let (record, unlisted) = self.remote.queued_record((op, None), (writer.uid, writer.gid), time);
         if let Err(error) = self.log_store(file, &record) {
             self.end_record(record.id);
