@@ -9,6 +9,7 @@ mod connector;
 mod error;
 mod fetch;
 mod held;
+mod holding;
 mod limits;
 mod link;
 mod locks;
@@ -24,8 +25,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mafs_arpc::{CallError, CallHandle, Config, Payload, PayloadReader, Peer, blocking, watch};
 use mafs_proto::call::{
-    ApplyReply, ApplyRequest, AttachReply, BreakRequest, DetachRequest, ErrorDetail, GrantFidsRequest, HeldLocks,
-    InvalidateReply, InvalidateRequest, PullReply, PullRequest,
+    ApplyReply, ApplyRequest, AttachReply, BreakRequest, ChangedObject, DetachRequest, ErrorDetail, GrantFidsRequest,
+    HeldLocks, InvalidateReply, InvalidateRequest, Mark, PullReply, PullRequest,
 };
 use mafs_proto::{
     Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Generation,
@@ -51,12 +52,20 @@ use waiting::Waiting;
 
 /// Who is told what the server says of the session and its promises.
 pub(crate) trait Listener: Send + Sync + 'static {
-    /// The volume has been attached: takes that in, durably, before anything else is done on the connection. Returns
-    /// the session that answers belong to from now on, with what ends when the kernel, too, will ask again for what was
-    /// promised to an earlier one.
-    fn attached(&self, reply: &AttachReply) -> Result<(SessionNumber, BoxFuture<'static, ()>), String>;
+    /// Up to where the client has heard of everything that it was promised to.
+    fn mark(&self) -> Option<Mark>;
+    /// The volume has been attached: takes that in, durably, before anything else is done on the connection. `changed`
+    /// is all that is not as earlier sessions were promised; `None`: nothing need be. Returns the session of answers
+    /// from now on, with what ends when the kernel, too, will ask again for what was promised before.
+    fn attached(
+        &self,
+        reply: &AttachReply,
+        changed: Option<Vec<ChangedObject>>,
+    ) -> Result<(SessionNumber, BoxFuture<'static, ()>), String>;
     /// A request that was sent at `sent` has been answered with a lease.
     fn renewed(&self, sent: mafs_proto::Instant, lease: Duration);
+    /// In a session all has been heard up to `mark`.
+    fn caught_up(&self, session: SessionNumber, mark: Mark);
     /// The lease has ended, and the promises with it.
     fn lapsed(&self);
     /// The volume is about to be attached: the locks that programs rely on. `trusted`: the session before is to go on.
@@ -237,13 +246,12 @@ impl Remote {
     }
 
     /// Applies a mutation without content. A connection must be there within the deadline; the answer may wait besides
-    /// until a client that cannot be reached has lost its lease.
+    /// until a client that cannot be reached has lost its lease. The record stays outstanding until its end is noted.
     pub(crate) async fn apply(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let request = self.apply_request(record);
         let patience = self.shared.config.deadline + HOLDER_WAIT;
         let no_payload = || Payload::None;
         let answer = timeout(patience, self.call_until(&request, record.op.purpose(), None, &no_payload)).await;
-        self.outstanding(|log| log.end(record.id));
         answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
     }
 

@@ -22,6 +22,7 @@ mod files;
 mod frozen;
 mod fsync;
 mod hoarding;
+mod holding;
 mod inflow;
 mod integrity;
 mod kept;

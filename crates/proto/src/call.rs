@@ -1,6 +1,8 @@
 //! The calls that client and server make: one request type each, tied to its method and reply.
 
+mod announcements;
 mod locks;
+mod validation;
 
 use std::time::Duration;
 
@@ -10,10 +12,12 @@ use crate::{
     Xattrs,
 };
 
+pub use announcements::{InvalidateReply, InvalidateRequest, PullReply, PullRequest};
 pub use locks::{
     CancelLockReply, CancelLockRequest, HeldLock, HeldLocks, LockConflict, LockReply, LockRequest, TestLockReply,
     TestLockRequest, UnlockReply, UnlockRequest,
 };
+pub use validation::{Changed, ChangedObject, ChangedSinceReply, ChangedSinceRequest, HoldReply, HoldRequest, Mark};
 
 /// A request with its method and the type of its reply.
 pub trait Call: Wire {
@@ -65,13 +69,17 @@ pub enum Method {
     TestLock = 18,
     /// [`CancelLockRequest`].
     CancelLock = 19,
+    /// [`ChangedSinceRequest`].
+    ChangedSince = 20,
+    /// [`HoldRequest`].
+    Hold = 21,
     /// [`ConflictsRequest`].
     Conflicts = 22,
 }
 
 impl Method {
     /// Every method.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Attach,
         Self::Detach,
         Self::GrantFids,
@@ -91,6 +99,8 @@ impl Method {
         Self::Unlock,
         Self::TestLock,
         Self::CancelLock,
+        Self::ChangedSince,
+        Self::Hold,
         Self::Conflicts,
     ];
 
@@ -164,6 +174,8 @@ pub struct AttachReply {
     pub lock_grants: u64,
     /// Those of [`AttachRequest::locks`], by their places in the list, that do not hold any more.
     pub lost_locks: Vec<u32>,
+    /// The last change, if no break is owed to the session.
+    pub mark: Option<Mark>,
 }
 
 /// Gives the volume back.
@@ -427,6 +439,8 @@ pub struct RenewLeaseReply {
     pub renewed: bool,
     /// As in [`AttachReply`].
     pub lock_grants: u64,
+    /// The last change, if the client has heard of everything up to it that it was promised to.
+    pub mark: Option<Mark>,
 }
 
 /// Made by the server: what was promised holds no more. The client acknowledges it once it will ask again.
@@ -494,49 +508,6 @@ pub struct ResumeStoreReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakReply;
 
-/// Announces records that wait in their client's log ("Invalidate" in section 5.3 of the MAFS paper): from the answer
-/// on nobody is shown what was before them, though their contents come later. A record that is announced again has
-/// changed since.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct InvalidateRequest {
-    /// In the order of the log, at most [`InvalidateRequest::RECORDS_MAX`].
-    pub records: Vec<CmlRecord>,
-    /// Announced before, and never to come; as many at most.
-    pub retracted: Vec<StoreId>,
-    /// As in [`ApplyRequest`].
-    pub confirmed_below: Option<StoreId>,
-    /// [Recalled](BreakRequest::recalled) directories in which the server has heard of every name that this client has
-    /// decided.
-    pub settled: Vec<Fid>,
-}
-
-impl InvalidateRequest {
-    /// The most records of one call.
-    pub const RECORDS_MAX: usize = 64;
-}
-
-/// Answers [`InvalidateRequest`] when nobody relies any more on what was before.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct InvalidateReply {
-    /// Records that are not announced: in conflict with others, or too many. Nobody waits for them.
-    pub refused: Vec<StoreId>,
-}
-
-/// Made by the server: somebody waits for announced records. The client sends them now, with all that they depend on,
-/// in class Fetch.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PullRequest {
-    /// At most [`InvalidateRequest::RECORDS_MAX`].
-    pub ids: Vec<StoreId>,
-}
-
-/// Answers [`PullRequest`], at once.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PullReply {
-    /// Those that are not in the client's log.
-    pub missing: Vec<StoreId>,
-}
-
 /// Asks what has been kept of records in conflict, and not been resolved yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConflictsRequest {
@@ -596,5 +567,7 @@ calls! {
     UnlockRequest => Unlock, UnlockReply;
     TestLockRequest => TestLock, TestLockReply;
     CancelLockRequest => CancelLock, CancelLockReply;
+    ChangedSinceRequest => ChangedSince, ChangedSinceReply;
+    HoldRequest => Hold, HoldReply;
     ConflictsRequest => Conflicts, ConflictsReply;
 }

@@ -8,6 +8,7 @@ mod nouns;
 mod records;
 #[cfg(test)]
 mod tests;
+mod validation;
 mod xattrs;
 
 use bytes::Bytes;

@@ -9,6 +9,7 @@
 
 mod aliases;
 pub(crate) mod announce;
+pub(crate) mod changes;
 pub(crate) mod clients;
 mod conflict_name;
 pub(crate) mod conflicts;

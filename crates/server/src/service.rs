@@ -11,10 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
-    ApplyRequest, BreakRequest, ConflictsRequest, DetachReply, DetachRequest, ErrorDetail, FetchRequest,
-    GetStatusReply, GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, InvalidateReply,
-    InvalidateRequest, LookupReply, LookupRequest, PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply,
-    RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
+    ApplyRequest, BreakRequest, ChangedSinceReply, ChangedSinceRequest, ConflictsRequest, DetachReply, DetachRequest,
+    ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest,
+    HoldReply, HoldRequest, InvalidateReply, InvalidateRequest, LookupReply, LookupRequest, PullRequest, ReadDirReply,
+    ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{Fid, FsError, Method, Segment, Wire};
 
@@ -103,25 +103,38 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
             let volume = session.attachment()?.volume;
             reply(blocking(|| volume.space())?)
         }
-        Method::RenewLease => {
-            let RenewLeaseRequest { undecided } = RenewLeaseRequest::decode(body)?;
-            let attached = session.attachment()?;
-            let renewed = attached.volume.renew_lease(attached.ticket, undecided)?;
-            reply(RenewLeaseReply { renewed, lock_grants: attached.volume.lock_grants() })
-        }
+        Method::RenewLease => reply(renew_lease(Wire::decode(body)?, &session.attachment()?)?),
         Method::Invalidate => reply(announce(Wire::decode(body)?, &session.attachment()?).await?),
         Method::Lock => reply(locks::lock(Wire::decode(body)?, &session.attachment()?, call).await?),
         Method::Unlock => reply(locks::unlock(Wire::decode(body)?, &session.attachment()?)?),
         Method::TestLock => reply(locks::conflict(Wire::decode(body)?, &session.attachment()?)?),
         Method::CancelLock => reply(locks::cancel(Wire::decode(body)?, &session.attachment()?)?),
+        Method::ChangedSince => reply(changed_since(Wire::decode(body)?, &session.attachment()?)?),
+        Method::Hold => reply(hold(&Wire::decode(body)?, &session.attachment()?)?),
         Method::Conflicts => conflicts(session, &ConflictsRequest::decode(body)?),
         Method::Break => only_of_servers::<BreakRequest>(body),
         Method::Pull => only_of_servers::<PullRequest>(body),
     }
 }
 
+fn renew_lease(request: RenewLeaseRequest, attached: &Attachment) -> Result<RenewLeaseReply, Refusal> {
+    let Attachment { volume, ticket } = attached;
+    let renewed = volume.renew_lease(*ticket, request.undecided)?;
+    Ok(RenewLeaseReply { renewed, lock_grants: volume.lock_grants(), mark: blocking(|| volume.caught_up(*ticket))? })
+}
+
 async fn announce(request: InvalidateRequest, attached: &Attachment) -> Result<InvalidateReply, Refusal> {
     attached.volume.announce(attached.ticket, request).await
+}
+
+fn changed_since(request: ChangedSinceRequest, attached: &Attachment) -> Result<ChangedSinceReply, Refusal> {
+    let changed = blocking(|| attached.volume.changed_since(attached.ticket, request.mark))?;
+    Ok(ChangedSinceReply { changed })
+}
+
+fn hold(request: &HoldRequest, attached: &Attachment) -> Result<HoldReply, Refusal> {
+    attached.volume.hold(attached.ticket, &request.vnodes, request.last)?;
+    Ok(HoldReply)
 }
 
 /// The status of objects; of the first one, if it is to be settled, when what others have announced of it is there.

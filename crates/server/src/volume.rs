@@ -14,6 +14,7 @@ mod locks;
 mod pulls;
 mod reads;
 mod sessions;
+mod validation;
 mod waiting;
 
 use std::sync::{Arc, Weak};

@@ -198,6 +198,16 @@ impl World {
         self.machines.iter().for_each(Machine::end_server);
     }
 
+    /// Puts an older copy of the server's disk in its place, and starts the server on that.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn restore_server(&mut self, image: ServerImage) -> Result<(), String> {
+        self.crash_server(Crash::Kill);
+        self.server_storage = image.0;
+        self.start_server()
+    }
+
     /// Starts the server on what is on its disk.
     ///
     /// # Errors

@@ -71,6 +71,10 @@ struct Volume {
     breaks: Breaks,
     /// Directories in which this client decides names, by what said so.
     exclusive: HashMap<VnodeId, Grant>,
+    /// The session in which the server tells of every change, because it does not know yet what this client holds.
+    unnamed: Option<SessionNumber>,
+    /// What has changed since the session before and is to be asked for at once.
+    stale: Vec<Fid>,
     /// Whether something that this client did could not be noted: nothing is valid until the trust has been raised.
     missed: bool,
 }
@@ -80,7 +84,7 @@ impl Index {
         let known = kv.get(b"v")?.and_then(KnownVolume::decode);
         let trust = AtomicU64::new(known.map_or(NO_TRUST, |known| known.trust));
         let (breaks, exclusive) = (Breaks::default(), HashMap::new());
-        let volume = Mutex::new(Volume { known, breaks, exclusive, missed: false });
+        let volume = Mutex::new(Volume { known, breaks, exclusive, unnamed: None, stale: Vec::new(), missed: false });
         Ok(Self {
             kv,
             recent: RecentObjects::new(),

@@ -1,6 +1,7 @@
 //! What the index says of an object, a name and the volume, and how that is written. Formats are in docs/formats.md.
 
 use bytes::Bytes;
+use mafs_proto::call::Mark;
 use mafs_proto::{
     ChangeNumber, ContentHash, DataVersion, Fid, HistoryId, Kind, Name, Object, ServerId, StatusVersion, Uniquifier,
     VnodeId, VolumeId, Wire, Xattrs,
@@ -176,8 +177,8 @@ pub(crate) struct KnownVolume {
     pub(crate) server: ServerId,
     /// Which history.
     pub(crate) history: HistoryId,
-    /// Its last change when the last session began.
-    pub(crate) change: ChangeNumber,
+    /// Up to there this client has heard of everything that it was promised to.
+    pub(crate) mark: Option<Mark>,
     /// Rises whenever changes may have been missed, so that every older status must be validated.
     pub(crate) trust: u64,
 }
@@ -186,20 +187,19 @@ impl KnownVolume {
     pub(super) fn encode(self) -> Vec<u8> {
         let mut out = self.server.0.to_vec();
         out.extend(self.history.0.to_le_bytes());
-        out.extend(self.change.0.to_le_bytes());
+        out.extend(self.mark.map_or(0, |mark| mark.change.0).to_le_bytes());
         out.extend(self.trust.to_le_bytes());
+        out.extend(self.mark.map_or(0, |mark| mark.tag).to_le_bytes());
         out
     }
 
     pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
         let mut reader = Reader(Bytes::from(bytes));
         let server = ServerId(reader.array()?);
-        Some(Self {
-            server,
-            history: HistoryId(reader.u64()?),
-            change: ChangeNumber(reader.u64()?),
-            trust: reader.u64()?,
-        })
+        let (history, change, trust) = (HistoryId(reader.u64()?), ChangeNumber(reader.u64()?), reader.u64()?);
+        // Versions of the client that knew no marks wrote no tag.
+        let tag = reader.u64().filter(|_| change.0 > 0);
+        Some(Self { server, history, mark: tag.map(|tag| Mark { change, tag }), trust })
     }
 }
 
@@ -293,6 +293,18 @@ pub(crate) mod tests {
                 intact_in: RunId(11),
             }),
         }
+    }
+
+    #[test]
+    fn what_is_known_of_a_volume_round_trips_and_is_read_as_earlier_versions_wrote_it() {
+        let mark = Some(Mark { change: ChangeNumber(5), tag: 6 });
+        let known = KnownVolume { server: ServerId([1; 16]), history: HistoryId(2), mark, trust: 3 };
+        assert_eq!(KnownVolume::decode(known.encode()), Some(known));
+        let unmarked = KnownVolume { mark: None, ..known };
+        assert_eq!(KnownVolume::decode(unmarked.encode()), Some(unmarked));
+        let mut before = known.encode();
+        before.truncate(before.len() - 8);
+        assert_eq!(KnownVolume::decode(before), Some(unmarked));
     }
 
     #[test]

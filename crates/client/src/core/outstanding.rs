@@ -47,6 +47,11 @@ impl Outstanding {
         }
     }
 
+    /// Whether nothing waits for an answer.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
     /// The server has granted a new incarnation and it is durable here.
     pub(crate) fn begin_life(&mut self, incarnation: Incarnation) {
         self.incarnation = incarnation;

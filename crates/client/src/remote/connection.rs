@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{
-    AttachReply, AttachRequest, BreakReply, BreakRequest, InvalidateRequest, PullRequest, RenewLeaseReply,
-    RenewLeaseRequest,
+    AttachReply, AttachRequest, BreakReply, BreakRequest, ChangedObject, ChangedSinceReply, ChangedSinceRequest,
+    InvalidateRequest, Mark, PullRequest, RenewLeaseReply, RenewLeaseRequest,
 };
 use mafs_proto::{Call, FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
@@ -38,6 +38,9 @@ const RENEWALS_PER_LEASE: u32 = 3;
 const LOOKS_PER_LEASE: u32 = 12;
 /// The pause before a renewal that failed is tried again.
 const RENEWAL_PAUSE: Duration = Duration::from_millis(200);
+/// What has changed comes in so many parts at most: that many times 4,096 objects are no fewer than a client asks for
+/// again by itself.
+const CHANGED_PARTS_MAX: usize = 32;
 /// The kernel takes an invalidation within far less, unless an operation of this client holds the inode.
 const KERNEL_GRACE: Duration = Duration::from_millis(5);
 
@@ -131,7 +134,7 @@ async fn giving_up<T>(shared: &Shared, patience: Duration, attempt: impl Future<
 
 /// Takes the server's calls and renews the lease. Returns why the connection has ended, or was given up.
 async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
-    let Attached { peer, mut incoming, generation, lease, renewal, .. } = attached;
+    let Attached { peer, mut incoming, generation, session, lease, renewal } = attached;
     let take_calls = async {
         while let Some(call) = incoming.next().await {
             take_call(shared, call);
@@ -142,7 +145,7 @@ async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
     tokio::select! {
         biased;
         why = peer.closed() => why,
-        why = keep_lease(shared, &peer, generation, lease, renewal) => {
+        why = keep_lease(shared, &peer, (generation, session), lease, renewal) => {
             shared.end_session(generation);
             peer.close(&why);
             why
@@ -218,16 +221,21 @@ async fn must_not_wait(shared: &Shared) {
 async fn keep_lease(
     shared: &Shared,
     peer: &Peer,
-    generation: Generation,
+    (generation, session): (Generation, SessionNumber),
     lease: Duration,
     mut renewal: (CallHandle, Instant),
 ) -> String {
     loop {
         let (call, sent) = renewal;
         let next = match renewed(call).await {
-            Renewal::Renewed(grants) => {
+            Renewal::Renewed { mark, lock_grants } => {
                 shared.renew(generation, sent, lease);
-                shared.listener.locks_granted(grants);
+                shared.listener.locks_granted(lock_grants);
+                // What is under way may be at the server by then, and its answer, once it has been noted, can be lost
+                // with the power: then that object would count as known.
+                if let Some(mark) = mark.filter(|_| shared.ids().outstanding.is_empty()) {
+                    shared.listener.caught_up(session, mark);
+                }
                 sent + lease / RENEWALS_PER_LEASE
             }
             Renewal::Failed => shared.clock.now() + RENEWAL_PAUSE,
@@ -244,7 +252,10 @@ async fn keep_lease(
 /// What became of an attempt to renew.
 enum Renewal {
     /// By a server that has granted so many locks.
-    Renewed(u64),
+    Renewed {
+        mark: Option<Mark>,
+        lock_grants: u64,
+    },
     Failed,
     Ended(String),
 }
@@ -253,7 +264,7 @@ async fn renewed(call: CallHandle) -> Renewal {
     let Ok(reply) = call.reply().await else { return Renewal::Failed };
     match reply.status {
         0 => match RenewLeaseReply::decode(reply.body) {
-            Ok(RenewLeaseReply { renewed: true, lock_grants }) => Renewal::Renewed(lock_grants),
+            Ok(RenewLeaseReply { renewed: true, mark, lock_grants }) => Renewal::Renewed { mark, lock_grants },
             Ok(RenewLeaseReply { renewed: false, .. }) => {
                 Renewal::Ended("the server waits for an answer of this client that does not come".to_owned())
             }
@@ -338,17 +349,41 @@ async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, Remo
         return Err(RemoteError::refused(FsError::from_number(reply.status), &detail(reply.body)));
     }
     let reply = AttachReply::decode(reply.body).map_err(|why| RemoteError::malformed(&why))?;
-    let (session, kernel_told) = take_in(shared, &reply, sent)?;
+    let changed = all_changed(shared, &peer, shared.listener.mark().filter(|_| !reply.resumed)).await;
+    let (session, kernel_told) = take_in(shared, &reply, changed, sent)?;
     // The first renewal says that nobody here relies on earlier promises any more.
     told(shared, kernel_told).await;
     let renewal = renew(shared, &peer, reply.lease);
     Ok(Attached { peer, incoming, generation: reply.generation, session, lease: reply.lease, renewal })
 }
 
+/// All that has changed since this client heard from the server last. `None`: that is not known.
+async fn all_changed(shared: &Shared, peer: &Peer, mark: Option<Mark>) -> Option<Vec<ChangedObject>> {
+    let (mut mark, mut changed) = (mark?, Vec::new());
+    for _ in 0..CHANGED_PARTS_MAX {
+        let call = mafs_arpc::Call {
+            class: shared.config.classes.class(Purpose::Ask),
+            timeout: Some(CONNECT_WAIT),
+            method: ChangedSinceRequest::METHOD.number(),
+            body: ChangedSinceRequest { mark }.encode(),
+            payload: Payload::None,
+        };
+        let reply = peer.call(call).reply().await.ok().filter(|reply| reply.status == 0)?;
+        let part = ChangedSinceReply::decode(reply.body).ok()?.changed?;
+        changed.extend(part.objects);
+        if !part.more {
+            return Some(changed);
+        }
+        mark = part.through;
+    }
+    None
+}
+
 /// Checks what the server granted and makes it durable before any record is made of it.
 fn take_in(
     shared: &Shared,
     reply: &AttachReply,
+    changed: Option<Vec<ChangedObject>>,
     sent: Instant,
 ) -> Result<(SessionNumber, BoxFuture<'static, ()>), RemoteError> {
     if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&reply.protocol) {
@@ -360,7 +395,7 @@ fn take_in(
     }
     // Until this attach is taken in, none is to be continued.
     *shared.held() = None;
-    let attached = shared.listener.attached(reply).map_err(RemoteError::Unreachable)?;
+    let attached = shared.listener.attached(reply, changed).map_err(RemoteError::Unreachable)?;
     shared.listener.renewed(sent, reply.lease);
     *shared.held() = Some(Held { generation: reply.generation, until: sent + reply.lease });
     shared.ids().begin_life(reply.incarnation, Part::of(reply.fids));

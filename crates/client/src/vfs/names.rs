@@ -143,13 +143,26 @@ impl Inner {
     pub(super) async fn mutate(&self, op: CmlOp, caller: Caller, edits: &[NameEdit]) -> Result<ApplyReply, Error> {
         self.cache.index.check_writable()?;
         let record = self.remote.record(op, caller.uid, caller.gid, self.clock.wall());
-        let objects = objects_of(&record.op);
+        let answer = self.remote.apply(&record).await;
+        let done = self.take_in_mutation(answer, &record.op, edits);
+        // Not before what it did is in the index: until then nothing may say that all is known there.
+        self.remote.outstanding(|log| log.end(record.id));
+        done
+    }
+
+    fn take_in_mutation(
+        &self,
+        answer: Result<Answer<ApplyReply>, RemoteError>,
+        op: &CmlOp,
+        edits: &[NameEdit],
+    ) -> Result<ApplyReply, Error> {
+        let objects = objects_of(op);
         let touched = || edits.iter().map(|edit| edit.parent).chain(objects.iter().copied());
         let forget = || {
             self.kernel.forget_names(edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone())).collect());
             self.kernel.forget_inodes(objects.iter().map(|fid| fid.vnode).collect());
         };
-        match self.remote.apply(&record).await {
+        match answer {
             Ok(Answer { reply, session, .. }) => {
                 for object in reply.objects.iter().filter(|object| object.status.nlink == 0) {
                     self.object_gone(object);

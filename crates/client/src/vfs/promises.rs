@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
-use mafs_proto::call::{AttachReply, BreakRequest, Broken, HeldLocks, PullReply, PullRequest};
+use mafs_proto::call::{AttachReply, BreakRequest, Broken, ChangedObject, HeldLocks, Mark, PullReply, PullRequest};
 use mafs_proto::{FidRange, Incarnation, Instant, Kind, Name, Object, VnodeId};
 
 use super::Inner;
@@ -58,12 +58,21 @@ impl SessionListener {
 }
 
 impl Listener for SessionListener {
-    fn attached(&self, reply: &AttachReply) -> Result<(SessionNumber, BoxFuture<'static, ()>), String> {
+    fn mark(&self) -> Option<Mark> {
+        self.cache.index.mark()
+    }
+
+    fn attached(
+        &self,
+        reply: &AttachReply,
+        changed: Option<Vec<ChangedObject>>,
+    ) -> Result<(SessionNumber, BoxFuture<'static, ()>), String> {
         let before = self.cache.index.session();
         if self.cache.index.known_volume().is_some_and(|known| known.history != reply.history) {
             self.writer.forget_announcements();
         }
-        let session = blocking(|| attached(&self.cache, reply)).map_err(|error| error.to_string())?;
+        let session =
+            blocking(|| attached(&self.cache, reply, changed.as_deref())).map_err(|error| error.to_string())?;
         self.hoarding.note_due(false);
         self.locks.attached(reply);
         let told = match session == before {
@@ -79,6 +88,10 @@ impl Listener for SessionListener {
     fn renewed(&self, sent: Instant, lease: Duration) {
         self.cache.index.renew_lease(sent, lease);
         self.locks.renewed(sent, lease);
+    }
+
+    fn caught_up(&self, session: SessionNumber, mark: Mark) {
+        blocking(|| self.cache.index.caught_up(session, mark));
     }
 
     /// The kernel's timers do not run through suspend.
@@ -139,7 +152,11 @@ impl Listener for SessionListener {
 }
 
 /// Takes in an attach: whose volume this is, whether the promises still hold, and the new life.
-fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheError> {
+fn attached(
+    cache: &Cache,
+    reply: &AttachReply,
+    changed: Option<&[ChangedObject]>,
+) -> Result<SessionNumber, CacheError> {
     if cache.index.known_volume().is_some_and(|known| known.server != reply.server) {
         let log = cache.cml.state();
         if !log.writing.is_empty() || !log.queued.is_empty() {
@@ -149,8 +166,8 @@ fn attached(cache: &Cache, reply: &AttachReply) -> Result<SessionNumber, CacheEr
         cache.containers.clear()?;
         cache.index.clear()?;
     }
-    let volume = AttachedVolume { server: reply.server, history: reply.history, change: reply.change };
-    let session = cache.index.attached(volume, reply.resumed)?;
+    let volume = AttachedVolume { server: reply.server, history: reply.history, mark: reply.mark };
+    let session = cache.index.attached(volume, reply.resumed, changed)?;
     let granted = if reply.root_pending { SessionNumber::NONE } else { session };
     cache.index.install(std::slice::from_ref(&reply.root), Grant { session: granted, change: reply.change })?;
     cache.cml.append(LogEntry::Incarnation(reply.incarnation))?;

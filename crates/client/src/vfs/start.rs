@@ -180,6 +180,7 @@ impl Vfs {
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
         tokio::spawn(keep_hoarding(Arc::downgrade(&inner), Arc::clone(&inner.hoarding)));
+        tokio::spawn(Arc::clone(&inner).keep_holding());
         Arc::clone(&inner).sweep_in_background(&log);
         tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
         Ok(Self { inner })

@@ -111,6 +111,7 @@ impl Convert for AttachReply {
             spare_lives: self.spare_lives,
             lock_grants: self.lock_grants,
             lost_locks: self.lost_locks.clone(),
+            mark: self.mark.as_ref().map(Convert::to_message),
         }
     }
 
@@ -131,6 +132,7 @@ impl Convert for AttachReply {
             root_pending: message.root_pending,
             lock_grants: message.lock_grants,
             lost_locks: lost_locks(message.lost_locks)?,
+            mark: optional(message.mark)?,
         })
     }
 }
@@ -381,11 +383,13 @@ impl Convert for RenewLeaseReply {
     const NAME: &'static str = "RenewLeaseReply";
 
     fn to_message(&self) -> wire::RenewLeaseReply {
-        wire::RenewLeaseReply { renewed: self.renewed, lock_grants: self.lock_grants }
+        let mark = self.mark.as_ref().map(Convert::to_message);
+        wire::RenewLeaseReply { renewed: self.renewed, lock_grants: self.lock_grants, mark }
     }
 
     fn from_message(message: wire::RenewLeaseReply) -> Result<Self, Malformed> {
-        Ok(Self { renewed: message.renewed, lock_grants: message.lock_grants })
+        let mark = optional(message.mark)?;
+        Ok(Self { renewed: message.renewed, lock_grants: message.lock_grants, mark })
     }
 }
 

@@ -10,10 +10,11 @@ use proptest::prelude::*;
 use super::{Malformed, Wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject,
-    CancelLockReply, CancelLockRequest, ConflictsReply, ConflictsRequest, DetachReply, DetachRequest, DirectoryChange,
-    ErrorDetail, FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest,
-    GrantFidsReply, GrantFidsRequest, HeldLock, HeldLocks, InvalidateReply, InvalidateRequest, LockConflict, LockReply,
-    LockRequest, LookupReply, LookupRequest, PullReply, PullRequest, ReadDirPage, ReadDirReply, ReadDirRequest,
+    CancelLockReply, CancelLockRequest, Changed, ChangedObject, ChangedSinceReply, ChangedSinceRequest, ConflictsReply,
+    ConflictsRequest, DetachReply, DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest,
+    GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, HeldLock,
+    HeldLocks, HoldReply, HoldRequest, InvalidateReply, InvalidateRequest, LockConflict, LockReply, LockRequest,
+    LookupReply, LookupRequest, Mark, PullReply, PullRequest, ReadDirPage, ReadDirReply, ReadDirRequest,
     RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
     TestLockReply, TestLockRequest, UnlockReply, UnlockRequest,
 };
@@ -187,14 +188,14 @@ prop_compose! {
     fn attach_reply()(
         protocol in any::<u32>(), server in any::<[u8; 16]>(), numbers in any::<[u64; 6]>(), root in object(),
         fids in fid_range(), lease_ms in any::<u32>(), resumed in any::<bool>(), root_pending in any::<bool>(),
-        lock_grants in any::<u64>(), lost_locks in vec(any::<u32>(), 0..5),
+        lock_grants in any::<u64>(), lost_locks in vec(any::<u32>(), 0..5), mark in option::of(mark()),
     ) -> AttachReply {
         let [epoch, history, incarnation, generation, change, spare_lives] = numbers;
         AttachReply {
             protocol, server: ServerId(server), epoch: ServerEpoch(epoch), history: HistoryId(history),
             incarnation: Incarnation(incarnation), generation: Generation(generation), change: ChangeNumber(change),
             root, fids, lease: Duration::from_millis(u64::from(lease_ms)), resumed, root_pending, spare_lives,
-            lock_grants, lost_locks,
+            lock_grants, lost_locks, mark,
         }
     }
 }
@@ -237,6 +238,24 @@ prop_compose! {
     ) -> HeldLocks {
         let locks = locks.into_iter().map(|(lock, granted)| HeldLock { lock, granted }).collect();
         HeldLocks { epoch: epoch.map(ServerEpoch), grants, locks }
+    }
+}
+
+prop_compose! {
+    fn mark()(change in 1u64.., tag in any::<u64>()) -> Mark {
+        Mark { change: ChangeNumber(change), tag }
+    }
+}
+
+prop_compose! {
+    fn changed()(
+        objects in vec((any::<u64>(), option::of(0..u64::MAX)), 0..20), through in mark(), more in any::<bool>(),
+    ) -> Changed {
+        let objects = objects.into_iter().map(|(vnode, version)| ChangedObject {
+            vnode: VnodeId(vnode),
+            version: version.map(StatusVersion),
+        });
+        Changed { objects: objects.collect(), through, more }
     }
 }
 
@@ -402,8 +421,8 @@ round_trips! {
         .prop_map(|(object, xattrs, change, pending)| GetXattrsReply { object, xattrs, change, pending });
     proptest_renewal_requests_round_trip: RenewLeaseRequest = any::<bool>()
         .prop_map(|undecided| RenewLeaseRequest { undecided });
-    proptest_renewals_round_trip: RenewLeaseReply = (any::<bool>(), any::<u64>())
-        .prop_map(|(renewed, lock_grants)| RenewLeaseReply { renewed, lock_grants });
+    proptest_renewals_round_trip: RenewLeaseReply = (any::<bool>(), any::<u64>(), option::of(mark()))
+        .prop_map(|(renewed, lock_grants, mark)| RenewLeaseReply { renewed, lock_grants, mark });
     proptest_lock_requests_round_trip: LockRequest = (lock(), any::<bool>(), any::<u64>(), vec(store_id(), 0..5))
         .prop_map(|(lock, wait, number, unanswered)| LockRequest { lock, wait, number, unanswered });
     proptest_lock_replies_round_trip: LockReply = (any::<u64>(), vec(object(), 0..2), change()).prop_map(
@@ -421,6 +440,12 @@ round_trips! {
         });
     proptest_cancellations_round_trip: CancelLockRequest = any::<u64>()
         .prop_map(|number| CancelLockRequest { number });
+    proptest_questions_of_changes_round_trip: ChangedSinceRequest = mark()
+        .prop_map(|mark| ChangedSinceRequest { mark });
+    proptest_changes_round_trip: ChangedSinceReply = option::of(changed())
+        .prop_map(|changed| ChangedSinceReply { changed });
+    proptest_holds_round_trip: HoldRequest = (vec(any::<u64>(), 0..20), any::<bool>())
+        .prop_map(|(vnodes, last)| HoldRequest { vnodes: vnodes.into_iter().map(VnodeId).collect(), last });
     proptest_breaks_round_trip: BreakRequest =
         (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)), vec(fid(), 0..5)).prop_map(
             |(change, objects, recalled)| BreakRequest {
@@ -470,7 +495,13 @@ fn decode_as_everything(bytes: &Bytes) {
         TestLockRequest,
         TestLockReply,
         CancelLockRequest,
-        CancelLockReply
+        CancelLockReply,
+        Mark,
+        Changed,
+        ChangedSinceRequest,
+        ChangedSinceReply,
+        HoldRequest,
+        HoldReply
     );
 }
 

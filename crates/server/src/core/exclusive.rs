@@ -73,6 +73,13 @@ impl Exclusive {
         self.directories.is_empty() && self.anywhere.is_empty()
     }
 
+    /// The directories in which other clients decide; `None`: that is not known.
+    pub(crate) fn directories_of_others(&self, client: ClientId) -> Option<impl Iterator<Item = VnodeId>> {
+        let is_known = self.anywhere.keys().all(|other| *other == client);
+        let others = self.directories.iter().filter(move |(_, decider)| **decider != client);
+        is_known.then(|| others.map(|(directory, _)| *directory))
+    }
+
     /// The live clients but `client` that may have decided names in a directory.
     pub(crate) fn deciders(
         &self,

@@ -151,6 +151,12 @@ impl Pending {
         self.records.range(ids_of(client)).map(|(_, announced)| announced)
     }
 
+    /// What the records of other clients touch.
+    pub(crate) fn touched_by_others(&self, client: ClientId) -> impl Iterator<Item = VnodeId> {
+        let others = self.records.values().filter(move |announced| announced.record.id.client != client);
+        others.flat_map(|announced| touched(&announced.record.op)).map(|touched| touched.fid.vnode)
+    }
+
     /// Those of the client of `below` that come before that record in its log.
     pub(crate) fn below(&self, below: StoreId) -> Vec<StoreId> {
         let ids = self.of_client(below.client).map(|announced| announced.record.id);

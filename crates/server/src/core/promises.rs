@@ -117,6 +117,8 @@ struct Session {
     until: Instant,
     /// What it holds is not known: it is from before the server's start.
     holds_everything: bool,
+    /// It hears of every change from now on, of whatever object: it has not said yet which it relies on.
+    hears_all: bool,
     /// The batch that breaks each object, until it is acknowledged.
     breaking: HashMap<VnodeId, BatchNumber>,
     /// The batch that breaks everything, until it is acknowledged.
@@ -250,6 +252,28 @@ impl Promises {
         self.change
     }
 
+    /// A client is about to be shown what has changed since it heard from the volume last: it hears of every change
+    /// from now on, until it has said what it holds.
+    pub(crate) fn hear_all(&mut self, client: ClientId) {
+        if let Some(session) = self.current_mut(client) {
+            session.hears_all = true;
+        }
+    }
+
+    /// A client that hears of every change relies on these objects; the `last` of them, so it need not any more.
+    pub(crate) fn hold(&mut self, client: ClientId, vnodes: impl IntoIterator<Item = VnodeId>, last: bool) {
+        self.grant(client, vnodes);
+        if let Some(session) = self.current_mut(client).filter(|_| last) {
+            session.hears_all = false;
+        }
+    }
+
+    /// The last change, if a client has heard of everything up to it that it was promised to.
+    pub(crate) fn caught_up(&self, client: ClientId) -> Option<ChangeNumber> {
+        let session = self.current(client)?;
+        (session.in_flight.is_none() && session.gathering.is_empty()).then_some(self.change)
+    }
+
     /// A mutation of `client` has become `change`, and is durable. Returns what its acknowledgement waits for.
     pub(crate) fn changed(
         &mut self,
@@ -321,6 +345,9 @@ impl Promises {
 
     /// Whether nobody but a client has been promised anything about an object.
     pub(crate) fn holds_alone(&self, client: ClientId, vnode: VnodeId) -> bool {
+        if self.sessions.values().any(|session| session.hears_all && session.client != client) {
+            return false;
+        }
         let is_own = |id: &SessionId| self.sessions.get(id).is_none_or(|session| session.client == client);
         self.holders.get(&vnode).is_none_or(|holders| holders.ids().iter().all(is_own))
     }
@@ -395,6 +422,9 @@ impl Promises {
 
     fn break_others(&mut self, client: ClientId, change: ChangeNumber, touched: &[Touched]) {
         self.change = self.change.max(change);
+        for session in self.sessions.values_mut().filter(|session| session.hears_all && session.client != client) {
+            touched.iter().for_each(|touched| session.owe(touched.fid, &touched.names, change));
+        }
         for Touched { fid, names, .. } in touched {
             let Some(mut holders) = self.holders.remove(&fid.vnode) else { continue };
             for id in holders.ids() {
@@ -447,6 +477,7 @@ impl Promises {
             for session in self.sessions.values_mut().filter(|session| newly(session)) {
                 session.breaking_all = Some(session.gathering.number);
                 session.breaking.clear();
+                session.hears_all = false;
             }
         }
     }
@@ -501,6 +532,7 @@ impl Session {
             attach,
             until,
             holds_everything: false,
+            hears_all: false,
             breaking: HashMap::new(),
             breaking_all: None,
             gathering: Gathering { number: BatchNumber(1), ..Gathering::default() },

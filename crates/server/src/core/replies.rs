@@ -16,7 +16,7 @@ use super::keep::{self, Keeper};
 use super::promises::{self, Touched};
 use super::records::ClientState;
 use super::refused::Refused;
-use super::{ContentId, NewContent, Overlay, Refusal, Transaction, aliases, directory, quota, tables};
+use super::{ContentId, NewContent, Overlay, Refusal, Transaction, aliases, changes, directory, quota, tables};
 
 /// The most replies kept for one client; one that confirms nothing for so long is refused.
 pub(crate) const REPLIES_MAX: u64 = 65_536;
@@ -96,8 +96,10 @@ pub(crate) fn decide(
     let Effect { directories, objects, freed } = effect;
     let reply = ApplyReply { change: volume.change, directories, objects, hash, exclusive: Vec::new(), outcome };
     let (change, touched) = (reply.change, promises::touched(&record.op, &reply));
+    let digest = digest(record);
+    changes::note(&mut transaction, change, touched.iter().map(|touched| touched.fid), &digest)?;
     let reply = reply.encode();
-    transaction.put(tables::reply(&record.id), [&digest(record)[..], &reply].concat());
+    transaction.put(tables::reply(&record.id), [&digest[..], &reply].concat());
     state.replies += 1;
     transaction.put_client(client, &state);
     Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed }))

@@ -3,7 +3,9 @@
 //! The first byte of a key is its table; numbers are big-endian, so keys sort as the numbers do and the names of a
 //! directory sort by their bytes. docs/formats.md shows the same layout.
 
-use mafs_proto::{ClientId, DataVersion, Fid, Name, StatusVersion, StoreId, Uniquifier, VnodeId, VolumeId};
+use mafs_proto::{
+    ChangeNumber, ClientId, DataVersion, Fid, Name, StatusVersion, StoreId, Uniquifier, VnodeId, VolumeId,
+};
 
 use super::ContentId;
 
@@ -23,6 +25,10 @@ const CONFLICT: u8 = b'f';
 const MADE_BESIDE: u8 = b'b';
 const ALIAS: u8 = b'l';
 const BORROWED: u8 = b'o';
+const CHANGE: u8 = b'm';
+
+/// A fid in a value.
+pub(crate) const FID_BYTES: usize = 12;
 
 /// An object.
 pub(crate) fn node(fid: Fid) -> Vec<u8> {
@@ -118,6 +124,16 @@ pub(crate) fn borrowed(id: ContentId) -> Vec<u8> {
     key(BORROWED, &[&fid_bytes(fid), &serial.epoch.to_be_bytes(), &serial.number.to_be_bytes()])
 }
 
+/// What a change touched.
+pub(crate) fn change(change: ChangeNumber) -> Vec<u8> {
+    key(CHANGE, &[&change.0.to_be_bytes()])
+}
+
+/// All changes that are kept, the oldest first.
+pub(crate) fn changes() -> Vec<u8> {
+    vec![CHANGE]
+}
+
 /// Who owns a block of vnode numbers.
 pub(crate) fn grant(block: u64) -> Vec<u8> {
     key(GRANT, &[&block.to_be_bytes()])
@@ -129,8 +145,8 @@ pub(crate) fn used(vnode: VnodeId) -> Vec<u8> {
 }
 
 /// The value of an entry: what the name means.
-pub(crate) fn fid_bytes(fid: Fid) -> [u8; 12] {
-    let mut bytes = [0; 12];
+pub(crate) fn fid_bytes(fid: Fid) -> [u8; FID_BYTES] {
+    let mut bytes = [0; FID_BYTES];
     bytes[..8].copy_from_slice(&fid.vnode.0.to_be_bytes());
     bytes[8..].copy_from_slice(&fid.unique.0.to_be_bytes());
     bytes

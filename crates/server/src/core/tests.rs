@@ -1,6 +1,7 @@
 //! Tests of the core: a small world to apply records in, and whole-tree properties against a reference model.
 
 mod announce;
+mod changes;
 mod directory;
 mod exactly_once;
 mod exclusive;

@@ -37,6 +37,8 @@ pub(super) async fn attach(
     if let Some(before) = session.attach(Attachment { volume: Arc::clone(&volume), ticket }) {
         before.volume.detach(before.ticket).await;
     }
+    // Before anything is looked at: what changes from here on is broken.
+    let mark = blocking(|| volume.caught_up(ticket))?;
     let Root { object: root, change, pending: root_pending } = blocking(|| volume.root(ticket))?;
     let (breaking, connection) = (Arc::clone(&volume), Arc::clone(session));
     tokio::spawn(async move { breaking.deliver_breaks(ticket, connection.peer()).await });
@@ -62,6 +64,7 @@ pub(super) async fn attach(
         root_pending,
         lock_grants: volume.lock_grants(),
         lost_locks,
+        mark,
     })
 }
 

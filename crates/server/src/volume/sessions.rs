@@ -25,6 +25,9 @@ use crate::core::promises::{BatchNumber, Owed, Promises, Timing, Touched};
 /// Timers do not run through suspend, the clock does: it is read again at least this often.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// More objects of which nothing is promised are too many to be listed.
+const UNPROMISED_MAX: usize = 2048;
+
 /// The sessions of one volume.
 pub(super) struct Sessions {
     tables: Mutex<Tables>,
@@ -220,6 +223,48 @@ impl Sessions {
         let free = vnodes.into_iter().filter(|vnode| !pending.contains_key(vnode));
         let change = tables.promises.grant(ticket.client, free);
         Granted { change, pending }
+    }
+
+    /// Has a client hear of every change from now on.
+    ///
+    /// # Errors
+    /// `NotAttached` as in [`Self::check`].
+    pub(super) fn hear_all(&self, ticket: Ticket) -> Result<(), Refusal> {
+        let mut tables = self.tables();
+        if !tables.promises.is_current(ticket.client, ticket.generation, self.clock.now()) {
+            return Err(FsError::NotAttached.into());
+        }
+        tables.promises.hear_all(ticket.client);
+        Ok(())
+    }
+
+    /// Promises a client that hears of every change to tell it of these objects in any case; behind the `last` of them
+    /// it hears of others no more.
+    ///
+    /// # Errors
+    /// `NotAttached` as in [`Self::check`].
+    pub(super) fn hold(&self, ticket: Ticket, vnodes: &[VnodeId], last: bool) -> Result<(), Refusal> {
+        let mut tables = self.tables();
+        if !tables.promises.is_current(ticket.client, ticket.generation, self.clock.now()) {
+            return Err(FsError::NotAttached.into());
+        }
+        tables.promises.hold(ticket.client, vnodes.iter().copied(), last);
+        Ok(())
+    }
+
+    /// The last change, if a client has heard of everything.
+    pub(super) fn caught_up(&self, ticket: Ticket) -> Option<ChangeNumber> {
+        self.tables().promises.caught_up(ticket.client)
+    }
+
+    /// The objects of which a client is promised nothing, because of what other clients have announced or decide.
+    /// `None`: they are not known, or too many.
+    pub(super) fn unpromised(&self, ticket: Ticket) -> Option<BTreeSet<VnodeId>> {
+        let tables = self.tables();
+        let decided = tables.exclusive.directories_of_others(ticket.client)?;
+        let unpromised = tables.pending.touched_by_others(ticket.client).chain(decided);
+        let unpromised: BTreeSet<_> = unpromised.collect();
+        (unpromised.len() <= UNPROMISED_MAX).then_some(unpromised)
     }
 
     /// An announcement is durable: breaks the promises of others. Returns what its acknowledgement waits for.

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use mafs_proto::call::{ApplyReply, BrokenObject};
+use mafs_durable::Batch;
+use mafs_proto::call::{ApplyReply, BrokenObject, ChangedObject, GetStatusRequest, Mark};
 use mafs_proto::{ChangeNumber, Fid, HistoryId, Instant, ServerId, VnodeId};
 
-use super::{Index, KnownVolume, NO_TRUST, Volume};
+use super::{Index, KnownVolume, NO_TRUST, SCAN_MAX, Volume, object_key, vnode_of};
 use crate::cache::CacheError;
+use crate::cache::record::CachedObject;
 use crate::core::promises::{Grant, SessionNumber};
 
 /// Directories that are remembered as exclusive. Beyond, all are forgotten: the server is asked once more for each.
@@ -17,24 +19,120 @@ const EXCLUSIVE_MAX: usize = 65_536;
 pub(crate) struct AttachedVolume {
     pub(crate) server: ServerId,
     pub(crate) history: HistoryId,
-    pub(crate) change: ChangeNumber,
+    pub(crate) mark: Option<Mark>,
 }
 
 impl Index {
-    /// The volume has been attached; `resumed`: the promises of the last session still hold. Otherwise nothing known is
-    /// valid any more. Returns the session that answers belong to from now on.
-    pub(crate) fn attached(&self, volume: AttachedVolume, resumed: bool) -> Result<SessionNumber, CacheError> {
-        let AttachedVolume { server, history, change } = volume;
+    /// Up to where this client has heard of everything that makes what is known not valid; `None`: it has missed
+    /// something.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        let volume = self.lock();
+        volume.known.and_then(|known| known.mark).filter(|_| !volume.missed)
+    }
+
+    /// The volume has been attached; `resumed`: the promises of the last session still hold. Otherwise what was valid
+    /// then is so if it is not among the `changed`; `None`: nothing is. Returns the session that answers belong to from
+    /// now on.
+    pub(crate) fn attached(
+        &self,
+        volume: AttachedVolume,
+        resumed: bool,
+        changed: Option<&[ChangedObject]>,
+    ) -> Result<SessionNumber, CacheError> {
+        let AttachedVolume { server, history, mark } = volume;
         let mut volume = self.lock();
         let same = volume.known.is_some_and(|known| (known.server, known.history) == (server, history));
         if resumed && same && !volume.missed && volume.breaks.session() != SessionNumber::NONE {
             return Ok(volume.breaks.session());
         }
-        let trust = volume.known.map_or(NO_TRUST, |known| known.trust) + 1;
-        self.set_known(&mut volume, KnownVolume { server, history, change, trust })?;
+        let trust = volume.known.map_or(NO_TRUST, |known| known.trust);
+        let changed = changed.filter(|_| same && !volume.missed);
+        let kept = match changed.map(|changed| self.distrust_changed(changed)) {
+            Some(Ok(stale)) => {
+                volume.stale = stale;
+                true
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "everything is asked for again, because the index cannot be written");
+                false
+            }
+            None => false,
+        };
+        // What has changed was asked for, or may have been: then the server tells of every change.
+        let asked = volume.known.is_some_and(|known| known.mark.is_some());
+        let trust = if kept { trust } else { trust + 1 };
+        self.set_known(&mut volume, KnownVolume { server, history, mark, trust })?;
         volume.missed = false;
         volume.exclusive.clear();
-        Ok(volume.breaks.begin())
+        let session = volume.breaks.begin();
+        volume.unnamed = asked.then_some(session);
+        Ok(session)
+    }
+
+    /// The session in which the server tells of every change, because it was not told what is held here.
+    pub(crate) fn unnamed(&self) -> Option<SessionNumber> {
+        let volume = self.lock();
+        volume.unnamed.filter(|session| *session == volume.breaks.session())
+    }
+
+    /// What has changed meanwhile, if that is little; nothing when it is asked for again.
+    pub(crate) fn take_stale(&self) -> Vec<Fid> {
+        std::mem::take(&mut self.lock().stale)
+    }
+
+    /// The server has been told.
+    pub(crate) fn named(&self, session: SessionNumber) {
+        let mut volume = self.lock();
+        volume.unnamed = volume.unnamed.filter(|unnamed| *unnamed != session);
+    }
+
+    /// The objects behind `after` that the server has promised to tell of, of some more that are known; and behind
+    /// which one to go on.
+    pub(crate) fn promised_behind(
+        &self,
+        after: Option<VnodeId>,
+    ) -> Result<(Vec<VnodeId>, Option<VnodeId>), CacheError> {
+        let trust = self.trust();
+        let page = self.kv.scan(b"o", after.map(object_key).as_deref(), SCAN_MAX)?;
+        let next = page.last().and_then(|(key, _)| vnode_of(key)).filter(|_| page.len() == SCAN_MAX);
+        let promised = page.into_iter().filter_map(|(key, value)| {
+            let is_promised = CachedObject::decode(value).is_some_and(|cached| cached.trust == trust);
+            vnode_of(&key).filter(|_| is_promised)
+        });
+        Ok((promised.collect(), next))
+    }
+
+    /// In a session this client has heard of everything up to `mark`.
+    pub(crate) fn caught_up(&self, session: SessionNumber, mark: Mark) {
+        let mut volume = self.lock();
+        if volume.missed || volume.breaks.session() != session {
+            return;
+        }
+        if let Some(known) = volume.known.filter(|known| known.mark != Some(mark))
+            && let Err(error) = self.set_known(&mut volume, KnownVolume { mark: Some(mark), ..known })
+        {
+            tracing::debug!(%error, "it cannot be noted how far all is known");
+        }
+    }
+
+    /// What the server has at another version than is known here is not valid. Returns what of it there is, and may be
+    /// asked for at once.
+    fn distrust_changed(&self, changed: &[ChangedObject]) -> Result<Vec<Fid>, CacheError> {
+        let (mut batch, mut stale) = (Batch::default(), Vec::new());
+        for ChangedObject { vnode, version } in changed {
+            if let Some(mut cached) = self.shown(*vnode)?
+                && Some(cached.object.status.status_version) != *version
+            {
+                cached.trust = NO_TRUST;
+                batch.put(object_key(*vnode), cached.encode());
+                stale.extend(version.map(|_| cached.object.fid));
+            }
+        }
+        self.apply(&batch)?;
+        if stale.len() > GetStatusRequest::FIDS_MAX {
+            stale.clear();
+        }
+        Ok(stale)
     }
 
     /// The present session.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mafs_durable::{Kv, MemoryKv};
-use mafs_proto::call::{ApplyReply, BrokenObject, DirectoryChange, LookupReply, ReadDirPage};
+use mafs_proto::call::{ApplyReply, BrokenObject, ChangedObject, DirectoryChange, LookupReply, Mark, ReadDirPage};
 use mafs_proto::{
     ChangeNumber, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Entry, Fid, HistoryId, Incarnation, Instant, Kind,
     Mode, Name, Object, RenameMode, ServerId, Status, StatusVersion, StoreId, Timestamp, Uniquifier, VnodeId, VolumeId,
@@ -34,7 +34,11 @@ impl Clock for SetClock {
 }
 
 fn volume(change: u64) -> AttachedVolume {
-    AttachedVolume { server: ServerId([1; 16]), history: HistoryId(2), change: ChangeNumber(change) }
+    AttachedVolume { server: ServerId([1; 16]), history: HistoryId(2), mark: mark(change) }
+}
+
+fn mark(change: u64) -> Option<Mark> {
+    (change > 0).then_some(Mark { change: ChangeNumber(change), tag: 9 })
 }
 
 fn root() -> Fid {
@@ -89,7 +93,7 @@ struct Attached {
 fn attached() -> Attached {
     let (kv, clock) = (MemoryKv::new(), SetClock::default());
     let index = Index::open(Arc::new(kv.clone()), Arc::new(clock.clone())).unwrap();
-    let session = index.attached(volume(0), false).unwrap();
+    let session = index.attached(volume(0), false, None).unwrap();
     index.renew_lease(clock.now(), LEASE);
     let attached = Attached { kv, clock, index, session };
     attached.show(1, 0);
@@ -230,9 +234,9 @@ fn a_break_of_everything_leaves_nothing_valid() {
 #[test]
 fn only_a_resumed_session_keeps_what_is_valid() {
     let mut attached = attached();
-    assert_eq!(attached.index.attached(volume(7), true).unwrap(), attached.session);
+    assert_eq!(attached.index.attached(volume(7), true, None).unwrap(), attached.session);
     assert_eq!(attached.valid(), Some(DataVersion(1)));
-    let next = attached.index.attached(volume(7), false).unwrap();
+    let next = attached.index.attached(volume(7), false, None).unwrap();
     assert_ne!(next, attached.session);
     assert_eq!(attached.valid(), None);
     attached.show(1, 7);
@@ -242,11 +246,56 @@ fn only_a_resumed_session_keeps_what_is_valid() {
     assert_eq!(attached.valid(), Some(DataVersion(1)));
 }
 
+/// consistency.md, "Revalidation".
+#[test]
+fn what_has_not_changed_since_the_last_session_is_valid_in_the_next() {
+    for (version, is_valid) in [(Some(1), true), (Some(2), false), (None, false)] {
+        let mut attached = attached();
+        let changed = ChangedObject { vnode: VnodeId::ROOT, version: version.map(StatusVersion) };
+        let other = ChangedObject { vnode: VnodeId(77), version: None };
+        attached.index.caught_up(attached.session, Mark { change: ChangeNumber(5), tag: 9 });
+        attached.session = attached.index.attached(volume(7), false, Some(&[changed, other])).unwrap();
+        assert_eq!(attached.valid().is_some(), is_valid, "{version:?}");
+        assert_eq!(attached.index.mark(), mark(7));
+        assert_eq!(attached.index.unnamed(), Some(attached.session));
+        let held = if is_valid { vec![VnodeId::ROOT] } else { Vec::new() };
+        assert_eq!(attached.index.promised_behind(None).unwrap(), (held, None));
+        attached.index.named(attached.session);
+        assert_eq!(attached.index.unnamed(), None);
+        let next = attached.index.attached(volume(8), false, None).unwrap();
+        assert_eq!(attached.valid(), None);
+        assert_eq!(attached.index.unnamed(), Some(next), "it may have been asked, and the answer lost");
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_another_history_nor_after_a_change_that_was_missed() {
+    let other = AttachedVolume { history: HistoryId(3), ..volume(7) };
+    let moved = attached();
+    moved.index.attached(other, false, Some(&[])).unwrap();
+    assert_eq!(moved.valid(), None);
+    let missing = attached();
+    missing.index.miss(&mut missing.index.lock());
+    assert_eq!(missing.index.mark(), None);
+    missing.index.attached(volume(7), false, Some(&[])).unwrap();
+    assert_eq!(missing.valid(), None);
+}
+
+#[test]
+fn only_what_was_heard_in_the_present_session_moves_the_mark() {
+    let attached = attached();
+    let mark = |change| Mark { change: ChangeNumber(change), tag: change };
+    attached.index.caught_up(attached.session, mark(5));
+    assert_eq!(attached.index.mark(), Some(mark(5)));
+    attached.index.caught_up(attached.session.next(), mark(6));
+    assert_eq!(attached.index.mark(), Some(mark(5)));
+}
+
 #[test]
 fn a_restarted_client_has_nothing_valid() {
     let Attached { kv, clock, .. } = attached();
     let index = Index::open(Arc::new(kv), Arc::new(clock.clone())).unwrap();
-    index.attached(volume(0), true).unwrap();
+    index.attached(volume(0), true, None).unwrap();
     index.renew_lease(clock.now(), LEASE);
     assert_eq!(index.valid_object(VnodeId::ROOT).unwrap(), None);
 }

@@ -61,6 +61,7 @@ fn attach_reply(epoch: u64, resumed: bool, lost_locks: Vec<u32>) -> AttachReply 
         root_pending: false,
         lock_grants: 7,
         lost_locks,
+        mark: None,
     }
 }
 

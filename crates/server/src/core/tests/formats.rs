@@ -23,6 +23,7 @@ fn the_keys_of_the_index_are_as_documented() {
         ("key-used", tables::used(FILE.vnode)),
         ("key-xattrs", tables::xattrs(FILE, StatusVersion(4))),
         ("key-announced", tables::announced(&id)),
+        ("key-change", tables::change(ChangeNumber(5))),
         ("value-entry", tables::fid_bytes(FILE).to_vec()),
     ];
     for (example, key) in keys {

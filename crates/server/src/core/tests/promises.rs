@@ -236,3 +236,41 @@ fn an_announcement_breaks_the_promises_of_others_and_leaves_its_clients_own_as_t
     assert_eq!(objects(&batch(&mut promises, ALICE, at(1)).1), [FILE], "she held it still");
     assert!(promises.next_batch(BOB, first(BOB), at(1)).is_none());
 }
+
+/// consistency.md, "Revalidation": until it has said what it holds.
+#[test]
+fn who_hears_of_every_change_is_told_of_what_it_was_never_shown() {
+    let mut promises = promises(&[ALICE, BOB]);
+    promises.hear_all(BOB);
+    assert!(!promises.holds_alone(ALICE, FILE), "nobody decides names that may be relied on");
+    let mut owed = change_file(&mut promises, ALICE, 1, at(1));
+    assert_eq!(promises.caught_up(BOB), None, "a break is owed");
+    let (number, request) = batch(&mut promises, BOB, at(1));
+    assert_eq!(objects(&request), [FILE]);
+    assert!(promises.remaining(&mut owed, at(1)).is_some());
+    promises.acknowledge(BOB, first(BOB), number);
+    assert_eq!(promises.remaining(&mut owed, at(1)), None);
+    assert_eq!(promises.caught_up(BOB), Some(ChangeNumber(1)));
+    change_file(&mut promises, BOB, 2, at(2));
+    assert_eq!(promises.next_batch(BOB, first(BOB), at(2)), None, "its own are answered");
+    let other = VnodeId(8);
+    promises.hold(BOB, [other], false);
+    assert!(!change_file(&mut promises, ALICE, 3, at(3)).is_empty(), "there is more to come");
+    promises.hold(BOB, [], true);
+    let (number, _) = batch(&mut promises, BOB, at(3));
+    promises.acknowledge(BOB, first(BOB), number);
+    assert!(change_file(&mut promises, ALICE, 4, at(4)).is_empty());
+    assert!(!promises.changed(ALICE, ChangeNumber(5), &[touched(other)], at(5)).is_empty());
+}
+
+#[test]
+fn who_is_owed_too_much_hears_of_every_change_no_more() {
+    let mut promises = promises(&[ALICE, BOB]);
+    promises.hear_all(BOB);
+    let many: Vec<_> = (0..=BreakRequest::OBJECTS_MAX as u64).map(|vnode| touched(VnodeId(100 + vnode))).collect();
+    promises.changed(ALICE, ChangeNumber(1), &many, at(1));
+    let (number, request) = batch(&mut promises, BOB, at(1));
+    assert_eq!(request.broken, Broken::All);
+    promises.acknowledge(BOB, first(BOB), number);
+    assert!(change_file(&mut promises, ALICE, 2, at(2)).is_empty());
+}

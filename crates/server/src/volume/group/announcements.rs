@@ -7,9 +7,9 @@ use mafs_proto::call::{InvalidateReply, InvalidateRequest};
 use mafs_proto::{ChangeNumber, ClientId, Fid, StoreId};
 
 use super::{Group, answer_settled};
-use crate::core::pending::touched;
+use crate::core::pending::{Announced, touched};
 use crate::core::promises::{Owed, Touched};
-use crate::core::{Refusal, announce, tables};
+use crate::core::{Refusal, announce, changes, tables};
 use crate::volume::Ticket;
 use crate::volume::committer::Announce;
 
@@ -115,6 +115,7 @@ impl Group<'_> {
         let mut volume = transaction.state()?;
         volume.change = volume.change.next();
         transaction.put_state(&volume);
+        changes::note(&mut transaction, volume.change, std::iter::empty(), &[])?;
         let batch = transaction.finish();
         self.add(batch);
         Ok(volume.change)
@@ -147,6 +148,8 @@ impl Group<'_> {
         if let Some(change) = change {
             volume.change = change;
             transaction.put_state(&volume);
+            let what: Vec<u8> = entered.changed.iter().flat_map(Announced::encode).collect();
+            changes::note(&mut transaction, change, std::iter::empty(), &what)?;
         }
         let batch = transaction.finish();
         if !batch.is_empty() {
