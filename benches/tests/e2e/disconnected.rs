@@ -18,6 +18,7 @@ use mafs_bench::world::World;
 use serde_json::Value;
 
 use super::number_from_env;
+use super::projects::write_workspace;
 
 const RATE: u64 = 4 << 20;
 const RTT: Duration = Duration::from_millis(20);
@@ -152,6 +153,25 @@ fn commit_until(course: &Course, repository: &Path) -> u32 {
     commits
 }
 
+/// Changes a source and builds, again and again. Returns how often.
+fn build_until(course: &Course, project: &Path) -> u32 {
+    let (mut builds, begun) = (0, Instant::now());
+    while !course.is_over() {
+        builds += 1;
+        let program = format!("fn main() {{ println!(\"{{}} {builds}\", library::sum()); }}\n");
+        by_rename(&project.join("program/src/main.rs"), program.as_bytes()).unwrap();
+        build(project).unwrap_or_else(|why| panic!("build {builds} after {:?}: {why}", begun.elapsed()));
+        thread::sleep(PAUSE);
+    }
+    builds
+}
+
+fn build(project: &Path) -> std::io::Result<String> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--offline", "--quiet"]).current_dir(project);
+    run(cargo.env("CARGO_TARGET_DIR", project.join("target")).env_remove("RUSTFLAGS"), LIMIT)
+}
+
 fn make_repository(path: &Path) {
     fs::create_dir(path).unwrap();
     let git = |arguments: &[&str]| run(Command::new("git").arg("-C").arg(path).args(arguments), LIMIT).unwrap();
@@ -161,18 +181,21 @@ fn make_repository(path: &Path) {
 }
 
 #[test]
-#[ignore = "needs: fuse, root, tun, iproute2, git"]
+#[ignore = "needs: fuse, root, tun, iproute2, git, cargo"]
 fn programs_go_on_while_the_link_is_unplugged_and_everything_arrives() {
     let world = start();
     let _watchdog = Watchdog::start(10 * LIMIT, vec![world.mount()]);
-    let (saved, repository) = (world.mount().join("saved"), world.mount().join("repository"));
+    let [saved, repository, project] = ["saved", "repository", "project"].map(|name| world.mount().join(name));
     fs::create_dir(&saved).unwrap();
     SAVES.iter().for_each(|(name, _)| fs::write(saved.join(name), "first").unwrap());
     make_repository(&repository);
+    write_workspace(&project).unwrap();
+    build(&project).unwrap();
     let course = Course::default();
-    let (rounds, commits) = thread::scope(|scope| {
+    let (rounds, commits, builds) = thread::scope(|scope| {
         let saving = scope.spawn(|| save_until(&course, &saved));
         let committing = scope.spawn(|| commit_until(&course, &repository));
+        let building = scope.spawn(|| build_until(&course, &project));
         thread::sleep(AROUND);
         set_unplugged(&world, true);
         thread::sleep(Duration::from_secs(number_from_env("MAFS_UNPLUGGED", UNPLUGGED_S)));
@@ -180,10 +203,10 @@ fn programs_go_on_while_the_link_is_unplugged_and_everything_arrives() {
         set_unplugged(&world, false);
         thread::sleep(AROUND);
         course.over.store(true, Ordering::Relaxed);
-        (saving.join(), committing.join())
+        (saving.join(), committing.join(), building.join())
     });
-    let (rounds, commits) = (rounds.expect("saving"), commits.expect("committing"));
-    println!("{rounds} rounds of saves, {commits} commits");
+    let [rounds, commits, builds] = [rounds.expect("saving"), commits.expect("committing"), builds.expect("building")];
+    println!("{rounds} rounds of saves, {commits} commits, {builds} builds");
     sync(&world);
     let mut other = world.another_client_beside_server("other").unwrap();
     for (name, _) in SAVES {
@@ -194,6 +217,8 @@ fn programs_go_on_while_the_link_is_unplugged_and_everything_arrives() {
     let git = |arguments: &[&str]| run(Command::new("git").arg("-C").arg(&repository).args(arguments), LIMIT).unwrap();
     git(&["fsck", "--full", "--strict"]);
     assert_eq!(git(&["rev-list", "--count", "HEAD"]).trim(), commits.to_string());
+    let program = other.mount().join("project/target/debug/program");
+    assert_eq!(run(&mut Command::new(program), LIMIT).unwrap(), format!("787 {builds}\n"));
     other.stop().unwrap();
 }
 
