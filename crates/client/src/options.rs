@@ -97,7 +97,7 @@ pub struct MountOptions {
     /// `awake`: whether a virtual machine's processors are kept awake during bursts of requests, if this process may.
     /// Default: `auto`.
     pub awake: bool,
-    /// `writeback`: when the server gets changes. Default: `sync`.
+    /// `writeback`: when the server gets changes. Default: `sirp`.
     pub writeback: Writeback,
     /// `close`: when close returns, and each change of names and attributes, if the server gets changes later. Default:
     /// `logged`.

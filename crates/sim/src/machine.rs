@@ -64,7 +64,7 @@ impl Machine {
             link,
             passthrough,
             scheduling,
-            writeback: Writeback::default(),
+            writeback: Writeback::Sync,
             close: Close::default(),
             stale: Stale::default(),
             fsync,

@@ -63,7 +63,7 @@ async fn run_all(
     let delays = delays(&mut random, clients, delay);
     let mut world = World::start_with_delays(seed, &delays, seed.is_multiple_of(2)).await?;
     for machine in world.machines_mut() {
-        if writeback != Writeback::default() {
+        if writeback != Writeback::Sync {
             machine.stop().await;
             machine.set_writeback(writeback);
             machine.start().await?;

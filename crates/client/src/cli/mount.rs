@@ -37,7 +37,7 @@ pub(super) struct MountArgs {
             minfree=SIZE         what stays free on its disk [1G]\n  \
             passthrough=auto|off the kernel reads and writes cached files itself where it may, or never [auto]\n  \
             awake=auto|off       a virtual machine's processors stay awake while requests come in bursts [auto]\n  \
-            writeback=NAME       when the server gets changes: sync, async, sirp; to compare: sirp-c [sync]\n  \
+            writeback=NAME       when the server gets changes: sirp, async, sync; to compare: sirp-c [sirp]\n  \
             close=logged|announced   close returns when a change is logged, or the server has heard of it [logged]\n  \
             stale=error|serve    an open whose newest version does not come fails, or gets the one before [error]\n  \
             pull_timeout=S       seconds without progress that an open waits for it [30]\n  \

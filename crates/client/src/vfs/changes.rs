@@ -32,12 +32,12 @@ const DEPTH_MAX: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Writeback {
     /// Before the call returns that makes them; contents before close(2) does.
-    #[default]
     Sync,
     /// In the background, in order.
     Async,
     /// The same, and what waits is announced, so that nobody opens what was before it: the paper's selective
     /// invalidation.
+    #[default]
     Sirp,
     /// The same with an announcement of every content, for comparison: the paper's compulsory invalidation.
     SirpC,
