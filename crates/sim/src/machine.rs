@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use mafs_arpc::{Config, Scheduling};
@@ -39,6 +40,7 @@ pub struct Machine {
     disconnected: bool,
     locking: Locking,
     clock_ppm: u32,
+    wall_ahead_s: Arc<AtomicI64>,
     disk: MemoryDisk,
     kv: MemoryKv,
     boot: u64,
@@ -73,6 +75,7 @@ impl Machine {
             disconnected: false,
             locking: Locking::default(),
             clock_ppm: RIGHT_PPM,
+            wall_ahead_s: Arc::default(),
             disk,
             kv,
             boot: 0,
@@ -104,6 +107,11 @@ impl Machine {
     /// By how many millionths of the world's time its clock goes on, from the next start on.
     pub fn set_clock_rate(&mut self, ppm: u32) {
         self.clock_ppm = ppm;
+    }
+
+    /// By how many seconds its time of day is ahead of the world's, from now on.
+    pub fn set_time_of_day(&self, ahead_s: i64) {
+        self.wall_ahead_s.store(ahead_s, Ordering::Relaxed);
     }
 
     /// From the next start on, for comparison.
@@ -171,7 +179,7 @@ impl Machine {
             passthrough: self.passthrough,
             profile: None,
         };
-        let clock = Arc::new(self.link.clock().at_rate(self.clock_ppm));
+        let clock = Arc::new(self.link.clock().of_machine(self.clock_ppm, Arc::clone(&self.wall_ahead_s)));
         let started = Vfs::start(settings, storage, self.link.connector(), clock).await;
         self.client = Some(started.map_err(|error: StartError| format!("{} does not start: {error}", self.name))?);
         Ok(())

@@ -1,0 +1,101 @@
+//! The time of day of a client is set, back or forward: it is what files show, and nothing depends on it (leases and
+//! waits go by a clock that nobody sets).
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_client::vfs::{Vfs, Writeback};
+use mafs_sim::{Connecting, Crash, LEASE, Silence, Way, World};
+use support::{clients, configured, content, look, overwrite, rename, simulate, write_and_close};
+use tokio::time::{Instant, sleep};
+
+const DAY_S: i64 = 86_400;
+const NEAR: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_secs(1);
+/// What has been written is in the log for good by then.
+const LOGGED_DURABLY: Duration = Duration::from_secs(3);
+const OUTAGE: Duration = Duration::from_secs(300);
+const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
+
+async fn two() -> World {
+    let world = World::start_several(1, 2, NEAR, false).await.expect("a world");
+    configured(world, |machine| {
+        machine.set_writeback(Writeback::Sirp);
+        machine.set_disconnected(true);
+    })
+    .await
+}
+
+async fn modified_s(vfs: &Vfs, file: &'static str) -> i64 {
+    look(vfs, file).await.status.mtime.seconds()
+}
+
+/// While both are connected each sees what the other does, and asks nobody for what it knows.
+async fn set_while_connected(world: &World, ahead_s: i64) {
+    let [one, two] = clients(world);
+    let before_s = modified_s(&two, "a").await;
+    world.machines()[1].set_time_of_day(ahead_s);
+    overwrite(&two, "a", vec![2; 3000]).await;
+    sleep(SOON).await;
+    assert!(content(&one, "a").await == vec![2; 3000], "another content");
+    let moved_s = modified_s(&one, "a").await - before_s;
+    assert!((moved_s - ahead_s).abs() < 600, "the file shows a time {moved_s} s later");
+    overwrite(&one, "a", vec![3; 3000]).await;
+    sleep(SOON).await;
+    assert!(content(&two, "a").await == vec![3; 3000], "another content");
+    sleep(2 * LEASE).await;
+    let begun = Instant::now();
+    assert!(content(&two, "a").await == vec![3; 3000], "another content");
+    assert_eq!(begun.elapsed(), Duration::ZERO, "the lease goes on");
+}
+
+/// What is done while the link is away, across a restart, arrives.
+async fn set_while_disconnected(world: &mut World, ahead_s: i64, crash: Option<Crash>) {
+    let [_, two] = clients(world);
+    world.machines()[1].fall_silent_for(BLACK_HOLE, OUTAGE, true);
+    sleep(LEASE).await;
+    overwrite(&two, "a", vec![4; 3000]).await;
+    sleep(LOGGED_DURABLY).await;
+    world.machines()[1].set_time_of_day(ahead_s);
+    rename(&two, "a", "moved").await.expect("a rename");
+    overwrite(&two, "b", vec![5; 3000]).await;
+    sleep(LOGGED_DURABLY).await;
+    match crash {
+        None => world.machines_mut()[1].stop().await,
+        Some(crash) => world.crash_machine(1, crash),
+    }
+    world.machines_mut()[1].start().await.expect("a client");
+    let [one, two] = clients(world);
+    overwrite(&two, "b", vec![6; 3000]).await;
+    assert!(content(&two, "moved").await == vec![4; 3000], "another content");
+    sleep(OUTAGE).await;
+    two.sync().await.expect("a sync");
+    for client in [&one, &two] {
+        assert!(content(client, "moved").await == vec![4; 3000], "another content");
+        assert!(content(client, "b").await == vec![6; 3000], "another content");
+    }
+    let status = two.status();
+    assert!(status.refused.is_empty() && status.conflicts == 0, "{status:?}");
+}
+
+#[test]
+fn a_day_back_or_forward_breaks_nothing() {
+    for ahead_s in [-DAY_S, DAY_S] {
+        for crash in [None, Some(Crash::Kill), Some(Crash::Power)] {
+            simulate(async {
+                let mut world = two().await;
+                let [one, two] = clients(&world);
+                for file in ["a", "b"] {
+                    write_and_close(&one, file, vec![1; 3000]).await;
+                    sleep(SOON).await;
+                    assert!(content(&two, file).await == vec![1; 3000], "another content");
+                }
+                set_while_connected(&world, ahead_s).await;
+                set_while_disconnected(&mut world, -ahead_s, crash).await;
+            });
+        }
+    }
+}
