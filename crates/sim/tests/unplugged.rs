@@ -12,7 +12,7 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Path, Silence, Way, World};
-use support::{CALLER, EXCLUSIVE, configured, make_dir, make_exclusively, name, simulate};
+use support::{CALLER, EXCLUSIVE, clients, configured, make_dir, make_exclusively, name, names, simulate};
 use tokio::time::{Instant, sleep};
 
 const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
@@ -23,6 +23,12 @@ const ROUNDS: u32 = 250;
 /// The link takes a second for what they have made. The measured time is 2 s, and was 66 s when each record that had
 /// waited in vain for a lost one made the client pause.
 const SENT_MAX: Duration = Duration::from_secs(8);
+
+/// A link that takes a minute for what was made without it.
+const SLOW_RATE: u64 = 64 << 10;
+const LONG: Duration = Duration::from_secs(600);
+/// An operation that waits for a round trip on the way at most, and not for what is being sent.
+const CALL_MAX: Duration = Duration::from_secs(1);
 
 /// As an editor saves: what comes later depends on what came before.
 async fn save(vfs: &Vfs, dir: VnodeId, round: u32) {
@@ -74,4 +80,53 @@ fn what_was_logged_while_the_link_was_unplugged_is_sent_as_soon_as_it_is_there_a
     for seed in 1..=1 {
         simulate(unplug_in_the_middle(seed));
     }
+}
+
+async fn save_durably(vfs: &Vfs, dir: VnodeId, file: &str) {
+    let made = vfs.create(dir, name(file), Mode::from_bits(0o644), EXCLUSIVE, CALLER).await;
+    let (_, opened) = made.expect("a new file");
+    vfs.write(opened.file, 0, Bytes::from(vec![1; 100_000])).await.expect("a write");
+    vfs.fsync(opened.file).await.expect("an fsync");
+    vfs.flush(opened.file).await.expect("a close");
+    vfs.release(opened.file);
+}
+
+/// What was fsynced comes before what is made later, so the server could not say before it has all of that.
+#[test]
+fn names_are_decided_here_until_the_server_has_what_was_made_without_it() {
+    simulate(async {
+        let paths = [SLOW_RATE, RATE].map(|rate| Path::Link(Box::new(Profile::steady(rate, RTT))));
+        let world = World::start_over(1, paths.into(), false).await.expect("a world");
+        let world = configured(world, |machine| {
+            machine.set_writeback(Writeback::Sirp);
+            machine.set_disconnected(true);
+        })
+        .await;
+        let [one, two] = clients(&world);
+        let dir = make_dir(&one, VnodeId::ROOT, "dir").await.expect("a directory");
+        one.sync().await.expect("a sync");
+        let theirs = two.lookup(VnodeId::ROOT, name("dir")).await.expect("a name").fid.vnode;
+        world.machines()[0].fall_silent_for(BLACK_HOLE, LONG, true);
+        for file in 0..40 {
+            save_durably(&one, dir, &format!("f{file}")).await;
+            sleep(LONG / 50).await;
+        }
+        while !one.status().connected {
+            sleep(RTT).await;
+        }
+        for round in 0..10 {
+            assert!(one.status().log.records > 0, "there is much to send");
+            let begun = Instant::now();
+            make_exclusively(&one, dir, &format!("lock-{round}")).await.expect("a name");
+            make_dir(&one, dir, &format!("made-{round}")).await.expect("a directory");
+            assert!(begun.elapsed() < CALL_MAX, "round {round}: {:?}", begun.elapsed());
+            sleep(Duration::from_secs(4)).await;
+        }
+        one.sync().await.expect("a sync");
+        assert_eq!((one.status().refused, one.status().conflicts), (vec![], 0));
+        assert_eq!(names(&two, theirs).await.expect("its names").len(), 60);
+        let begun = Instant::now();
+        make_exclusively(&one, dir, "later").await.expect("a name");
+        assert!(begun.elapsed() >= RTT, "the server says whether a name is free");
+    });
 }

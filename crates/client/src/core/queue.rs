@@ -5,7 +5,9 @@
 //! record behind one that it has refused before, or behind more than a record can name.
 
 mod announce;
+mod catching_up;
 mod list;
+mod up_to;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -123,8 +125,11 @@ pub(crate) struct Queue {
     stores: usize,
     /// Bytes of all stores.
     store_bytes: u64,
-    /// Those of stores that were refused and come again.
+    /// How many were refused and come again, and the bytes of the stores among them.
+    refused: usize,
     refused_bytes: u64,
+    /// The last of those that were made while the server was out of reach.
+    made_apart: Option<StoreId>,
     under_way: BTreeSet<StoreId>,
     small_under_way: usize,
     stores_under_way: usize,
@@ -141,7 +146,9 @@ impl Default for Queue {
             ready: Default::default(),
             stores: 0,
             store_bytes: 0,
+            refused: 0,
             refused_bytes: 0,
+            made_apart: None,
             under_way: BTreeSet::new(),
             small_under_way: 0,
             stores_under_way: 0,
@@ -460,37 +467,6 @@ impl Queue {
         self.store_bytes.saturating_sub(self.refused_bytes)
     }
 
-    /// What these records bring, with all that they depend on.
-    pub(crate) fn bytes_up_to(&self, ids: &[StoreId]) -> u64 {
-        self.up_to(ids).filter_map(Entry::store_bytes).fold(0, u64::saturating_add)
-    }
-
-    /// These records, with all that they depend on.
-    pub(crate) fn all_up_to(&self, ids: &[StoreId]) -> Vec<Queued> {
-        self.up_to(ids).map(|entry| entry.queued.clone()).collect()
-    }
-
-    /// Whether a record was refused and comes again, or waits for one that was.
-    pub(crate) fn is_held_up(&self, id: StoreId) -> bool {
-        self.up_to(&[id]).any(|entry| entry.refused)
-    }
-
-    /// These records and all that they depend on, as far as they are here.
-    fn up_to(&self, ids: &[StoreId]) -> impl Iterator<Item = &Entry> {
-        let (mut open, mut seen) = (ids.to_vec(), BTreeSet::new());
-        std::iter::from_fn(move || {
-            while let Some(id) = open.pop() {
-                if let Some(entry) = self.entries.get(&id)
-                    && seen.insert(id)
-                {
-                    open.extend(entry.before());
-                    return Some(entry);
-                }
-            }
-            None
-        })
-    }
-
     /// Whether everything was tried that could be, and what is left was refused or waits for that.
     pub(crate) fn is_stuck(&self) -> bool {
         let mut ready = self.ready.iter().flatten().filter_map(|id| self.entries.get(id));
@@ -500,6 +476,7 @@ impl Queue {
     fn note_refused(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.refused) {
             entry.refused = true;
+            self.refused += 1;
             self.refused_bytes = self.refused_bytes.saturating_add(entry.store_bytes().unwrap_or(0));
         }
     }
@@ -507,6 +484,7 @@ impl Queue {
     fn forget_refusal(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.refused) {
             entry.refused = false;
+            self.refused -= 1;
             self.refused_bytes = self.refused_bytes.saturating_sub(entry.store_bytes().unwrap_or(0));
         }
     }

@@ -46,6 +46,14 @@ impl Writer {
         }
     }
 
+    /// The server is in reach again.
+    pub(super) fn begin_catching_up(&self) {
+        let inner = self.0.borrow().upgrade();
+        if let Some(inner) = inner {
+            inner.replay.queue().begin_catching_up();
+        }
+    }
+
     /// Others want to know what was decided here in these directories, and nothing is decided there any more. Before
     /// the log has been taken up it is not known.
     pub(super) fn recalled(&self, directories: Vec<Fid>) {
@@ -153,7 +161,7 @@ impl Inner {
         let missing = self.send_first(&request.ids);
         let held_up = {
             let queue = self.replay.queue();
-            let is_held_up = request.ids.iter().any(|id| queue.is_held_up(*id));
+            let is_held_up = queue.is_held_up(&request.ids);
             is_held_up.then(|| queue.bytes_up_to(&request.ids))
         };
         if let Some(bytes) = held_up {

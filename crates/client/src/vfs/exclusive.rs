@@ -22,7 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Who says whether a name was free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decider {
-    /// This client: nobody else can make the name, or nobody can be asked.
+    /// This client: nobody else can make the name, or nobody can be asked, or could answer before it has what was made
+    /// while nobody could be asked.
     Client,
     /// The server, as long as it is in reach: as far as is known here the name is free.
     ServerInReach,
@@ -37,8 +38,9 @@ impl Inner {
         if self.cache.index.known_entry(parent.vnode, name)? != Known::Means(None) {
             return Ok(Decider::Server);
         }
-        let alone = self.cache.index.is_apart() || self.is_alone_in(queue, parent);
-        Ok(if alone { Decider::Client } else { Decider::ServerInReach })
+        let alone = || self.is_alone_in(queue, parent);
+        let decides = self.cache.index.is_apart() || queue.is_catching_up() || alone();
+        Ok(if decides { Decider::Client } else { Decider::ServerInReach })
     }
 
     /// Whether nobody else has been shown a directory: the server does not have it yet, or has said so. One about which

@@ -387,8 +387,9 @@ impl Inner {
         self.note_queue_changed();
         // A record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
-        let is_gone = |queue: &crate::core::queue::Queue| ids.iter().all(|id| !queue.contains(*id));
-        self.until_gone(is_gone, |queue| ids.iter().any(|id| queue.is_held_up(*id))).await
+        // The last goes last, mostly.
+        let is_gone = |queue: &crate::core::queue::Queue| ids.iter().rev().all(|id| !queue.contains(*id));
+        self.until_gone(is_gone, |queue| queue.is_held_up(&ids)).await
     }
 
     /// A descriptor is closed: what its process has locked of the file is given up.

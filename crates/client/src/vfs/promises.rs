@@ -142,6 +142,9 @@ impl Listener for SessionListener {
     }
 
     fn out_of_reach(&self, is_so: bool) {
+        if !is_so && self.cache.index.is_apart() {
+            self.writer.begin_catching_up();
+        }
         self.cache.index.set_apart(is_so);
     }
 

@@ -32,6 +32,9 @@ impl Inner {
             self.note_place(&queued.record.op);
             queue.restore(queued);
         }
+        if self.settings.disconnected {
+            queue.begin_catching_up();
+        }
         drop(queue);
         // What was fsynced stays before all that is logged from now on.
         let is_fsynced = |store: &&LoggedStore| {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mafs_arpc::{blocking, watch};
 use mafs_proto::{CmlOp, CmlRecord, FsError, Name, Purpose, StoreId, VnodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::file::File;
 use super::frozen::FrozenContent;
@@ -331,7 +331,7 @@ impl Inner {
         self.note_queue_changed();
         // The record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
-        self.until_gone(|queue| !queue.contains(id), |queue| queue.is_held_up(id)).await
+        self.until_gone(|queue| !queue.contains(id), |queue| queue.is_held_up(&[id])).await
     }
 
     /// Notifies of records that go, and of announcements.
@@ -340,7 +340,7 @@ impl Inner {
     }
 
     /// Waits as long as there is progress, or a connection on which nothing speaks against it. What was refused before
-    /// is tried once more: the error is that of what `is_stuck` afterwards.
+    /// is tried once more: the error is that of what `is_stuck` afterwards, if the server is not only busy for a while.
     pub(super) async fn until_gone(
         &self,
         is_gone: impl Fn(&Queue) -> bool,
@@ -348,6 +348,7 @@ impl Inner {
     ) -> Result<(), Error> {
         let mut progress = self.replay.progress.subscribe();
         self.replay.try_again();
+        let mut busy_since = None;
         loop {
             let trouble = self.replay.trouble().clone();
             let (gone, stuck) = {
@@ -357,8 +358,15 @@ impl Inner {
             if gone {
                 return Ok(());
             }
-            if let Some(error) = trouble.filter(|_| stuck) {
-                return Err(error);
+            match trouble.filter(|_| stuck) {
+                Some(Error::Refused(FsError::Busy)) => {
+                    let since = *busy_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= self.settings.deadline {
+                        return Err(FsError::Busy.into());
+                    }
+                }
+                Some(error) => return Err(error),
+                None => busy_since = None,
             }
             let waited = tokio::select! {
                 biased;

@@ -268,12 +268,32 @@ fn what_was_refused_holds_up_what_depends_on_it_and_nothing_else() {
     assert!(!log.queue.is_stuck());
     log.poll_all();
     log.queue.postpone(refused, true);
-    assert!(log.queue.is_held_up(refused) && log.queue.is_held_up(dependent) && !log.queue.is_held_up(other));
+    let is_held_up = |id| log.queue.is_held_up(&[id]);
+    assert!(is_held_up(refused) && is_held_up(dependent) && !is_held_up(other));
+    assert!(log.queue.is_held_up(&[other, dependent]) && !log.queue.is_held_up(&[]));
     assert!(!log.queue.is_stuck(), "the other is under way");
     log.answer(other);
     assert!(log.queue.is_stuck());
     log.poll_all();
     assert!(!log.queue.is_stuck(), "it is tried again");
+}
+
+#[test]
+fn what_was_made_apart_is_caught_up_with_when_all_of_it_was_tried() {
+    let mut log = Log::new();
+    log.queue.begin_catching_up();
+    assert!(!log.queue.is_catching_up(), "there is nothing");
+    let (first, second) = (log.push(store(5, 70)), log.push(store(6, 30)));
+    log.queue.begin_catching_up();
+    let later = log.push(store(7, 10));
+    log.poll_all();
+    log.answer(first);
+    assert!(log.queue.is_catching_up());
+    log.queue.postpone(second, true);
+    assert!(!log.queue.is_catching_up(), "that may take until there is room");
+    log.poll_all();
+    log.answer(second);
+    assert!(!log.queue.is_catching_up() && log.queue.contains(later));
 }
 
 /// The server lets it wait: that costs no round trip for each link of a chain.
@@ -287,7 +307,7 @@ fn what_the_server_was_too_busy_for_is_sent_again_with_all_that_depends_on_it() 
         assert_eq!(log.poll_all(), [first, second]);
         log.queue.postpone_busy(second);
         log.queue.postpone_busy(first);
-        assert_eq!(log.queue.is_held_up(second), times > 1, "who waits is told when it was so twice");
+        assert_eq!(log.queue.is_held_up(&[second]), times > 1, "who waits is told when it was so twice");
     }
 }
 
