@@ -1,5 +1,5 @@
-//! Catching up: the server is in reach again, and does not have yet what was made without it. That may take an hour, and
-//! what is made meanwhile comes behind it.
+//! Catching up: the server is in reach again, and does not have yet what was made without it. That may take an hour,
+//! and what is made meanwhile comes behind it.
 
 use super::Queue;
 
