@@ -1,10 +1,15 @@
 //! What travels when files are read.
 
-use std::fs;
-use std::time::Duration;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use mafs_arpc::link::Profile;
 use mafs_bench::content::{check_file, write_file};
-use mafs_bench::process::run;
+use mafs_bench::link::EmulatedLink;
+use mafs_bench::process::{run, wait_until};
+use mafs_bench::watchdog::Watchdog;
 use mafs_bench::world::World;
 use mafs_client::vfs::RpcStatistics;
 use mafs_proto::Class;
@@ -12,6 +17,20 @@ use mafs_proto::Class;
 const LIMIT: Duration = Duration::from_secs(60);
 const FILES: u64 = 1000;
 const BYTES: u64 = 10_000;
+
+const LARGE_BYTES: u64 = 20_000_000;
+/// It takes 10 s to fetch.
+const RATE: u64 = 2_000_000;
+const RTT: Duration = Duration::from_millis(40);
+/// So long the link is there between two interruptions, and is not.
+const PLUGGED_IN: Duration = Duration::from_millis(1500);
+const UNPLUGGED: Duration = Duration::from_secs(8);
+/// What the link has carried in all, the rest of the traffic included. A client that is killed loses what came in its
+/// last second or two.
+const CARRIED_BYTES_MAX: u64 = 21_000_000 + 2 * RATE;
+const HEADER_BYTES: u64 = 52;
+/// Silence is taken for the end of the path after 5 s, and a probe before.
+const DEAD_AFTER: Duration = Duration::from_secs(9);
 
 fn fetches(world: &World) -> u64 {
     let statistics = run(world.client_command().args(["stats", "--rpc", "--json"]).arg(world.mount()), LIMIT).unwrap();
@@ -36,4 +55,58 @@ fn a_file_that_is_opened_again_as_soon_as_it_has_come_is_not_fetched_again() {
         }
     }
     assert_eq!(fetches(&world) - before, FILES);
+}
+
+/// What has come to the client, without the headers of IP and TCP.
+fn carried_bytes(world: &World) -> u64 {
+    let [_, down] = world.link().unwrap().counts();
+    down.bytes - HEADER_BYTES * down.packets
+}
+
+fn is_connected(world: &World) -> bool {
+    let said = run(world.client_command().args(["status", "--json"]).arg(world.mount()), LIMIT).unwrap();
+    serde_json::from_str::<serde_json::Value>(&said).unwrap()["connected"] == true
+}
+
+/// A program that has the file open all the time, through an interruption.
+fn unplug_while_reading(world: &World, file: &File, at: u64) {
+    world.link().unwrap().set_unplugged(true);
+    let begun = Instant::now();
+    file.read_at(&mut [0; 4096], at).expect_err("it cannot have come");
+    assert!(begun.elapsed() < DEAD_AFTER, "it took {:?}", begun.elapsed());
+    sleep(UNPLUGGED.saturating_sub(begun.elapsed()));
+    world.link().unwrap().set_unplugged(false);
+    wait_until(LIMIT, "the mount is connected", || Ok(is_connected(world))).unwrap();
+}
+
+#[test]
+#[ignore = "needs: fuse, root, tun, iproute2"]
+fn a_file_that_is_interrupted_five_times_goes_on_where_it_was() {
+    let link = EmulatedLink::start(&Profile::steady(RATE, RTT)).unwrap();
+    let mut world = World::start_over(link, "writeback=sirp").unwrap();
+    let _watchdog = Watchdog::start(10 * LIMIT, vec![world.mount()]);
+    let mut maker = world.another_client_beside_server("maker").unwrap();
+    write_file(&maker.mount().join("large"), 1, LARGE_BYTES).unwrap();
+    maker.stop().unwrap();
+    let large = world.mount().join("large");
+    assert_eq!(fs::metadata(&large).unwrap().len(), LARGE_BYTES);
+    let before = carried_bytes(&world);
+    let file = File::open(&large).unwrap();
+    for _ in 0..3 {
+        sleep(PLUGGED_IN);
+        unplug_while_reading(&world, &file, LARGE_BYTES - 5000);
+    }
+    drop(file);
+    sleep(PLUGGED_IN);
+    world.stop_client().unwrap();
+    world.start_client().unwrap();
+    let file = File::open(&large).unwrap();
+    sleep(PLUGGED_IN);
+    world.kill_client().unwrap();
+    drop(file);
+    world.start_client().unwrap();
+    check_file(&large, 1, LARGE_BYTES).unwrap();
+    let carried = carried_bytes(&world) - before;
+    println!("{carried} bytes");
+    assert!(carried < CARRIED_BYTES_MAX, "{carried} bytes");
 }

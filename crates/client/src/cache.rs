@@ -32,7 +32,7 @@ use identity::Identity;
 pub(crate) use index::{AttachedVolume, Index, Known, NameEdit};
 #[cfg(test)]
 pub(crate) use record::tests::example;
-pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, RunId};
+pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, CachedPart, RunId};
 pub use storage::{CacheStorage, StorageError};
 
 /// Why the cache cannot be used.
@@ -117,6 +117,7 @@ impl Cache {
         let power_lost = cml.is_of_another_run(storage.boot());
         if power_lost {
             index.forget_unsynced_contents()?;
+            index.forget_unsynced_parts()?;
         }
         let containers = Containers::open(Arc::clone(&disk), storage.run())?;
         let hoard = HoardFile::new(Arc::clone(&disk));

@@ -33,6 +33,7 @@ mod locks;
 mod names;
 mod naming;
 mod origin;
+mod parts;
 mod passthrough;
 mod paths;
 mod progress;

@@ -49,6 +49,11 @@ impl RangeSet {
         }
     }
 
+    /// The ranges, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.ends.iter().map(|(&start, &end)| start..end)
+    }
+
     /// How many bytes there are.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -114,6 +119,9 @@ mod tests {
                 }
             }
             prop_assert_eq!(set.bytes(), model.iter().filter(|there| **there).count() as u64);
+            let mut again = RangeSet::default();
+            set.iter().for_each(|range| again.insert(range));
+            prop_assert_eq!(&again, &set);
             for start in 0..90u64 {
                 let all = model[start as usize..start as usize + 3].iter().all(|there| *there);
                 prop_assert_eq!(set.contains(start..start + 3), all);

@@ -1,8 +1,8 @@
 //! The index: what is known of objects, names and the volume.
 //!
 //! Keys: `o` + vnode: [`CachedObject`]; `d` + vnode + name: [`CachedEntry`]; `u` + vnode: last use; `y` + vnode: fid of
-//! a content that is not durable yet; `x` + vnode: [`super::record::CachedXattrs`]; `v`: [`KnownVolume`]. Numbers in
-//! keys are big endian, so that they sort.
+//! a content that is not durable yet; `i` + vnode: [`super::record::CachedPart`]; `x` + vnode:
+//! [`super::record::CachedXattrs`]; `v`: [`KnownVolume`]. Numbers in keys are big endian, so that they sort.
 //!
 //! A status is *valid* while its trust is the index's and the lease holds: then the server has promised to tell of a
 //! change before anybody relies on it. A break takes the trust from an object; the end of a session raises that of the
@@ -10,6 +10,7 @@
 //! known is valid; nothing is promised of it then, so the kernel is not to remember it.
 
 mod names;
+mod parts;
 mod pending;
 mod promises;
 mod recent;
@@ -226,7 +227,8 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// Where the content of a file is whole, not durable yet; `None`: nowhere. Returns where it was.
+    /// Where the content of a file is whole, not durable yet; `None`: nowhere. What was here in part is so no more.
+    /// Returns where it was whole.
     pub(crate) fn set_content(
         &self,
         vnode: VnodeId,
@@ -240,6 +242,7 @@ impl Index {
             Some(_) => batch.put(vnode_key(b'y', vnode), cached.object.fid.encode()),
             None => batch.remove(vnode_key(b'y', vnode)),
         }
+        batch.remove(parts::part_key(vnode));
         batch.put(object_key(vnode), cached.encode());
         self.apply(&batch)?;
         Ok(before)
@@ -430,6 +433,7 @@ impl Index {
         batch.remove(object_key(vnode));
         batch.remove(vnode_key(b'u', vnode));
         batch.remove(vnode_key(b'y', vnode));
+        batch.remove(parts::part_key(vnode));
         batch.remove(xattrs::xattrs_key(vnode));
         Ok(())
     }
@@ -466,8 +470,8 @@ fn object_key(vnode: VnodeId) -> Vec<u8> {
     vnode_key(b'o', vnode)
 }
 
-/// The object whose key this is.
-fn vnode_of(key: &[u8]) -> Option<VnodeId> {
-    let number = key.strip_prefix(b"o")?.try_into().ok()?;
+/// The object whose key of this kind this is.
+fn vnode_of(kind: &[u8], key: &[u8]) -> Option<VnodeId> {
+    let number = key.strip_prefix(kind)?.try_into().ok()?;
     Some(VnodeId(u64::from_be_bytes(number)))
 }

@@ -1,6 +1,7 @@
 //! What the index says of an object, a name and the volume, and how that is written. Formats are in docs/formats.md.
 
 use bytes::Bytes;
+use mafs_durable::RangeSet;
 use mafs_proto::call::Mark;
 use mafs_proto::{
     ChangeNumber, ContentHash, DataVersion, Fid, HistoryId, Kind, Name, Object, ServerId, StatusVersion, Uniquifier,
@@ -31,6 +32,55 @@ pub(crate) struct CachedContent {
     pub(crate) hash: ContentHash,
     /// The run in which it was written, or last found to be intact.
     pub(crate) intact_in: RunId,
+}
+
+/// What of a version of a file is in a container, if not all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CachedPart {
+    /// Which object under the vnode.
+    pub(crate) unique: Uniquifier,
+    /// Which version.
+    pub(crate) version: DataVersion,
+    /// Where.
+    pub(crate) container: ContainerId,
+    /// Whether that is durable.
+    pub(crate) durable: bool,
+    /// Which bytes.
+    pub(crate) present: RangeSet,
+}
+
+impl CachedPart {
+    /// What is in more ranges than that is fetched again: somebody has read here and there.
+    const RANGES_MAX: usize = 1000;
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![u8::from(self.durable)];
+        out.extend(self.unique.0.to_le_bytes());
+        out.extend(self.version.0.to_le_bytes());
+        out.extend(self.container.0.to_le_bytes());
+        for range in self.present.iter().take(Self::RANGES_MAX) {
+            out.extend(range.start.to_le_bytes());
+            out.extend(range.end.to_le_bytes());
+        }
+        out
+    }
+
+    /// `None` if the bytes make no sense.
+    pub(super) fn decode(bytes: Bytes) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let durable = match reader.u8()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let (unique, version) = (Uniquifier(reader.u32()?), DataVersion(reader.u64()?));
+        let container = ContainerId(reader.u64()?);
+        let mut present = RangeSet::default();
+        while !reader.0.is_empty() {
+            present.insert(reader.u64()?..reader.u64()?);
+        }
+        Some(Self { unique, version, container, durable, present })
+    }
 }
 
 /// Tells the runs of the client on one cache apart.
@@ -318,6 +368,13 @@ pub(crate) mod tests {
         xattrs.set(name, XattrValue::new(vec![7; 300]).unwrap(), XattrMode::Either).unwrap();
         let xattrs = CachedXattrs { version: StatusVersion(7), unique: Uniquifier(2), xattrs };
         assert_eq!(CachedXattrs::decode(xattrs.encode()), Some(xattrs));
+        let mut present = RangeSet::default();
+        [5..7, 100..u64::MAX].into_iter().for_each(|range| present.insert(range));
+        for durable in [false, true] {
+            let (unique, version, container) = (Uniquifier(1), DataVersion(2), ContainerId(3));
+            let part = CachedPart { unique, version, container, durable, present: present.clone() };
+            assert_eq!(CachedPart::decode(part.encode().into()), Some(part));
+        }
         for (number, kind) in KINDS.into_iter().enumerate() {
             assert_eq!(usize::from(kind_number(kind)), number);
         }
@@ -329,6 +386,7 @@ pub(crate) mod tests {
             let _ = CachedObject::decode(bytes.clone());
             let _ = CachedEntry::decode(bytes.clone());
             let _ = CachedXattrs::decode(bytes.clone());
+            let _ = CachedPart::decode(bytes.clone().into());
             let _ = KnownVolume::decode(bytes);
         }
     }

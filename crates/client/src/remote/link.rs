@@ -55,6 +55,12 @@ impl Remote {
         let _ = self.shared.link.subscribe().wait_for(is_dead).await;
     }
 
+    /// Waits until it is not known to be so.
+    pub(crate) async fn until_within_reach(&self) {
+        // The sender lives in `self`.
+        let _ = self.shared.link.subscribe().wait_for(|link| !is_dead(link)).await;
+    }
+
     /// Waits until it is in vain to wait for the server: never, if the user has said so.
     pub(crate) async fn until_in_vain(&self) {
         match self.shared.config.waits_for_ever() {

@@ -6,7 +6,7 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
-use super::file::{Arrival, File, FileState, Unlinked};
+use super::file::{Arrival, File, FileState, Left, Stall, Unlinked};
 use super::passthrough::KernelUse;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
@@ -47,9 +47,18 @@ impl Inner {
             None if self.cache.index.is_made_here(fid.vnode) && status.size == 0 => {
                 (self.cache.containers.create(fid.vnode)?.0, Arrival::Complete)
             }
-            Some(_) | None => (self.cache.containers.create(fid.vnode)?.0, Arrival::Missing),
+            Some(_) | None => match self.load_part(cached)? {
+                Some((id, part)) => return Ok(self.loaded_in_part(cached, id, part)),
+                None => (self.cache.containers.create(fid.vnode)?.0, Arrival::Missing),
+            },
         };
         Ok(File::new(fid, self.cache.containers.lazy(fid.vnode, container), loaded(cached, arrival)))
+    }
+
+    fn loaded_in_part(&self, cached: &CachedObject, container: ContainerId, part: Left) -> Arc<File> {
+        let state = FileState { left: Some(part), part_noted: true, ..loaded(cached, Arrival::Missing) };
+        let fid = cached.object.fid;
+        File::new(fid, self.cache.containers.lazy(fid.vnode, container), state)
     }
 
     /// Counts what the content of a file takes on this disk, which for a file with holes is less than its size.
@@ -73,12 +82,17 @@ impl Inner {
         let here = match file {
             Some(file) if file.state().is_complete() => file.container.allocated().ok(),
             Some(_) => None,
+            None if self.is_here_in_part(object) => None,
             None => self.replacement().bytes_of(object.fid.vnode),
         };
         here.unwrap_or_else(|| match object.status.size {
             size @ 0..=ASK_BYTES_MIN => size,
             size => size - UNKNOWN_BYTES,
         })
+    }
+
+    fn is_here_in_part(&self, object: &Object) -> bool {
+        object.status.size > ASK_BYTES_MIN && self.cache.index.part(object.fid).is_ok_and(|part| part.is_some())
     }
 
     /// Counts the contents of earlier runs. Only of large ones the disk is asked: the size of others is near enough.
@@ -95,7 +109,7 @@ impl Inner {
             let bytes = container.map_or(Ok(size), |container| container.allocated())?;
             self.count_bytes(fid.vnode, bytes);
         }
-        Ok(())
+        self.count_parts()
     }
 
     /// Makes room in the cache and on its disk for a file of this size, as far as clean, unused files allow.
@@ -162,6 +176,7 @@ impl Inner {
     }
 
     fn evict(&self, vnode: VnodeId) -> Result<(), Error> {
+        self.drop_part(vnode)?;
         if let Some(content) = self.cache.index.set_content(vnode, None)? {
             self.cache.containers.remove(vnode, content.container)?;
         }
@@ -181,6 +196,7 @@ impl Inner {
 
     /// Makes the contents durable that came since the last time, but for those in use, which may be changing.
     pub(super) fn sync_contents(&self) -> Result<(), CacheError> {
+        self.sync_parts()?;
         loop {
             let unsynced = self.cache.index.unsynced_contents()?;
             let mut before = Vec::with_capacity(unsynced.len());
@@ -258,6 +274,9 @@ impl Inner {
             hash: None,
             arrival: Arrival::Complete,
             fetch: 0,
+            left: None,
+            part_noted: false,
+            stall: Stall::default(),
             arriving: None,
             wanted: None,
             size,
@@ -360,6 +379,9 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         hash: cached.content.filter(|content| content.version == status.data_version).map(|content| content.hash),
         arrival,
         fetch: 0,
+        left: None,
+        part_noted: false,
+        stall: Stall::default(),
         arriving: None,
         wanted: None,
         size: status.size,

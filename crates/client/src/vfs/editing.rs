@@ -95,6 +95,7 @@ impl Inner {
 
     /// Cuts or grows. Under `edit`.
     fn resize_now(&self, file: &File, size: u64) -> Result<(), Error> {
+        self.forget_part(file)?;
         self.edit_with(file, || file.container.set_len(size))?;
         let mut state = file.state();
         state.fetch += 1;

@@ -68,7 +68,7 @@ impl Inner {
     /// what has arrived tells.
     pub(super) async fn seek(&self, handle: FileHandle, target: SeekTarget, offset: u64) -> Result<u64, Error> {
         let file = self.handle(handle)?.file;
-        file.wait(|state| {
+        file.wait_for_content(|state| {
             let (found, size) = match seek_arrived(&file, target, offset) {
                 Ok(found) => found,
                 Err(error) => return Some(Err(error)),

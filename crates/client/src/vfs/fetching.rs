@@ -3,12 +3,14 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadError, blocking};
 use mafs_durable::{DiskFile, Fallocate, RangeSet, hash_content, write_sparse};
 use mafs_proto::call::FetchRequest;
 use mafs_proto::{ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
+use tokio::time::Instant;
 
 use super::file::{Arrival, File};
 use super::inflow::Inflow;
@@ -21,6 +23,8 @@ use crate::core::log::LogEntry;
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
 /// asking.
 const JUMP_BYTES: u64 = 1 << 20;
+/// So often the index is told how much has come.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Calls in a row that may bring nothing before the fetch gives up.
 const FAILURES_MAX: u32 = 3;
 
@@ -64,8 +68,8 @@ impl Inner {
                 inner.drop_if_unused(&file);
             });
         }
-        file.wait(|state| match &state.arrival {
-            Arrival::Partial { answered: false, .. } => None,
+        file.wait_for_content(|state| match &state.arrival {
+            Arrival::Partial { answered, .. } if !answered || state.is_stalled() => None,
             Arrival::Failed(error) => Some(Err(error.clone())),
             Arrival::Partial { .. } | Arrival::Complete | Arrival::Missing => Some(Ok(())),
         })
@@ -111,6 +115,32 @@ impl Inner {
         }
         self.end_writing(file)?;
         let in_place = file.state().kernel.path == Some(DataPath::Passthrough);
+        let left = if in_place { None } else { file.state().left.take().filter(|left| left.version == version) };
+        let present = match left {
+            // It goes on where it was.
+            Some(left) if file.container.len()? == size => left.present,
+            Some(_) | None => {
+                self.empty_container(file, size, in_place)?;
+                RangeSet::default()
+            }
+        };
+        let number = {
+            let mut state = file.state();
+            state.fetch += 1;
+            state.base = version;
+            state.size = size;
+            state.wanted = None;
+            state.end_stall();
+            state.arrival = Arrival::Partial { present, answered: false, in_place };
+            state.fetch
+        };
+        file.notify();
+        Ok(Some(Fetch { number, version, size, in_place }))
+    }
+
+    /// Nothing of the content to come is in the container. Under `edit`.
+    fn empty_container(&self, file: &File, size: u64, in_place: bool) -> Result<(), Error> {
+        self.forget_part(file)?;
         if in_place {
             // The kernel has this very container: who reads it may see the version change, as on NFS, but never an end
             // before either's. What is too long is cut when all has come.
@@ -119,17 +149,7 @@ impl Inner {
             // Cutting first drops the seal and every byte of an older version.
             file.container.set_len(0).and_then(|()| file.container.set_len(size))?;
         }
-        let number = {
-            let mut state = file.state();
-            state.fetch += 1;
-            state.base = version;
-            state.size = size;
-            state.wanted = None;
-            state.arrival = Arrival::Partial { present: RangeSet::default(), answered: false };
-            state.fetch
-        };
-        file.notify();
-        Ok(Some(Fetch { number, version, size, in_place }))
+        Ok(())
     }
 
     /// What arrives is not what programs write: the log must not take it for that after a crash. Under `edit`.
@@ -189,6 +209,7 @@ impl Inner {
             let mut state = file.state();
             if state.fetch == fetch.number {
                 state.set_arriving(urgency);
+                state.end_stall();
             }
         };
         let purpose = || file.state().purpose();
@@ -197,6 +218,7 @@ impl Inner {
             answer = self.remote.fetch(&request, &purpose, &asked) => answer?,
             ended = self.interruption(file, fetch.number, false, place) => return ended.map(|()| None),
         };
+        let mut noted = Instant::now();
         let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
         let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
@@ -224,9 +246,16 @@ impl Inner {
             let Some(reached) = blocking(|| self.put(file, fetch, offset, &parts))? else { return Ok(None) };
             offset = reached;
             file.notify();
+            if noted.elapsed() >= NOTE_EVERY {
+                noted = Instant::now();
+                blocking(|| self.note_part(file, fetch.number));
+            }
             if wanted_elsewhere(file, fetch, offset) {
                 break;
             }
+        }
+        if offset < fetch.size {
+            blocking(|| self.note_part(file, fetch.number));
         }
         Ok(Some(offset))
     }
@@ -293,6 +322,7 @@ impl Inner {
             // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
             let mut state = file.state();
             (state.arrival, state.hash, state.arriving) = (Arrival::Complete, Some(hash), None);
+            state.part_noted = false;
         }
         if file.state().kernel.writers > 0 {
             self.begin_lending(file)?;
@@ -301,7 +331,16 @@ impl Inner {
         Ok(())
     }
 
+    /// What has come stays for the next fetch, unless it is of no use.
     fn fail(&self, file: &File, fetch: Fetch, error: Error) {
+        let _edit = file.edit();
+        let is_useless = fetch.in_place || matches!(error, Error::Damaged(_) | Error::VersionGone | Error::Refused(_));
+        if is_useless
+            && file.state().fetch == fetch.number
+            && let Err(error) = blocking(|| self.forget_part(file))
+        {
+            tracing::warn!(fid = %file.fid, %error, "the index cannot be told that a file is not here");
+        }
         {
             let mut state = file.state();
             match state.handles {
@@ -309,8 +348,13 @@ impl Inner {
                 _ => tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched"),
             }
             if state.fetch == fetch.number {
-                (state.arrival, state.arriving) = (Arrival::Failed(error), None);
-                self.replacement().remove(file.fid.vnode);
+                state.end_arrival(error);
+                if is_useless {
+                    state.left = None;
+                }
+                if state.left.is_none() {
+                    self.replacement().remove(file.fid.vnode);
+                }
             }
         }
         file.notify();

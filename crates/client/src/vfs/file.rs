@@ -27,12 +27,30 @@ use crate::remote::Urgency;
 pub(super) enum Arrival {
     /// Nothing, and nobody has asked.
     Missing,
-    /// Being fetched; `answered` once the server has begun to send.
-    Partial { present: RangeSet, answered: bool },
+    /// Being fetched, for as long as it takes; `answered` once the server has begun to send; `in_place` over another
+    /// version, which the kernel was reading.
+    Partial { present: RangeSet, answered: bool, in_place: bool },
     /// All of it.
     Complete,
     /// The fetch failed; the next open tries again.
     Failed(Error),
+}
+
+/// That what is being fetched does not come: whoever waits for it does so in vain, but the fetch goes on.
+#[derive(Default)]
+pub(super) struct Stall {
+    /// How often that was so: who has waited since before gives up.
+    times: u64,
+    /// Whether the server is out of reach, so that nobody need begin to wait.
+    lasts: bool,
+    why: Option<Error>,
+}
+
+/// What a fetch that has ended has left in the container of a version: the next one goes on from there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Left {
+    pub(super) version: DataVersion,
+    pub(super) present: RangeSet,
 }
 
 /// A store whose outcome is not known.
@@ -78,6 +96,12 @@ pub(super) struct FileState {
     pub(super) arrival: Arrival,
     /// Which fetch may write to the container; an older one is void.
     pub(super) fetch: u64,
+    /// What an ended fetch has left.
+    pub(super) left: Option<Left>,
+    /// Whether the index names it, or what a fetch under way has brought.
+    pub(super) part_noted: bool,
+    /// Whether what is being fetched does not come.
+    pub(super) stall: Stall,
     /// What brings content, so that it is as urgent as the file is open.
     pub(super) arriving: Option<Urgency>,
     /// A byte somebody waits for, far from where the fetch is.
@@ -159,6 +183,47 @@ impl FileState {
     pub(super) fn set_arriving(&mut self, urgency: Urgency) {
         self.arriving = Some(urgency);
         self.set_urgency();
+    }
+
+    /// Notes that the server is asked for content: it is worth waiting again.
+    pub(super) fn end_stall(&mut self) {
+        self.stall.lasts = false;
+    }
+
+    /// Whoever waits for content waits in vain. `lasts`: so does whoever comes later, until the server is asked again.
+    pub(super) fn begin_stall(&mut self, why: Error, lasts: bool) {
+        self.stall = Stall { times: self.stall.times + 1, lasts, why: Some(why) };
+    }
+
+    /// What is being fetched does not come; what has come stays.
+    pub(super) fn end_arrival(&mut self, error: Error) {
+        if let Arrival::Partial { present, in_place, .. } = &mut self.arrival {
+            let left = Left { version: self.base, present: std::mem::take(present) };
+            self.left = (!*in_place).then_some(left);
+            (self.arrival, self.arriving) = (Arrival::Failed(error), None);
+        }
+    }
+
+    /// Whether nobody need begin to wait for content.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stall.lasts && matches!(self.arrival, Arrival::Partial { .. })
+    }
+
+    /// Whether nothing has come, and will not before those who wanted it have gone.
+    pub(super) fn is_in_vain(&self) -> bool {
+        let nothing = matches!(&self.arrival, Arrival::Partial { present, .. } if present.bytes() == 0);
+        nothing && self.stall.lasts
+    }
+
+    /// Why it is in vain to wait for content, for somebody who began when there had been so many stalls.
+    fn stalled_since(&self, times: u64) -> Option<Error> {
+        let stall = &self.stall;
+        stall.why.clone().filter(|_| stall.lasts || stall.times > times)
+    }
+
+    /// What of this version is in the container though nothing brings it now.
+    pub(super) fn left_of(&self, version: DataVersion) -> Option<&RangeSet> {
+        self.left.as_ref().filter(|left| left.version == version).map(|left| &left.present)
     }
 
     /// Whether the server lacks content that it should get.
@@ -316,12 +381,22 @@ impl File {
         }
     }
 
+    /// Waits for something of a content that is being fetched, which `check` knows when it is there; no longer than
+    /// that is of use.
+    pub(super) async fn wait_for_content<T>(
+        &self,
+        mut check: impl FnMut(&mut FileState) -> Option<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let stalls = self.state().stall.times;
+        self.wait(|state| check(state).or_else(|| state.stalled_since(stalls).map(Err))).await
+    }
+
     /// Waits until the bytes of `range` (as far as the file has them) are in the container. Returns the file's size.
     ///
     /// # Errors
-    /// If the fetch failed.
+    /// If they do not come.
     pub(super) async fn arrived(&self, range: Range<u64>) -> Result<u64, Error> {
-        self.wait(|state| match &state.arrival {
+        self.wait_for_content(|state| match &state.arrival {
             Arrival::Complete => Some(Ok(state.size)),
             Arrival::Failed(error) => Some(Err(error.clone())),
             Arrival::Missing => Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
@@ -339,12 +414,12 @@ impl File {
 
     /// Waits until the whole content is in the container.
     pub(super) async fn complete(&self) -> Result<(), Error> {
-        self.wait(is_whole).await
+        self.wait_for_content(is_whole).await
     }
 
     /// The same, but no longer than somebody has the file open.
     pub(super) async fn complete_if_open(&self) -> Result<(), Error> {
-        self.wait(|state| if state.handles == 0 { Some(Ok(())) } else { is_whole(state) }).await
+        self.wait_for_content(|state| if state.handles == 0 { Some(Ok(())) } else { is_whole(state) }).await
     }
 }
 

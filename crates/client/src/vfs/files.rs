@@ -218,7 +218,11 @@ impl Inner {
         }
         let mut version = cached.object.status.data_version;
         for _ in 1..VERSIONS_MAX {
-            if file.state().is_current(version) {
+            let is_here = {
+                let state = file.state();
+                state.is_current(version) && !state.is_stalled()
+            };
+            if is_here {
                 return Ok(());
             }
             match self.fetch(file).await {
@@ -363,7 +367,7 @@ impl Inner {
             self.left_dirty.notify_one();
         } else if unused {
             files.in_use.remove(&file.fid.vnode);
-            if useless {
+            if useless && !self.keep_part(file) {
                 self.remove_content(file.fid.vnode, Some(file.container_id));
             }
         }
@@ -382,6 +386,9 @@ impl Inner {
                 let content =
                     self.cache.index.object(object.fid.vnode).ok().flatten().and_then(|cached| cached.content);
                 self.remove_content(object.fid.vnode, content.map(|content| content.container));
+                if let Err(error) = self.drop_part(object.fid.vnode) {
+                    tracing::warn!(fid = %object.fid, %error, "what is here of a removed file stays for now");
+                }
             }
         }
     }

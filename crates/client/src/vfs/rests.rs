@@ -40,12 +40,11 @@ impl Inner {
         }
     }
 
-    /// Returns when a fetch under way is to be ended: it is void, or has become a rest for which there is no place. Who
-    /// has the file open waits no longer than the deadline, nor for a server that is out of reach, and counts as
-    /// somebody who waits for the server while there is no answer; a rest waits as long as it takes.
+    /// Returns when a fetch under way is to be ended: it is void, or has become a rest for which there is no place. The
+    /// fetch itself waits for as long as it takes.
     ///
     /// # Errors
-    /// If somebody has waited in vain.
+    /// If those who wanted the file have gone away without any of it.
     pub(super) async fn interruption(
         &self,
         file: &File,
@@ -55,19 +54,12 @@ impl Inner {
     ) -> Result<(), Error> {
         let is_void = |state: &mut FileState| state.fetch != fetch;
         loop {
-            {
-                let _waiting = (!answered && file.state().handles > 0).then(|| self.remote.waiting());
-                let not_wanted = file.wait(|state| (state.handles == 0 || is_void(state)).then_some(()));
-                tokio::select! {
-                    biased;
-                    ended = timeout(self.settings.deadline, not_wanted) => {
-                        ended.map_err(|_| self.in_vain(answered))?;
-                    }
-                    () = self.remote.until_in_vain() => return Err(self.in_vain(answered).into()),
-                }
-            }
+            self.until_not_wanted(file, fetch, answered).await;
             if is_void(&mut file.state()) {
                 return Ok(());
+            }
+            if file.state().is_in_vain() {
+                return Err(self.in_vain(answered).into());
             }
             if place.0.is_none() {
                 place.0 = Arc::clone(&self.rests.0).try_acquire_owned().ok();
@@ -77,6 +69,33 @@ impl Inner {
             }
             file.wait(|state| (state.handles > 0 || is_void(state)).then_some(())).await;
             place.0 = None;
+        }
+    }
+
+    /// Returns when nobody has the file of a fetch under way open any more, or the fetch is void. Who has waits no
+    /// longer than the deadline, nor for a server that is out of reach, and counts as somebody who waits for the server
+    /// while there is no answer.
+    async fn until_not_wanted(&self, file: &File, fetch: u64, answered: bool) {
+        let not_wanted = || file.wait(|state| (state.handles == 0 || state.fetch != fetch).then_some(()));
+        loop {
+            let waiting = (!answered && file.state().handles > 0).then(|| self.remote.waiting());
+            let lasts = tokio::select! {
+                biased;
+                ended = timeout(self.settings.deadline, not_wanted()) => match ended {
+                    Ok(()) => return,
+                    Err(_) => false,
+                },
+                () = self.remote.until_in_vain() => true,
+            };
+            drop(waiting);
+            file.state().begin_stall(self.in_vain(answered).into(), lasts);
+            file.notify();
+            if lasts {
+                tokio::select! {
+                    () = not_wanted() => return,
+                    () = self.remote.until_within_reach() => {}
+                }
+            }
         }
     }
 

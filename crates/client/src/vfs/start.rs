@@ -196,6 +196,7 @@ impl Vfs {
         blocking(|| unsent.iter().for_each(|file| self.inner.keep_unsent(file)));
         self.inner.remote.close().await;
         let ended = blocking(|| {
+            self.inner.files().all().iter().try_for_each(|file| self.inner.end_fetch(file))?;
             let by_use = self.inner.replacement().by_use();
             self.inner.cache.index.save_usage(by_use.into_iter())?;
             self.inner.sync_contents()?;
@@ -326,7 +327,12 @@ impl Inner {
 
     fn is_named_by_index(&self, vnode: VnodeId, id: ContainerId) -> bool {
         match self.cache.index.object(vnode) {
-            Ok(cached) => cached.and_then(|cached| cached.content).is_some_and(|content| content.container == id),
+            Ok(Some(cached)) => {
+                let is_whole = cached.content.is_some_and(|content| content.container == id);
+                let part = self.cache.index.part(cached.object.fid);
+                is_whole || part.map_or(true, |part| part.is_some_and(|part| part.container == id))
+            }
+            Ok(None) => false,
             Err(_) => true,
         }
     }

@@ -72,7 +72,7 @@ impl Inner {
             (Some(RecordState::Announced), Some(queued)) => Some(queued),
             (content, queued) => content.or(queued),
         };
-        let (how, cached_bytes) = file.as_ref().and_then(|file| present(file)).unwrap_or_else(|| indexed(&cached));
+        let (how, cached_bytes) = file.as_ref().and_then(|file| present(file)).unwrap_or_else(|| self.indexed(&cached));
         let size = match &file {
             Some(file) if object.status.kind == Kind::File => file.state().size,
             _ => object.status.size,
@@ -91,6 +91,17 @@ impl Inner {
             hoarded: rank.priority(),
             pinned: rank.is_pinned(),
         })
+    }
+
+    /// What of an object is here that is not in use.
+    fn indexed(&self, cached: &CachedObject) -> (Cached, u64) {
+        let whole = indexed(cached);
+        let part = match whole {
+            (Cached::No, _) => self.cache.index.part(cached.object.fid).ok().flatten(),
+            _ => None,
+        };
+        let current = part.filter(|part| part.version == cached.object.status.data_version);
+        current.map_or(whole, |part| (Cached::Partly, part.present.bytes()))
     }
 
     /// How many records of the log are about an object, and how far the newest of them is; if all are announced, that.
@@ -141,7 +152,10 @@ fn present(file: &File) -> Option<(Cached, u64)> {
     match &state.arrival {
         Arrival::Complete => Some((Cached::Whole, state.size)),
         Arrival::Partial { present, .. } => Some((Cached::Partly, present.bytes().min(state.size))),
-        Arrival::Missing | Arrival::Failed(_) => None,
+        Arrival::Missing | Arrival::Failed(_) => {
+            let left = state.left_of(state.base)?;
+            Some((Cached::Partly, left.bytes().min(state.size)))
+        }
     }
 }
 

@@ -57,7 +57,7 @@ impl RecentObjects {
     pub(super) fn changed(&self, batch: &Batch) {
         let mut recent = self.lock();
         recent.changes += 1;
-        for vnode in batch.changes.iter().filter_map(|(key, _)| vnode_of(key)) {
+        for vnode in batch.changes.iter().filter_map(|(key, _)| vnode_of(b"o", key)) {
             recent.objects.pop(&vnode);
         }
     }

@@ -1,0 +1,160 @@
+//! Parts: what has come of contents that are not here whole, when the fetch ends before they are.
+//!
+//! A part stays in its container, and the next fetch of the same version goes on from there, also in the next life of
+//! the client: the index is told of what comes once a second, and when the fetch ends. Only bytes that it names count,
+//! and the content as a whole is hashed when all has come.
+
+use mafs_durable::{DiskFile, RangeSet};
+use mafs_proto::{DataVersion, VnodeId};
+
+use super::file::{Arrival, File, Left};
+use super::{Error, Inner};
+use crate::cache::{CacheError, CachedObject, CachedPart};
+use crate::core::log::ContainerId;
+
+/// Less than this is sooner fetched again than noted.
+const NOTED_BYTES_MIN: u64 = 64 << 10;
+
+impl Inner {
+    /// Tells the index what the fetch of this number has brought, so that it outlasts this life of the client.
+    pub(super) fn note_part(&self, file: &File, fetch: u64) {
+        let _edit = file.edit();
+        let part = {
+            let mut state = file.state();
+            let part = match &state.arrival {
+                Arrival::Partial { present, in_place: false, .. } if state.fetch == fetch => {
+                    part_of(file, state.base, present)
+                }
+                Arrival::Partial { .. } | Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => None,
+            };
+            state.part_noted |= part.is_some();
+            part
+        };
+        let Some(part) = part else { return };
+        let told = self.cache.index.set_part(file.fid.vnode, &part).and_then(|()| self.cache.index.sync());
+        if let Err(error) = told {
+            tracing::warn!(fid = %file.fid, %error, "what has come of a file may be fetched again");
+        }
+    }
+
+    /// The mount ends: so does what is being fetched, and what has come of it survives a loss of power.
+    pub(super) fn end_fetch(&self, file: &File) -> Result<(), CacheError> {
+        let _edit = file.edit();
+        let part = {
+            let mut state = file.state();
+            state.fetch += 1;
+            state.end_arrival(Error::Unreachable("the mount is ending".to_owned()));
+            state.left_of(state.base).and_then(|present| part_of(file, state.base, present))
+        };
+        file.notify();
+        if let Some(part) = part {
+            file.container.sync_data()?;
+            self.cache.containers.sync_name(file.fid.vnode)?;
+            self.cache.index.set_part(file.fid.vnode, &CachedPart { durable: true, ..part })?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what an ended fetch has left of a file that nobody uses any more. Returns whether its container stays.
+    pub(super) fn keep_part(&self, file: &File) -> bool {
+        let (part, noted) = {
+            let state = file.state();
+            let left = state.left_of(state.base).filter(|_| state.unlinked.is_none());
+            (left.and_then(|present| part_of(file, state.base, present)), state.part_noted)
+        };
+        let told = match &part {
+            Some(part) => self.update_part(file, part),
+            None if noted => self.cache.index.take_part(file.fid.vnode).map(drop),
+            None => Ok(()),
+        };
+        if let Err(error) = &told {
+            tracing::warn!(fid = %file.fid, %error, "what has come of a file is lost");
+        }
+        part.is_some() && told.is_ok()
+    }
+
+    fn update_part(&self, file: &File, part: &CachedPart) -> Result<(), CacheError> {
+        let noted = self.cache.index.part(file.fid)?;
+        // Or what is durable would be so no more.
+        let is_news = noted.is_none_or(|noted| CachedPart { durable: false, ..noted } != *part);
+        if is_news { self.cache.index.set_part(file.fid.vnode, part) } else { Ok(()) }
+    }
+
+    /// The container is about to hold something else: the index must not name what it held, even after a power loss.
+    /// Under `edit`.
+    pub(super) fn forget_part(&self, file: &File) -> Result<(), CacheError> {
+        let noted = {
+            let mut state = file.state();
+            state.left = None;
+            std::mem::take(&mut state.part_noted)
+        };
+        if noted {
+            self.cache.index.take_part(file.fid.vnode)?;
+            self.cache.index.sync()?;
+        }
+        Ok(())
+    }
+
+    /// What is here of the version that a file has now, and where. What is here of another is removed.
+    pub(super) fn load_part(&self, cached: &CachedObject) -> Result<Option<(ContainerId, Left)>, Error> {
+        let (fid, status) = (cached.object.fid, cached.object.status);
+        let Some(part) = self.cache.index.part(fid)? else { return Ok(None) };
+        let container = self.cache.containers.get(fid.vnode, part.container)?;
+        let is_usable =
+            part.version == status.data_version && container.is_some_and(|file| has_len(&*file, status.size));
+        if !is_usable {
+            self.drop_part(fid.vnode)?;
+            return Ok(None);
+        }
+        Ok(Some((part.container, Left { version: part.version, present: part.present })))
+    }
+
+    /// Removes what is here in part of a file that nobody uses.
+    pub(super) fn drop_part(&self, vnode: VnodeId) -> Result<(), CacheError> {
+        if let Some(part) = self.cache.index.take_part(vnode)? {
+            self.cache.containers.remove(vnode, part.container)?;
+        }
+        Ok(())
+    }
+
+    /// Counts the parts of earlier runs.
+    pub(super) fn count_parts(&self) -> Result<(), CacheError> {
+        for (vnode, part) in self.cache.index.parts()? {
+            if let Some(container) = self.cache.containers.get(vnode, part.container)? {
+                self.count_bytes(vnode, container.allocated()?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the parts durable that nothing is added to now.
+    pub(super) fn sync_parts(&self) -> Result<(), CacheError> {
+        for (vnode, part) in self.cache.index.parts()? {
+            let Some(container) = self.cache.containers.get(vnode, part.container)? else { continue };
+            if part.durable || self.files().contains(vnode) {
+                continue;
+            }
+            container.sync_data()?;
+            self.cache.containers.sync_name(vnode)?;
+            let files = self.files();
+            if !files.contains(vnode) {
+                self.cache.index.set_part(vnode, &CachedPart { durable: true, ..part })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn part_of(file: &File, version: DataVersion, present: &RangeSet) -> Option<CachedPart> {
+    (present.bytes() >= NOTED_BYTES_MIN).then(|| CachedPart {
+        unique: file.fid.unique,
+        version,
+        container: file.container_id,
+        durable: false,
+        present: present.clone(),
+    })
+}
+
+fn has_len(file: &dyn DiskFile, bytes: u64) -> bool {
+    file.len().is_ok_and(|len| len == bytes)
+}
