@@ -9,6 +9,7 @@ pub(crate) mod log;
 pub(crate) mod outstanding;
 pub(crate) mod overlay;
 pub(crate) mod pauses;
+pub(crate) mod prediction;
 pub(crate) mod promises;
 pub(crate) mod queue;
 pub(crate) mod replacement;

@@ -254,6 +254,7 @@ async fn start_vfs(mount: &Mount, connector: Connector, delayed: impl FnOnce(&st
         read_only: mount.options.read_only,
         // `sync` asks for each write to be durable, which the kernel cannot do with a container alone.
         passthrough: mount.options.passthrough && !mount.options.flags.sync,
+        prefetch: mount.options.prefetch,
         profile: mount.options.profile,
     };
     let give_up = Instant::now() + mount.options.retry_for();

@@ -94,6 +94,8 @@ pub struct MountOptions {
     pub min_free_bytes: u64,
     /// `passthrough`: whether the kernel may read and write cached files itself, if it can. Default: `auto`.
     pub passthrough: bool,
+    /// `prefetch`: whether what will be opened next is fetched before that. Default: `auto`.
+    pub prefetch: bool,
     /// `awake`: whether a virtual machine's processors are kept awake during bursts of requests, if this process may.
     /// Default: `auto`.
     pub awake: bool,
@@ -141,6 +143,7 @@ impl Default for MountOptions {
             cache_limit_bytes: CACHE_SIZE_DEFAULT,
             min_free_bytes: MIN_FREE_DEFAULT,
             passthrough: true,
+            prefetch: true,
             awake: true,
             writeback: Writeback::default(),
             close: Close::default(),
@@ -249,6 +252,7 @@ impl MountOptions {
             Known::MinFree => self.min_free_bytes = size_value(name, given()?, 0)?,
             Known::Cache => self.cache = Some(absolute(name, given()?)?),
             Known::Passthrough => self.passthrough = auto_or_off(name, given()?)?,
+            Known::Prefetch => self.prefetch = auto_or_off(name, given()?)?,
             Known::Awake => self.awake = auto_or_off(name, given()?)?,
             Known::Writeback => self.writeback = writeback(name, given()?)?,
             Known::Close => self.close = close(name, given()?)?,
@@ -412,6 +416,7 @@ mod tests {
         assert_eq!((announced.stale, announced.pull_timeout), (Stale::Serve, Duration::from_secs(7)));
         assert_eq!(parse("close=announced,close=logged,stale=serve,stale=error").unwrap(), MountOptions::default());
         assert!(!parse("disconnected=off").unwrap().disconnected);
+        assert!(!parse("prefetch=off").unwrap().prefetch && parse("prefetch=off,prefetch=auto").unwrap().prefetch);
         assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
         let local = parse("fsync=server,fsync=local,fsync_wait=70").unwrap();
         assert_eq!((local.fsync, local.fsync_wait), (Fsync::Local, Duration::from_millis(70)));

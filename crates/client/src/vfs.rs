@@ -36,6 +36,7 @@ mod origin;
 mod parts;
 mod passthrough;
 mod paths;
+mod prediction;
 mod progress;
 mod promises;
 mod queue;
@@ -71,6 +72,8 @@ use tokio::sync::Notify;
 use crate::cache::{Cache, CacheStorage};
 use crate::core::drain::Drain;
 use crate::core::log::ContainerId;
+use crate::core::prediction::Prediction;
+pub use crate::core::prediction::PrefetchReport;
 use crate::core::replacement::Replacement;
 pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics};
 use crate::core::upload::UploadRate;
@@ -228,6 +231,8 @@ struct Inner {
     watching_sizes: AtomicBool,
     /// Who fetches what nobody waits for.
     rests: Rests,
+    /// What programs will open next.
+    prediction: Mutex<Prediction>,
     /// What is to be here.
     hoarding: Arc<Hoarding>,
     /// What waits to be sent.

@@ -39,6 +39,7 @@ pub struct Machine {
     deadline: Duration,
     disconnected: bool,
     locking: Locking,
+    prefetch: bool,
     clock_ppm: u32,
     wall_ahead_s: Arc<AtomicI64>,
     disk: MemoryDisk,
@@ -74,6 +75,7 @@ impl Machine {
             deadline: DEADLINE,
             disconnected: false,
             locking: Locking::default(),
+            prefetch: false,
             clock_ppm: RIGHT_PPM,
             wall_ahead_s: Arc::default(),
             disk,
@@ -102,6 +104,11 @@ impl Machine {
     /// Who grants locks while the server is out of reach, from the next start on.
     pub fn set_locking(&mut self, locking: Locking) {
         self.locking = locking;
+    }
+
+    /// Whether what will be opened next is fetched before that, from the next start on.
+    pub fn set_prefetch(&mut self, prefetch: bool) {
+        self.prefetch = prefetch;
     }
 
     /// By how many millionths of the world's time its clock goes on, from the next start on.
@@ -177,6 +184,7 @@ impl Machine {
             locking: self.locking,
             read_only: false,
             passthrough: self.passthrough,
+            prefetch: self.prefetch,
             profile: None,
         };
         let clock = Arc::new(self.link.clock().of_machine(self.clock_ppm, Arc::clone(&self.wall_ahead_s)));

@@ -36,6 +36,7 @@ pub(super) struct MountArgs {
             cachesize=SIZE       the most that is kept there [10G]\n  \
             minfree=SIZE         what stays free on its disk [1G]\n  \
             passthrough=auto|off the kernel reads and writes cached files itself where it may, or never [auto]\n  \
+            prefetch=auto|off    what will be opened next is fetched before that, or not [auto]\n  \
             awake=auto|off       a virtual machine's processors stay awake while requests come in bursts [auto]\n  \
             writeback=NAME       when the server gets changes: sirp, async, sync; to compare: sirp-c [sirp]\n  \
             close=logged|announced   close returns when a change is logged, or the server has heard of it [logged]\n  \

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanDuration};
 use mafs_client::control::MountStatus;
-use mafs_client::vfs::{HoardReport, LogReport, StatusReport, SyncProgress};
+use mafs_client::vfs::{HoardReport, LogReport, PrefetchReport, StatusReport, SyncProgress};
 use mafs_proto::Class;
 use mafs_proto::call::ConflictsReply;
 
@@ -53,6 +53,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     line("cache", &cache(report));
     if report.hoard.entries > 0 {
         line("hoard", &hoard(&report.hoard));
+    }
+    if report.prefetch.files > 0 {
+        line("ahead", &prefetch(&report.prefetch));
     }
     line("files", data_path(report));
     if report.conflicts > 0 {
@@ -251,6 +254,13 @@ pub(super) fn hoard(report: &HoardReport) -> String {
     format!("{entries}: {}, {}, {missing}{walking}", counted(report.objects, "object"), HumanBytes(report.bytes))
 }
 
+/// What was fetched before anybody opened it.
+fn prefetch(report: &PrefetchReport) -> String {
+    let part = |count, bytes| format!("{}, {}", files(count), HumanBytes(bytes));
+    let (all, used) = (part(report.files, report.bytes), part(report.used_files, report.used_bytes));
+    format!("{all}; opened since: {used}; in vain: {}", part(report.wasted_files, report.wasted_bytes))
+}
+
 fn files(count: u64) -> String {
     counted(count, "file")
 }
@@ -301,6 +311,7 @@ mod tests {
             cache_files: 1,
             open_files: 0,
             hoard: HoardReport::default(),
+            prefetch: PrefetchReport::default(),
             calls: 9,
         };
         MountStatus {
@@ -323,6 +334,17 @@ mod tests {
              cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
              files    read and written by the kernel itself (passthrough)\n"
         );
+    }
+
+    #[test]
+    fn what_was_fetched_ahead_is_told_with_what_it_was_worth() {
+        let mut status = status();
+        assert!(!describe(&status).contains("ahead"));
+        let (files, used_files, wasted_files) = (9, 7, 1);
+        let (bytes, used_bytes, wasted_bytes) = (9 << 10, 7 << 10, 1 << 10);
+        status.report.prefetch = PrefetchReport { files, bytes, used_files, used_bytes, wasted_files, wasted_bytes };
+        let expected = "  ahead    9 files, 9.00 KiB; opened since: 7 files, 7.00 KiB; in vain: 1 file, 1.00 KiB\n";
+        assert!(describe(&status).contains(expected), "{}", describe(&status));
     }
 
     #[test]

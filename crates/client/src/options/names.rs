@@ -20,6 +20,8 @@ pub(super) enum Known {
     /// `auto` or `off`.
     Passthrough,
     /// `auto` or `off`.
+    Prefetch,
+    /// `auto` or `off`.
     Awake,
     /// `sync`, `async`, `sirp` or `sirp-c`.
     Writeback,
@@ -99,7 +101,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 17] = [
+const NOT_YET: [&str; 16] = [
     "mnttimeo",
     "rsize",
     "wsize",
@@ -113,7 +115,6 @@ const NOT_YET: [&str; 17] = [
     "proto",
     "port",
     "lease_s",
-    "prefetch",
     "insecure",
     "allow_other",
     "allow_root",
@@ -147,6 +148,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "cachesize" => Some(Known::CacheSize),
         "minfree" => Some(Known::MinFree),
         "passthrough" => Some(Known::Passthrough),
+        "prefetch" => Some(Known::Prefetch),
         "awake" => Some(Known::Awake),
         "writeback" => Some(Known::Writeback),
         "close" => Some(Known::Close),

@@ -133,6 +133,9 @@ impl Inner {
         if mode.truncate && !mode.write && self.files().is_executed(vnode) {
             return Err(Error::Executing);
         }
+        if !mode.truncate {
+            self.note_open(vnode);
+        }
         let handle = self.open_for_kernel(vnode, mode, caller).await;
         if mode.truncate && handle.is_err() {
             // It may have been cut all the same, and the kernel keeps to the size before.

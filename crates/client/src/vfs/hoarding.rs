@@ -296,6 +296,7 @@ impl Inner {
 
     /// Files have been evicted: as far as they are hoarded, they are missing now.
     pub(super) fn note_evicted(&self, evicted: &[VnodeId]) {
+        evicted.iter().for_each(|vnode| self.prediction().evicted(*vnode));
         let mut found = self.hoarding.found();
         evicted.iter().for_each(|vnode| found.plan.note_cached(*vnode, false));
     }

@@ -9,7 +9,7 @@ use mafs_proto::{CmlOp, Fid, Instant, Name};
 use serde::{Deserialize, Serialize};
 
 use super::file::{Arrival, File, Refused};
-use super::{HoardReport, Inner, LogReport};
+use super::{HoardReport, Inner, LogReport, PrefetchReport};
 use crate::core::queue::Queued;
 use crate::remote::Link;
 
@@ -98,6 +98,9 @@ pub struct StatusReport {
     /// What is to be in the cache.
     #[serde(default)]
     pub hoard: HoardReport,
+    /// What was fetched because programs would open it next.
+    #[serde(default)]
+    pub prefetch: PrefetchReport,
     /// Calls that the server has answered since the mount.
     pub calls: u64,
 }
@@ -167,6 +170,7 @@ impl Inner {
             cache_files,
             open_files,
             hoard: self.hoard_report(),
+            prefetch: self.prefetch_report(),
             calls: self.remote.calls(),
         };
         report.unsent_changes = report.log.changes;

@@ -13,9 +13,9 @@ use super::file::{File, FileState};
 use super::{Error, Inner};
 use crate::remote::{Link, RemoteError};
 
-/// So many rests are fetched at a time: a few fill the link, and most readers of the session are left to those who
-/// wait.
-const RESTS_MAX: usize = 4;
+/// So many rests are fetched at a time: a few fill the link, of small files it takes more when it is long, and half of
+/// the readers of the session are left to those who wait.
+const RESTS_MAX: usize = 8;
 
 /// The places of rests that are being fetched.
 pub(super) struct Rests(Arc<Semaphore>);

@@ -73,6 +73,8 @@ pub struct Settings {
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
     pub passthrough: bool,
+    /// Whether what will be opened next is fetched before that.
+    pub prefetch: bool,
     /// The emulated link that the connector was made with, for people.
     pub profile: Option<ProfileName>,
 }
@@ -156,6 +158,7 @@ impl Vfs {
             passthrough,
             watching_sizes: AtomicBool::new(false),
             rests: Rests::default(),
+            prediction: Mutex::default(),
             hoarding,
             replay: Replay::new(policy, has_announced),
             stale_reads: AtomicU64::new(0),

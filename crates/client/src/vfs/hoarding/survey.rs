@@ -272,7 +272,7 @@ impl<'vfs> Survey<'vfs> {
 
 impl Inner {
     /// Whether an object can be used without the server.
-    pub(super) fn is_here(&self, cached: &CachedObject) -> bool {
+    pub(in crate::vfs) fn is_here(&self, cached: &CachedObject) -> bool {
         let in_use = self.files().get(cached.object.fid.vnode);
         match in_use {
             Some(file) => {

@@ -1,0 +1,381 @@
+//! Prediction: which files of a directory are opened next, by which were opened one after the other.
+//!
+//! Programs open files in the order of their names (`cat *`), in that of the listing (`grep -r`), or in the one of the
+//! last time (a compiler its headers). Each of the three is believed in a directory once it has held for a few opens,
+//! and then so many files are fetched ahead as it has been right, doubled each time.
+//!
+//! What it may cost is bounded by what is wanted: what was fetched in vain, and what nobody has opened yet, is never
+//! more than a quarter of the bytes that programs have asked for, so at most a fifth of all. A scan of many files finds
+//! itself fetched ahead in geometrically growing steps.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use lru::LruCache;
+use mafs_proto::{Instant, VnodeId};
+use serde::{Deserialize, Serialize};
+
+/// Directories of which it is known what was opened last.
+const READERS_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+/// Files of which it is known what was opened after them.
+const SUCCESSORS_MAX: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
+/// The most files ahead of a reader.
+pub(crate) const STEPS_MAX: usize = 64;
+/// An open of one of the next few files is in order too: a program may leave out some.
+const NEAR: usize = 4;
+/// What nobody has opened after this time was fetched in vain.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// So many bytes are wanted for each that may be fetched in vain.
+const WANTED_PARTS: u64 = 4;
+/// The most bytes that nobody has opened yet.
+const AHEAD_BYTES_MAX: u64 = 8 << 20;
+/// What a fetch costs besides the content.
+const FETCH_BYTES: u64 = 512;
+
+/// What has been fetched ahead, and what of it was of use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PrefetchReport {
+    /// Files that were fetched before anybody opened them.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that somebody has opened since.
+    pub used_files: u64,
+    /// Their bytes.
+    pub used_bytes: u64,
+    /// Those that nobody has opened within ten minutes, or before they had to go.
+    pub wasted_files: u64,
+    /// Their bytes.
+    pub wasted_bytes: u64,
+}
+
+/// A program opens a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(crate) directory: VnodeId,
+    pub(crate) vnode: VnodeId,
+    /// The size of its content.
+    pub(crate) bytes: u64,
+    /// Whether that is in the cache.
+    pub(crate) here: bool,
+}
+
+/// In which order files are opened.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Order {
+    Names,
+    Listing,
+    Learned,
+}
+
+impl Order {
+    const ALL: [Self; 3] = [Self::Names, Self::Listing, Self::Learned];
+
+    /// After how many opens in this order it is believed: what has been so before needs no other proof than one.
+    fn proof(self) -> u32 {
+        match self {
+            Self::Names | Self::Listing => 2,
+            Self::Learned => 1,
+        }
+    }
+}
+
+/// What follows a file in its directory, the next [`STEPS_MAX`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Neighbours {
+    /// In the order of names.
+    pub(crate) names: Vec<VnodeId>,
+    /// In the order of the listing.
+    pub(crate) listing: Vec<VnodeId>,
+}
+
+/// Who reads a directory.
+struct Reader {
+    last: VnodeId,
+    /// What comes next by each order, and how often in a row it did.
+    orders: [(Vec<VnodeId>, u32); 3],
+}
+
+/// A file that was fetched ahead and that nobody has opened yet.
+#[derive(Clone, Copy)]
+struct Ahead {
+    bytes: u64,
+    since: Instant,
+}
+
+/// What is known of the order in which files are opened, and what came of believing in it.
+pub(crate) struct Prediction {
+    readers: LruCache<VnodeId, Reader>,
+    successors: LruCache<VnodeId, VnodeId>,
+    ahead: BTreeMap<VnodeId, Ahead>,
+    /// What these cost.
+    ahead_cost: u64,
+    /// What programs have asked for has cost, or would have.
+    wanted_cost: u64,
+    wasted_cost: u64,
+    report: PrefetchReport,
+}
+
+impl Default for Prediction {
+    fn default() -> Self {
+        Self {
+            readers: LruCache::new(READERS_MAX),
+            successors: LruCache::new(SUCCESSORS_MAX),
+            ahead: BTreeMap::new(),
+            ahead_cost: 0,
+            wanted_cost: 0,
+            wasted_cost: 0,
+            report: PrefetchReport::default(),
+        }
+    }
+}
+
+impl Prediction {
+    /// A program opens a file. Returns whether it is worth saying what comes next ([`Self::next`]): not if the file was
+    /// here anyway.
+    pub(crate) fn opened(&mut self, open: Open, now: Instant) -> bool {
+        self.expire(now);
+        let used = self.take_ahead(open.vnode);
+        if let Some(used) = used {
+            self.report.used_files += 1;
+            self.report.used_bytes += used.bytes;
+        }
+        let is_wanted = used.is_some() || !open.here;
+        if is_wanted {
+            self.wanted_cost = self.wanted_cost.saturating_add(cost(open.bytes));
+        }
+        self.follow(open);
+        is_wanted
+    }
+
+    /// Compares an open with what was expected.
+    fn follow(&mut self, Open { directory, vnode, .. }: Open) {
+        let Some(reader) = self.readers.get_mut(&directory) else {
+            self.readers.put(directory, Reader { last: vnode, orders: Default::default() });
+            return;
+        };
+        if reader.last == vnode {
+            return;
+        }
+        for (expected, run) in &mut reader.orders {
+            match expected.iter().take(NEAR).position(|next| *next == vnode) {
+                Some(at) => {
+                    expected.drain(..=at);
+                    *run += 1;
+                }
+                None => (*expected, *run) = (Vec::new(), 0),
+            }
+        }
+        self.successors.put(std::mem::replace(&mut reader.last, vnode), vnode);
+    }
+
+    /// What will be opened after this file, which has just been: the next first, nothing if that cannot be told.
+    pub(crate) fn next(&mut self, open: Open, neighbours: Neighbours) -> Vec<VnodeId> {
+        let learned = self.learned(open.vnode);
+        let Some(reader) = self.readers.get_mut(&open.directory).filter(|reader| reader.last == open.vnode) else {
+            return Vec::new();
+        };
+        for (order, expected) in Order::ALL.into_iter().zip([neighbours.names, neighbours.listing, learned]) {
+            reader.orders[order as usize].0 = expected;
+        }
+        let runs = Order::ALL.map(|order| (reader.orders[order as usize].1, order));
+        let proven = runs.into_iter().filter(|(run, order)| *run >= order.proof()).max();
+        let Some((run, order)) = proven else { return Vec::new() };
+        let steps = 1usize.checked_shl(run).map_or(STEPS_MAX, |steps| steps.min(STEPS_MAX));
+        let expected = reader.orders[order as usize].0.iter().take(steps);
+        expected.copied().filter(|vnode| !self.ahead.contains_key(vnode)).collect()
+    }
+
+    /// What was opened after a file the last time, and so on.
+    fn learned(&self, from: VnodeId) -> Vec<VnodeId> {
+        let mut chain = Vec::new();
+        let mut at = from;
+        while let Some(next) = self.successors.peek(&at).filter(|_| chain.len() < STEPS_MAX) {
+            if *next == from || chain.contains(next) {
+                break;
+            }
+            chain.push(*next);
+            at = *next;
+        }
+        chain
+    }
+
+    /// Whether a file may be fetched that nobody has asked for; then it counts as fetched.
+    pub(crate) fn begin(&mut self, vnode: VnodeId, bytes: u64, now: Instant) -> bool {
+        let ahead_cost = self.ahead_cost.saturating_add(cost(bytes));
+        let bound = (self.wanted_cost / WANTED_PARTS).saturating_sub(self.wasted_cost).min(AHEAD_BYTES_MAX);
+        if ahead_cost > bound || self.ahead.contains_key(&vnode) {
+            return false;
+        }
+        self.ahead.insert(vnode, Ahead { bytes, since: now });
+        self.ahead_cost = ahead_cost;
+        self.report.files += 1;
+        self.report.bytes += bytes;
+        true
+    }
+
+    /// It did not come.
+    pub(crate) fn failed(&mut self, vnode: VnodeId) {
+        if let Some(ahead) = self.take_ahead(vnode) {
+            self.report.files -= 1;
+            self.report.bytes -= ahead.bytes;
+        }
+    }
+
+    /// It had to go.
+    pub(crate) fn evicted(&mut self, vnode: VnodeId) {
+        if let Some(ahead) = self.take_ahead(vnode) {
+            self.waste(ahead);
+        }
+    }
+
+    /// What has been fetched, and what of it was of use.
+    pub(crate) fn report(&mut self, now: Instant) -> PrefetchReport {
+        self.expire(now);
+        self.report
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let is_old = |ahead: &Ahead| now.since(ahead.since) > PATIENCE;
+        let old: Vec<VnodeId> = self.ahead.iter().filter(|(_, ahead)| is_old(ahead)).map(|(vnode, _)| *vnode).collect();
+        old.into_iter().for_each(|vnode| self.evicted(vnode));
+    }
+
+    fn waste(&mut self, ahead: Ahead) {
+        self.wasted_cost = self.wasted_cost.saturating_add(cost(ahead.bytes));
+        self.report.wasted_files += 1;
+        self.report.wasted_bytes += ahead.bytes;
+    }
+
+    fn take_ahead(&mut self, vnode: VnodeId) -> Option<Ahead> {
+        let ahead = self.ahead.remove(&vnode)?;
+        self.ahead_cost -= cost(ahead.bytes);
+        Some(ahead)
+    }
+}
+
+fn cost(bytes: u64) -> u64 {
+    bytes.saturating_add(FETCH_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DIRECTORY: VnodeId = VnodeId(1);
+    const NOW: Instant = Instant(1_000_000_000);
+
+    fn after(vnode: u64, last: u64, step: impl Fn(u64) -> u64) -> Vec<VnodeId> {
+        (vnode + 1..=last).take(STEPS_MAX).map(|next| VnodeId(step(next))).collect()
+    }
+
+    fn open(vnode: u64, bytes: u64, here: bool) -> Open {
+        Open { directory: DIRECTORY, vnode: VnodeId(vnode), bytes, here }
+    }
+
+    /// Opens files one after the other, of which those fetched ahead have come. Returns how many had to be waited for.
+    fn read_all(prediction: &mut Prediction, files: &[u64], neighbours: impl Fn(u64) -> Neighbours) -> usize {
+        let mut here = std::collections::BTreeSet::new();
+        let mut waits = 0;
+        for file in files {
+            let is_here = here.contains(file);
+            waits += usize::from(!is_here);
+            let open = open(*file, 1000, is_here);
+            if prediction.opened(open, NOW) {
+                for next in prediction.next(open, neighbours(*file)) {
+                    if prediction.begin(next, 1000, NOW) {
+                        here.insert(next.0);
+                    }
+                }
+            }
+        }
+        waits
+    }
+
+    #[test]
+    fn a_scan_of_many_files_waits_for_few() {
+        let files: Vec<u64> = (100..300).collect();
+        for by_names in [false, true] {
+            let mut prediction = Prediction::default();
+            let neighbours = |file| {
+                let (next, other) = (after(file, 299, |next| next), after(file, 299, |next| 1000 - next));
+                let [names, listing] = if by_names { [next, other] } else { [other, next] };
+                Neighbours { names, listing }
+            };
+            let waits = read_all(&mut prediction, &files, neighbours);
+            assert!(waits < 20, "{waits} of {}", files.len());
+            let report = prediction.report(NOW);
+            assert_eq!((report.used_files, report.wasted_files), (report.files, 0), "{report:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_opened_once_in_an_order_of_its_own_is_known_the_second_time() {
+        let files: Vec<u64> = (0..100).map(|number| 100 + number * 37 % 100).collect();
+        let nothing = |_| Neighbours::default();
+        let mut prediction = Prediction::default();
+        assert_eq!(read_all(&mut prediction, &files, nothing), 100);
+        assert!(read_all(&mut prediction, &files, nothing) < 5);
+    }
+
+    #[test]
+    fn who_opens_a_file_or_two_is_not_followed() {
+        let mut prediction = Prediction::default();
+        let neighbours = |file| Neighbours { names: after(file, 400, |next| next), listing: Vec::new() };
+        assert_eq!(read_all(&mut prediction, &[100, 101, 300, 301, 200, 120], neighbours), 6);
+        assert_eq!(prediction.report(NOW), PrefetchReport::default());
+    }
+
+    #[test]
+    fn what_nobody_opens_is_wasted_and_ends_it() {
+        let mut prediction = Prediction::default();
+        let neighbours = |file| Neighbours { names: after(file, 400, |next| next), listing: Vec::new() };
+        let read: Vec<u64> = (100..140).collect();
+        read_all(&mut prediction, &read, neighbours);
+        let report = prediction.report(Instant(NOW.0 + 601_000_000_000));
+        assert!(report.wasted_files > 0 && report.used_files + report.wasted_files == report.files, "{report:?}");
+        let wanted = 40 * cost(1000);
+        assert!(report.wasted_bytes + FETCH_BYTES * report.wasted_files <= wanted / 4, "{report:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn proptest_what_is_fetched_in_vain_is_at_most_a_quarter_of_what_was_wanted(
+            acts in proptest::collection::vec((0u8..6, 1u64..40, 0u64..100_000, 0u64..300), 0..300),
+        ) {
+            let mut prediction = Prediction::default();
+            let (mut now, mut wanted) = (NOW, 0u64);
+            for (act, vnode, bytes, seconds) in acts {
+                match act {
+                    0 => prediction.failed(VnodeId(vnode)),
+                    1 => prediction.evicted(VnodeId(vnode)),
+                    2 => now = Instant(now.0 + seconds * 1_000_000_000),
+                    _ => {
+                        let open = open(vnode, bytes, act == 3);
+                        if prediction.opened(open, now) {
+                            wanted += cost(bytes);
+                            let around = after(vnode, 40, |next| next);
+                            let listing = around.iter().rev().copied().collect();
+                            let neighbours = Neighbours { names: around, listing };
+                            for next in prediction.next(open, neighbours) {
+                                prop_assert!(!prediction.ahead.contains_key(&next));
+                                prediction.begin(next, bytes / 2, now);
+                            }
+                        } else {
+                            prop_assert_eq!(act, 3, "what is not here is wanted");
+                        }
+                    }
+                }
+                let ahead: u64 = prediction.ahead.values().map(|ahead| cost(ahead.bytes)).sum();
+                prop_assert_eq!(ahead, prediction.ahead_cost);
+                let report = prediction.report;
+                let open_files = prediction.ahead.len() as u64;
+                prop_assert_eq!(report.files, report.used_files + report.wasted_files + open_files);
+                prop_assert!(prediction.wasted_cost <= wanted / WANTED_PARTS);
+            }
+        }
+    }
+}

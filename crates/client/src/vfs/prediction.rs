@@ -1,0 +1,94 @@
+//! Prediction at work: what a program will open next, as far as that can be told, is fetched before it does, in class
+//! Prefetch. What that is, and how much of it, is decided in `core`.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use mafs_arpc::blocking;
+use mafs_proto::{Kind, VnodeId};
+
+use super::Inner;
+use crate::cache::{CacheError, CachedEntry, CachedObject};
+use crate::core::prediction::{Neighbours, Open, Prediction, PrefetchReport, STEPS_MAX};
+use crate::hoard::Rank;
+
+/// In a directory with more names nobody looks for what comes next in its listing: it would take longer than asking a
+/// near server.
+const NAMES_MAX: usize = 1024;
+
+impl Inner {
+    /// A program is about to open a file.
+    pub(super) fn note_open(self: &Arc<Self>, vnode: VnodeId) {
+        if !self.settings.prefetch || !self.remote.is_up() {
+            return;
+        }
+        if let Err(error) = self.fetch_ahead_of(vnode) {
+            tracing::debug!(vnode = vnode.0, %error, "what is opened next cannot be told");
+        }
+    }
+
+    fn fetch_ahead_of(self: &Arc<Self>, vnode: VnodeId) -> Result<(), CacheError> {
+        let Some(cached) = self.cache.index.object(vnode)? else { return Ok(()) };
+        let (Some(directory), Kind::File) = (cached.parent, cached.object.status.kind) else { return Ok(()) };
+        let open = Open { directory, vnode, bytes: cached.object.status.size, here: self.is_here(&cached) };
+        if !self.prediction().opened(open, self.clock.now()) {
+            return Ok(());
+        }
+        let neighbours = blocking(|| self.neighbours(&cached, directory))?;
+        let next = self.prediction().next(open, neighbours);
+        for vnode in next {
+            if let Some(cached) = self.cache.index.valid_object(vnode)?
+                && !self.begin_ahead(cached)
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to fetch a file that nobody has asked for. Returns whether there may be more.
+    fn begin_ahead(self: &Arc<Self>, cached: CachedObject) -> bool {
+        let (vnode, status) = (cached.object.fid.vnode, cached.object.status);
+        if status.kind != Kind::File || self.files().contains(vnode) || self.is_here(&cached) {
+            return true;
+        }
+        if !self.prediction().begin(vnode, status.size, self.clock.now()) {
+            return false;
+        }
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            let has_room = blocking(|| inner.make_room_in_hoard(Rank::NONE, status.size));
+            let came = has_room && inner.prefetch(&cached).await.is_ok();
+            if !came {
+                inner.prediction().failed(vnode);
+            }
+        });
+        true
+    }
+
+    /// What follows a file in its directory, as far as the names are known.
+    fn neighbours(&self, cached: &CachedObject, directory: VnodeId) -> Result<Neighbours, CacheError> {
+        let index = &self.cache.index;
+        let is_file = |entry: &CachedEntry| entry.kind == Kind::File;
+        let behind = index.entries_up_to(STEPS_MAX, directory, cached.name.as_ref())?;
+        let names = behind.iter().filter(|(_, entry)| is_file(entry)).map(|(_, entry)| entry.fid.vnode).collect();
+        let all = index.entries_up_to(NAMES_MAX, directory, None)?;
+        if all.len() == NAMES_MAX {
+            return Ok(Neighbours { names, listing: Vec::new() });
+        }
+        // `listing/place.rs` has the order.
+        let this = cached.object.fid.vnode;
+        let files = all.iter().filter(|(_, entry)| is_file(entry)).map(|(_, entry)| entry.fid.vnode);
+        let mut listing: Vec<VnodeId> = files.filter(|file| *file > this).collect();
+        listing.sort_unstable();
+        listing.truncate(STEPS_MAX);
+        Ok(Neighbours { names, listing })
+    }
+
+    pub(super) fn prediction(&self) -> MutexGuard<'_, Prediction> {
+        self.prediction.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn prefetch_report(&self) -> PrefetchReport {
+        self.prediction().report(self.clock.now())
+    }
+}
