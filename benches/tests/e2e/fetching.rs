@@ -25,9 +25,8 @@ const RTT: Duration = Duration::from_millis(40);
 /// So long the link is there between two interruptions, and is not.
 const PLUGGED_IN: Duration = Duration::from_millis(1500);
 const UNPLUGGED: Duration = Duration::from_secs(8);
-/// What the link has carried in all, the rest of the traffic included. A client that is killed loses what came in its
-/// last second or two.
-const CARRIED_BYTES_MAX: u64 = 21_000_000 + 2 * RATE;
+/// What the link has carried in all, the rest of the traffic included.
+const CARRIED_BYTES_MAX: u64 = 21_000_000;
 const HEADER_BYTES: u64 = 52;
 /// Silence is taken for the end of the path after 5 s, and a probe before.
 const DEAD_AFTER: Duration = Duration::from_secs(9);
@@ -93,18 +92,14 @@ fn a_file_that_is_interrupted_five_times_goes_on_where_it_was() {
     assert_eq!(fs::metadata(&large).unwrap().len(), LARGE_BYTES);
     let before = carried_bytes(&world);
     let file = File::open(&large).unwrap();
-    for _ in 0..3 {
+    // What was read in vain comes first afterwards, so each time it is another place.
+    for megabyte in [19, 18, 17, 16] {
         sleep(PLUGGED_IN);
-        unplug_while_reading(&world, &file, LARGE_BYTES - 5000);
+        unplug_while_reading(&world, &file, megabyte * 1_000_000);
     }
     drop(file);
     sleep(PLUGGED_IN);
     world.stop_client().unwrap();
-    world.start_client().unwrap();
-    let file = File::open(&large).unwrap();
-    sleep(PLUGGED_IN);
-    world.kill_client().unwrap();
-    drop(file);
     world.start_client().unwrap();
     check_file(&large, 1, LARGE_BYTES).unwrap();
     let carried = carried_bytes(&world) - before;
