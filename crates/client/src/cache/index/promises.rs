@@ -94,10 +94,10 @@ impl Index {
     ) -> Result<(Vec<VnodeId>, Option<VnodeId>), CacheError> {
         let trust = self.trust();
         let page = self.kv.scan(b"o", after.map(object_key).as_deref(), SCAN_MAX)?;
-        let next = page.last().and_then(|(key, _)| vnode_of(key)).filter(|_| page.len() == SCAN_MAX);
+        let next = page.last().and_then(|(key, _)| vnode_of(b"o", key)).filter(|_| page.len() == SCAN_MAX);
         let promised = page.into_iter().filter_map(|(key, value)| {
             let is_promised = CachedObject::decode(value).is_some_and(|cached| cached.trust == trust);
-            vnode_of(&key).filter(|_| is_promised)
+            vnode_of(b"o", &key).filter(|_| is_promised)
         });
         Ok((promised.collect(), next))
     }
