@@ -27,7 +27,7 @@ pub(super) fn errno(error: &Error) -> Errno {
     match error {
         Error::Refused(refusal) => errno_of_refusal(*refusal),
         Error::Unreachable(_) => Errno::EHOSTUNREACH,
-        Error::TimedOut(_) => Errno::ETIMEDOUT,
+        Error::TimedOut(_) | Error::OutOfReach(_) => Errno::ETIMEDOUT,
         Error::NameTooLong => Errno::ENAMETOOLONG,
         Error::Invalid(_) => Errno::EINVAL,
         Error::BadHandle => Errno::EBADF,
@@ -115,7 +115,12 @@ mod tests {
             .filter(|error| errno(&Error::Refused(**error)).code() == Errno::ENOENT.code())
             .collect();
         assert_eq!(missing, [&FsError::NotFound]);
-        for error in [Error::Unreachable(String::new()), Error::TimedOut(String::new()), Error::VersionGone] {
+        for error in [
+            Error::Unreachable(String::new()),
+            Error::TimedOut(String::new()),
+            Error::OutOfReach(String::new()),
+            Error::VersionGone,
+        ] {
             assert_ne!(errno(&error).code(), Errno::ENOENT.code(), "could not ask is never does not exist");
         }
     }

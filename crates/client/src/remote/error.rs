@@ -25,6 +25,9 @@ pub enum RemoteError {
     /// No answer within the deadline.
     #[error("{0}")]
     TimedOut(String),
+    /// The server is known to be out of reach, so nobody has waited for it.
+    #[error("{0}")]
+    OutOfReach(String),
 }
 
 impl RemoteError {
@@ -35,7 +38,7 @@ impl RemoteError {
     /// Whether another attempt may succeed although nobody does anything about it.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::Pulling { .. } | Self::Unreachable(_) | Self::TimedOut(_) => true,
+            Self::Pulling { .. } | Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) => true,
             Self::Refused { error, .. } => matches!(error, FsError::Busy | FsError::ShuttingDown),
         }
     }

@@ -32,7 +32,22 @@ pub(crate) struct Outage {
     pub(crate) dead: bool,
 }
 
+impl Outage {
+    /// Why a call has failed that was not sent.
+    fn error(self) -> RemoteError {
+        if self.dead { RemoteError::OutOfReach(self.why) } else { RemoteError::TimedOut(self.why) }
+    }
+}
+
 impl Remote {
+    /// Why nobody has answered.
+    pub(crate) fn unanswered(&self) -> RemoteError {
+        match self.link().0 {
+            Link::Down(outage) => outage.error(),
+            Link::Up(_) | Link::Closed => RemoteError::TimedOut("the server has not answered".to_owned()),
+        }
+    }
+
     /// The connection's state, and when it changed last.
     pub(crate) fn link(&self) -> (Link, mafs_proto::Instant) {
         let since = *self.shared.link_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +113,7 @@ impl Remote {
             Ok(Ok(Link::Down(Outage { why, .. }))) if !self.shared.reached.load(Ordering::Acquire) => {
                 Err(RemoteError::Unreachable(why))
             }
-            Ok(Ok(Link::Down(Outage { why, .. }))) => Err(RemoteError::TimedOut(why)),
+            Ok(Ok(Link::Down(outage))) => Err(outage.error()),
             Ok(Ok(Link::Closed) | Err(_)) => Err(ending()),
             Err(_) => match self.link().0 {
                 Link::Down(Outage { why, .. }) => Err(RemoteError::TimedOut(why)),

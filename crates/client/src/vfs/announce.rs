@@ -146,7 +146,7 @@ impl Inner {
             Err(RemoteError::Refused { error, .. }) if error.is_transient() => Heard::Perhaps,
             // As to a server that knows no announcements.
             Err(RemoteError::Refused { .. }) => Heard::But(&ids),
-            Err(RemoteError::Pulling { .. } | RemoteError::Unreachable(_) | RemoteError::TimedOut(_)) => Heard::Perhaps,
+            Err(_) => Heard::Perhaps,
         };
         match heard {
             Heard::But(refused) => tracing::debug!(?ids, ?refused, "announced"),

@@ -178,7 +178,7 @@ impl Inner {
             }
         }
         blocking(|| self.take_back(id));
-        Err(Error::TimedOut("the server has not answered".to_owned()))
+        Err(self.remote.unanswered().into())
     }
 
     /// Checks a change against what is known, and logs it.

@@ -14,7 +14,7 @@ impl Inner {
         F: Future<Output = Result<T, Error>>,
     {
         match act().await {
-            Err(Error::TimedOut(_) | Error::Unreachable(_)) if self.cache.index.is_apart() => act().await,
+            Err(error) if error.is_unanswered() && self.cache.index.is_apart() => act().await,
             other => other,
         }
     }

@@ -17,6 +17,9 @@ pub enum Error {
     /// No answer, or no progress, within the deadline.
     #[error("no answer from the server within the deadline: {0}")]
     TimedOut(String),
+    /// The server is known to be out of reach, so nobody has waited for it.
+    #[error("the server is out of reach: {0}")]
+    OutOfReach(String),
     /// The name is longer than 255 bytes, or a target longer than 4,095.
     #[error("the name is too long")]
     NameTooLong,
@@ -65,11 +68,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the server was not asked, or has not answered.
+    pub(super) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_))
+    }
+
     /// Whether trying again later may help.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Refused(error) => super::storing::may_pass(*error),
-            Self::Unreachable(_) | Self::TimedOut(_) | Self::CacheFull | Self::Cache(_) => true,
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::CacheFull | Self::Cache(_) => true,
             Self::NameTooLong
             | Self::Invalid(_)
             | Self::BadHandle
@@ -105,6 +113,7 @@ impl From<RemoteError> for Error {
             RemoteError::Pulling { .. } => Self::TimedOut(error.to_string()),
             RemoteError::Unreachable(why) => Self::Unreachable(why),
             RemoteError::TimedOut(why) => Self::TimedOut(why),
+            RemoteError::OutOfReach(why) => Self::OutOfReach(why),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Inner {
         let weakened = self.locks.locks().weakens(&lock);
         if let Some(since) = weakened {
             match self.send_written(lock.fid, since).await {
-                Err(Error::TimedOut(_) | Error::Unreachable(_)) if self.grants_here() => {}
+                Err(error) if error.is_unanswered() && self.grants_here() => {}
                 sent => sent?,
             }
         }
@@ -307,7 +307,7 @@ impl Inner {
             // It is done when the server is there again.
             () = self.remote.until_out_of_reach() => match self.locks.locking {
                 Locking::Local => Ok(()),
-                Locking::Fail | Locking::Strict | Locking::Kernel => Err(not_sent()),
+                Locking::Fail | Locking::Strict | Locking::Kernel => Err(self.remote.unanswered().into()),
             },
             () = self.until_given_up() => Err(not_sent()),
         }
@@ -330,7 +330,7 @@ impl Inner {
         let Some(release) = self.locks.locks().released(number) else { return Ok(()) };
         let sent = loop {
             match self.send_written(release.fid, release.since).await {
-                Err(Error::TimedOut(_) | Error::Unreachable(_)) => {
+                Err(error) if error.is_unanswered() => {
                     if !self.until_tried_again().await {
                         return Ok(());
                     }

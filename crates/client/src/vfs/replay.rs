@@ -374,7 +374,7 @@ impl Inner {
                 () = self.remote.until_in_vain() => false,
             };
             if !waited && !self.remote.is_up() {
-                return Err(Error::TimedOut("the server cannot be reached".to_owned()));
+                return Err(self.remote.unanswered().into());
             }
         }
     }

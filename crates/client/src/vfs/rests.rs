@@ -101,10 +101,9 @@ impl Inner {
 
     /// Why somebody has waited in vain.
     fn in_vain(&self, answered: bool) -> RemoteError {
-        RemoteError::TimedOut(match self.remote.link().0 {
-            Link::Down(outage) => outage.why,
-            Link::Up(_) | Link::Closed if answered => "the file stopped arriving".to_owned(),
-            Link::Up(_) | Link::Closed => "the server has not answered".to_owned(),
-        })
+        match self.remote.link().0 {
+            Link::Up(_) | Link::Closed if answered => RemoteError::TimedOut("the file stopped arriving".to_owned()),
+            Link::Up(_) | Link::Closed | Link::Down(_) => self.remote.unanswered(),
+        }
     }
 }

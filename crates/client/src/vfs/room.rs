@@ -155,7 +155,7 @@ impl Inner {
         self.renew_room();
         match answered {
             // The connection broke, or the server has no time for it now: it is in the log.
-            Err(Error::TimedOut(_)) => return Ok(()),
+            Err(error) if error.is_unanswered() => return Ok(()),
             Err(Error::Refused(reason)) if is_busy(reason) => return Ok(()),
             other => other?,
         }

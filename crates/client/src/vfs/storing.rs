@@ -339,7 +339,7 @@ impl Inner {
             }
         }
         let error = Error::from(error);
-        if matches!(error, Error::Unreachable(_) | Error::TimedOut(_)) {
+        if error.is_unanswered() {
             let mut state = file.state();
             state.unanswered = Some((state.edits, error.clone()));
         }

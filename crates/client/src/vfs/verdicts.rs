@@ -110,7 +110,10 @@ impl Inner {
             }
             RemoteError::Refused { error: FsError::Malformed, .. } if !whole => self.send_anew(record),
             RemoteError::Refused { error, message } => self.take_in_refusal(record, error, &message),
-            RemoteError::Pulling { .. } | RemoteError::Unreachable(_) | RemoteError::TimedOut(_) => {
+            RemoteError::Pulling { .. }
+            | RemoteError::Unreachable(_)
+            | RemoteError::TimedOut(_)
+            | RemoteError::OutOfReach(_) => {
                 tracing::debug!(id = %record.id, %error, "a change was not answered");
                 self.end_sending(record);
                 self.replay.queue().postpone(record.id, false);

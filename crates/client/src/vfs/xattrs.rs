@@ -97,7 +97,7 @@ impl Inner {
             }
         }
         if self.cache.index.is_apart() && self.settings.writeback.is_logged() {
-            return Err(Error::TimedOut("the server is out of reach, and attributes are changed there".to_owned()));
+            return Err(self.remote.unanswered().into());
         }
         self.until_applied(vnode).await?;
         let before = self.status_of(vnode).await?.object;
