@@ -281,6 +281,8 @@ fn help_lists_what_works_and_nothing_else() {
                 "status",
                 "stats",
                 "limit",
+                "disconnect",
+                "reconnect",
                 "sync",
                 "queue",
                 "state",

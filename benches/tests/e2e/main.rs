@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a step that fails is a test that fails")]
 
 mod announced;
+mod by_hand;
 mod cli;
 mod conflicts;
 mod directories;

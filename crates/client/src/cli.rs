@@ -3,6 +3,7 @@
 
 mod background;
 mod conflicts;
+mod connection;
 mod exit;
 mod hoard;
 mod limit;
@@ -66,6 +67,11 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Limit what travels of a class, such as stores to 64 KiB per second; at once, and until the mount ends.
     Limit(limit::LimitArgs),
+    /// End the connection to the server by hand, and make none until `reconnect` or the end of the mount: what is
+    /// cached can be used, changes wait, and the rest fails at once.
+    Disconnect(connection::ConnectionArgs),
+    /// End that, and wait for a connection. One that was lost otherwise is tried again at once.
+    Reconnect(connection::ConnectionArgs),
     /// Wait until the server has everything that was written before, or everything of some files.
     Sync(sync::SyncArgs),
     /// Show the modify log: what the server does not have, in the order in which it gets it.
@@ -123,6 +129,8 @@ impl Command {
             Self::Status(args) => status::run(&args),
             Self::Stats(args) => stats::run(&args),
             Self::Limit(args) => limit::run(&args),
+            Self::Disconnect(args) => connection::disconnect(&args),
+            Self::Reconnect(args) => connection::reconnect(&args),
             Self::Sync(args) => sync::run(&args),
             Self::Queue(args) => queue::run(args),
             Self::State(args) => state::run(&args),

@@ -19,7 +19,7 @@ use crate::limit::ClassLimit;
 use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress};
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// What a command asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,6 +43,10 @@ pub enum Request {
     Conflicts,
     /// List no more what the server has refused about this path below the mount point.
     Dismiss(Vec<u8>),
+    /// End the connection, and make none until [`Request::Reconnect`]. Answer with the status when it has ended.
+    Disconnect,
+    /// End that, and answer when there is a connection.
+    Reconnect,
     /// About what is to be in the cache.
     Hoard(HoardRequest),
     /// Answer with the last status when the mount has ended and what could be sent has been.
@@ -62,7 +66,7 @@ pub struct SyncRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// To [`Request::Status`] and [`Request::End`].
+    /// To [`Request::Status`], [`Request::Disconnect`] and [`Request::End`].
     Status(Box<MountStatus>),
     /// To [`Request::Statistics`].
     Statistics(Box<RpcStatistics>),
@@ -80,6 +84,8 @@ pub enum Response {
     Conflicts(Box<ConflictsReport>),
     /// To [`Request::Dismiss`]: so many changes.
     Dismissed(u64),
+    /// To [`Request::Reconnect`].
+    Reconnected,
     /// To [`Request::Hoard`].
     Hoard(Box<HoardResponse>),
     /// To [`Request::Sync`], [`Request::State`] and [`Request::Hoard`]: this client knows no object by this path.

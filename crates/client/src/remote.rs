@@ -4,6 +4,7 @@
 //! repeated anyway, mutations because the server applies each `StoreId` once. Every wait ends at the deadline.
 
 mod attempts;
+mod by_hand;
 mod connection;
 mod connector;
 mod error;
@@ -32,6 +33,7 @@ use mafs_proto::{
     Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Generation,
     Incarnation, Method, OnConflict, Purpose, StoreId, Timestamp, VolumeName, Wire,
 };
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::core::fids::{Fids, Part};
@@ -41,6 +43,7 @@ use crate::core::promises::SessionNumber;
 use crate::core::rpc_statistics::RpcStatistics;
 use crate::options::FOR_EVER;
 use attempts::{Attempts, Failure};
+use by_hand::Wish;
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
@@ -152,6 +155,10 @@ pub(crate) struct Shared {
     listener: Box<dyn Listener>,
     link: watch::Sender<Link>,
     link_since: Mutex<mafs_proto::Instant>,
+    /// Whether the user wants a connection.
+    wish: watch::Sender<Wish>,
+    /// Wakes who waits until the next attempt to connect.
+    hurry: Notify,
     ids: Mutex<Ids>,
     /// Whether there has been a connection.
     reached: AtomicBool,
@@ -216,7 +223,9 @@ impl Remote {
             config,
             clock,
             listener,
-            link: watch::Sender::new(Link::Down(Outage { why: "not tried yet".to_owned(), dead: false })),
+            link: watch::Sender::new(Link::Down(Outage::new("not tried yet"))),
+            wish: watch::Sender::new(Wish::default()),
+            hurry: Notify::new(),
             ids: Mutex::new(Ids { outstanding, fids: Fids::default(), granting: false }),
             reached: AtomicBool::new(false),
             held: Mutex::new(None),

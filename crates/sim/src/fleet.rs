@@ -301,7 +301,7 @@ impl Fleet {
         let is_full = self.versions.borrow().is_full();
         let has_trouble = is_full || self.out.iter().any(Option::is_some) || self.troubled.elapsed() < RECOVERED;
         match error {
-            Error::Unreachable(_) | Error::TimedOut(_) | Error::OutOfReach(_) => has_trouble,
+            Error::Unreachable(_) | Error::TimedOut(_) | Error::OutOfReach(_) | Error::ByHand => has_trouble,
             // What others have announced is shown, and cannot be changed before it is there.
             Error::Refused(FsError::NoSpace | FsError::NameChanged | FsError::NotFound | FsError::Stale) => {
                 self.faults.fill_server > 0 && has_trouble

@@ -180,6 +180,11 @@ fn link(report: &StatusReport) -> String {
     let since = HumanDuration(Duration::from_secs(report.since_s));
     if !report.connected {
         let why = if report.why.is_empty() { "unknown" } else { &report.why };
+        if report.by_hand {
+            return format!(
+                "disconnected by hand for {since}; what is cached can be used, changes wait for `reconnect`"
+            );
+        }
         return match report.disconnected {
             true => format!("disconnected for {since}: {why}; what is cached can be used, changes wait"),
             false => format!("not connected for {since}: {why}"),
@@ -280,6 +285,7 @@ mod tests {
             profile: None,
             connected: true,
             disconnected: false,
+            by_hand: false,
             locks: 0,
             locks_here: 0,
             since_s: 180,
@@ -405,6 +411,9 @@ mod tests {
         let expected =
             "link     disconnected for 61 seconds: no answer for 10 s; what is cached can be used, changes wait\n";
         assert!(describe(&status).contains(expected));
+        status.report.by_hand = true;
+        let by_hand = "link     disconnected by hand for 61 seconds; what is cached can be used, changes wait for ";
+        assert!(describe(&status).contains(by_hand));
         #[cfg(feature = "quickstart")]
         assert!(one_line(&status.report).starts_with("disconnected over flaky, unsent: 2 files"));
     }

@@ -50,7 +50,7 @@ pub(super) enum Waited {
     /// The server has everything.
     Done,
     /// It has not; why, and what it lacks as far as that is known.
-    Unsent { why: String, left: Option<String> },
+    Unsent { why: String, left: Option<String>, by_hand: bool },
     /// The daemon does not answer.
     Gone(String),
 }
@@ -69,8 +69,10 @@ pub(super) fn run(args: &SyncArgs) -> Result<Exit, Failure> {
             let patience = give_up.map(|give_up| give_up.saturating_duration_since(Instant::now()));
             let (failed, why) = match wait_for(&target, patience).await {
                 Waited::Done => continue,
-                Waited::Unsent { why, left: Some(left) } => (Exit::Unsent, format!("{why}; unsent: {left}")),
-                Waited::Unsent { why, left: None } => (Exit::Unsent, why),
+                Waited::Unsent { why, left, by_hand } => {
+                    let exit = if by_hand { Exit::NoDaemon } else { Exit::Unsent };
+                    (exit, left.map_or(why.clone(), |left| format!("{why}; unsent: {left}")))
+                }
                 Waited::Gone(why) => (Exit::NoDaemon, why),
             };
             eprintln!("mafs-client: {}: {why}", target.name);
@@ -126,11 +128,12 @@ async fn try_wait(target: &Target, patience: Option<Duration>) -> Result<Waited,
         Some(outcome) => Some(outcome),
         None => tokio::time::timeout(LAST_LOOK, &mut syncing).await.ok(),
     };
-    let why = match outcome {
+    let (why, by_hand) = match outcome {
         Some(Ok(())) => return Ok(Waited::Done),
-        Some(Err(ControlError::Failed(why))) => why,
+        Some(Err(ControlError::Failed(why))) => (why, false),
+        Some(Err(ControlError::OutOfReach(why))) => (why, true),
         Some(Err(error)) => return Err(error),
-        None => "the time given is over".to_owned(),
+        None => ("the time given is over".to_owned(), false),
     };
     // Another connection: the first may still owe an answer to a question that was given up.
     let mut asking = Client::connect(&target.socket).await?;
@@ -141,7 +144,7 @@ async fn try_wait(target: &Target, patience: Option<Duration>) -> Result<Waited,
         let report = asking.status().await?.report;
         lacking = (report.unsent_files + report.unsent_changes > 0).then(|| unsent(&report));
     }
-    Ok(Waited::Unsent { why, left: lacking })
+    Ok(Waited::Unsent { why, left: lacking, by_hand })
 }
 
 fn bar() -> ProgressBar {

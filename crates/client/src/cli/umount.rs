@@ -63,7 +63,11 @@ pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
         let Some(client) = client else { return Ok(Exit::Ok) };
         match tokio::time::timeout(END_MAX, end(client)).await {
             Ok(Ok(last)) => match left_behind(&last.report) {
-                Some(left) => Err(Failure::new(Exit::Unsent, format!("{}: unmounted, {left}", printable_path(&path)))),
+                Some(left) => {
+                    let by_hand = if last.report.by_hand { " while disconnected by hand" } else { "" };
+                    let message = format!("{}: unmounted{by_hand}, {left}", printable_path(&path));
+                    Err(Failure::new(Exit::Unsent, message))
+                }
                 None => Ok(Exit::Ok),
             },
             Ok(Err(error)) => Err(failed(&format!("unmounted, but whether everything was sent is not known: {error}"))),
@@ -78,7 +82,7 @@ async fn flush(path: &Path, runtime_dir: &RuntimeDir, patience: Duration) -> Res
     let target = Target { name: place.clone(), socket: runtime_dir.socket(path), below: Vec::new() };
     match wait_for(&target, Some(patience)).await {
         Waited::Done => Ok(()),
-        Waited::Unsent { why, left } => {
+        Waited::Unsent { why, left, .. } => {
             let left = left.map_or_else(String::new, |left| format!("; unsent: {left}"));
             let message = format!(
                 "{place}: not unmounted: {why}{left}; without --flush it stays in the cache and is sent at the next \

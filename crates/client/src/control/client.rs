@@ -112,6 +112,28 @@ impl Client {
         }
     }
 
+    /// Ends the connection to the server, and has none made until [`Self::reconnect`]. Returns the status then.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`].
+    pub async fn disconnect(&mut self) -> Result<MountStatus, ControlError> {
+        match self.ask(Request::Disconnect).await? {
+            Response::Status(status) => Ok(*status),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Ends that, and waits for a connection.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`]; [`ControlError::OutOfReach`] if there is none soon.
+    pub async fn reconnect(&mut self) -> Result<(), ControlError> {
+        match self.ask(Request::Reconnect).await? {
+            Response::Reconnected => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Asks something that never waits for the network.
     async fn ask_at_once(&mut self, request: Request) -> Result<Response, ControlError> {
         let answer = tokio::time::timeout(STATUS_LIMIT, self.ask(request)).await;
@@ -258,6 +280,7 @@ fn unexpected(response: Response) -> ControlError {
         | Response::Queue(_)
         | Response::Conflicts(_)
         | Response::Dismissed(_)
+        | Response::Reconnected
         | Response::State(_)
         | Response::Hoard(_) => ControlError::Broken(io::Error::other("its answer is for another question")),
     }

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::control::{HoardRequest, HoardResponse, MountStatus, Request, Response, SyncRequest};
 use crate::printable::printable_path;
-use crate::vfs::{HoardFailure, Vfs};
+use crate::vfs::{Error, HoardFailure, Vfs};
 
 /// Answers commands about one mount, also for a moment after its end.
 pub(super) struct Answers {
@@ -38,6 +38,7 @@ impl Answers {
             Request::Sync(SyncRequest { below, ticket }) => match self.vfs.find(&below).await {
                 Some(vnode) => match self.vfs.sync_below(vnode, ticket).await {
                     Ok(()) => Response::Synced,
+                    Err(error @ Error::ByHand) => Response::OutOfReach(error.to_string()),
                     Err(error) => Response::Failed(error.to_string()),
                 },
                 None => Response::Unknown,
@@ -54,6 +55,14 @@ impl Answers {
                 Err(error) => Response::Failed(error.to_string()),
             },
             Request::Dismiss(below) => Response::Dismissed(blocking(|| self.vfs.dismiss_refused(&below))),
+            Request::Disconnect => {
+                self.vfs.disconnect().await;
+                self.status()
+            }
+            Request::Reconnect => match self.vfs.reconnect().await {
+                Ok(()) => Response::Reconnected,
+                Err(error) => Response::OutOfReach(error.to_string()),
+            },
             Request::Hoard(request) => self.answer_hoard(request).await,
             Request::End => {
                 // The sender lives in `self`, so this ends with the mount.

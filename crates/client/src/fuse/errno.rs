@@ -28,6 +28,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         Error::Refused(refusal) => errno_of_refusal(*refusal),
         Error::Unreachable(_) => Errno::EHOSTUNREACH,
         Error::TimedOut(_) | Error::OutOfReach(_) => Errno::ETIMEDOUT,
+        Error::ByHand => Errno::ENETDOWN,
         Error::NameTooLong => Errno::ENAMETOOLONG,
         Error::Invalid(_) => Errno::EINVAL,
         Error::BadHandle => Errno::EBADF,
@@ -119,6 +120,7 @@ mod tests {
             Error::Unreachable(String::new()),
             Error::TimedOut(String::new()),
             Error::OutOfReach(String::new()),
+            Error::ByHand,
             Error::VersionGone,
         ] {
             assert_ne!(errno(&error).code(), Errno::ENOENT.code(), "could not ask is never does not exist");

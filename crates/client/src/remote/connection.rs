@@ -14,7 +14,7 @@ use mafs_proto::call::{
 use mafs_proto::{Call, FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
 
-use super::{Connection, Held, Link, RemoteError, Shared, add_traffic, detail};
+use super::{Connection, Held, RemoteError, Shared, add_traffic, detail};
 use crate::core::fids::Part;
 use crate::core::promises::SessionNumber;
 use crate::options::{RETRANS_DEFAULT, TIMEO_DEFAULT};
@@ -66,7 +66,6 @@ pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
     let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     let mut number = 0;
     let mut patience = Patience::new(&shared, Duration::ZERO);
-    let mut link = shared.link.subscribe();
     loop {
         if let Some(attached) = attached.take() {
             backoff.reset();
@@ -75,22 +74,19 @@ pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
             shared.apply_limits();
             let peer = attached.peer.clone();
             let why = hold(&shared, attached).await;
-            tracing::info!(why, "the connection has ended");
             shared.set_down(why, peer.ended_in_silence());
             add_traffic(&mut shared.statistics(), &peer);
             patience = Patience::new(&shared, peer.estimate().rtt.unwrap_or_default());
         }
         let attempt = async {
-            let closed = link.wait_for(|link| matches!(link, Link::Closed));
-            let is_closed = timeout(backoff.next_delay(), closed).await.is_ok();
-            if is_closed { None } else { Some(giving_up(&shared, patience.silent, attach(&shared)).await) }
+            if !shared.rest(backoff.next_delay()).await {
+                return None;
+            }
+            Some(giving_up(&shared, patience.silent, shared.unless_by_hand(attach(&shared))).await)
         };
         match giving_up(&shared, patience.left(), attempt).await {
             None => return,
-            Some(Ok(now)) => {
-                tracing::info!("connected");
-                attached = Some(now);
-            }
+            Some(Ok(now)) => attached = Some(now),
             Some(Err(error)) => {
                 tracing::debug!(%error, "not connected");
                 shared.set_down(error.to_string(), false);
@@ -150,6 +146,7 @@ async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
             peer.close(&why);
             why
         }
+        () = shared.until_apart_by_hand() => shared.leave(&peer, generation).await,
         never = log_link(&peer) => match never {},
         why = take_calls => why,
     }

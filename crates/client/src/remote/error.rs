@@ -28,6 +28,9 @@ pub enum RemoteError {
     /// The server is known to be out of reach, so nobody has waited for it.
     #[error("{0}")]
     OutOfReach(String),
+    /// The same, because the user wants it so.
+    #[error("disconnected by hand: `mafs-client reconnect` ends that")]
+    ByHand,
 }
 
 impl RemoteError {
@@ -38,7 +41,9 @@ impl RemoteError {
     /// Whether another attempt may succeed although nobody does anything about it.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::Pulling { .. } | Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) => true,
+            Self::Pulling { .. } | Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::ByHand => {
+                true
+            }
             Self::Refused { error, .. } => matches!(error, FsError::Busy | FsError::ShuttingDown),
         }
     }

@@ -28,14 +28,70 @@ pub(crate) enum Link {
 pub(crate) struct Outage {
     /// For people.
     pub(crate) why: String,
-    /// Whether the server is known to be out of reach, so that nobody need wait for it (cli.md, "Path dead").
+    /// Whether the server is known to be out of reach, so that what is cached counts (cli.md, "Path dead").
     pub(crate) dead: bool,
+    /// Whether the user wants it so.
+    pub(crate) by_hand: bool,
 }
 
 impl Outage {
+    pub(super) fn new(why: &str) -> Self {
+        Self { why: why.to_owned(), dead: false, by_hand: false }
+    }
+
+    /// Whether nobody need wait for its end.
+    fn is_in_vain(&self) -> bool {
+        self.dead || self.by_hand
+    }
+
     /// Why a call has failed that was not sent.
     fn error(self) -> RemoteError {
-        if self.dead { RemoteError::OutOfReach(self.why) } else { RemoteError::TimedOut(self.why) }
+        match self {
+            Self { by_hand: true, .. } => RemoteError::ByHand,
+            Self { why, dead: true, .. } => RemoteError::OutOfReach(why),
+            Self { why, .. } => RemoteError::TimedOut(why),
+        }
+    }
+}
+
+/// A change of the connection's state that users may notice: the log has a line for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Transition {
+    Connected,
+    /// It may be back soon.
+    Ended,
+    OutOfReach,
+    ByHand,
+    /// The user wants a connection again.
+    Again,
+}
+
+impl Transition {
+    fn of(before: &Link, now: &Link) -> Option<Self> {
+        match (before, now) {
+            (Link::Down(_), Link::Up(_)) => Some(Self::Connected),
+            (Link::Down(before), Link::Down(now)) if before.by_hand && !now.by_hand => Some(Self::Again),
+            (Link::Down(Outage { by_hand: true, .. }), Link::Down(_)) => None,
+            (_, Link::Down(Outage { by_hand: true, .. })) => Some(Self::ByHand),
+            (Link::Down(Outage { dead: true, .. }), Link::Down(_)) => None,
+            (Link::Up(_) | Link::Down(_), Link::Down(Outage { dead: true, .. })) => Some(Self::OutOfReach),
+            (Link::Up(_), Link::Down(_)) => Some(Self::Ended),
+            (Link::Down(_), Link::Down(_)) | (Link::Up(_), Link::Up(_)) => None,
+            // The mount ends.
+            (Link::Closed, _) | (_, Link::Closed) => None,
+        }
+    }
+
+    fn log(self, why: &str) {
+        match self {
+            Self::Connected => tracing::info!("connected"),
+            Self::Ended => tracing::info!(why, "the connection has ended"),
+            Self::OutOfReach => {
+                tracing::info!(why, "the server is out of reach: what is cached can be used, changes wait");
+            }
+            Self::ByHand => tracing::info!("disconnected by hand: what is cached can be used, changes wait"),
+            Self::Again => tracing::info!("connecting again, by hand"),
+        }
     }
 }
 
@@ -80,7 +136,11 @@ impl Remote {
     pub(crate) async fn until_in_vain(&self) {
         match self.shared.config.waits_for_ever() {
             true => std::future::pending().await,
-            false => self.until_out_of_reach().await,
+            false => {
+                let is_in_vain = |link: &Link| matches!(link, Link::Down(outage) if outage.is_in_vain());
+                // The sender lives in `self`.
+                let _ = self.shared.link.subscribe().wait_for(is_in_vain).await;
+            }
         }
     }
 
@@ -92,12 +152,14 @@ impl Remote {
     /// Waits for a connection, unless the server is known to be out of reach.
     pub(super) async fn connected(&self, deadline: Instant) -> Result<Connection, RemoteError> {
         let waits = self.shared.config.waits_for_ever();
-        self.connected_unless(deadline, |outage| outage.dead && !waits).await
+        self.connected_unless(deadline, |outage| outage.is_in_vain() && !waits).await
     }
 
-    /// The same, be the server out of reach or not: for changes, which whoever makes them cannot do without.
+    /// The same, be the server out of reach or not, unless the user wants it so: for changes, which whoever makes them
+    /// cannot do without.
     pub(super) async fn connected_by(&self, deadline: Instant) -> Result<Connection, RemoteError> {
-        self.connected_unless(deadline, |_| false).await
+        let waits = self.shared.config.waits_for_ever();
+        self.connected_unless(deadline, |outage| outage.by_hand && !waits).await
     }
 
     async fn connected_unless(
@@ -110,10 +172,10 @@ impl Remote {
         let state = timeout_at(deadline, link.wait_for(is_decided)).await;
         match state.map(|state| state.map(|state| state.clone())) {
             Ok(Ok(Link::Up(connection))) => Ok(connection),
-            Ok(Ok(Link::Down(Outage { why, .. }))) if !self.shared.reached.load(Ordering::Acquire) => {
-                Err(RemoteError::Unreachable(why))
+            Ok(Ok(Link::Down(outage))) if outage.by_hand || self.shared.reached.load(Ordering::Acquire) => {
+                Err(outage.error())
             }
-            Ok(Ok(Link::Down(outage))) => Err(outage.error()),
+            Ok(Ok(Link::Down(Outage { why, .. }))) => Err(RemoteError::Unreachable(why)),
             Ok(Ok(Link::Closed) | Err(_)) => Err(ending()),
             Err(_) => match self.link().0 {
                 Link::Down(Outage { why, .. }) => Err(RemoteError::TimedOut(why)),
@@ -133,17 +195,24 @@ impl Remote {
 
 impl Shared {
     fn set_link(&self, link: Link) {
+        let why = if let Link::Down(outage) = &link { outage.why.clone() } else { String::new() };
+        let mut transition = None;
         self.link.send_if_modified(|current| {
             let open = !matches!(current, Link::Closed);
             if open {
-                // Another failed attempt does not begin another outage.
-                if !matches!((&*current, &link), (Link::Down(_), Link::Down(_))) {
+                transition = Transition::of(current, &link);
+                // Another failed attempt does not begin another outage, nor does the wish that it may end.
+                let is_another = !matches!(transition, None | Some(Transition::OutOfReach | Transition::Again));
+                if is_another || !matches!((&*current, &link), (Link::Down(_), Link::Down(_))) {
                     *self.link_since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
                 }
                 *current = link;
             }
             open
         });
+        if let Some(transition) = transition {
+            transition.log(&why);
+        }
     }
 
     /// Calls do not go out; that it is known to be out of reach stays so until they do.
@@ -151,10 +220,9 @@ impl Shared {
         let was_dead = is_dead(&self.link.borrow());
         let dead = was_dead || (dead && self.config.disconnects);
         if dead && !was_dead {
-            tracing::info!(why, "the server is out of reach: what is cached can be used, changes wait");
             self.listener.out_of_reach(true);
         }
-        self.set_link(Link::Down(Outage { why, dead }));
+        self.set_link(Link::Down(Outage { why, dead, by_hand: self.is_apart_by_hand() }));
     }
 
     /// Nothing has led to the server for as long as one waits for that.
@@ -181,4 +249,35 @@ fn ending() -> RemoteError {
 
 fn is_dead(link: &Link) -> bool {
     matches!(link, Link::Down(outage) if outage.dead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn down(dead: bool, by_hand: bool) -> Link {
+        Link::Down(Outage { why: String::new(), dead, by_hand })
+    }
+
+    #[test]
+    fn each_transition_is_told_once() {
+        use Transition::{Again, ByHand, OutOfReach};
+        let states = [down(false, false), down(true, false), down(false, true), down(true, true), Link::Closed];
+        let [trying, dead, apart, dead_apart, closed] = &states;
+        let told = [
+            (trying, trying, None),
+            (trying, dead, Some(OutOfReach)),
+            (dead, dead, None),
+            (dead, dead_apart, Some(ByHand)),
+            (trying, apart, Some(ByHand)),
+            (dead_apart, dead_apart, None),
+            (dead_apart, dead, Some(Again)),
+            (apart, trying, Some(Again)),
+            (dead, closed, None),
+            (closed, dead, None),
+        ];
+        for (before, now, transition) in told {
+            assert_eq!(Transition::of(before, now), transition, "{before:?}, {now:?}");
+        }
+    }
 }

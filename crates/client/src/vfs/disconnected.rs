@@ -4,7 +4,23 @@
 //! No operation has a mode for it: the index says that all it knows is valid then, changes are logged as ever, and a
 //! name that is free as far as is known counts as free.
 
-use super::{Error, Inner};
+use super::{Error, Inner, Vfs};
+
+impl Vfs {
+    /// Ends the connection, and makes none until [`Self::reconnect`]: from now on the server is out of reach, and what
+    /// waits for it is not sent. Returns when the server has been told, or does not answer.
+    pub async fn disconnect(&self) {
+        self.inner.remote.disconnect().await;
+    }
+
+    /// Ends [`Self::disconnect`], and returns when there is a connection.
+    ///
+    /// # Errors
+    /// If that takes more than 10 s; it is tried again for ever.
+    pub async fn reconnect(&self) -> Result<(), Error> {
+        Ok(self.inner.remote.reconnect().await?)
+    }
+}
 
 impl Inner {
     /// Does what may have to ask the server; once more if that turns out to be out of reach meanwhile, for from then on

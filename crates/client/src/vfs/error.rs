@@ -20,6 +20,9 @@ pub enum Error {
     /// The server is known to be out of reach, so nobody has waited for it.
     #[error("the server is out of reach: {0}")]
     OutOfReach(String),
+    /// The same, because the user wants it so.
+    #[error("disconnected by hand: `mafs-client reconnect` ends that")]
+    ByHand,
     /// The name is longer than 255 bytes, or a target longer than 4,095.
     #[error("the name is too long")]
     NameTooLong,
@@ -70,14 +73,19 @@ pub enum Error {
 impl Error {
     /// Whether the server was not asked, or has not answered.
     pub(super) fn is_unanswered(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_))
+        matches!(self, Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::ByHand)
     }
 
     /// Whether trying again later may help.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Refused(error) => super::storing::may_pass(*error),
-            Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::CacheFull | Self::Cache(_) => true,
+            Self::Unreachable(_)
+            | Self::TimedOut(_)
+            | Self::OutOfReach(_)
+            | Self::ByHand
+            | Self::CacheFull
+            | Self::Cache(_) => true,
             Self::NameTooLong
             | Self::Invalid(_)
             | Self::BadHandle
@@ -114,6 +122,7 @@ impl From<RemoteError> for Error {
             RemoteError::Unreachable(why) => Self::Unreachable(why),
             RemoteError::TimedOut(why) => Self::TimedOut(why),
             RemoteError::OutOfReach(why) => Self::OutOfReach(why),
+            RemoteError::ByHand => Self::ByHand,
         }
     }
 }

@@ -27,6 +27,9 @@ pub struct StatusReport {
     /// Whether it is known to be out of reach: what is cached is used without it.
     #[serde(default)]
     pub disconnected: bool,
+    /// Whether the user has ended the connection.
+    #[serde(default)]
+    pub by_hand: bool,
     /// Seconds since `connected` last changed.
     pub since_s: u64,
     /// Why not connected, empty if connected.
@@ -139,6 +142,7 @@ impl Inner {
             profile: self.settings.profile.map(|name| name.to_string()),
             connected,
             disconnected: self.remote.is_out_of_reach(),
+            by_hand: self.remote.is_apart_by_hand(),
             since_s: now.since(since).as_secs(),
             why,
             session,

@@ -25,7 +25,12 @@ impl Vfs {
     /// Meanwhile [`Self::sync_progress`] tells how much is left, by the same number.
     pub async fn sync_below(&self, vnode: VnodeId, ticket: u64) -> Result<(), Error> {
         let under_way = self.inner.sync_jobs.begin(ticket);
-        self.inner.sync_below(vnode, &under_way.job).await
+        tokio::select! {
+            biased;
+            synced = self.inner.sync_below(vnode, &under_way.job) => synced,
+            // However long calls wait otherwise.
+            () = self.inner.remote.until_apart_by_hand() => Err(Error::ByHand),
+        }
     }
 
     /// What is left of what somebody waits for. `None`: nobody does.

@@ -113,7 +113,8 @@ impl Inner {
             RemoteError::Pulling { .. }
             | RemoteError::Unreachable(_)
             | RemoteError::TimedOut(_)
-            | RemoteError::OutOfReach(_) => {
+            | RemoteError::OutOfReach(_)
+            | RemoteError::ByHand => {
                 tracing::debug!(id = %record.id, %error, "a change was not answered");
                 self.end_sending(record);
                 self.replay.queue().postpone(record.id, false);

@@ -1,0 +1,165 @@
+//! By hand: the user ends the connection, and wants none until he says otherwise.
+//!
+//! From then on nothing is sent, and whoever needs the server finds it out of reach. The session is given back, so that
+//! nobody else waits for what this client was promised or holds.
+
+use std::time::Duration;
+
+use mafs_arpc::{Payload, Peer};
+use mafs_proto::call::DetachRequest;
+use mafs_proto::{Call, Generation, Purpose, Wire};
+use tokio::time::timeout;
+
+use super::{DETACH_WAIT, Link, Remote, RemoteError, Shared};
+
+/// For people, where the reason of an outage is told.
+const WHY: &str = "disconnected by hand";
+/// For people, until there is a connection again.
+const TRYING: &str = "connecting";
+/// More than it takes the keeper of the connection to say goodbye.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// How long whoever reconnects waits for the connection: as long as an attempt to connect may take.
+const RECONNECT_WAIT: Duration = Duration::from_secs(10);
+
+/// What the user has said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Wish {
+    /// Nothing: there is to be a connection.
+    #[default]
+    Connected,
+    /// There is to be none.
+    Apart,
+    /// The same, and there is none any more.
+    Left,
+}
+
+impl Wish {
+    fn is_apart(self) -> bool {
+        self != Self::Connected
+    }
+}
+
+impl Remote {
+    /// Ends the connection, and makes none until [`Self::reconnect`]. The server is told if it answers at once.
+    pub(crate) async fn disconnect(&self) {
+        self.shared.wish.send_if_modified(|wish| {
+            let is_new = !wish.is_apart();
+            if is_new {
+                *wish = Wish::Apart;
+            }
+            is_new
+        });
+        let mut wish = self.shared.wish.subscribe();
+        // If the mount ends meanwhile nobody is left to do it.
+        let _ = timeout(LEAVE_MAX, wish.wait_for(|wish| *wish != Wish::Apart)).await;
+    }
+
+    /// Ends [`Self::disconnect`], and connects at once, also if the server was out of reach by itself.
+    ///
+    /// # Errors
+    /// If that takes long; it is tried again for ever.
+    pub(crate) async fn reconnect(&self) -> Result<(), RemoteError> {
+        self.shared.wish.send_replace(Wish::Connected);
+        if !self.is_up() {
+            self.shared.hurry.notify_one();
+        }
+        let mut link = self.shared.link.subscribe();
+        let connected = link.wait_for(|link| !matches!(link, Link::Down(_)));
+        match timeout(RECONNECT_WAIT, connected).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.unanswered()),
+        }
+    }
+
+    /// Whether the user has ended the connection.
+    pub(crate) fn is_apart_by_hand(&self) -> bool {
+        self.shared.is_apart_by_hand()
+    }
+
+    /// Waits until that is so.
+    pub(crate) async fn until_apart_by_hand(&self) {
+        self.shared.until_apart_by_hand().await;
+    }
+}
+
+impl Shared {
+    pub(super) fn is_apart_by_hand(&self) -> bool {
+        self.wish.borrow().is_apart()
+    }
+
+    /// Waits until the user wants no connection.
+    pub(super) async fn until_apart_by_hand(&self) {
+        // The sender lives in `self`.
+        let _ = self.wish.subscribe().wait_for(|wish| wish.is_apart()).await;
+    }
+
+    /// Attempts something as long as the user wants a connection.
+    pub(super) async fn unless_by_hand<T>(
+        &self,
+        attempt: impl Future<Output = Result<T, RemoteError>>,
+    ) -> Result<T, RemoteError> {
+        tokio::select! {
+            biased;
+            ended = attempt => ended,
+            () = self.until_apart_by_hand() => Err(RemoteError::ByHand),
+        }
+    }
+
+    /// The user wants no connection: no call goes out from now on, and the session is given back. Returns why.
+    pub(super) async fn leave(&self, peer: &Peer, generation: Generation) -> String {
+        self.set_down(WHY.to_owned(), true);
+        self.end_session(generation);
+        // What was promised in it is worth nothing from the moment on at which the server hears of it.
+        self.listener.renewed(self.clock.now(), Duration::ZERO);
+        self.listener.lapsed();
+        let goodbye = mafs_arpc::Call {
+            class: self.config.classes.class(Purpose::Ask),
+            timeout: Some(DETACH_WAIT),
+            method: DetachRequest::METHOD.number(),
+            body: DetachRequest.encode(),
+            payload: Payload::None,
+        };
+        if let Err(error) = peer.call(goodbye).reply().await {
+            tracing::debug!(%error, "the server did not confirm the detach");
+        }
+        peer.close(WHY);
+        WHY.to_owned()
+    }
+
+    /// Waits until the next attempt to connect is due: `pause` long or until somebody is impatient, and for as long as
+    /// the user wants no connection. Returns whether there is to be an attempt.
+    pub(super) async fn rest(&self, pause: Duration) -> bool {
+        let mut link = self.link.subscribe();
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| matches!(link, Link::Closed)) => return false,
+            () = self.until_apart_by_hand() => {}
+            () = self.hurry.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+        if !self.is_apart_by_hand() {
+            return true;
+        }
+        self.set_down(WHY.to_owned(), true);
+        self.wish.send_if_modified(|wish| {
+            let leaves = *wish == Wish::Apart;
+            if leaves {
+                *wish = Wish::Left;
+            }
+            leaves
+        });
+        tokio::select! {
+            biased;
+            _ = link.wait_for(|link| matches!(link, Link::Closed)) => return false,
+            () = self.until_wanted() => {}
+        }
+        self.set_down(TRYING.to_owned(), true);
+        true
+    }
+
+    /// Waits until the user wants a connection.
+    async fn until_wanted(&self) {
+        // The sender lives in `self`.
+        let _ = self.wish.subscribe().wait_for(|wish| !wish.is_apart()).await;
+    }
+}
