@@ -74,7 +74,8 @@ enum Command {
     Reconnect(connection::ConnectionArgs),
     /// Wait until the server has everything that was written before, or everything of some files.
     Sync(sync::SyncArgs),
-    /// Show the modify log: what the server does not have, in the order in which it gets it.
+    /// Show the modify log: what the server does not have, in the order in which it gets it; pause it, or change the
+    /// order.
     Queue(queue::QueueArgs),
     /// Show what of files is in the cache, and what of them the server does not have.
     State(state::StateArgs),

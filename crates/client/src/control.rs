@@ -37,6 +37,10 @@ pub enum Request {
     Progress(u64),
     /// What waits for the server?
     Queue(QueuePage),
+    /// Hold back contents that are sent in the background, or end that.
+    Pause(bool),
+    /// Send these records of the log before others.
+    First(Vec<(u64, u64)>),
     /// What of the object at this path below the mount point is here, and what of it the server lacks?
     State(Vec<u8>),
     /// What is in conflict? The server is asked.
@@ -78,6 +82,10 @@ pub enum Response {
     Progress(Option<SyncProgress>),
     /// To [`Request::Queue`].
     Queue(Box<QueueReport>),
+    /// To [`Request::Pause`].
+    Paused,
+    /// To [`Request::First`]: those that are not in the log.
+    First(Vec<(u64, u64)>),
     /// To [`Request::State`].
     State(Box<ObjectReport>),
     /// To [`Request::Conflicts`].

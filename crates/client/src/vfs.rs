@@ -36,6 +36,7 @@ mod origin;
 mod parts;
 mod passthrough;
 mod paths;
+mod pausing;
 mod prediction;
 mod progress;
 mod promises;

@@ -1,4 +1,4 @@
-//! `queue [list] [DIR] [--all] [--json]`.
+//! `queue [list] [DIR] [--all] [--json]`, `queue pause|resume [DIR]` and `queue first ID...`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,6 +31,38 @@ pub(super) struct QueueArgs {
 enum QueueCommand {
     /// One line for each change that the server does not have, the oldest first; the same as `queue` alone.
     List(ListArgs),
+    /// Send no contents in the background, until `resume` or the end of the mount. What a reader elsewhere, a lock, an
+    /// fsync or `sync` waits for is sent, and so are names and attributes that depend on no content.
+    Pause(DirArgs),
+    /// End that.
+    Resume(DirArgs),
+    /// Send these changes, with all that they depend on, before others and although the queue is paused.
+    First(FirstArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct DirArgs {
+    /// The mount point, or anything below it; all mounts of this user if it is not given.
+    dir: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct FirstArgs {
+    /// The mount point, or anything below it; needed if this user has several mounts.
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+    /// As `queue list` shows them.
+    #[arg(required = true, value_name = "ID", value_parser = parse_id)]
+    ids: Vec<RecordId>,
+}
+
+/// The name of a change in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RecordId(u64, u64);
+
+fn parse_id(text: &str) -> Result<RecordId, String> {
+    let parts = text.split_once('-').and_then(|(life, seq)| Some(RecordId(life.parse().ok()?, seq.parse().ok()?)));
+    parts.ok_or_else(|| "an id is two numbers, such as 2-7: see `queue list`".to_owned())
 }
 
 #[derive(clap::Args, Debug)]
@@ -58,10 +90,49 @@ struct Listing {
 
 /// Shows the queue of one mount, or of all.
 pub(super) fn run(args: QueueArgs) -> Result<Exit, Failure> {
-    let args = match args.command {
-        Some(QueueCommand::List(args)) => args,
-        None => args.list,
-    };
+    match args.command {
+        Some(QueueCommand::List(args)) => list(&args),
+        Some(QueueCommand::Pause(args)) => pause(&args, true),
+        Some(QueueCommand::Resume(args)) => pause(&args, false),
+        Some(QueueCommand::First(args)) => first(&args),
+        None => list(&args.list),
+    }
+}
+
+/// Pauses the queue of one mount, or of each, or ends that.
+fn pause(args: &DirArgs, paused: bool) -> Result<Exit, Failure> {
+    let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
+    command_runtime()?.block_on(async {
+        for mut daemon in daemons_of(&runtime_dir, args.dir.as_deref()).await? {
+            let place = &daemon.status.mount_point;
+            let failed = |error| Failure::new(Exit::NoDaemon, format!("{place}: {error}"));
+            daemon.client.pause(paused).await.map_err(failed)?;
+        }
+        Ok(Exit::Ok)
+    })
+}
+
+/// Has changes sent before others; those that there are not are told.
+fn first(args: &FirstArgs) -> Result<Exit, Failure> {
+    let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
+    command_runtime()?.block_on(async {
+        let mut daemons = daemons_of(&runtime_dir, args.mount.as_deref()).await?;
+        let [daemon] = daemons.as_mut_slice() else {
+            let message = "there are several mounts, and ids are of one: say which with --mount DIR";
+            return Err(Failure::new(Exit::Usage, message));
+        };
+        let place = &daemon.status.mount_point;
+        let failed = |error| Failure::new(Exit::NoDaemon, format!("{place}: {error}"));
+        let ids = args.ids.iter().map(|RecordId(life, seq)| (*life, *seq)).collect();
+        let missing = daemon.client.send_first(ids).await.map_err(failed)?;
+        for (life, seq) in &missing {
+            eprintln!("mafs-client: {place}: {life}-{seq}: there is no such change, or the server has it by now");
+        }
+        Ok(if missing.is_empty() { Exit::Ok } else { Exit::NotFound })
+    })
+}
+
+fn list(args: &ListArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
         let daemons = daemons_of(&runtime_dir, args.dir.as_deref()).await?;
@@ -112,25 +183,25 @@ async fn look(mut daemon: Reached, all: bool) -> Result<Listing, Failure> {
 fn describe(listing: &Listing) -> String {
     let mut text = format!("{}  {}\n", listing.mount_point, listing.target);
     let mut line = |columns: [&str; 6]| {
-        let [number, what, size, state, age, path] = columns;
-        text += &format!("  {number:>6}  {what:<16}  {size:>10}  {state:<28}  {age:>7}  {path}\n");
+        let [id, what, size, state, age, path] = columns;
+        text += &format!("  {id:>8}  {what:<16}  {size:>10}  {state:<28}  {age:>7}  {path}\n");
     };
     if !listing.changes.is_empty() {
-        line(["number", "what", "size", "state", "age", "path"]);
+        line(["id", "what", "size", "state", "age", "path"]);
     }
-    for (number, change) in (1..).zip(&listing.changes) {
+    for change in &listing.changes {
         let size = change.size.map_or_else(String::new, |size| HumanBytes(size).to_string());
         let age = change.age_s.map_or_else(String::new, brief);
         let path = match &change.to {
             Some(to) => format!("{} -> {to}", change.path),
             None => change.path.clone(),
         };
-        line([&number.to_string(), &change.what, &size, &state(&change.state), &age, &path]);
+        line([change.id.as_deref().unwrap_or("-"), &change.what, &size, &state(&change.state), &age, &path]);
     }
     if listing.more {
         text += &format!("  these are the first {SHOWN}; --all shows all\n");
     }
-    if listing.log.records > 0 {
+    if listing.log.records > 0 || listing.log.paused {
         text += &format!("  {}\n", log(&listing.log));
     } else if listing.changes.is_empty() {
         text += "  nothing waits: the server has everything\n";
@@ -180,12 +251,14 @@ mod tests {
         assert_eq!(
             describe(&listing()),
             "/mnt  host:/home\n\
-             \x20 number  what                    size  state                             age  path\n\
-             \x20      1  store               4.00 KiB  sending, 1.00 KiB arrived         4 s  docs/a\n\
-             \x20      2  rename                        waiting                         2 min  docs/a~ -> docs/a\n\
-             \x20      3  make                          refused: no space                 4 s  b\n\
+             \x20       id  what                    size  state                             age  path\n\
+             \x20      2-7  store               4.00 KiB  sending, 1.00 KiB arrived         4 s  docs/a\n\
+             \x20      2-7  rename                        waiting                         2 min  docs/a~ -> docs/a\n\
+             \x20      2-7  make                          refused: no space                 4 s  b\n\
              \x20 2 records, 3.00 KiB to go, the oldest 2 min old\n"
         );
+        let paused = Listing { log: LogReport { paused: true, ..listing().log }, ..listing() };
+        assert!(describe(&paused).contains("  2 records, contents paused until `queue resume`, 3.00 KiB to go"));
         let more = Listing { more: true, ..listing() };
         assert!(describe(&more).contains("first 100; --all shows all\n"));
         let nothing = Listing { changes: Vec::new(), log: LogReport::default(), ..listing() };
@@ -221,5 +294,6 @@ mod tests {
         }
         assert_eq!(parse(&[]), Some((None, false)));
         assert_eq!(parse(&["/mnt", "/other"]), None);
+        assert_eq!((parse_id("2-7"), parse_id("7").is_err()), (Ok(RecordId(2, 7)), true));
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     }
     line("lease", &lease(report));
     line("unsent", &unsent(report));
-    if report.log.records > 0 {
+    if report.log.records > 0 || report.log.paused {
         line("log", &log(&report.log));
     }
     let queued = queued(report);
@@ -124,6 +124,9 @@ fn what_lacks(count: u64, bytes: u64, changes: u64) -> String {
 /// The modify log: what waits in it, since when, and how long that will take.
 pub(super) fn log(report: &LogReport) -> String {
     let mut parts = vec![counted(report.records, "record")];
+    if report.paused {
+        parts.push("contents paused until `queue resume`".to_owned());
+    }
     if report.bytes > 0 {
         parts.push(format!("{} to go", HumanBytes(report.bytes)));
     }

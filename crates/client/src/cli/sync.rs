@@ -113,6 +113,10 @@ pub(super) async fn wait_for(target: &Target, patience: Option<Duration>) -> Wai
 async fn try_wait(target: &Target, patience: Option<Duration>) -> Result<Waited, ControlError> {
     let mut waiting = Client::connect(&target.socket).await?;
     let mut watching = Client::connect(&target.socket).await?;
+    let log = watching.status().await?.report.log;
+    if log.paused && log.records > 0 {
+        eprintln!("mafs-client: {}: the queue is paused; what this waits for is sent all the same", target.name);
+    }
     let ticket = u64::from(std::process::id());
     let syncing = waiting.sync(SyncRequest { below: target.below.clone(), ticket });
     tokio::pin!(syncing);

@@ -175,6 +175,28 @@ impl Client {
         }
     }
 
+    /// Holds back contents that are sent in the background, or ends that.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn pause(&mut self, paused: bool) -> Result<(), ControlError> {
+        match self.ask_at_once(Request::Pause(paused)).await? {
+            Response::Paused => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Has records of the log sent before others. Returns those that are not there.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn send_first(&mut self, records: Vec<(u64, u64)>) -> Result<Vec<(u64, u64)>, ControlError> {
+        match self.ask_at_once(Request::First(records)).await? {
+            Response::First(missing) => Ok(missing),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Asks what is in conflict. The daemon asks the server.
     ///
     /// # Errors
@@ -281,6 +303,8 @@ fn unexpected(response: Response) -> ControlError {
         | Response::Conflicts(_)
         | Response::Dismissed(_)
         | Response::Reconnected
+        | Response::Paused
+        | Response::First(_)
         | Response::State(_)
         | Response::Hoard(_) => ControlError::Broken(io::Error::other("its answer is for another question")),
     }

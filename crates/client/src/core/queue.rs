@@ -7,6 +7,7 @@
 mod announce;
 mod catching_up;
 mod list;
+mod pause;
 mod up_to;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +71,8 @@ struct Entry {
     busy: bool,
     /// Somebody waits for it.
     raised: bool,
+    /// Somebody has asked for it to go before others, be the queue paused.
+    asked: bool,
     /// It may change for a long time yet, and nobody needs it: it is not sent before somebody does.
     held_back: bool,
     /// It is in conflict with what others have done, and is sent with its origin.
@@ -120,8 +123,11 @@ pub(crate) struct Queue {
     entries: BTreeMap<StoreId, Entry>,
     /// Counts records that have come, or have changed in their places.
     changes: u64,
-    /// Waiting ones that nothing keeps from being sent: without content, with, and those that somebody waits for.
-    ready: [BTreeSet<StoreId>; 3],
+    /// Waiting ones that nothing keeps from being sent: without content, with, those that somebody waits for, and those
+    /// that somebody has asked for.
+    ready: [BTreeSet<StoreId>; 4],
+    /// Contents that nobody has asked for are not sent.
+    paused: bool,
     stores: usize,
     /// Bytes of all stores.
     store_bytes: u64,
@@ -144,6 +150,7 @@ impl Default for Queue {
             entries: BTreeMap::new(),
             changes: 0,
             ready: Default::default(),
+            paused: false,
             stores: 0,
             store_bytes: 0,
             refused: 0,
@@ -183,6 +190,7 @@ impl Queue {
             refused: false,
             busy: false,
             raised: false,
+            asked: false,
             held_back: false,
             kept: false,
             moot: false,
@@ -202,23 +210,6 @@ impl Queue {
     /// How many bytes of stores may be under way from now on.
     pub(crate) fn set_store_bytes_max(&mut self, bytes: u64) {
         self.store_bytes_max = bytes;
-    }
-
-    /// The record is not sent before something depends on it, or somebody waits for it.
-    pub(crate) fn hold_back(&mut self, id: StoreId) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.held_back = true;
-            self.unready(id);
-        }
-    }
-
-    /// Ends [`Self::hold_back`].
-    pub(crate) fn let_go(&mut self, id: StoreId) {
-        if let Some(entry) = self.entries.get_mut(&id)
-            && std::mem::take(&mut entry.held_back)
-        {
-            self.note_ready(id);
-        }
     }
 
     /// Takes in a record of an earlier life: nobody knows whether it was sent.
@@ -256,17 +247,22 @@ impl Queue {
 
     fn next(&self, wanted: impl Fn(&Entry) -> bool) -> Option<StoreId> {
         let wanted = |id: &&StoreId| self.entries.get(*id).is_some_and(&wanted);
-        let [small, stores, raised] = self.ready.each_ref().map(|ready| ready.iter().find(wanted));
+        let [small, stores, raised, asked] = self.ready.each_ref().map(|ready| ready.iter().find(wanted));
         if let Some(raised) = raised {
             return Some(*raised);
         }
         let small = small.filter(|_| self.small_under_way < SMALL_MAX);
+        let is_store = |id: &&StoreId| self.entries.get(*id).is_some_and(|entry| entry.store_bytes().is_some());
         let fits = |id: &&StoreId| {
             let bytes = self.entries.get(*id).and_then(Entry::store_bytes).unwrap_or(0);
             let alone = self.stores_under_way == 0;
             alone || (self.stores_under_way < STORES_MAX && self.bytes_under_way + bytes <= self.store_bytes_max)
         };
-        let store = stores.filter(fits);
+        let asked_now = asked.filter(|id| if is_store(id) { fits(id) } else { self.small_under_way < SMALL_MAX });
+        if let Some(asked) = asked_now {
+            return Some(*asked);
+        }
+        let store = stores.filter(|_| !self.paused && asked.is_none()).filter(fits);
         small.into_iter().chain(store).min().copied()
     }
 
@@ -553,9 +549,13 @@ impl Queue {
         if let Some(entry) = self.entries.get(&id)
             && entry.place == Place::Waiting
             && entry.blocked_by == 0
-            && (entry.raised || !entry.held_back)
+            && (entry.raised || entry.asked || !entry.held_back)
         {
-            let place = if entry.raised { 2 } else { usize::from(entry.store_bytes().is_some()) };
+            let place = match entry {
+                Entry { raised: true, .. } => 2,
+                Entry { asked: true, .. } => 3,
+                _ => usize::from(entry.store_bytes().is_some()),
+            };
             self.ready[place].insert(id);
         }
     }

@@ -45,6 +45,11 @@ impl Answers {
             },
             Request::Progress(ticket) => Response::Progress(self.vfs.sync_progress(ticket)),
             Request::Queue(page) => Response::Queue(Box::new(blocking(|| self.vfs.queue(&page)))),
+            Request::Pause(paused) => {
+                self.vfs.set_paused(paused);
+                Response::Paused
+            }
+            Request::First(records) => Response::First(self.vfs.send_first(&records)),
             Request::State(below) => {
                 let found = self.vfs.find(&below).await;
                 let state = found.and_then(|vnode| blocking(|| self.vfs.object_report(vnode)));

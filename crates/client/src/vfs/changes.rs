@@ -161,6 +161,10 @@ impl Inner {
     async fn wait_for_verdict(&self, id: StoreId, mut verdict: Verdict, decider: Decider) -> Result<(), Error> {
         // The record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
+        if self.is_paused() {
+            self.replay.queue().ask(&[id]);
+            self.note_queue_changed();
+        }
         let patience = [self.settings.deadline, HOLDER_WAIT];
         for patience in patience {
             let ended = tokio::select! {

@@ -389,7 +389,7 @@ impl Inner {
         let _waiting = self.remote.waiting();
         // The last goes last, mostly.
         let is_gone = |queue: &crate::core::queue::Queue| ids.iter().rev().all(|id| !queue.contains(*id));
-        self.until_gone(is_gone, |queue| queue.is_held_up(&ids)).await
+        self.until_gone(is_gone, |queue| queue.is_held_up(&ids), || {}).await
     }
 
     /// A descriptor is closed: what its process has locked of the file is given up.

@@ -36,6 +36,9 @@ pub struct LogReport {
     pub eta_s: Option<u64>,
     /// Why the server has refused a change that is tried again, if it has.
     pub trouble: Option<String>,
+    /// Whether contents wait until the user resumes that.
+    #[serde(default)]
+    pub paused: bool,
 }
 
 /// Which part of the queue is wanted.
@@ -134,7 +137,8 @@ impl Inner {
         let arriving = self.arriving_bytes();
         let bytes = bytes.saturating_sub(arriving);
         let (records, stores) = (records as u64, stores as u64);
-        let rate = if stores > 0 { self.drain_rate(arriving) } else { None };
+        let paused = self.is_paused();
+        let rate = if stores > 0 && !paused { self.drain_rate(arriving) } else { None };
         LogReport {
             records,
             changes: records - stores,
@@ -145,6 +149,7 @@ impl Inner {
             rate_bytes_per_s: rate,
             eta_s: rate.map(|rate| bytes.div_ceil(rate)),
             trouble: self.replay.trouble().as_ref().filter(|_| records > 0).map(Error::to_string),
+            paused,
         }
     }
 

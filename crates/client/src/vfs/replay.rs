@@ -19,7 +19,7 @@ use crate::core::arrivals::Arrivals;
 use crate::core::pauses::Pauses;
 use crate::core::queue::{Policy, Polled, Queue, Queued};
 use crate::core::touched::unnamed_by;
-use crate::remote::Link;
+use crate::remote::{Link, RemoteError};
 
 /// Answers that may wait to be taken in: more than there are records under way.
 const ANSWERS_MAX: usize = 1024;
@@ -107,6 +107,11 @@ impl Replay {
 
     pub(super) fn is_awaited(&self, id: StoreId) -> bool {
         self.verdicts().get(&id).is_some_and(|verdict| !verdict.is_closed())
+    }
+
+    /// The records that programs wait for the server's word about.
+    pub(super) fn awaited(&self) -> Vec<StoreId> {
+        self.verdicts().iter().filter(|(_, verdict)| !verdict.is_closed()).map(|(id, _)| *id).collect()
     }
 
     pub(super) fn tell(&self, id: StoreId, verdict: Result<(), FsError>) -> bool {
@@ -240,7 +245,12 @@ impl Inner {
             Ok(Some(Prepared { record, content, interrupted, _open })) => {
                 let begun = self.clock.now();
                 let on_conflict = self.on_conflict(&record, false);
-                let result = self.remote.store(&record, &content, (interrupted, on_conflict)).await;
+                let result = tokio::select! {
+                    biased;
+                    result = self.remote.store(&record, &content, (interrupted, on_conflict)) => result,
+                    // What has arrived is not sent again.
+                    () = self.until_paused_for(id) => Err(RemoteError::TimedOut("the queue is paused".to_owned())),
+                };
                 if result.is_ok() {
                     let sent = content.allocated().unwrap_or(content.size).min(content.size);
                     self.upload_rate().observe(sent, self.clock.now().since(begun));
@@ -331,7 +341,8 @@ impl Inner {
         self.note_queue_changed();
         // The record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
-        self.until_gone(|queue| !queue.contains(id), |queue| queue.is_held_up(&[id])).await
+        let ask = || drop(self.replay.queue().ask(&[id]));
+        self.until_gone(|queue| !queue.contains(id), |queue| queue.is_held_up(&[id]), ask).await
     }
 
     /// Notifies of records that go, and of announcements.
@@ -341,15 +352,24 @@ impl Inner {
 
     /// Waits as long as there is progress, or a connection on which nothing speaks against it. What was refused before
     /// is tried once more: the error is that of what `is_stuck` afterwards, if the server is not only busy for a while.
+    /// If the queue is paused, `ask` asks for what is waited for.
     pub(super) async fn until_gone(
         &self,
         is_gone: impl Fn(&Queue) -> bool,
         is_stuck: impl Fn(&Queue) -> bool,
+        ask: impl Fn(),
     ) -> Result<(), Error> {
         let mut progress = self.replay.progress.subscribe();
         self.replay.try_again();
-        let mut busy_since = None;
+        let (mut busy_since, mut asked) = (None, false);
         loop {
+            if self.is_paused() != asked {
+                asked = !asked;
+                if asked {
+                    ask();
+                    self.note_queue_changed();
+                }
+            }
             let trouble = self.replay.trouble().clone();
             let (gone, stuck) = {
                 let queue = self.replay.queue();

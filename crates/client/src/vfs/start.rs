@@ -191,7 +191,9 @@ impl Vfs {
 
     /// Ends: tries for a few seconds to send what the server lacks; what is left stays in the log for the next mount.
     pub async fn shut_down(&self) {
-        if tokio::time::timeout(LAST_STORE_WAIT, self.inner.sync()).await.is_err() {
+        // What the user has paused nobody has asked for.
+        let paused = self.inner.is_paused();
+        if !paused && tokio::time::timeout(LAST_STORE_WAIT, self.inner.sync()).await.is_err() {
             tracing::warn!("not everything is on the server yet; it is sent at the next mount");
         }
         self.inner.look_at_all();

@@ -430,13 +430,14 @@ impl Inner {
     /// to its names waits for that. Returns whether some failed in a way that may pass.
     async fn store_abandoned(self: &Arc<Self>) -> bool {
         let mut failed = false;
+        let paused = self.is_paused();
         let dirty = self.files().dirty();
         for file in dirty {
             let left = {
                 let state = file.state();
                 let passing = state.refused.as_ref().is_none_or(|refused| may_pass(refused.reason));
                 let queued = !state.versions.is_empty() || !state.is_unlogged();
-                (state.unresolved.is_some() || (state.handles == 0 && !queued)) && passing
+                (state.unresolved.is_some() || (!paused && state.handles == 0 && !queued)) && passing
             };
             if left {
                 let stored = self.store_or_keep(&file, Patience::Full).await;

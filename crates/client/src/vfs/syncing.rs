@@ -7,6 +7,7 @@ use mafs_arpc::blocking;
 use mafs_proto::{CmlOp, Fid, FsError, StoreId, VnodeId};
 
 use super::file::File;
+use super::pausing::AskedFor;
 use super::progress::SyncJob;
 use super::{Error, Inner, SyncProgress, Vfs};
 use crate::core::queue::Queue;
@@ -59,8 +60,12 @@ impl Inner {
             }
         }
         blocking(|| self.cache.cml.sync())?;
-        job.set_records(blocking(|| self.queued_below(root)));
-        self.until_gone(|queue| job.is_done(queue), Queue::is_stuck).await?;
+        let records = blocking(|| self.queued_below(root));
+        let ids: Vec<StoreId> = records.iter().map(|(id, _)| *id).collect();
+        job.set_records(records);
+        let asked = AskedFor::none(self);
+        self.until_gone(|queue| job.is_done(queue), Queue::is_stuck, || asked.ask(&ids)).await?;
+        drop(asked);
         let refused = |file: &Arc<File>| file.state().refused.as_ref().map(|refused| refused.reason);
         let content = dirty.iter().find_map(refused);
         match content.or_else(|| self.refused_below(root, refused_before)) {
