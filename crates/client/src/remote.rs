@@ -31,7 +31,7 @@ use mafs_proto::call::{
 };
 use mafs_proto::{
     Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Generation,
-    Incarnation, Method, OnConflict, Purpose, StoreId, Timestamp, VolumeName, Wire,
+    Incarnation, Method, OnConflict, Purpose, Removals, StoreId, Timestamp, VolumeName, Wire,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -286,11 +286,12 @@ impl Remote {
     pub(crate) async fn replay(
         &self,
         record: &CmlRecord,
-        (purpose, on_conflict): (Purpose, OnConflict),
+        purpose: Purpose,
+        (on_conflict, removals): (OnConflict, Option<Removals>),
         repeated: bool,
     ) -> Result<Answer<ApplyReply>, RemoteError> {
         let attempts = Attempts::new(&self.shared.config, repeated);
-        let request = ApplyRequest { on_conflict, ..self.apply_request(record) };
+        let request = ApplyRequest { on_conflict, removals, ..self.apply_request(record) };
         let answer = self.once(&request, purpose, &attempts).await?;
         Ok(attempts.answered(Method::Apply, answer))
     }

@@ -1,18 +1,19 @@
 //! The calls that client and server make: one request type each, tied to its method and reply.
 
 mod announcements;
+mod conflicts;
 mod locks;
 mod validation;
 
 use std::time::Duration;
 
 use crate::{
-    ChangeNumber, ClientId, CmlRecord, Conflict, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
-    Incarnation, Name, Object, OnConflict, Outcome, PlacedName, ServerEpoch, ServerId, StoreId, VolumeName, Wire,
-    Xattrs,
+    ChangeNumber, ClientId, CmlRecord, ContentHash, DataVersion, Entry, Fid, FidRange, Generation, HistoryId,
+    Incarnation, Name, Object, OnConflict, Outcome, Removals, ServerEpoch, ServerId, StoreId, VolumeName, Wire, Xattrs,
 };
 
 pub use announcements::{InvalidateReply, InvalidateRequest, PullReply, PullRequest};
+pub use conflicts::{ConflictsReply, ConflictsRequest};
 pub use locks::{
     CancelLockReply, CancelLockRequest, HeldLock, HeldLocks, LockConflict, LockReply, LockRequest, TestLockReply,
     TestLockRequest, UnlockReply, UnlockRequest,
@@ -341,6 +342,8 @@ pub struct ApplyRequest {
     pub on_conflict: OnConflict,
     /// The request counts as an [`InvalidateRequest`] too: as the announcement of a content that comes with it.
     pub announces: bool,
+    /// Of a Remove or RemoveDir that was made while nobody could be asked: what else was removed then.
+    pub removals: Option<Removals>,
 }
 
 impl ApplyRequest {
@@ -354,6 +357,7 @@ impl ApplyRequest {
             comes_again: false,
             on_conflict: OnConflict::Refuse,
             announces: false,
+            removals: None,
         }
     }
 }
@@ -507,27 +511,6 @@ pub struct ResumeStoreReply {
 /// Answers [`BreakRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakReply;
-
-/// Asks what has been kept of records in conflict, and not been resolved yet.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ConflictsRequest {
-    /// The last one of the page before.
-    pub after: Option<PlacedName>,
-}
-
-/// Answers [`ConflictsRequest`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConflictsReply {
-    /// In the order of their places, at most [`ConflictsReply::CONFLICTS_MAX`].
-    pub conflicts: Vec<Conflict>,
-    /// Whether there are no more.
-    pub end: bool,
-}
-
-impl ConflictsReply {
-    /// The most conflicts of one page.
-    pub const CONFLICTS_MAX: usize = 64;
-}
 
 /// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! Conflicts: what becomes of a record that others' changes have made impossible. Nothing of it is lost: it is kept
 //! beside what it is in conflict with, under a name that says so (consistency.md, "Conflicts").
 
-use crate::{ClientId, DataVersion, Fid, Mode, Name, Object, Timestamp};
+use crate::{ClientId, DataVersion, Fid, Mode, Name, Object, StoreId, Timestamp};
 
 /// What the server does with a record that is in conflict.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +37,19 @@ impl Origin {
     pub const DEPTH_MAX: usize = 256;
 }
 
+/// What a client has removed while nobody could be asked; each of these removals says it. If it is most of what others
+/// have made, the server moves it to the trash instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Removals {
+    /// How many there are, or were since the client's log had none.
+    pub count: u64,
+    /// The last of them.
+    pub up_to: StoreId,
+    /// Where the directory is that loses the name, from the root, as far as the client knows; at most
+    /// [`Origin::DEPTH_MAX`] names.
+    pub path: Vec<Name>,
+}
+
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct PlacedName {
@@ -57,6 +70,8 @@ pub enum Outcome {
     /// What it says was done to something else: these names have changed their meaning instead of those in the record,
     /// and a content has gone into another file.
     Elsewhere(Vec<PlacedName>),
+    /// What it removes has gone to the trash: these names have got a meaning.
+    Trashed(Vec<PlacedName>),
 }
 
 impl Outcome {
@@ -75,11 +90,13 @@ pub enum ConflictKind {
     Name,
     /// Made by one in a directory that the other has removed.
     Orphan,
+    /// Removed while nobody could be asked, with most of what there was.
+    Trash,
 }
 
 impl ConflictKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Update, Self::Removed, Self::Name, Self::Orphan];
+    pub const ALL: [Self; 5] = [Self::Update, Self::Removed, Self::Name, Self::Orphan, Self::Trash];
 
     /// The number on the wire, from 1 on.
     #[must_use]
@@ -89,6 +106,7 @@ impl ConflictKind {
             Self::Removed => 2,
             Self::Name => 3,
             Self::Orphan => 4,
+            Self::Trash => 5,
         }
     }
 }
@@ -100,6 +118,7 @@ impl std::fmt::Display for ConflictKind {
             Self::Removed => "removed by others",
             Self::Name => "the name was taken",
             Self::Orphan => "its directory was removed by others",
+            Self::Trash => "removed without a connection, with most of what there was",
         })
     }
 }

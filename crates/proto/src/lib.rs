@@ -27,7 +27,7 @@ mod xattr;
 
 pub use call::{Call, Method};
 pub use class::{Class, Classes, Purpose};
-pub use conflict::{Conflict, ConflictKind, OnConflict, Origin, Outcome, PlacedName};
+pub use conflict::{Conflict, ConflictKind, OnConflict, Origin, Outcome, PlacedName, Removals};
 pub use convert::{Malformed, Wire};
 pub use error::FsError;
 pub use fid::{Fid, FidRange, Uniquifier, VnodeId, VolumeId};

@@ -32,6 +32,8 @@ pub(crate) mod replies;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;
+mod trash;
+mod way;
 mod xattrs;
 
 pub(crate) use edit::NewContent;

@@ -62,13 +62,13 @@ struct ResolveArgs {
 #[derive(clap::Args, Clone, Copy, Debug)]
 #[group(required = true, multiple = false)]
 struct How {
-    /// What was kept takes the place of what others have.
+    /// What was kept takes the place of what others have; what is in the trash is removed for good.
     #[arg(long)]
     mine: bool,
-    /// What was kept is removed.
+    /// What was kept is removed; what is in the trash is put back.
     #[arg(long)]
     theirs: bool,
-    /// What was kept stays beside it, as an ordinary file with a name of its own.
+    /// What was kept stays beside it, as an ordinary file with a name of its own; what is in the trash stays there.
     #[arg(long)]
     both: bool,
 }
@@ -195,6 +195,9 @@ async fn resolve(found: &mut FoundConflicts, how: How) -> Result<Exit, Failure> 
         found.daemon.client.dismiss(entry.path).await.map_err(failed)?;
         return Ok(Exit::Ok);
     }
+    if entry.report.trash {
+        return resolve_trash(found, &copy, how);
+    }
     if how.mine {
         std::fs::rename(&copy, &wanted).map_err(|error| failed(&wanted, error))?;
     } else if how.theirs {
@@ -205,6 +208,54 @@ async fn resolve(found: &mut FoundConflicts, how: How) -> Result<Exit, Failure> 
         say(&format!("{}\n", printable_path(&name)));
     }
     Ok(Exit::Ok)
+}
+
+/// To keep the removals is to empty the trash; to take what others have is to put it back.
+fn resolve_trash(found: &FoundConflicts, trash: &Path, how: How) -> Result<Exit, Failure> {
+    let failed = |error| Failure::new(Exit::Failed, format!("{}: {error}", printable_path(trash)));
+    if how.both {
+        let name = free_beside(trash, "the trash");
+        std::fs::rename(trash, &name).map_err(failed)?;
+        say(&format!("{}\n", printable_path(&name)));
+    } else if how.mine {
+        remove(trash).map_err(failed)?;
+    } else {
+        let left = put_back(trash, &found.mount_point).map_err(failed)?;
+        if !left.is_empty() {
+            let named = left.iter().map(|path| printable_path(path).to_string()).collect::<Vec<_>>().join("\n  ");
+            return Err(Failure::new(
+                Exit::Failed,
+                format!("these names are taken, and stay in the trash:\n  {named}"),
+            ));
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Moves what is in a directory to where it was. Returns what others have made anew meanwhile, and stays.
+fn put_back(from: &Path, to: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let (mut left, mut open, mut emptied) = (Vec::new(), vec![(from.to_path_buf(), to.to_path_buf())], Vec::new());
+    while let Some((from, to)) = open.pop() {
+        emptied.push(from.clone());
+        for entry in std::fs::read_dir(&from)? {
+            let entry = entry?;
+            let (here, there) = (entry.path(), to.join(entry.file_name()));
+            match there.symlink_metadata() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::fs::rename(&here, &there)?,
+                Err(error) => return Err(error),
+                Ok(status) if status.is_dir() && entry.file_type()?.is_dir() => open.push((here, there)),
+                Ok(_) => left.push(here),
+            }
+        }
+    }
+    // Those above come first.
+    for directory in emptied.iter().rev() {
+        match std::fs::remove_dir(directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty && !left.is_empty() => {}
+            other => other?,
+        }
+    }
+    Ok(left)
 }
 
 fn remove(path: &Path) -> std::io::Result<()> {
@@ -231,6 +282,7 @@ fn free_beside(wanted: &Path, client: &str) -> PathBuf {
 
 fn one_line(report: &ConflictReport) -> String {
     match &report.kept {
+        Some(_) if report.trash => format!("{}: {} ({})", report.path, report.why, report.client),
         Some(kept) => format!("{}: {} ({}); kept as {kept}", report.path, report.why, report.client),
         None => format!("{}: {}", report.path, report.why),
     }
@@ -286,6 +338,7 @@ mod tests {
             client: "laptop".to_owned(),
             uid: 1000,
             time_s: i64::MAX,
+            trash: false,
             base: Some(2),
             mine: Some(side.clone()),
             theirs: Some(side),
@@ -298,6 +351,28 @@ mod tests {
         assert_eq!(one_line(&report()), kept);
         let refused = ConflictReport { kept: None, why: "could not be done: remove a.txt".to_owned(), ..report() };
         assert_eq!(one_line(&refused), "a.txt: could not be done: remove a.txt");
+        let path = ".mafs-trash/laptop/2026-11-26 08.00".to_owned();
+        let trash = ConflictReport { kept: Some(path.clone()), path, trash: true, ..report() };
+        assert_eq!(one_line(&trash), ".mafs-trash/laptop/2026-11-26 08.00: both changed it (laptop)");
+    }
+
+    #[test]
+    fn what_is_in_the_trash_is_put_back_where_nothing_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, trash) = (dir.path().join("root"), dir.path().join("trash"));
+        for made in ["root/a/new", "trash/a/b/deep", "trash/c/d", "trash/a/taken", "root/a/taken"] {
+            let path = dir.path().join(made);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, made).unwrap();
+        }
+        assert_eq!(put_back(&trash, &root).unwrap(), [trash.join("a/taken")]);
+        for (path, made) in [("a/b/deep", "trash/a/b/deep"), ("c/d", "trash/c/d"), ("a/taken", "root/a/taken")] {
+            assert_eq!(std::fs::read_to_string(root.join(path)).unwrap(), made);
+        }
+        assert!(!trash.join("c").exists() && trash.join("a/taken").exists());
+        std::fs::remove_file(root.join("a/taken")).unwrap();
+        assert_eq!(put_back(&trash, &root).unwrap(), Vec::<PathBuf>::new());
+        assert!(!trash.exists() && root.join("a/taken").exists());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod announce;
 mod catching_up;
 mod list;
 mod pause;
+mod removals;
 mod up_to;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use mafs_proto::{CmlOp, CmlRecord, Kind, StoreId};
 pub(crate) use self::announce::{Announcement, Heard, Policy};
 use self::announce::{Announcing, Telling};
 pub(crate) use self::list::{Listed, Totals};
+use self::removals::Removing;
 
 /// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
 const SMALL_MAX: usize = 128;
@@ -142,6 +144,7 @@ pub(crate) struct Queue {
     bytes_under_way: u64,
     store_bytes_max: u64,
     announcing: Announcing,
+    removing: Removing,
 }
 
 impl Default for Queue {
@@ -162,6 +165,7 @@ impl Default for Queue {
             bytes_under_way: 0,
             store_bytes_max: STORE_BYTES_MAX,
             announcing: Announcing::default(),
+            removing: Removing::default(),
         }
     }
 }
@@ -202,6 +206,7 @@ impl Queue {
         };
         self.stores += usize::from(entry.store_bytes().is_some());
         self.store_bytes = self.store_bytes.saturating_add(entry.store_bytes().unwrap_or(0));
+        self.removing.pushed(&entry.queued.record);
         self.entries.insert(id, entry);
         self.note_ready(id);
         self.note_candidate(id);
@@ -343,6 +348,7 @@ impl Queue {
             }
         }
         self.forget_telling(id, &entry);
+        self.removing.removed(&entry.queued.record);
         Some(entry.queued)
     }
 

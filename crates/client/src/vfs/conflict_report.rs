@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mafs_proto::call::ConflictsRequest;
-use mafs_proto::{Conflict, FsError, Kind, Name, Object, Purpose, StoreId};
+use mafs_proto::{Conflict, ConflictKind, FsError, Kind, Name, Object, Purpose, StoreId};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Inner, Vfs};
@@ -22,12 +22,33 @@ pub(super) struct ConflictCount {
     /// As the server has said last; from a page of them on there may be more.
     known: AtomicU64,
     asking: AtomicBool,
+    /// Removals of this client's go to the trash.
+    trashing: AtomicBool,
+    /// There may be more than is known.
+    is_due: AtomicBool,
 }
 
 impl ConflictCount {
     /// One more.
     pub(super) fn kept(&self) {
         self.known.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Something has gone to the trash. Returns whether it is the first of what goes there together.
+    pub(super) fn trashed(&self) -> bool {
+        let is_first = !self.trashing.swap(true, Ordering::Relaxed);
+        self.is_due.fetch_or(is_first, Ordering::Relaxed);
+        is_first
+    }
+
+    /// What goes to the trash next belongs to other removals.
+    pub(super) fn all_taken_in(&self) {
+        self.trashing.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether they are to be counted again; says so once.
+    pub(super) fn take_due(&self) -> bool {
+        self.is_due.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -66,6 +87,9 @@ pub struct ConflictReport {
     pub uid: u32,
     /// When, in seconds since 1970 by the clock of that client.
     pub time_s: i64,
+    /// Whether it is what was removed with most of what there was: a directory, to which `kept` and `path` lead.
+    #[serde(default)]
+    pub trash: bool,
     /// The version that a content was made from, if the server had it. What that held is not kept.
     pub base: Option<u64>,
     /// What was kept.
@@ -153,6 +177,7 @@ impl Inner {
             client: conflict.client_name.clone(),
             uid: conflict.uid,
             time_s: conflict.time.seconds(),
+            trash: conflict.kind == ConflictKind::Trash,
             base: conflict.base.map(|version| version.0),
             mine: conflict.mine_now.as_ref().map(side),
             theirs: conflict.theirs_now.as_ref().filter(|theirs| theirs.fid != conflict.mine).map(side),
@@ -169,6 +194,7 @@ impl Inner {
             client: String::new(),
             uid: queued.record.uid,
             time_s: queued.record.time.seconds(),
+            trash: false,
             base: queued.record.removes.map(|version| version.0),
             mine: None,
             theirs: None,

@@ -50,6 +50,25 @@ impl Inner {
         noted
     }
 
+    /// The server has moved to the trash what this client has removed.
+    pub(super) fn take_in_trashed(
+        &self,
+        queued: &Queued,
+        answer: &Answer<ApplyReply>,
+        placed: &[PlacedName],
+    ) -> Result<(), CacheError> {
+        let noted = self.cache.index.applied_otherwise(&answer.reply, answer.session, queued);
+        self.forget_refused(queued);
+        self.show_names(placed);
+        if self.conflicts.trashed() {
+            tracing::warn!(
+                "more than half of what others have made was removed here while the server was out of reach: it has \
+                 moved that to .mafs-trash, and `mafs-client conflicts` says where"
+            );
+        }
+        noted
+    }
+
     /// A content has gone into another file than the one that was written: that is shown as the server has it, from the
     /// next open on. Who has it open goes on with what was written, and what they write goes where that went.
     pub(super) fn take_in_kept(
@@ -91,10 +110,14 @@ impl Inner {
         Ok(noted?)
     }
 
-    fn show_placed(&self, placed: &[PlacedName], record: &CmlRecord) {
+    fn show_names(&self, placed: &[PlacedName]) {
         let names = placed.iter().map(|place| (place.directory.vnode, place.name.clone())).collect();
         self.distrust(placed.iter().map(|place| place.directory));
         self.kernel.forget_names(names);
+    }
+
+    fn show_placed(&self, placed: &[PlacedName], record: &CmlRecord) {
+        self.show_names(placed);
         // Into a directory that others have made too it goes under its own name, and that is no conflict.
         let own = self.place_of(&record.op).map(|(_, name)| name);
         if let Some(PlacedName { directory, name }) = placed.last().filter(|place| Some(&place.name) != own.as_ref()) {

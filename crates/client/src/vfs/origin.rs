@@ -3,7 +3,7 @@
 //! Nearly no change is in conflict, so the server is told only when it has asked. It asks before a large content is
 //! sent, if it knows by then. Nor is it told earlier because this client may remove a file while its content is sent.
 
-use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, Mode, Name, OnConflict, Origin};
+use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, Mode, Name, OnConflict, Origin, Removals};
 
 use super::{Error, Inner};
 use crate::core::touched::unnamed_by;
@@ -25,11 +25,25 @@ impl Inner {
         self.origin_of(record).map_or(OnConflict::Refuse, OnConflict::Keep)
     }
 
-    fn origin_of(&self, record: &CmlRecord) -> Option<Origin> {
-        let (directory, name) = self.place_of(&record.op)?;
+    /// What the server is told of removals that were made while nobody could be asked, if a record is one: there may be
+    /// so many that it moves all to the trash.
+    pub(super) fn removals_with(&self, record: &CmlRecord) -> Option<Removals> {
+        let (count, up_to) = self.replay.queue().removals_with(record)?;
+        let (directory, _) = self.place_of(&record.op)?;
+        Some(Removals { count, up_to, path: self.path_to_origin(directory) })
+    }
+
+    /// Where a directory is, or was when a change was made in it.
+    fn path_to_origin(&self, directory: Fid) -> Vec<Name> {
         let known = self.names_to(directory).or_else(|| self.replay.places().get(&directory.vnode).cloned());
         let mut path = known.unwrap_or_default();
         path.truncate(Origin::DEPTH_MAX);
+        path
+    }
+
+    fn origin_of(&self, record: &CmlRecord) -> Option<Origin> {
+        let (directory, name) = self.place_of(&record.op)?;
+        let path = self.path_to_origin(directory);
         let known = self.cache.index.object(record.op.fid().vnode).ok().flatten().map(|known| known.object.status);
         let unknown = (Mode::from_bits(MODE_UNKNOWN), record.uid, record.gid);
         let (mode, uid, gid) = known.map_or(unknown, |status| (status.mode, status.uid, status.gid));
@@ -39,9 +53,13 @@ impl Inner {
     /// A change is logged that nobody can be asked about: it is remembered where it was made, for the directory may be
     /// gone when the server hears of it.
     pub(super) fn note_place(&self, op: &CmlOp) {
-        if !self.cache.index.is_apart() {
-            return;
+        if self.cache.index.is_apart() {
+            self.remember_place(op);
         }
+    }
+
+    /// Remembers where a change was made, if that is known.
+    pub(super) fn remember_place(&self, op: &CmlOp) {
         if let Some((directory, _)) = self.place_of(op) {
             let known = self.replay.places().contains_key(&directory.vnode);
             let path = (!known).then(|| self.names_to(directory)).flatten();

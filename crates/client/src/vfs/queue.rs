@@ -29,7 +29,8 @@ impl Inner {
         for (id, queued) in all {
             self.remote.outstanding(|outstanding| outstanding.note_queued(id));
             self.cache.index.push_pending(&queued);
-            self.note_place(&queued.record.op);
+            // By the server, which this life has not asked yet, its directory may still be there.
+            self.remember_place(&queued.record.op);
             queue.restore(queued);
         }
         if self.settings.disconnected {

@@ -186,6 +186,9 @@ impl Inner {
                     }
                     let outcome = blocking(|| self.take_in(&mut arrivals));
                     pauses.answered(outcome, self.clock.now());
+                    if self.conflicts.take_due() {
+                        self.count_conflicts();
+                    }
                 }
                 () = self.replay.changed.notified() => {
                     if self.replay.again.swap(false, Ordering::AcqRel) {
@@ -235,7 +238,8 @@ impl Inner {
             return Answered { record, result: Err(NotSent::Here(error.into())), whole: true };
         }
         let on_conflict = self.on_conflict(&record, awaited);
-        let result = self.remote.replay(&record, (purpose, on_conflict), repeated).await.map_err(NotSent::There);
+        let about = (on_conflict, self.removals_with(&record));
+        let result = self.remote.replay(&record, purpose, about, repeated).await.map_err(NotSent::There);
         Answered { record, result, whole: true }
     }
 

@@ -81,6 +81,7 @@ impl Inner {
         }
         if self.replay.queue().len() == 0 {
             self.replay.places().clear();
+            self.conflicts.all_taken_in();
         }
         self.replay.note_progress();
         outcome
@@ -142,8 +143,10 @@ impl Inner {
         if let CmlOp::Store { .. } = record.op {
             return self.take_in_stored(record, answer, whole);
         }
-        for gone in answer.reply.objects.iter().filter(|object| object.status.nlink == 0) {
-            let mut about = self.remote.outstanding(|log| log.about(gone.fid));
+        let trashed = matches!(answer.reply.outcome, Outcome::Trashed(_)).then(|| record.op.fid());
+        let gone = answer.reply.objects.iter().filter(|object| object.status.nlink == 0).map(|object| object.fid);
+        for gone in gone.chain(trashed) {
+            let mut about = self.remote.outstanding(|log| log.about(gone));
             about.retain(|before| *before < id);
             let moot = self.replay.queue().note_gone(&about);
             // A later life must not send them: it would not know what they are.
@@ -153,6 +156,7 @@ impl Inner {
             Outcome::AsSaid => self.cache.index.applied_pending(&answer.reply, answer.session, &queued),
             Outcome::WasSo => self.take_in_otherwise(&queued, answer, &[]),
             Outcome::Elsewhere(placed) => self.take_in_otherwise(&queued, answer, placed),
+            Outcome::Trashed(placed) => self.take_in_trashed(&queued, answer, placed),
         };
         self.replay.queue().remove(id);
         // Or the server forgets a reply that the next start asks for again.

@@ -214,6 +214,7 @@ impl Convert for ApplyRequest {
             announces: self.announces,
             asks: self.on_conflict == OnConflict::Ask,
             origin: if let OnConflict::Keep(origin) = &self.on_conflict { Some(origin.to_message()) } else { None },
+            removals: self.removals.as_ref().map(Convert::to_message),
         }
     }
 
@@ -230,6 +231,7 @@ impl Convert for ApplyRequest {
             content_offset: message.content_offset,
             comes_again: message.comes_again,
             announces: message.announces,
+            removals: optional(message.removals)?,
         })
     }
 }

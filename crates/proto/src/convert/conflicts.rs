@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::nouns::{mode, name, optional_object};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{ConflictsReply, ConflictsRequest};
-use crate::{ClientId, Conflict, ConflictKind, DataVersion, Name, Origin, Outcome, PlacedName};
+use crate::{ClientId, Conflict, ConflictKind, DataVersion, Name, Origin, Outcome, PlacedName, Removals};
 
 /// As of host names elsewhere.
 const CLIENT_NAME_BYTES_MAX: usize = 255;
@@ -15,6 +15,7 @@ pub(super) fn outcome_to_message(outcome: &Outcome) -> (u32, Vec<wire::PlacedNam
         Outcome::AsSaid => (0, Vec::new()),
         Outcome::WasSo => (1, Vec::new()),
         Outcome::Elsewhere(placed) => (2, to_messages(placed)),
+        Outcome::Trashed(placed) => (3, to_messages(placed)),
     }
 }
 
@@ -23,6 +24,7 @@ pub(super) fn outcome(number: u32, placed: Vec<wire::PlacedName>) -> Result<Outc
         0 => Ok(Outcome::AsSaid),
         1 => Ok(Outcome::WasSo),
         2 => Ok(Outcome::Elsewhere(list(placed, Outcome::PLACED_MAX, "placed")?)),
+        3 => Ok(Outcome::Trashed(list(placed, Outcome::PLACED_MAX, "placed")?)),
         other => Err(Malformed::invalid("outcome", format_args!("{other} is none"))),
     }
 }
@@ -31,8 +33,8 @@ fn path_to_message(path: &[Name]) -> Vec<Bytes> {
     path.iter().map(Name::to_bytes).collect()
 }
 
-fn path(names: Vec<Bytes>) -> Result<Vec<Name>, Malformed> {
-    if names.len() > Outcome::PLACED_MAX {
+fn path(names: Vec<Bytes>, names_max: usize) -> Result<Vec<Name>, Malformed> {
+    if names.len() > names_max {
         return Err(Malformed::invalid("path", format_args!("{} names", names.len())));
     }
     names.into_iter().map(name).collect()
@@ -54,16 +56,30 @@ impl Convert for Origin {
     }
 
     fn from_message(message: wire::Origin) -> Result<Self, Malformed> {
-        if message.path.len() > Self::DEPTH_MAX {
-            return Err(Malformed::invalid("path", format_args!("{} names", message.path.len())));
-        }
         Ok(Self {
             directory: required(message.directory, "directory")?,
             name: name(message.name)?,
-            path: path(message.path)?,
+            path: path(message.path, Self::DEPTH_MAX)?,
             mode: mode(message.mode)?,
             uid: message.uid,
             gid: message.gid,
+        })
+    }
+}
+
+impl Convert for Removals {
+    type Message = wire::Removals;
+    const NAME: &'static str = "Removals";
+
+    fn to_message(&self) -> wire::Removals {
+        wire::Removals { count: self.count, up_to: Some(self.up_to.to_message()), path: path_to_message(&self.path) }
+    }
+
+    fn from_message(message: wire::Removals) -> Result<Self, Malformed> {
+        Ok(Self {
+            count: message.count,
+            up_to: required(message.up_to, "up_to")?,
+            path: path(message.path, Origin::DEPTH_MAX)?,
         })
     }
 }
@@ -114,7 +130,7 @@ impl Convert for Conflict {
             kind: kind.ok_or_else(|| Malformed::invalid("kind", format_args!("{} is none", message.kind)))?,
             mine: required(message.mine, "mine")?,
             wanted: PlacedName { directory: required(message.directory, "directory")?, name: name(message.name)? },
-            path: path(message.path)?,
+            path: path(message.path, Outcome::PLACED_MAX)?,
             client: ClientId(client.map_err(|_| Malformed::invalid("client", "not 16 bytes"))?),
             client_name: message.client_name,
             uid: message.uid,

@@ -21,9 +21,9 @@ use crate::call::{
 use crate::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, ContentHash, DataVersion, Entry,
     FILE_SIZE_MAX, Fid, FidRange, Generation, HistoryId, Incarnation, Kind, Lock, LockKind, LockOwner, LockRange, Mode,
-    Name, Object, OnConflict, Origin, Outcome, PlacedName, RenameMode, ServerEpoch, ServerId, SetAttr, Status,
-    StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode, XattrName,
-    XattrValue, Xattrs,
+    Name, Object, OnConflict, Origin, Outcome, PlacedName, Removals, RenameMode, ServerEpoch, ServerId, SetAttr,
+    Status, StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode,
+    XattrName, XattrValue, Xattrs,
 };
 
 fn fid() -> impl Strategy<Value = Fid> {
@@ -270,10 +270,16 @@ fn broken(objects: Vec<(Fid, Vec<Name>)>) -> Broken {
 prop_compose! {
     fn apply_request()(
         record in record(), confirmed_below in option::of(store_id()), content_offset in any::<u64>(),
-        flags in any::<[bool; 2]>(), on_conflict in on_conflict(),
+        flags in any::<[bool; 2]>(), on_conflict in on_conflict(), removals in option::of(removals()),
     ) -> ApplyRequest {
         let [comes_again, announces] = flags;
-        ApplyRequest { record, confirmed_below, content_offset, comes_again, on_conflict, announces }
+        ApplyRequest { record, confirmed_below, content_offset, comes_again, on_conflict, announces, removals }
+    }
+}
+
+prop_compose! {
+    fn removals()(count in any::<u64>(), up_to in store_id(), path in vec(name(), 0..4)) -> Removals {
+        Removals { count, up_to, path }
     }
 }
 
@@ -295,7 +301,12 @@ fn placed() -> impl Strategy<Value = PlacedName> {
 }
 
 fn outcome() -> impl Strategy<Value = Outcome> {
-    prop_oneof![Just(Outcome::AsSaid), Just(Outcome::WasSo), vec(placed(), 0..4).prop_map(Outcome::Elsewhere)]
+    prop_oneof![
+        Just(Outcome::AsSaid),
+        Just(Outcome::WasSo),
+        vec(placed(), 0..4).prop_map(Outcome::Elsewhere),
+        vec(placed(), 0..4).prop_map(Outcome::Trashed),
+    ]
 }
 
 prop_compose! {

@@ -42,6 +42,7 @@ pub(crate) fn attach(
         name: String::new(),
         has_session: false,
         aliases: 0,
+        judged: None,
     });
     // A life is never granted twice, whatever the volume has lost: records would be taken for others of the same name.
     let lost = state.incarnation.0.saturating_add(1)..=state.incarnation.0.saturating_add(LOST_LIVES_MAX);

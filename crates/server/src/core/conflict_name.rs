@@ -25,6 +25,11 @@ pub(super) fn directory_of(client: &str) -> Option<Name> {
     Name::new(printable(client)).or_else(|_| Name::new(&b"client"[..])).ok()
 }
 
+/// The name of a directory for what goes to the trash together.
+pub(super) fn minute_of(time: Timestamp) -> Option<Name> {
+    Name::new(minute(time)).ok()
+}
+
 fn marked(name: &Name, mark: &str) -> Option<Name> {
     let (stem, extension) = split(name.as_bytes());
     let room = Name::BYTES_MAX.saturating_sub(mark.len() + extension.len());

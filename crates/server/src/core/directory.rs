@@ -56,8 +56,7 @@ pub(crate) fn perform(
             make(edit_ref, client, (*parent, name), *fid, node)?;
         }
         CmlOp::Link { parent, name, fid } => link(edit_ref, *parent, name, *fid)?,
-        CmlOp::Remove { parent, name, fid } => remove(edit_ref, *parent, name, *fid, record.removes)?,
-        CmlOp::RemoveDir { parent, name, fid } => remove_dir(edit_ref, *parent, name, *fid)?,
+        CmlOp::Remove { .. } | CmlOp::RemoveDir { .. } => remove(edit_ref)?,
         CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, mode } => {
             let from = (*from_parent, from_name);
             let to = (*to_parent, to_name);
@@ -122,32 +121,48 @@ fn link(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Result<(
     edit.link(fid)
 }
 
-fn remove(
-    edit: &mut Edit<'_, '_>,
-    parent: Fid,
-    name: &Name,
-    fid: Fid,
-    removes: Option<DataVersion>,
-) -> Result<(), Refusal> {
-    let node = edit.named(parent, name, fid)?;
-    if node.is_directory() {
-        return Err(Refusal::new(FsError::IsDirectory, format!("{name} is a directory")));
-    }
-    check_unchanged(edit, fid, &node, removes)?;
-    edit.leave(parent, name, node.status.kind)?;
-    edit.unlink(fid)
+fn remove(edit: &mut Edit<'_, '_>) -> Result<(), Refusal> {
+    let Some(removal) = Removal::of(edit.record()) else { return Ok(()) };
+    let node = removal.check(edit)?;
+    edit.leave(removal.parent, removal.name, node.status.kind)?;
+    edit.unlink(removal.fid)
 }
 
-fn remove_dir(edit: &mut Edit<'_, '_>, parent: Fid, name: &Name, fid: Fid) -> Result<(), Refusal> {
-    let node = edit.named(parent, name, fid)?;
-    if !node.is_directory() {
-        return Err(Refusal::new(FsError::NotDirectory, format!("{name} is not a directory")));
+/// A removal as its record says it.
+pub(super) struct Removal<'r> {
+    pub(super) parent: Fid,
+    pub(super) name: &'r Name,
+    pub(super) fid: Fid,
+    /// Whether it is of a directory.
+    pub(super) is_directory: bool,
+    /// What it must hold.
+    removes: Option<DataVersion>,
+}
+
+impl<'r> Removal<'r> {
+    pub(super) fn of(record: &'r CmlRecord) -> Option<Self> {
+        let (parent, name, fid, is_directory) = match &record.op {
+            CmlOp::Remove { parent, name, fid } => (*parent, name, *fid, false),
+            CmlOp::RemoveDir { parent, name, fid } => (*parent, name, *fid, true),
+            _ => return None,
+        };
+        Some(Self { parent, name, fid, is_directory, removes: record.removes })
     }
-    if node.status.size > 0 {
-        return Err(Refusal::new(FsError::NotEmpty, format!("{name} has {} entries", node.status.size)));
+
+    /// Returns what loses its name.
+    pub(super) fn check(&self, edit: &Edit<'_, '_>) -> Result<Node, Refusal> {
+        let Self { parent, name, fid, is_directory, removes } = self;
+        let node = edit.named(*parent, name, *fid)?;
+        match (node.is_directory(), is_directory) {
+            (true, false) => Err(Refusal::new(FsError::IsDirectory, format!("{name} is a directory"))),
+            (false, true) => Err(Refusal::new(FsError::NotDirectory, format!("{name} is not a directory"))),
+            (true, true) if node.status.size > 0 => {
+                Err(Refusal::new(FsError::NotEmpty, format!("{name} has {} entries", node.status.size)))
+            }
+            (true, true) => Ok(node),
+            (false, false) => check_unchanged(edit, *fid, &node, *removes).map(|()| node),
+        }
     }
-    edit.leave(parent, name, Kind::Directory)?;
-    edit.unlink(fid)
 }
 
 fn set_attr(edit: &mut Edit<'_, '_>, fid: Fid, set: &SetAttr) -> Result<(), Refusal> {

@@ -46,6 +46,12 @@ pub(super) fn own(transaction: &mut Transaction<'_>) -> Result<Fid, Refusal> {
     Ok(Fid { volume: transaction.volume(), vnode, unique: Uniquifier(1) })
 }
 
+/// Whether this number was granted to `client`: then nobody else has made what has it.
+pub(super) fn is_of(transaction: &Transaction<'_>, client: ClientId, vnode: VnodeId) -> Result<bool, Refusal> {
+    let owner = transaction.get(&tables::grant(vnode.0 / BLOCK_FIDS))?;
+    Ok(owner.as_deref() == Some(&client.0[..]))
+}
+
 /// Uses a fid that was granted to `client`.
 ///
 /// # Errors
@@ -55,8 +61,7 @@ pub(crate) fn take(transaction: &mut Transaction<'_>, client: ClientId, fid: Fid
     if fid.volume != transaction.volume() || fid.unique != Uniquifier(1) {
         return Err(refuse("was never granted"));
     }
-    let owner = transaction.get(&tables::grant(fid.vnode.0 / BLOCK_FIDS))?;
-    if owner.as_deref() != Some(&client.0[..]) {
+    if !is_of(transaction, client, fid.vnode)? {
         return Err(refuse("was not granted to this client"));
     }
     let key = tables::used(fid.vnode);

@@ -15,13 +15,11 @@ use super::directory::{holds, new_node};
 use super::edit::{Edit, Effect};
 use super::records::ClientState;
 use super::rename::{Rename, check_not_below, place};
+use super::way::{self, Stage};
 use super::{NewContent, Node, Refusal, Transaction, aliases, conflict_name, conflicts, fids, xattrs};
 
 /// Where things are kept whose directory is gone.
 const LOST: &[u8] = b".mafs-conflicts";
-
-/// Names that are tried: each is taken only if a client keeps so many of one file in a minute.
-const NAMES_MAX: u32 = 1000;
 
 /// Says on the copy what it is, for tools that look at files.
 const XATTR: &[u8] = b"user.mafs.conflict";
@@ -190,13 +188,13 @@ impl Keeper<'_> {
         let beside = self.directory(edit, wanted.directory)?;
         let (directory, path, name) = match beside {
             Some(directory) => {
-                let names = (1..=NAMES_MAX).filter_map(|nth| conflict_name::beside(&wanted.name, client, time, nth));
-                (directory, self.origin.path.clone(), free(edit, directory, names)?)
+                let names =
+                    (1..=way::NAMES_MAX).filter_map(|nth| conflict_name::beside(&wanted.name, client, time, nth));
+                (directory, self.origin.path.clone(), way::free(edit, directory, names)?)
             }
             None => {
                 let (directory, path) = self.lost_directory(edit, &mut placed)?;
-                let names = (1..=NAMES_MAX).filter_map(|nth| conflict_name::numbered(&wanted.name, nth));
-                (directory, path, free(edit, directory, names)?)
+                (directory, path, way::free(edit, directory, way::numbered(&wanted.name))?)
             }
         };
         edit.enter(directory, &name, mine, is)?;
@@ -229,28 +227,11 @@ impl Keeper<'_> {
     ) -> Result<(Fid, Vec<Name>), Refusal> {
         let own = conflict_name::directory_of(&self.state.name);
         let lost = Name::new(LOST).map_err(|_| Refusal::damaged("a name"))?;
-        let mut path: Vec<Name> = std::iter::once(lost).chain(own).chain(self.origin.path.iter().cloned()).collect();
-        let mut at = Fid::root(edit.transaction().volume());
-        for name in &mut path {
-            let is_directory = |edit: &Edit<'_, '_>, found: Fid| edit.look(found).is_ok_and(|node| node.is_directory());
-            match edit.entry(at, name)? {
-                Some(found) if is_directory(edit, found) => at = found,
-                there => {
-                    if there.is_some() {
-                        let names = (1..=NAMES_MAX).filter_map(|nth| conflict_name::numbered(name, nth));
-                        *name = free(edit, at, names)?;
-                    }
-                    let made = fids::own(edit.transaction())?;
-                    let mut node = new_node(edit.record(), Kind::Directory, Mode::from_bits(0o755), 0, None);
-                    node.parent = Some(at);
-                    edit.insert(made, node);
-                    edit.enter(at, name, made, Kind::Directory)?;
-                    placed.push(PlacedName { directory: at, name: name.clone() });
-                    at = made;
-                }
-            }
-        }
-        Ok((at, path))
+        let names = std::iter::once(lost).chain(own).chain(self.origin.path.iter().cloned());
+        let (uid, gid) = (edit.record().uid, edit.record().gid);
+        let stages = names.map(|name| Stage { name, mode: Mode::from_bits(0o755), uid, gid });
+        let root = Fid::root(edit.transaction().volume());
+        way::make(edit, root, stages, placed)
     }
 }
 
@@ -286,15 +267,6 @@ fn is_the_same(there: &Node, made: &Node) -> bool {
         (Kind::File, Kind::File) => there.status.size == 0 && there.status.status_version == StatusVersion(1),
         _ => false,
     }
-}
-
-fn free(edit: &Edit<'_, '_>, directory: Fid, names: impl Iterator<Item = Name>) -> Result<Name, Refusal> {
-    for name in names {
-        if edit.entry(directory, &name)?.is_none() {
-            return Ok(name);
-        }
-    }
-    Err(Refusal::new(FsError::Exists, "no name is left for what is in conflict"))
 }
 
 fn mark(edit: &mut Edit<'_, '_>, fid: Fid, kind: ConflictKind) -> Result<(), Refusal> {

@@ -135,6 +135,16 @@ impl Transaction<'_> {
         Ok(keys)
     }
 
+    /// Up to `limit` *committed* keys with `prefix` behind a key.
+    pub(crate) fn committed_keys_after(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
+        Ok(self.below.index.scan(prefix, after, limit)?.into_iter().map(|(key, _)| key).collect())
+    }
+
     /// Up to `limit` *committed* values with `prefix` behind a key, as long as no transaction decided since has removed
     /// them.
     pub(crate) fn committed(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Vec<u8>>, Refusal> {

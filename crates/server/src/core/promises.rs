@@ -53,7 +53,7 @@ pub(crate) struct Owed(Vec<(SessionId, BatchNumber)>);
 /// What a mutation touched, by its reply.
 pub(crate) fn touched(op: &CmlOp, reply: &ApplyReply) -> Vec<Touched> {
     let mut names = changed_names(op);
-    if let Outcome::Elsewhere(placed) = &reply.outcome {
+    if let Outcome::Elsewhere(placed) | Outcome::Trashed(placed) = &reply.outcome {
         names.extend(placed.iter().map(|place| (place.directory, &place.name)));
     }
     let names_of = |fid| names.iter().filter(|(parent, _)| *parent == fid).map(|(_, name)| (*name).clone()).collect();

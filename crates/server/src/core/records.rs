@@ -36,6 +36,17 @@ pub(crate) struct ClientState {
     pub(crate) has_session: bool,
     /// Fids by which it means other objects.
     pub(crate) aliases: u64,
+    /// What was decided of its removals without a connection.
+    pub(crate) judged: Option<Judged>,
+}
+
+/// What becomes of what a client has removed while it could not ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Judged {
+    /// Said of the removals up to this record.
+    pub(crate) up_to: StoreId,
+    /// They go to the trash, under this time, in seconds; `None`: they are done.
+    pub(crate) trash: Option<i64>,
 }
 
 impl VolumeState {
@@ -72,6 +83,8 @@ impl ClientState {
             name: self.name.clone(),
             has_session: self.has_session,
             aliases: self.aliases,
+            judged_up_to: self.judged.map(|judged| Wire::encode(&judged.up_to)).unwrap_or_default(),
+            trash_s: self.judged.and_then(|judged| judged.trash),
         };
         message.encode_to_vec()
     }
@@ -83,6 +96,13 @@ impl ClientState {
             [] => None,
             _ => Some(StoreId::decode(message.confirmed_below).map_err(|_| damaged())?),
         };
+        let judged = match &message.judged_up_to[..] {
+            [] => None,
+            _ => {
+                let up_to = StoreId::decode(message.judged_up_to).map_err(|_| damaged())?;
+                Some(Judged { up_to, trash: message.trash_s })
+            }
+        };
         Ok(Self {
             incarnation: Incarnation(message.incarnation),
             confirmed_below,
@@ -90,6 +110,7 @@ impl ClientState {
             name: message.name,
             has_session: message.has_session,
             aliases: message.aliases,
+            judged,
         })
     }
 }
@@ -124,4 +145,8 @@ struct ClientMessage {
     has_session: bool,
     #[prost(uint64, tag = "6")]
     aliases: u64,
+    #[prost(bytes = "bytes", tag = "7")]
+    judged_up_to: Bytes,
+    #[prost(sint64, optional, tag = "8")]
+    trash_s: Option<i64>,
 }

@@ -16,7 +16,7 @@ use super::keep::{self, Keeper};
 use super::promises::{self, Touched};
 use super::records::ClientState;
 use super::refused::Refused;
-use super::{ContentId, NewContent, Overlay, Refusal, Transaction, aliases, changes, directory, quota, tables};
+use super::{ContentId, NewContent, Overlay, Refusal, Transaction, aliases, changes, directory, quota, tables, trash};
 
 /// The most replies kept for one client; one that confirms nothing for so long is refused.
 pub(crate) const REPLIES_MAX: u64 = 65_536;
@@ -47,6 +47,8 @@ pub(crate) struct Applied {
     pub(crate) touched: Vec<Touched>,
     /// Content files to remove after the commit.
     pub(crate) freed: Vec<ContentId>,
+    /// Whether it is the first of many removals that go to the trash.
+    pub(crate) trashes: bool,
 }
 
 /// What a volume takes now. A record that has been applied gets its reply whatever this says.
@@ -87,6 +89,7 @@ pub(crate) fn decide(
         return Err(Refusal::new(FsError::Busy, format!("the client has not confirmed any of {REPLIES_MAX} replies")));
     }
     let hash = content.as_ref().map(|content| content.hash);
+    let judged_before = state.judged;
     let performed = perform(&mut transaction, (client, &mut state), request, (content, limits.contested));
     let (effect, outcome) = performed?;
     let mut volume = transaction.state()?;
@@ -102,7 +105,8 @@ pub(crate) fn decide(
     transaction.put(tables::reply(&record.id), [&digest[..], &reply].concat());
     state.replies += 1;
     transaction.put_client(client, &state);
-    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed }))
+    let trashes = state.judged != judged_before && state.judged.is_some_and(|judged| judged.trash.is_some());
+    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed, trashes }))
 }
 
 /// Does what a record says, or what becomes of it if others stand against that.
@@ -119,12 +123,20 @@ fn perform(
     {
         return Ok(merged);
     }
+    let trash = trash::judge(transaction, (client, state), request)?;
     let mut tried = transaction.fork();
-    let performed = || directory::perform(&mut tried, client, record, content.clone());
+    let performed = || {
+        let trashed = match trash {
+            Some(begun) => trash::take(&mut tried, (client, state), (request, record), begun)?,
+            None => None,
+        };
+        let done = |effect| (effect, said(record, redirected.is_some()));
+        trashed.map_or_else(|| directory::perform(&mut tried, client, record, content.clone()).map(done), Ok)
+    };
     let refusal = match contested.map_or_else(performed, Err) {
-        Ok(effect) => {
+        Ok(performed) => {
             *transaction = tried;
-            return Ok((effect, said(record, redirected.is_some())));
+            return Ok(performed);
         }
         Err(refusal) => refusal,
     };

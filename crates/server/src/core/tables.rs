@@ -36,9 +36,14 @@ pub(crate) fn node(fid: Fid) -> Vec<u8> {
 }
 
 /// All objects.
-#[cfg(test)]
 pub(crate) fn nodes() -> Vec<u8> {
     vec![NODE]
+}
+
+/// The number of the object whose key this is.
+pub(crate) fn parse_node(key: &[u8]) -> Option<VnodeId> {
+    let (vnode, _) = key.strip_prefix(&[NODE])?.split_first_chunk::<8>()?;
+    Some(VnodeId(u64::from_be_bytes(*vnode)))
 }
 
 /// What `name` means in `directory`.

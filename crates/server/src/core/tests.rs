@@ -13,6 +13,7 @@ mod pending;
 mod promises;
 mod quota;
 mod refused;
+mod trash;
 mod xattrs;
 
 use bytes::Bytes;

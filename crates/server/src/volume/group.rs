@@ -264,6 +264,14 @@ impl<'s> Group<'s> {
                 self.waiting.refused.forget(&apply.request.record.id);
                 self.decided.insert(apply.request.record.id);
                 let id = apply.request.record.id;
+                if applied.trashes {
+                    let removals = apply.request.removals.as_ref().map_or(0, |removals| removals.count);
+                    tracing::warn!(
+                        volume = %self.shared.name, client = %id.client, removals,
+                        "a client has removed most of what others have made while it was out of touch: that goes to \
+                         /.mafs-trash"
+                    );
+                }
                 self.shared.sessions.begin_change(id.client, &apply.request.record.op);
                 let mut batch = applied.batch;
                 if self.shared.sessions.is_announced(&id) {

@@ -5,7 +5,7 @@ use mafs_proto::{ChangeNumber, CmlOp, DataVersion, Fid, Incarnation, SetAttr, St
 
 use super::{CLIENT, ROOT, World, name};
 use crate::core::pending::Announced;
-use crate::core::records::{ClientState, VolumeState};
+use crate::core::records::{ClientState, Judged, VolumeState};
 use crate::core::{Node, Place, tables};
 
 const FILE: Fid = Fid { vnode: VnodeId(0x1001), ..ROOT };
@@ -75,8 +75,13 @@ fn a_client_survives_encoding() {
         name: "laptop".to_owned(),
         has_session: true,
         aliases: 3,
+        judged: None,
     };
-    assert_eq!(ClientState::decode(state.encode()).unwrap(), state);
+    let up_to = StoreId { client: CLIENT, incarnation: Incarnation(6), seq: 9 };
+    for judged in [None, Some(Judged { up_to, trash: None }), Some(Judged { up_to, trash: Some(0) })] {
+        let state = ClientState { judged, ..state.clone() };
+        assert_eq!(ClientState::decode(state.encode()).unwrap(), state);
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
