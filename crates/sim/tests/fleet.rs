@@ -85,6 +85,12 @@ fn reftest_everybody_is_shown_what_was_announced_whatever_goes_wrong() {
     }
 }
 
+/// Ten chunks were let go before anything was known of a link, and were chunks of the size that small frames had shown.
+#[test]
+fn regression_what_goes_first_is_as_little_as_on_a_link_of_which_nothing_is_known() {
+    run(5013, Faults::default());
+}
+
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     assert_same(&run(9000, ALL), &run(9000, ALL));

@@ -115,7 +115,8 @@ impl Window {
             // Two frames at least: one on its way onto the link, and one that makes a small window grow.
             (link + more.max(2 * (chunk + CONTENT_OVERHEAD_BYTES))).max(bytes_in(rate, QUEUE_TIME))
         });
-        let first = if self.estimator.is_measured() { 0 } else { FIRST_CHUNKS * chunk };
+        // Of the least size: small frames that measure the round trip may have shown some rate, and larger chunks.
+        let first = if self.estimator.is_measured() { 0 } else { FIRST_CHUNKS * self.limits.chunk_bytes[0] };
         wanted.max(first).clamp(least, most)
     }
 

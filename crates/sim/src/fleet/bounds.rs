@@ -53,9 +53,11 @@ impl SteadyLink {
         Ok(())
     }
 
-    /// What a window may be.
+    /// What a window may be: what the link holds, and beyond that two chunks, or one and a half times as much while the
+    /// rate grows. The smallest round trip takes its own frame's way onto the link, too.
     fn window_bytes_max(self) -> u64 {
-        FIRST_WINDOW_BYTES.max(2 * self.chunk_bytes()).max(self.bytes_in(self.rtt) * 5 / 2)
+        let link = self.bytes_in(self.rtt) + CHUNK_BYTES_MIN;
+        FIRST_WINDOW_BYTES.max(link + (2 * self.chunk_bytes()).max(link * 3 / 2))
     }
 
     fn chunk_bytes(self) -> u64 {

@@ -90,6 +90,27 @@ fn what_the_peer_guesses_of_its_queue_makes_no_round_trip_shorter() {
     assert_eq!(window.estimator().rtt_min(), Some(Duration::from_millis(20)));
 }
 
+#[test]
+fn what_goes_first_is_no_more_because_small_frames_have_shown_some_rate() {
+    let limits = Settings::default().limits;
+    let mut window = Window::new(limits);
+    let first = window.size_bytes(Instant(0));
+    assert_eq!(first, 10 * limits.chunk_bytes[0]);
+    let (mut now, mut sent) = (Instant(0), 0);
+    for _ in 0..3 {
+        window.starved();
+        for cost in [1400, 1400, 600] {
+            window.send(cost, Admission::Charged, CallId(1), cost, now);
+            sent += cost;
+        }
+        now = now + Duration::from_millis(9);
+        let ack = Acknowledgement { bytes: sent, received_at: now, delay: Duration::ZERO, queue: Duration::ZERO };
+        window.acknowledge(ack, now, |_, _| ()).unwrap();
+    }
+    assert!(!window.estimator().is_measured() && window.chunk_bytes(now) > 2 * limits.chunk_bytes[0]);
+    assert_eq!(window.size_bytes(now), first);
+}
+
 /// A link of 64 KB/s that is always full, and a way back on which acknowledgements wait for up to four chunks' time
 /// behind something else.
 #[test]
