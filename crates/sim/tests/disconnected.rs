@@ -405,3 +405,23 @@ fn invariant_2_no_fid_is_used_twice_over_lives_without_the_server() {
         assert!(two.status().refused.is_empty(), "{:?}", two.status().refused);
     });
 }
+
+/// The daemon took it for removed as long as the kernel knew it.
+#[test]
+fn regression_a_directory_that_others_have_put_something_into_is_not_empty_when_its_removal_is_refused() {
+    simulate(async {
+        let (world, [one, two]) = cached_tree(Writeback::Sirp).await;
+        let dir = look(&two, "dir").await.fid.vnode;
+        unplug(&world, &two).await;
+        two.unlink(dir, name("in-dir"), CALLER).await.expect("an unlink");
+        two.remove_dir(VnodeId::ROOT, name("dir"), CALLER).await.expect("a rmdir");
+        assert!(names(&two, dir).await.expect("of a removed directory").is_empty());
+        make_exclusively(&one, dir, "new").await.expect("a file");
+        one.sync().await.expect("a sync");
+        plug_in(&world, &two).await;
+        let synced = two.sync().await;
+        assert!(matches!(synced, Err(Error::Refused(FsError::NotEmpty))), "{synced:?}");
+        assert_eq!(names(&two, dir).await.expect("its names"), ["new"]);
+        assert_eq!(look(&two, "dir").await.fid.vnode, dir);
+    });
+}

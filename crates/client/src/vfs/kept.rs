@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mafs_proto::call::{ApplyReply, ConflictsRequest};
-use mafs_proto::{CmlRecord, Conflict, PlacedName, Purpose};
+use mafs_proto::{CmlOp, CmlRecord, Conflict, PlacedName, Purpose};
 
 use super::file::File;
 use super::{Error, Inner, Vfs};
@@ -46,6 +46,12 @@ impl Inner {
     ) -> Result<(), CacheError> {
         let noted = self.cache.index.applied_otherwise(&answer.reply, answer.session, queued);
         self.forget_refused(queued);
+        if let CmlOp::Rename { .. } = queued.record.op
+            && !placed.is_empty()
+        {
+            // What it was to replace has its name still.
+            self.note_not_unnamed(&queued.record.op);
+        }
         self.show_placed(placed, &queued.record);
         noted
     }
@@ -59,6 +65,7 @@ impl Inner {
     ) -> Result<(), CacheError> {
         let noted = self.cache.index.applied_otherwise(&answer.reply, answer.session, queued);
         self.forget_refused(queued);
+        self.note_not_unnamed(&queued.record.op);
         self.show_names(placed);
         if self.conflicts.trashed() {
             tracing::warn!(

@@ -89,6 +89,13 @@ impl Kernel {
         }
     }
 
+    /// It has a name after all: the server has not done what was to take the last one.
+    pub(super) fn note_kept(&self, vnode: VnodeId) {
+        if let Some(inode) = self.lock().get_mut(&vnode) {
+            inode.removed = None;
+        }
+    }
+
     /// An object without a name, as it was when it lost the last one.
     pub(super) fn removed(&self, vnode: VnodeId) -> Option<Object> {
         self.lock().get(&vnode)?.removed.as_deref().cloned()

@@ -251,8 +251,7 @@ impl Inner {
         } else {
             self.cache.index.drop_pending(&queued);
             self.forget_refused(&queued);
-            let kept = unnamed_by(&record.op).and_then(|fid| self.files().get(fid.vnode));
-            kept.into_iter().for_each(|file| self.note_kept(&file));
+            self.note_not_unnamed(&record.op);
             let awaited = self.replay.tell(id, Err(reason));
             tracing::warn!(?reason, message, awaited, is_moot, op = ?record.op, "the server refused a change");
             if awaited || is_moot {
@@ -287,6 +286,14 @@ impl Inner {
         }
         self.kernel.forget_names(names.into_iter().map(|(parent, name)| (parent.vnode, name)).collect());
         self.kernel.forget_inodes(vec![fid.vnode]);
+    }
+
+    /// What was to lose its last name by a change has one.
+    pub(super) fn note_not_unnamed(&self, op: &CmlOp) {
+        let Some(fid) = unnamed_by(op) else { return };
+        self.kernel.note_kept(fid.vnode);
+        let file = self.files().get(fid.vnode);
+        file.into_iter().for_each(|file| self.note_kept(&file));
     }
 
     fn refuse_version(&self, file: &Arc<File>, id: StoreId, reason: FsError) {
