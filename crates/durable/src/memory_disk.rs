@@ -212,7 +212,7 @@ impl Disk for MemoryDisk {
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {
-        let mut world = self.world();
+        let world = self.world();
         let used = world.tree.bytes_used();
         let total = world.capacity.unwrap_or(1 << 40);
         let files_total = 1 << 20;

@@ -136,7 +136,9 @@ fn errors_can_be_injected() {
     assert_eq!(file.write_all_at(b"x", 4).unwrap_err().kind(), io::ErrorKind::StorageFull);
     assert_eq!(disk.space().unwrap().bytes_free, 0);
     file.write_all_at(b"FOUR", 0).unwrap();
+    disk.sync_dir("").unwrap();
     disk.remove("a").unwrap();
+    assert_eq!(disk.space().unwrap().bytes_free, 0, "it is open");
     drop(file);
     assert_eq!(disk.space().unwrap().bytes_free, 4, "a removed file gives its room back");
     disk.fail_syncs_from(0);

@@ -191,10 +191,11 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Bytes that the files take that are still reachable.
-    pub(super) fn bytes_used(&mut self) -> u64 {
-        self.sweep();
-        let sizes = self.nodes.values().map(|node| match node {
+    /// Bytes that the files take that are still reachable. One whose removal is not durable yet is not: before ext4
+    /// refuses a write it makes that durable.
+    pub(super) fn bytes_used(&self) -> u64 {
+        let reached = self.reached(false);
+        let sizes = reached.iter().filter_map(|ino| self.nodes.get(ino)).map(|node| match node {
             Node::File(file) => file.room.bytes(),
             Node::Dir(_) => 0,
         });
@@ -222,6 +223,13 @@ impl Tree {
     }
 
     fn sweep(&mut self) {
+        let reached = self.reached(true);
+        self.nodes.retain(|ino, _| reached.contains(ino));
+        self.swept = self.nodes.len();
+    }
+
+    /// What has a name or is open; or had a name when that was made `durable`.
+    fn reached(&self, durable: bool) -> BTreeSet<Ino> {
         let mut reached = BTreeSet::new();
         let mut todo = vec![Self::ROOT];
         todo.extend(self.nodes.iter().filter(|(_, node)| node.has_handles()).map(|(ino, _)| *ino));
@@ -230,11 +238,11 @@ impl Tree {
                 continue;
             }
             if let Some(Node::Dir(dir)) = self.nodes.get(&ino) {
-                todo.extend(dir.names.values().chain(dir.durable.values()));
+                todo.extend(dir.names.values());
+                todo.extend(dir.durable.values().filter(|_| durable));
             }
         }
-        self.nodes.retain(|ino, _| reached.contains(ino));
-        self.swept = self.nodes.len();
+        reached
     }
 
     fn dir(&mut self, ino: Ino) -> io::Result<&mut DirNode> {
