@@ -425,3 +425,28 @@ fn regression_a_directory_that_others_have_put_something_into_is_not_empty_when_
         assert_eq!(look(&two, "dir").await.fid.vnode, dir);
     });
 }
+
+/// The bytes were durable and the names of their containers were not.
+#[test]
+fn regression_contents_that_have_been_here_for_a_while_survive_a_loss_of_power() {
+    const FILES: [&str; 12] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9", "f10", "f11"];
+    simulate(async {
+        let mut world = two(Writeback::Sirp).await;
+        let [one, two] = clients(&world);
+        for file in FILES {
+            write_and_close(&one, file, vec![1; 3000]).await;
+        }
+        one.sync().await.expect("a sync");
+        for file in FILES {
+            assert_eq!(content(&two, file).await.len(), 3000);
+        }
+        sleep(KNOWN_DURABLY).await;
+        world.machines()[1].fall_silent(BLACK_HOLE);
+        world.crash_machine(1, Crash::Power);
+        world.machines_mut()[1].start().await.expect("it starts without the server");
+        let [_, two] = clients(&world);
+        for file in FILES {
+            assert_eq!(content(&two, file).await.len(), 3000);
+        }
+    });
+}

@@ -229,6 +229,8 @@ impl Inner {
     fn sync_container(&self, vnode: VnodeId, content: &CachedContent) -> Result<(), CacheError> {
         if let Some(container) = self.cache.containers.get(vnode, content.container)? {
             container.sync_data()?;
+            // It may be new, and its bytes are of no use without it.
+            self.cache.containers.sync_name(vnode)?;
         }
         Ok(())
     }
