@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod worker;
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -1,0 +1,488 @@
+//! Clients that come and go: rounds in which some have no connection for long while others have, with work on one tree,
+//! kills, clocks that are set, and a counter under locks. Nothing that close() has acknowledged is lost, who works on
+//! other files has no conflict, all are shown one tree when they are back, and no two hold a lock at a time.
+//!
+//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test journeys` is the long run; a failure names its seed.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
+use mafs_proto::{FsError, LockKind, LockOwner, LockRange, Random, VnodeId};
+use mafs_sim::{Connecting, Crash, Silence, Way, World};
+use support::worker::{DIRS, Tree, Worker, tree};
+use support::{CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
+use support::{configured, make_dir};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+const CLIENTS: usize = 3;
+const ROUNDS: u64 = 3;
+const STEPS: u64 = 20;
+const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
+/// Without a server nobody waits.
+const APART_MAX: Duration = Duration::from_secs(1);
+/// Somebody who is out of touch may hold this up for a lease.
+const TOGETHER_MAX: Duration = Duration::from_secs(100);
+const DAY_S: i64 = 86_400;
+/// How often a client counts in a round.
+const COUNTS: u64 = 4;
+/// A name that the tree does not show.
+const COUNTER: &str = ".counter";
+
+/// The counter's locks, as their holders saw them.
+#[derive(Default)]
+struct Held {
+    /// Who, and from when to when: to its end or, with a connection lost before, to when the lease may end.
+    times: Vec<(usize, Instant, Instant)>,
+    counted: u64,
+    /// Nobody knows whether these have counted.
+    unsure: u64,
+}
+
+struct Journey {
+    seed: u64,
+    own: bool,
+    world: World,
+    random: Random,
+    workers: Vec<Worker>,
+    is_apart: [bool; CLIENTS],
+    /// Contents that a client has written since it went apart begin behind this one.
+    written_before: [u64; CLIENTS],
+    held: Rc<RefCell<Held>>,
+    begun: Instant,
+}
+
+/// Whether one of a client's own contents that it wrote after so many others.
+fn is_by(content: &[u8], client: usize, after: u64) -> bool {
+    let text = String::from_utf8_lossy(content);
+    let Some((number, by)) = text.split_once(" of ") else { return false };
+    by.trim_end_matches('.') == client.to_string() && number.parse::<u64>().is_ok_and(|number| number > after)
+}
+
+fn contents(tree: &Tree) -> BTreeSet<Vec<u8>> {
+    tree.values().flatten().cloned().collect()
+}
+
+/// What two show differently.
+fn differences(one: &Tree, other: &Tree) -> Vec<(String, Option<String>, Option<String>)> {
+    let paths: BTreeSet<_> = one.keys().chain(other.keys()).collect();
+    let shown = |content: &Option<Vec<u8>>| content.as_ref().map_or("a directory".to_owned(), |content| short(content));
+    let of = |tree: &Tree, path: &String| tree.get(path).map(shown);
+    let compared = paths.into_iter().map(|path| (path.clone(), of(one, path), of(other, path)));
+    compared.filter(|(_, one, other)| one != other).collect()
+}
+
+fn short(content: &[u8]) -> String {
+    String::from_utf8_lossy(&content[..content.len().min(40)]).trim_end_matches('.').to_owned()
+}
+
+/// The tree, as soon as nobody removes what has just been listed: others' logs are being sent.
+async fn tree_at_rest(vfs: &Vfs) -> Tree {
+    for _ in 0..10 {
+        match tree(vfs).await {
+            Err(Error::Refused(FsError::NotFound | FsError::Stale)) => sleep(Duration::from_secs(1)).await,
+            other => return other.expect("the tree"),
+        }
+    }
+    panic!("what is listed is not there")
+}
+
+fn is_network(error: &Error) -> bool {
+    matches!(error, Error::TimedOut(_) | Error::Unreachable(_))
+}
+
+impl Journey {
+    async fn start(seed: u64, own: bool) -> Self {
+        let world = World::start_several(seed, CLIENTS, Duration::from_millis(10), false).await.expect("a world");
+        let world = configured(world, |machine| {
+            machine.set_writeback(if seed.is_multiple_of(3) { Writeback::Async } else { Writeback::Sirp });
+            machine.set_disconnected(true);
+            machine.set_locking(if seed.is_multiple_of(2) { Locking::Fail } else { Locking::Strict });
+        })
+        .await;
+        let mut random = Random::new(seed);
+        let worker = |number, vfs: &Vfs, random: u64| Worker {
+            vfs: vfs.clone(),
+            number,
+            random: Random::new(random),
+            own,
+            written: 0,
+        };
+        let workers = world.machines().iter().enumerate();
+        let workers = workers.map(|(number, machine)| worker(number, machine.client(), random.below(u64::MAX)));
+        let workers = workers.collect();
+        let (is_apart, written_before, held) = ([false; CLIENTS], [0; CLIENTS], Rc::default());
+        let begun = Instant::now();
+        let journey = Self { seed, own, world, random, workers, is_apart, written_before, held, begun };
+        journey.prepare().await;
+        journey
+    }
+
+    /// A tree that all have seen, and one file of each that no other has read.
+    async fn prepare(&self) {
+        let first = self.vfs(0);
+        for dir in DIRS {
+            make_dir(&first, VnodeId::ROOT, dir).await.expect("a directory");
+        }
+        write_and_close(&first, COUNTER, b"0".to_vec()).await;
+        for (number, hidden) in [".unread-0", ".unread-1", ".unread-2"].into_iter().enumerate() {
+            write_and_close(&self.vfs(number), hidden, vec![7; 5000]).await;
+            self.vfs(number).sync().await.expect("a sync");
+        }
+        first.sync().await.expect("a sync");
+        for number in 0..CLIENTS {
+            // Twice, for directories are cached whole from the second miss on.
+            for _ in 0..2 {
+                tree(&self.vfs(number)).await.expect("the tree");
+            }
+            content(&self.vfs(number), COUNTER).await;
+        }
+    }
+
+    /// Tells what happens; the tests' harness shows it of a seed that fails.
+    fn tell(&self, what: &str) {
+        println!("seed {}: {:?}: {what}", self.seed, self.begun.elapsed());
+    }
+
+    fn vfs(&self, number: usize) -> Vfs {
+        self.world.machines()[number].client().clone()
+    }
+
+    fn below(&mut self, bound: u64) -> usize {
+        usize::try_from(self.random.below(bound)).expect("small")
+    }
+
+    fn once_in(&mut self, times: u64) -> bool {
+        self.random.below(times) == 0
+    }
+
+    async fn round(&mut self, is_last: bool) {
+        self.part().await;
+        self.work().await;
+        self.befall().await;
+        let first = self.below(CLIENTS as u64);
+        for number in (0..CLIENTS).map(|number| (first + number) % CLIENTS) {
+            if self.is_apart[number] && (is_last || !self.once_in(3)) {
+                self.plug_in(number).await;
+            }
+        }
+        self.count_together().await;
+        self.compare().await;
+    }
+
+    /// Some lose their connections; the others wait until nobody waits for these any more.
+    async fn part(&mut self) {
+        let some = 1 + self.below(CLIENTS as u64);
+        for _ in 0..some {
+            let number = self.below(CLIENTS as u64);
+            if self.is_apart[number] {
+                continue;
+            }
+            let vfs = self.vfs(number);
+            vfs.sync().await.expect("nothing waits");
+            // All of it, or what is not there could not be told from what is not known.
+            tree_at_rest(&vfs).await;
+            self.world.machines()[number].fall_silent(BLACK_HOLE);
+            assert!(vfs.lookup(VnodeId::ROOT, name("nobody-knows")).await.is_err());
+            self.tell(&format!("client {number} is apart"));
+            (self.is_apart[number], self.written_before[number]) = (true, self.workers[number].written);
+        }
+        let long = [70, 70, 600, 4000][self.below(4)];
+        sleep(Duration::from_secs(long)).await;
+        for number in 0..CLIENTS {
+            assert_eq!(self.vfs(number).status().connected, !self.is_apart[number], "seed {}: {number}", self.seed);
+        }
+    }
+
+    async fn work(&mut self) {
+        for _ in 0..STEPS {
+            let number = self.below(CLIENTS as u64);
+            let (is_apart, seed) = (self.is_apart[number], self.seed);
+            let most = if is_apart { APART_MAX } else { TOGETHER_MAX };
+            let stepped = timeout(most, self.workers[number].step()).await;
+            self.tell(&format!("client {number}: {stepped:?}"));
+            match stepped.unwrap_or_else(|_| panic!("seed {seed}: client {number} waits, apart: {is_apart}")) {
+                Ok(()) | Err(Error::Refused(FsError::NotFound | FsError::Exists | FsError::NotEmpty)) => {}
+                Err(error) => panic!("seed {seed}: client {number}, apart: {is_apart}: {error}"),
+            }
+            if is_apart && self.once_in(5) {
+                self.look_for_what_is_not_here(number).await;
+            } else if !is_apart && self.once_in(4) {
+                self.look_from_elsewhere(number).await;
+            }
+        }
+    }
+
+    /// It fails at once, and not because there is nothing.
+    async fn look_for_what_is_not_here(&self, number: usize) {
+        let (vfs, unread) = (self.vfs(number), format!(".unread-{}", (number + 1) % CLIENTS));
+        let read = async {
+            let file = vfs.lookup(VnodeId::ROOT, name(&unread)).await?;
+            let opened = vfs.open(file.fid.vnode, READ, CALLER).await?;
+            vfs.read(opened.file, 0, 100).await
+        };
+        let read = timeout(APART_MAX, read).await.expect("it fails at once");
+        assert!(read.as_ref().is_err_and(is_network), "seed {}: client {number}: {read:?}", self.seed);
+    }
+
+    /// What a client with a connection has written and shows, others show when it has sent it.
+    async fn look_from_elsewhere(&self, number: usize) {
+        let synced = self.vfs(number).sync().await;
+        assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "seed {}: {synced:?}", self.seed);
+        let mut others = (0..CLIENTS).filter(|other| *other != number && !self.is_apart[*other]);
+        let Some(other) = others.next() else { return };
+        let shown = tree_at_rest(&self.vfs(number)).await;
+        let there = contents(&tree_at_rest(&self.vfs(other)).await);
+        let last = self.workers[number].written.saturating_sub(1);
+        let missing = contents(&shown).into_iter().filter(|content| is_by(content, number, last));
+        let missing: Vec<_> =
+            missing.filter(|content| !there.contains(content)).map(|content| short(&content)).collect();
+        assert!(missing.is_empty(), "seed {}: {other} does not show {missing:?} of {number}", self.seed);
+    }
+
+    /// Kills, and clocks that are set by a day while a client runs or while it does not.
+    async fn befall(&mut self) {
+        let victim = self.below(CLIENTS as u64);
+        let ahead_s = [0, DAY_S, -DAY_S][self.below(3)];
+        let what = self.random.below(5);
+        self.tell(&format!("strike {what} at {victim}, {ahead_s} s ahead"));
+        match what {
+            0 => {
+                // The disk has it by then.
+                sleep(Duration::from_secs(2)).await;
+                let crash = if self.once_in(2) { Crash::Kill } else { Crash::Power };
+                self.world.crash_machine(victim, crash);
+                self.world.machines()[victim].set_time_of_day(ahead_s);
+                self.world.machines_mut()[victim].start().await.expect("it starts");
+                self.workers[victim].vfs = self.vfs(victim);
+            }
+            1 => {
+                self.world.crash_server(Crash::Kill);
+                self.world.start_server().expect("the server starts");
+                // Those who were listed are waited for.
+                sleep(Duration::from_secs(75)).await;
+            }
+            2 => self.world.machines()[victim].set_time_of_day(ahead_s),
+            _ => {}
+        }
+        for number in 0..CLIENTS {
+            if !self.is_apart[number] {
+                self.until_connected(number).await;
+            }
+        }
+    }
+
+    async fn until_connected(&self, number: usize) {
+        for _ in 0..6000 {
+            if self.vfs(number).status().connected {
+                return;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        panic!("seed {}: client {number} does not connect", self.seed);
+    }
+
+    /// What a client has written while apart and still shows is there when it is back.
+    async fn plug_in(&mut self, number: usize) {
+        let vfs = self.vfs(number);
+        let (seed, before) = (self.seed, self.written_before[number]);
+        let had = tree(&vfs).await.expect("what a client has made is here, and what it knew");
+        self.tell(&format!("client {number} is back"));
+        self.world.machines()[number].break_silence();
+        self.until_connected(number).await;
+        self.is_apart[number] = false;
+        let synced = vfs.sync().await;
+        assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "seed {seed}: client {number}: {synced:?}");
+        let now = tree_at_rest(&vfs).await;
+        let there = contents(&now);
+        let written = had.iter().filter_map(|(path, content)| content.as_ref().map(|content| (path, content)));
+        let written = written.filter(|(_, content)| is_by(content, number, before));
+        let lost: Vec<_> = written.filter(|(_, content)| !there.contains(*content)).map(|(path, _)| path).collect();
+        assert!(lost.is_empty(), "seed {seed}: client {number} has lost {lost:?}; {:?}", now.keys());
+        if self.own {
+            let is_own = |path: &String| path.ends_with(&format!("-of-{number}"));
+            let of = |tree: &Tree| -> Tree { tree.clone().into_iter().filter(|(path, _)| is_own(path)).collect() };
+            let differs = differences(&of(&had), &of(&now));
+            assert!(differs.is_empty(), "seed {seed}: client {number} had, and now shows {differs:#?}");
+        }
+    }
+
+    /// Those who are connected are shown one tree.
+    async fn compare(&self) {
+        let mut shown: Option<(usize, Tree)> = None;
+        for number in (0..CLIENTS).filter(|number| !self.is_apart[*number]) {
+            let synced = self.vfs(number).sync().await;
+            assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "seed {}: {synced:?}", self.seed);
+        }
+        for number in (0..CLIENTS).filter(|number| !self.is_apart[*number]) {
+            let now = tree_at_rest(&self.vfs(number)).await;
+            match &shown {
+                Some((first, tree)) => {
+                    let differs = differences(tree, &now);
+                    assert!(differs.is_empty(), "seed {}: {first} and {number} show {differs:#?}", self.seed);
+                }
+                None => shown = Some((number, now)),
+            }
+        }
+    }
+
+    /// All who are connected count at the same time; one of them may lose its connection on the way, for longer than
+    /// its lease.
+    async fn count_together(&mut self) {
+        let clients: Vec<_> = (0..CLIENTS).filter(|number| !self.is_apart[*number]).collect();
+        if clients.is_empty() {
+            return;
+        }
+        let victim = clients[self.below(clients.len() as u64)];
+        let is_cut = self.once_in(2);
+        let silent_at = Instant::now() + Duration::from_micros(self.random.below(900_000));
+        // What the server takes for the end of the lease is no earlier than what the client does.
+        let lease_end = Rc::new(RefCell::new(None));
+        let counting = clients.iter().map(|number| {
+            let (vfs, held) = (self.vfs(*number), Rc::clone(&self.held));
+            let lost_at = (is_cut && *number == victim).then(|| Rc::clone(&lease_end));
+            count(vfs, *number, held, lost_at, Random::new(self.random.below(u64::MAX)))
+        });
+        let counting: Vec<_> = counting.collect();
+        let silence = async {
+            if is_cut {
+                sleep_until(silent_at).await;
+                let machine = &self.world.machines()[victim];
+                *lease_end.borrow_mut() = Some(Instant::now() + Duration::from_secs(machine.client().status().lease_s));
+                machine.fall_silent(BLACK_HOLE);
+                sleep(Duration::from_secs(100)).await;
+                machine.break_silence();
+            }
+        };
+        tokio::join!(silence, all(counting.into_iter()));
+        self.until_connected(victim).await;
+        self.check_counter(victim).await;
+    }
+
+    async fn check_counter(&self, client: usize) {
+        let (counted, unsure) = {
+            let mut held = self.held.borrow_mut();
+            held.times.sort_by_key(|(_, from, _)| *from);
+            for pair in held.times.windows(2) {
+                let [(one, _, until), (other, from, _)] = [pair[0], pair[1]];
+                assert!(until <= from, "seed {}: {one} had the lock when {other} got it: {:?}", self.seed, held.times);
+            }
+            (held.counted, held.unsure)
+        };
+        self.tell(&format!("counted {counted}, and perhaps {unsure}"));
+        // What it could not send is in conflict by now.
+        let synced = self.vfs(client).sync().await;
+        assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "seed {}: {synced:?}", self.seed);
+        let now = number_in(&content(&self.vfs(client), COUNTER).await);
+        assert!((counted..=counted + unsure).contains(&now), "seed {}: {now} of {counted} and {unsure}", self.seed);
+    }
+
+    async fn finish(mut self) {
+        let late = self.world.add_client().await.expect("another client");
+        let now = tree(&late).await.expect("the tree");
+        for number in 0..CLIENTS {
+            let shown = tree(&self.vfs(number)).await.expect("the tree");
+            let differs = differences(&shown, &now);
+            assert!(differs.is_empty(), "seed {}: {number} and a new client show {differs:#?}", self.seed);
+        }
+        if self.own {
+            let mut conflicts = late.conflicts().await.expect("the conflicts");
+            // Who has lost a lock may have counted all the same.
+            conflicts.retain(|conflict| conflict.wanted.name.as_bytes() != COUNTER.as_bytes());
+            assert!(conflicts.is_empty(), "seed {}: {conflicts:?}", self.seed);
+            for number in 0..CLIENTS {
+                let mut refused = self.vfs(number).status().refused;
+                refused.retain(|(path, _)| !path.contains(COUNTER));
+                assert_eq!(refused, vec![], "seed {}: client {number}", self.seed);
+            }
+        }
+    }
+}
+
+/// Goes on with all of these until each has ended.
+async fn all(futures: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut left: Vec<_> = futures.map(Box::pin).collect();
+    poll_fn(|context| {
+        left.retain_mut(|future| future.as_mut().poll(context).is_pending());
+        if left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+fn number_in(content: &[u8]) -> u64 {
+    String::from_utf8_lossy(content).trim().parse().expect("a number")
+}
+
+/// Counts under a lock, a few times. `lost_at`: when this client's lease ends, should it lose its connection.
+async fn count(
+    vfs: Vfs,
+    client: usize,
+    held: Rc<RefCell<Held>>,
+    lost_at: Option<Rc<RefCell<Option<Instant>>>>,
+    mut random: Random,
+) {
+    for turn in 0..COUNTS {
+        sleep(Duration::from_millis(random.below(100))).await;
+        let Ok(object) = vfs.lookup(VnodeId::ROOT, name(COUNTER)).await else { continue };
+        let Ok(opened) = vfs.open(object.fid.vnode, WRITE, CALLER).await else { continue };
+        let owner = LockOwner { id: turn, process: 1, file: opened.file.0 };
+        // A byte of it is as good as all of it.
+        let range = if random.below(2) == 0 { LockRange::ALL } else { LockRange::new(0, 1).expect("a byte") };
+        let lock = RangeLock { owner, range, kind: LockKind::Exclusive };
+        if vfs.lock(opened.file, lock, true, LockStop::default()).await.is_ok() {
+            let from = Instant::now();
+            let wrote = async {
+                let now = number_in(&vfs.read(opened.file, 0, 100).await?);
+                sleep(Duration::from_millis(random.below(20))).await;
+                vfs.write(opened.file, 0, Bytes::from((now + 1).to_string())).await
+            };
+            let wrote = wrote.await.is_ok();
+            let until = Instant::now();
+            let unlocked = vfs.unlock(opened.file, owner.id, range).await.is_ok();
+            let mut held = held.borrow_mut();
+            let lease_end = lost_at.as_ref().and_then(|lost_at| *lost_at.borrow());
+            let until = lease_end.map_or(until, |end| end.min(until));
+            held.times.push((client, from, until.max(from)));
+            match (wrote, unlocked) {
+                (true, true) => held.counted += 1,
+                (true, false) => held.unsure += 1,
+                (false, _) => {}
+            }
+        }
+        vfs.flush_and_unlock(opened.file, owner.id).await.ok();
+        vfs.release(opened.file);
+    }
+}
+
+async fn travel(seed: u64, own: bool) {
+    let mut journey = Journey::start(seed, own).await;
+    for round in 1..=ROUNDS {
+        journey.round(round == ROUNDS).await;
+    }
+    journey.finish().await;
+}
+
+#[test]
+fn invariant_9_nothing_is_lost_however_clients_come_and_go() {
+    let first = first_seed(0);
+    for seed in first..first + seeds(3) {
+        simulate(travel(seed, false));
+    }
+}
+
+#[test]
+fn who_works_on_other_files_has_no_conflict_however_clients_come_and_go() {
+    let first = first_seed(0);
+    for seed in first..first + seeds(2) {
+        simulate(travel(seed, true));
+    }
+}
