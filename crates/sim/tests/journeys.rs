@@ -97,7 +97,7 @@ async fn tree_at_rest(vfs: &Vfs) -> Tree {
 }
 
 fn is_network(error: &Error) -> bool {
-    matches!(error, Error::TimedOut(_) | Error::Unreachable(_))
+    matches!(error, Error::TimedOut(_) | Error::OutOfReach(_) | Error::Unreachable(_))
 }
 
 impl Journey {

@@ -25,7 +25,7 @@ pub(super) enum Decider {
     /// This client: nobody else can make the name, or nobody can be asked, or could answer before it has what was made
     /// while nobody could be asked.
     Client,
-    /// The server, as long as it is in reach: as far as is known here the name is free.
+    /// The server, as long as it is in reach: as far as was known here last the name is free.
     ServerInReach,
     /// The server.
     Server,
@@ -36,7 +36,8 @@ impl Inner {
     pub(super) fn decider(&self, queue: &Queue, op: &CmlOp) -> Result<Decider, Error> {
         let Some((parent, name)) = op.made_name() else { return Ok(Decider::Server) };
         if self.cache.index.known_entry(parent.vnode, name)? != Known::Means(None) {
-            return Ok(Decider::Server);
+            let last_known = self.cache.index.last_known_entry(parent.vnode, name)?;
+            return Ok(if last_known == Known::Means(None) { Decider::ServerInReach } else { Decider::Server });
         }
         let alone = || self.is_alone_in(queue, parent);
         let decides = self.cache.index.is_apart() || queue.is_catching_up() || alone();

@@ -131,13 +131,26 @@ impl Index {
 
     /// What is known of a name, be it that it means nothing.
     pub(crate) fn known_entry(&self, parent: VnodeId, name: &Name) -> Result<Known, CacheError> {
+        self.entry_below((parent, name), |vnode| self.valid_shown(vnode))
+    }
+
+    /// The same, be it valid or not: what counts if the server is out of reach.
+    pub(crate) fn last_known_entry(&self, parent: VnodeId, name: &Name) -> Result<Known, CacheError> {
+        self.entry_below((parent, name), |vnode| self.shown(vnode))
+    }
+
+    fn entry_below(
+        &self,
+        (parent, name): (VnodeId, &Name),
+        shown: impl Fn(VnodeId) -> Result<Option<CachedObject>, CacheError>,
+    ) -> Result<Known, CacheError> {
         let overlay = self.pending.read();
         if let Some(meaning) = overlay.as_ref().and_then(|overlay| overlay.name(parent, name)) {
             return Ok(Known::Means(entry_of(meaning)));
         }
         // A name that is missing says nothing while the names are being replaced.
         let _turn = self.lock();
-        let directory = self.valid_below(overlay.as_deref(), parent)?.and_then(|directory| directory.entries);
+        let directory = self.below(overlay.as_deref(), parent, shown)?.and_then(|directory| directory.entries);
         let Some(CachedEntries { complete, .. }) = directory else { return Ok(Known::Unknown) };
         match self.shown_entry(parent, name)? {
             None if !complete => Ok(Known::Unknown),
