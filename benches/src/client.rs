@@ -143,7 +143,8 @@ impl Client {
         let mut command = self.command();
         command.args(["mount", &self.target]).arg(&mount);
         let everywhere = std::env::var("MAFS_MOUNT_OPTIONS").unwrap_or_default();
-        let options = format!("cache={},{everywhere},{}", self.cache().display(), self.options);
+        // Most of what is looked at is what a call has done when it returns.
+        let options = format!("cache={},writeback=sync,{everywhere},{}", self.cache().display(), self.options);
         command.arg("-o").arg(options).arg("-f");
         let mut daemon = Daemon::start("mafs-client", &mut command, &self.directory.join("client.log"))?;
         // A dead mount may be there before, which does not answer, and then for a moment none, where the bare directory

@@ -49,7 +49,7 @@ impl World {
         Self::start_with("")
     }
 
-    /// The same, mounted with options, separated by commas.
+    /// The same, mounted with options, separated by commas; with `writeback=sync` unless they say otherwise.
     ///
     /// # Errors
     /// As [`Self::start`].

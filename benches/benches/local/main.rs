@@ -19,8 +19,6 @@ use mafs_bench::world::World;
 const COLD_READ: &str = "cold read of 256 MB (local: copy, then read)";
 const GIT_STATUS: &str = "git status of 2,000 files";
 const RUNS: usize = 5;
-/// What is written is at the server when the time is taken.
-const OPTIONS: &str = "writeback=sync";
 const IDLE: Duration = Duration::from_secs(20);
 
 /// Work that was left from before falls into the first ones.
@@ -35,7 +33,7 @@ fn main() -> io::Result<()> {
         return Err(io::Error::other("/dev/fuse is missing: this measures a real mount (root, or the package fuse3)"));
     }
     let runs = env::var("MAFS_BENCH_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
-    let mut world = World::start_with(&env::var("MAFS_BENCH_OPTIONS").unwrap_or_else(|_| OPTIONS.to_owned()))?;
+    let mut world = World::start_with(&env::var("MAFS_BENCH_OPTIONS").unwrap_or_default())?;
     let rows = measure(&mut world, runs)?;
     println!("\nmedian of {runs} alternating runs; ratio is mafs / local, larger is better\n\n{}", table(&rows));
     for window in 1..=IDLE_WINDOWS {

@@ -37,7 +37,7 @@ copy_file_range = 20
 #[test]
 #[ignore = "needs: fuse, fsx"]
 fn fsx_with_mappings_finds_no_wrong_byte_with_and_without_passthrough() {
-    for (options, seeds) in [("passthrough=auto", [1, 2, 3]), ("passthrough=off", [4, 5, 6])] {
+    for (options, seeds) in [("passthrough=auto", [1, 2, 3]), ("passthrough=off,writeback=sirp", [4, 5, 6])] {
         let mut world = World::start_with(options).unwrap();
         for seed in seeds {
             fsx(&world.mount(), &world.local(), seed);

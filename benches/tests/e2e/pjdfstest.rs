@@ -56,7 +56,7 @@ fn pjdfstest_passes_as_on_ext4() {
 #[test]
 #[ignore = "needs: fuse, root, a loop device, e2fsprogs, pjdfstest"]
 fn pjdfstest_passes_as_on_ext4_through_the_daemon() {
-    passes_as_on_ext4("dev,suid,passthrough=off");
+    passes_as_on_ext4("dev,suid,passthrough=off,writeback=sirp");
 }
 
 fn passes_as_on_ext4(mount_options: &str) {

@@ -87,7 +87,7 @@ fn the_same_programs_agree_with_themselves_on_a_local_disk() {
 type Body = fn(&Path) -> io::Result<String>;
 
 fn on_both_and_after_restarts(body: Body) {
-    let mut world = World::start().unwrap();
+    let mut world = World::start_with("writeback=sirp").unwrap();
     let local = body(&world.local()).unwrap();
     let mounted = body(&world.mount()).unwrap();
     assert_eq!(local, mounted);
