@@ -62,7 +62,8 @@ fn status(world: &World) -> Value {
 fn sync(world: &World) {
     wait_until(LIMIT, "the mount is connected", || Ok(status(world)["connected"] == true)).unwrap();
     run(world.client_command().arg("sync").arg(world.mount()), SENT_MAX).unwrap();
-    assert_eq!(status(world)["refused"], Value::Array(Vec::new()));
+    let status = status(world);
+    assert_eq!((&status["refused"], &status["conflicts"]), (&Value::Array(Vec::new()), &0.into()));
 }
 
 /// How long something takes, which must not fail.

@@ -6,6 +6,9 @@
 //! not known yet nothing can be noted: what is told of it waits for the answer to the record that makes it. What of a
 //! name or an object is still pending is shown over what is known, so that an answer also waits for records before its
 //! own about the same.
+//!
+//! A record whose answer is lost with the connection counts as under way until it has been sent again and answered:
+//! else those behind it would cost what is known of the directory, just when the server cannot be asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +21,10 @@ use super::touched::{directories_of, waits_for};
 pub(crate) struct Arrivals<A> {
     /// Records without answer, and what they do.
     under_way: BTreeMap<StoreId, CmlOp>,
+    /// Those of them whose answers are lost.
+    lost: BTreeSet<StoreId>,
+    /// What is to be said of these.
+    losses: Vec<A>,
     held: Vec<Held<A>>,
 }
 
@@ -52,7 +59,7 @@ impl<A> Held<A> {
 
 impl<A> Default for Arrivals<A> {
     fn default() -> Self {
-        Self { under_way: BTreeMap::new(), held: Vec::new() }
+        Self { under_way: BTreeMap::new(), lost: BTreeSet::new(), losses: Vec::new(), held: Vec::new() }
     }
 }
 
@@ -60,6 +67,13 @@ impl<A> Arrivals<A> {
     /// A record has been sent.
     pub(crate) fn sent(&mut self, id: StoreId, op: &CmlOp) {
         self.under_way.insert(id, op.clone());
+        self.lost.remove(&id);
+    }
+
+    /// There was no answer, and the record is to be sent again; `answer` says so, and waits for nobody.
+    pub(crate) fn lost(&mut self, id: StoreId, answer: A) {
+        self.lost.insert(id);
+        self.losses.push(answer);
     }
 
     /// Its answer is there; `change` is the number of the change that it became, and `directories` what that did.
@@ -71,6 +85,7 @@ impl<A> Arrivals<A> {
         answer: A,
     ) {
         let answered = self.under_way.remove(&id);
+        self.lost.remove(&id);
         for held in &mut self.held {
             held.behind.remove(&id);
             held.makers.remove(&id);
@@ -97,12 +112,18 @@ impl<A> Arrivals<A> {
         known: impl Fn(Fid) -> Option<DataVersion>,
         pending: impl Fn(StoreId) -> bool,
     ) -> Option<A> {
+        if let Some(loss) = self.losses.pop() {
+            return Some(loss);
+        }
+        let under_way = &mut self.under_way;
+        self.lost.retain(|id| pending(*id) || under_way.remove(id).is_none());
         let fits = |change: &DirectoryChange| known(change.fid).is_none_or(|known| known >= change.before);
         let first =
             |held: &Held<A>| !self.held.iter().any(|other| other.object == held.object && other.is_before(held));
-        let in_turn = |held: &Held<A>| held.behind.is_empty() || held.directories.iter().all(fits);
+        let awaited = |ids: &BTreeSet<StoreId>| ids.iter().any(|id| self.under_way.contains_key(id));
+        let in_turn = |held: &Held<A>| !awaited(&held.behind) || held.directories.iter().all(fits);
         let is_covered = |held: &Held<A>| held.earlier.iter().any(|id| pending(*id));
-        let fitting = |held: &Held<A>| held.makers.is_empty() && in_turn(held) && !is_covered(held);
+        let fitting = |held: &Held<A>| !awaited(&held.makers) && in_turn(held) && !is_covered(held);
         let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(Held::order).min()?;
         let at = self.held.iter().position(|held| held.order() == next)?;
         Some(self.held.swap_remove(at).answer)
@@ -231,11 +252,40 @@ mod tests {
         assert_eq!(arrivals.take(|_| None, |_| true), Some(12));
         assert_eq!(arrivals.take(|_| None, |_| true), None);
         arrivals.arrived((id(3), fid(99)), Some(13), &[], 13);
-        // Its answer is lost with the connection, and it is sent again.
+        // It is refused, and sent again.
         arrivals.arrived((id(1), fid(99)), None, &[], 1);
         assert_eq!(arrivals.take(|_| None, |id| id.seq == 1), Some(1));
         assert_eq!(arrivals.take(|_| None, |id| id.seq == 1), None);
         assert_eq!(arrivals.take(|_| None, |id| id.seq == 3), Some(13));
         assert_eq!(arrivals.take(|_| None, |_| false), Some(14));
+    }
+
+    #[test]
+    fn what_is_behind_a_lost_answer_waits_until_its_record_was_sent_again() {
+        let mut arrivals = Arrivals::default();
+        (1..=3).for_each(|seq| arrivals.sent(id(seq), &removal(5)));
+        let arrive = |arrivals: &mut Arrivals<u64>, seq, before| {
+            arrivals.arrived((id(seq), fid(seq)), Some(before), &change(5, before), before);
+        };
+        arrive(&mut arrivals, 2, 11);
+        arrivals.lost(id(1), 99);
+        arrive(&mut arrivals, 3, 12);
+        let pending = |id: StoreId| id.seq == 1;
+        let take = |arrivals: &mut Arrivals<u64>, known| arrivals.take(|_| Some(DataVersion(known)), pending);
+        assert_eq!((take(&mut arrivals, 10), take(&mut arrivals, 10)), (Some(99), None));
+        arrivals.sent(id(1), &removal(5));
+        assert_eq!(take(&mut arrivals, 10), None);
+        arrive(&mut arrivals, 1, 10);
+        assert_eq!(take_all(&mut arrivals, 10), (vec![10, 11, 12], 13));
+    }
+
+    #[test]
+    fn a_lost_answer_of_what_is_not_sent_again_keeps_nobody_waiting() {
+        let mut arrivals = Arrivals::default();
+        arrivals.sent(id(1), &removal(5));
+        arrivals.sent(id(2), &removal(5));
+        arrivals.arrived((id(2), fid(2)), Some(11), &change(5, 11), 11);
+        arrivals.lost(id(1), 1);
+        assert_eq!(take_all(&mut arrivals, 10).0, [1, 11]);
     }
 }

@@ -38,13 +38,16 @@ impl RemoteError {
         Self::Refused { error, message: message.to_owned() }
     }
 
+    /// Whether the server has said nothing.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        !matches!(self, Self::Refused { .. })
+    }
+
     /// Whether another attempt may succeed although nobody does anything about it.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Self::Pulling { .. } | Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::ByHand => {
-                true
-            }
             Self::Refused { error, .. } => matches!(error, FsError::Busy | FsError::ShuttingDown),
+            _ => true,
         }
     }
 

@@ -43,6 +43,7 @@ pub(super) fn arrive(arrivals: &mut Arrivals<Answered>, answered: Answered) {
             let (change, directories) = (answer.reply.change.0, answer.reply.directories.clone());
             arrivals.arrived(about, Some(change), &directories, answered);
         }
+        Err(NotSent::There(error)) if error.is_unanswered() => arrivals.lost(answered.record.id, answered),
         Err(_) => arrivals.arrived(about, None, &[], answered),
     }
 }
@@ -105,7 +106,8 @@ impl Inner {
                 }
             }
             RemoteError::Refused { error, .. } if self.may_be_kept(record, error) => {
-                tracing::info!(id = %record.id, %error, "a change is in conflict with what others have done");
+                // What this client has removed since may look so, for its answers overtake each other.
+                tracing::debug!(id = %record.id, %error, "a change may be in conflict with what others have done");
                 self.end_sending(record);
                 self.replay.queue().postpone(record.id, true);
             }
