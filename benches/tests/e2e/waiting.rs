@@ -160,6 +160,8 @@ fn a_long_queue_is_shown_at_once_and_in_part() {
     for number in 0..300 {
         fs::write(world.mount().join(format!("n{number}")), "x".repeat(50_000)).unwrap();
     }
+    let listed = || json(&world, &["queue", "--all", "--json"])["changes"].as_array().unwrap().len();
+    wait_until(SOON, "the names are at the server", || Ok(listed() == 301)).unwrap();
     let begun = Instant::now();
     let said = client(&world, &["queue"]);
     // The name of the mount, the columns, 100 changes, how to see the others, and all in one line.
