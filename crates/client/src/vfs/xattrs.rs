@@ -1,8 +1,7 @@
 //! Extended attributes: asked for once, all of an object, and answered from the index from then on.
 //!
-//! A status says whether there are any, so the many questions about objects without them cost nothing. With `sync` a
-//! change goes to the server first; what it leaves is known here if nothing else happened to the object in between.
-//! With the other policies it is decided by what is known here and logged, as other changes are.
+//! A status says whether there are any, so the many questions about objects without them cost nothing. A change goes to
+//! the server first; what it leaves is known here if nothing else happened to the object in between.
 //!
 //! The namespaces are those of ext4. Who may do what in them is checked by the kernel, except that `trusted.` is not
 //! listed to everybody. POSIX ACLs (`system.`) are not supported: nobody would enforce them.
@@ -14,7 +13,6 @@ use bytes::Bytes;
 use mafs_proto::call::GetXattrsRequest;
 use mafs_proto::{CmlOp, Fid, FsError, Object, Purpose, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
 
-use super::changes::Change;
 use super::{Cached, Caller, Error, Inner};
 use crate::core::promises::{Grant, SessionNumber};
 use crate::remote::Answer;
@@ -98,12 +96,8 @@ impl Inner {
                 return Ok(());
             }
         }
-        if self.settings.writeback.is_logged() {
-            // What is there decides whether it can be done.
-            self.xattrs(vnode).await?;
-            let object = self.with_or_without_server(|| self.status_of(vnode)).await?.object;
-            let change = Change::new(change.op(object.fid), object.status.kind);
-            return self.change(change, caller, &[]).await.map(drop);
+        if self.cache.index.is_apart() && self.settings.writeback.is_logged() {
+            return Err(self.remote.unanswered().into());
         }
         self.until_applied(vnode).await?;
         let before = self.status_of(vnode).await?.object;
@@ -152,9 +146,7 @@ impl Inner {
         if let Some(version) = reply.object.status.xattrs {
             self.cache.index.install_xattrs(object.fid, version, reply.xattrs.clone())?;
         }
-        let mut xattrs = reply.xattrs;
-        self.cache.index.lay_over_xattrs(object.fid, &mut xattrs);
-        Ok(xattrs)
+        Ok(reply.xattrs)
     }
 }
 
