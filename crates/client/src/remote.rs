@@ -380,7 +380,7 @@ impl Remote {
     /// Gives the volume back if the server answers at once, and ends the connection.
     pub(crate) async fn close(&self) {
         if let Link::Up(Connection { peer, .. }) = self.link().0 {
-            let call = self.to_call(&DetachRequest, Purpose::Ask, Some(DETACH_WAIT), Payload::None);
+            let call = self.shared.to_call(&DetachRequest, Purpose::Ask, Some(DETACH_WAIT), Payload::None);
             if let Err(error) = peer.call(call).reply().await {
                 tracing::debug!(%error, "the server did not confirm the detach");
             }
@@ -461,7 +461,7 @@ impl Remote {
         payload: Payload,
     ) -> Begun {
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let call = self.to_call(request, purpose, remaining, payload);
+        let call = self.shared.to_call(request, purpose, remaining, payload);
         Begun { class: call.class, handle: connection.peer.call(call) }
     }
 
@@ -520,22 +520,6 @@ impl Remote {
         }
         Ok(())
     }
-
-    fn to_call<C: Call>(
-        &self,
-        request: &C,
-        purpose: Purpose,
-        timeout: Option<Duration>,
-        payload: Payload,
-    ) -> mafs_arpc::Call {
-        mafs_arpc::Call {
-            class: self.shared.config.classes.class(purpose),
-            timeout,
-            method: C::METHOD.number(),
-            body: request.encode(),
-            payload,
-        }
-    }
 }
 
 /// A server acknowledges a change when everybody who could rely on what was before has been told, or has lost its
@@ -548,6 +532,22 @@ const BUSY_WAIT: Duration = Duration::from_millis(50);
 const DETACH_WAIT: Duration = Duration::from_secs(2);
 
 impl Shared {
+    fn to_call<C: Call>(
+        &self,
+        request: &C,
+        purpose: Purpose,
+        timeout: Option<Duration>,
+        payload: Payload,
+    ) -> mafs_arpc::Call {
+        mafs_arpc::Call {
+            class: self.config.classes.class(purpose),
+            timeout,
+            method: C::METHOD.number(),
+            body: request.encode(),
+            payload,
+        }
+    }
+
     fn ids(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }

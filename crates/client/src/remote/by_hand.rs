@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mafs_arpc::{Payload, Peer};
 use mafs_proto::call::DetachRequest;
-use mafs_proto::{Call, Generation, Purpose, Wire};
+use mafs_proto::{Generation, Purpose};
 use tokio::time::timeout;
 
 use super::{DETACH_WAIT, Link, Remote, RemoteError, Shared};
@@ -112,13 +112,7 @@ impl Shared {
         // What was promised in it is worth nothing from the moment on at which the server hears of it.
         self.listener.renewed(self.clock.now(), Duration::ZERO);
         self.listener.lapsed();
-        let goodbye = mafs_arpc::Call {
-            class: self.config.classes.class(Purpose::Ask),
-            timeout: Some(DETACH_WAIT),
-            method: DetachRequest::METHOD.number(),
-            body: DetachRequest.encode(),
-            payload: Payload::None,
-        };
+        let goodbye = self.to_call(&DetachRequest, Purpose::Ask, Some(DETACH_WAIT), Payload::None);
         if let Err(error) = peer.call(goodbye).reply().await {
             tracing::debug!(%error, "the server did not confirm the detach");
         }

@@ -11,7 +11,7 @@ use mafs_proto::call::{
     AttachReply, AttachRequest, BreakReply, BreakRequest, ChangedObject, ChangedSinceReply, ChangedSinceRequest,
     InvalidateRequest, Mark, PullRequest, RenewLeaseReply, RenewLeaseRequest,
 };
-use mafs_proto::{Call, FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
+use mafs_proto::{FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
 
 use super::{Connection, Held, RemoteError, Shared, add_traffic, detail};
@@ -276,13 +276,8 @@ async fn renewed(call: CallHandle) -> Renewal {
 
 fn renew(shared: &Shared, peer: &Peer, lease: Duration) -> (CallHandle, Instant) {
     let sent = shared.clock.now();
-    let call = mafs_arpc::Call {
-        class: shared.config.classes.class(Purpose::Ask),
-        timeout: Some(lease / RENEWALS_PER_LEASE),
-        method: RenewLeaseRequest::METHOD.number(),
-        body: RenewLeaseRequest { undecided: shared.listener.has_undecided() }.encode(),
-        payload: Payload::None,
-    };
+    let request = RenewLeaseRequest { undecided: shared.listener.has_undecided() };
+    let call = shared.to_call(&request, Purpose::Ask, Some(lease / RENEWALS_PER_LEASE), Payload::None);
     (peer.call(call), sent)
 }
 
@@ -329,13 +324,7 @@ async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, Remo
         decides: shared.config.decides,
         locks: shared.listener.locks(session.is_some()),
     };
-    let call = mafs_arpc::Call {
-        class: shared.config.classes.class(Purpose::Ask),
-        timeout: Some(CONNECT_WAIT),
-        method: AttachRequest::METHOD.number(),
-        body: request.encode(),
-        payload: Payload::None,
-    };
+    let call = shared.to_call(&request, Purpose::Ask, Some(CONNECT_WAIT), Payload::None);
     let reply = peer.call(call).reply().await.map_err(|error| match error {
         CallError::DeadlineExceeded(_) => RemoteError::TimedOut(error.to_string()),
         CallError::Disconnected(_) | CallError::Busy | CallError::Cancelled | CallError::TooLarge(_) => {
@@ -358,13 +347,8 @@ async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, Remo
 async fn all_changed(shared: &Shared, peer: &Peer, mark: Option<Mark>) -> Option<Vec<ChangedObject>> {
     let (mut mark, mut changed) = (mark?, Vec::new());
     for _ in 0..CHANGED_PARTS_MAX {
-        let call = mafs_arpc::Call {
-            class: shared.config.classes.class(Purpose::Ask),
-            timeout: Some(CONNECT_WAIT),
-            method: ChangedSinceRequest::METHOD.number(),
-            body: ChangedSinceRequest { mark }.encode(),
-            payload: Payload::None,
-        };
+        let request = ChangedSinceRequest { mark };
+        let call = shared.to_call(&request, Purpose::Ask, Some(CONNECT_WAIT), Payload::None);
         let reply = peer.call(call).reply().await.ok().filter(|reply| reply.status == 0)?;
         let part = ChangedSinceReply::decode(reply.body).ok()?.changed?;
         changed.extend(part.objects);

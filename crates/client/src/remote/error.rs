@@ -47,7 +47,9 @@ impl RemoteError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Refused { error, .. } => matches!(error, FsError::Busy | FsError::ShuttingDown),
-            _ => true,
+            Self::Pulling { .. } | Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::ByHand => {
+                true
+            }
         }
     }
 

@@ -2,8 +2,8 @@
 //! another session, which was told nothing.
 
 use mafs_arpc::Payload;
+use mafs_proto::Purpose;
 use mafs_proto::call::HoldRequest;
-use mafs_proto::{Call, Purpose, Wire};
 
 use super::{Link, Remote};
 use crate::core::promises::SessionNumber;
@@ -15,13 +15,8 @@ impl Remote {
         if connection.session != session {
             return false;
         }
-        let call = mafs_arpc::Call {
-            class: self.shared.config.classes.class(Purpose::Announce),
-            timeout: Some(self.shared.config.deadline),
-            method: HoldRequest::METHOD.number(),
-            body: request.encode(),
-            payload: Payload::None,
-        };
+        let deadline = self.shared.config.deadline;
+        let call = self.shared.to_call(request, Purpose::Announce, Some(deadline), Payload::None);
         connection.peer.call(call).reply().await.is_ok_and(|reply| reply.status == 0)
     }
 }
