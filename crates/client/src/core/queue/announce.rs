@@ -309,20 +309,10 @@ impl Queue {
 
     /// Somebody waits for these: they are sent next, with all that they depend on, whatever else is under way.
     pub(crate) fn raise(&mut self, ids: &[StoreId]) -> Raised {
-        let mut raised = Raised::default();
-        raised.missing.extend(ids.iter().filter(|id| !self.entries.contains_key(id)));
-        let mut open: Vec<StoreId> = ids.to_vec();
-        while let Some(id) = open.pop() {
-            let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.raised) else { continue };
-            entry.raised = true;
-            open.extend(entry.before());
-            if entry.place == Place::UnderWay {
-                raised.under_way.push(entry.queued.record.clone());
-            }
-            self.unready(id);
-            self.note_ready(id);
-        }
-        raised
+        let missing = ids.iter().filter(|id| !self.entries.contains_key(id)).copied().collect();
+        let new = self.mark_up_to(ids, |entry| !std::mem::replace(&mut entry.raised, true));
+        let under_way = new.iter().filter_map(|id| self.entries.get(id).filter(|entry| entry.place == Place::UnderWay));
+        Raised { missing, under_way: under_way.map(|entry| entry.queued.record.clone()).collect() }
     }
 
     /// Whether somebody waits for a record.

@@ -52,18 +52,8 @@ impl Queue {
 
     /// Somebody asks for these: they are sent before others, with all that they depend on, in the class that they have.
     pub(crate) fn ask(&mut self, ids: &[StoreId]) -> Asked {
-        let mut asked = Asked::default();
-        asked.missing.extend(ids.iter().filter(|id| !self.entries.contains_key(id)));
-        let mut open: Vec<StoreId> = ids.to_vec();
-        while let Some(id) = open.pop() {
-            let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.asked) else { continue };
-            entry.asked = true;
-            open.extend(entry.before());
-            asked.new.push(id);
-            self.unready(id);
-            self.note_ready(id);
-        }
-        asked
+        let missing = ids.iter().filter(|id| !self.entries.contains_key(id)).copied().collect();
+        Asked { missing, new: self.mark_up_to(ids, |entry| !std::mem::replace(&mut entry.asked, true)) }
     }
 
     /// Nobody asks for these any more.

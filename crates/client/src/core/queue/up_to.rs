@@ -22,6 +22,22 @@ impl Queue {
         self.refused > 0 && self.up_to(ids).any(|entry| entry.refused)
     }
 
+    /// Marks these records and all that they depend on, until `mark` says that one was so before, and puts them among
+    /// those that may be sent now where they belong. Returns those that were not.
+    pub(super) fn mark_up_to(&mut self, ids: &[StoreId], mark: impl Fn(&mut Entry) -> bool) -> Vec<StoreId> {
+        let (mut open, mut new) = (ids.to_vec(), Vec::new());
+        while let Some(id) = open.pop() {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            if mark(entry) {
+                open.extend(entry.before());
+                new.push(id);
+                self.unready(id);
+                self.note_ready(id);
+            }
+        }
+        new
+    }
+
     /// These records and all that they depend on, as far as they are here.
     fn up_to(&self, ids: &[StoreId]) -> impl Iterator<Item = &Entry> {
         let (mut open, mut seen) = (ids.to_vec(), BTreeSet::new());
