@@ -15,7 +15,7 @@ use mafs_client::vfs::{Error, Writeback};
 use mafs_proto::{FsError, Mode, Random, VnodeId};
 use mafs_sim::{Connecting, Crash, Silence, Way, World};
 use support::worker::{DIRS, Tree, Worker, tree};
-use support::{CALLER, configured, first_seed, seeds, simulate};
+use support::{CALLER, first_seed, seeds, simulate, usable_apart};
 use tokio::time::sleep;
 
 const CLIENTS: usize = 3;
@@ -76,11 +76,7 @@ fn contents(tree: &Tree) -> BTreeSet<Vec<u8>> {
 
 async fn work_apart(seed: u64, own: bool) {
     let world = World::start_several(seed, CLIENTS, Duration::from_millis(10), false).await.expect("a world");
-    let mut world = configured(world, |machine| {
-        machine.set_writeback(if seed.is_multiple_of(3) { Writeback::Async } else { Writeback::Sirp });
-        machine.set_disconnected(true);
-    })
-    .await;
+    let mut world = usable_apart(world, if seed.is_multiple_of(3) { Writeback::Async } else { Writeback::Sirp }).await;
     let before = everybody_has_the_tree(&world, own).await;
     part(&world).await;
     let mut random = Random::new(seed);

@@ -14,7 +14,7 @@ use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use support::{
     CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively, name,
-    names, overwrite, simulate, write_and_close,
+    names, overwrite, simulate, usable_apart, write_and_close,
 };
 use tokio::time::{Instant, sleep};
 
@@ -32,11 +32,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(8);
 
 async fn two(policy: Writeback) -> World {
     let world = World::start_several(1, 2, NEAR, false).await.expect("a world");
-    configured(world, |machine| {
-        machine.set_writeback(policy);
-        machine.set_disconnected(true);
-    })
-    .await
+    usable_apart(world, policy).await
 }
 
 /// Two clients, the second of which has all of a small tree in its cache that the first has made.

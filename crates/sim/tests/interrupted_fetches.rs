@@ -12,7 +12,9 @@ use mafs_client::hoard::HoardSpec;
 use mafs_client::vfs::{Cached, Error, FileHandle, Vfs, Writeback};
 use mafs_proto::{Class, Random, VnodeId};
 use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Path, Silence, Way, World};
-use support::{READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, write_and_close};
+use support::{
+    READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, usable_apart, write_and_close,
+};
 use tokio::time::{Instant, sleep};
 
 const RATE: u64 = 1_000_000;
@@ -39,11 +41,7 @@ async fn two() -> (World, [Vfs; 2]) {
     let near = Path::Delay(Duration::from_millis(10));
     let far = Path::Link(Box::new(Profile::steady(RATE, RTT)));
     let world = World::start_over(1, vec![near, far], false).await.expect("a world");
-    let world = configured(world, |machine| {
-        machine.set_writeback(Writeback::Sync);
-        machine.set_disconnected(true);
-    })
-    .await;
+    let world = usable_apart(world, Writeback::Sync).await;
     let vfs = clients(&world);
     write_and_close(&vfs[0], "large", large()).await;
     (world, vfs)

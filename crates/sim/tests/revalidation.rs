@@ -11,7 +11,7 @@ use mafs_client::vfs::{Attributes, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use support::{
-    CALLER, clients, configured, content, look, make_dir, make_exclusively, name, names, overwrite, rename, simulate,
+    CALLER, clients, content, look, make_dir, make_exclusively, name, names, overwrite, rename, simulate, usable_apart,
     write_and_close,
 };
 use tokio::time::{Instant, sleep};
@@ -35,11 +35,7 @@ const BYTES_MAX: u64 = 16 << 10;
 
 async fn two(policy: Writeback) -> World {
     let world = World::start_several(1, 2, DELAY, false).await.expect("a world");
-    configured(world, |machine| {
-        machine.set_writeback(policy);
-        machine.set_disconnected(true);
-    })
-    .await
+    usable_apart(world, policy).await
 }
 
 fn traffic(vfs: &Vfs) -> (u64, u64) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_sim::{Connecting, Crash, LEASE, Silence, Way, World};
-use support::{clients, configured, content, look, overwrite, rename, simulate, write_and_close};
+use support::{clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
 use tokio::time::{Instant, sleep};
 
 const DAY_S: i64 = 86_400;
@@ -22,11 +22,7 @@ const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Ha
 
 async fn two() -> World {
     let world = World::start_several(1, 2, NEAR, false).await.expect("a world");
-    configured(world, |machine| {
-        machine.set_writeback(Writeback::Sirp);
-        machine.set_disconnected(true);
-    })
-    .await
+    usable_apart(world, Writeback::Sirp).await
 }
 
 async fn modified_s(vfs: &Vfs, file: &'static str) -> i64 {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs, Writeback};
 use mafs_proto::{ConflictKind, FsError, Kind, Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, Silence, Way, World};
-use support::{CALLER, READ, WRITE, clients, configured, look, make_dir, name, simulate};
+use support::{CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
 use tokio::time::sleep;
 
 const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
@@ -36,11 +36,7 @@ async fn read(vfs: &Vfs, vnode: VnodeId) -> Vec<u8> {
 /// Two clients. The first has made two directories of so many files, which the second has seen.
 async fn tree(files: [usize; 2]) -> World {
     let world = World::start_several(1, 2, Duration::from_millis(5), false).await.expect("a world");
-    let world = configured(world, |machine| {
-        machine.set_writeback(Writeback::Sirp);
-        machine.set_disconnected(true);
-    })
-    .await;
+    let world = usable_apart(world, Writeback::Sirp).await;
     let [one, two] = clients(&world);
     for (dir, files) in DIRS.into_iter().zip(files) {
         let made = make_dir(&one, VnodeId::ROOT, dir).await.expect("a directory");

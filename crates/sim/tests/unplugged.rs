@@ -12,7 +12,7 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Path, Silence, Way, World};
-use support::{CALLER, EXCLUSIVE, clients, configured, make_dir, make_exclusively, name, names, simulate};
+use support::{CALLER, EXCLUSIVE, clients, make_dir, make_exclusively, name, names, simulate, usable_apart};
 use tokio::time::{Instant, sleep};
 
 const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
@@ -44,11 +44,7 @@ async fn save(vfs: &Vfs, dir: VnodeId, round: u32) {
 async fn unplug_in_the_middle(seed: u64) {
     let path = Path::Link(Box::new(Profile::steady(RATE, RTT)));
     let world = World::start_over(seed, vec![path], false).await.expect("a world");
-    let world = configured(world, |machine| {
-        machine.set_writeback(Writeback::Sirp);
-        machine.set_disconnected(true);
-    })
-    .await;
+    let world = usable_apart(world, Writeback::Sirp).await;
     let vfs = world.client().clone();
     let dir = make_dir(&vfs, VnodeId::ROOT, "dir").await.expect("a directory");
     for round in 0..100 {
@@ -97,11 +93,7 @@ fn names_are_decided_here_until_the_server_has_what_was_made_without_it() {
     simulate(async {
         let paths = [SLOW_RATE, RATE].map(|rate| Path::Link(Box::new(Profile::steady(rate, RTT))));
         let world = World::start_over(1, paths.into(), false).await.expect("a world");
-        let world = configured(world, |machine| {
-            machine.set_writeback(Writeback::Sirp);
-            machine.set_disconnected(true);
-        })
-        .await;
+        let world = usable_apart(world, Writeback::Sirp).await;
         let [one, two] = clients(&world);
         let dir = make_dir(&one, VnodeId::ROOT, "dir").await.expect("a directory");
         one.sync().await.expect("a sync");

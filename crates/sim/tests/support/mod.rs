@@ -7,7 +7,7 @@ pub(crate) mod worker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Error, FileHandle, Fsync, OpenMode, Vfs};
+use mafs_client::vfs::{Error, FileHandle, Fsync, OpenMode, Vfs, Writeback};
 use mafs_durable::Disk;
 use mafs_proto::{FsError, Mode, Object, RenameMode, VnodeId};
 #[allow(unused_imports, reason = "each test binary uses a part")]
@@ -135,6 +135,15 @@ pub(crate) async fn configured(mut world: World, configure: impl Fn(&mut Machine
         machine.start().await.expect("a client");
     }
     world
+}
+
+/// The same, with what is cached used while the server is out of reach.
+pub(crate) async fn usable_apart(world: World, policy: Writeback) -> World {
+    configured(world, |machine| {
+        machine.set_writeback(policy);
+        machine.set_disconnected(true);
+    })
+    .await
 }
 
 /// What a name in the root means.
