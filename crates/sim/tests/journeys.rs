@@ -486,3 +486,9 @@ fn who_works_on_other_files_has_no_conflict_however_clients_come_and_go() {
         simulate(travel(seed, true));
     }
 }
+
+/// Two clients made one name when the server was killed, and each one's record waited for the other's announcement.
+#[test]
+fn regression_of_two_that_announced_one_name_the_first_goes_first() {
+    simulate(travel(3212, false));
+}

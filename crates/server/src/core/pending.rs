@@ -146,6 +146,12 @@ impl Pending {
         self.records.get(id)
     }
 
+    /// Whether a record was announced before another, or only it was.
+    pub(crate) fn is_before(&self, id: &StoreId, other: &StoreId) -> bool {
+        let place = |id: &StoreId| self.get(id).map(|announced| (announced.since, announced.record.id));
+        place(id).is_some_and(|first| place(other).is_none_or(|second| first < second))
+    }
+
     /// All of a client, in the order of its log.
     pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Announced> {
         self.records.range(ids_of(client)).map(|(_, announced)| announced)

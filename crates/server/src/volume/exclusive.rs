@@ -3,7 +3,8 @@
 //! A reader is shown a directory, and a change of its names is decided, when whoever decided names there has announced
 //! them. A change that makes a name or removes a directory then waits for what was announced to make the same name, or
 //! one below, so that of two clients that made it one has it and the other hears so. A change of a name that was shown
-//! as others have announced it waits for that.
+//! as others have announced it waits for that. A change that is announced itself waits for those announced before it
+//! only, or two would wait for each other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_proto::call::{ApplyReply, ApplyRequest};
-use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, FsError, Instant, Name, StoreId, VnodeId, Wire};
+use mafs_proto::{ChangeNumber, ClientId, CmlOp, CmlRecord, Fid, FsError, Instant, Name, StoreId, VnodeId, Wire};
 
 use super::announced::Want;
 use super::committer::Job;
@@ -80,7 +81,8 @@ impl Tables {
         !self.exclusive.is_empty() && !self.deciders(client, directory, now).is_empty()
     }
 
-    fn obstacles(&self, client: ClientId, op: &CmlOp, now: Instant) -> Obstacles {
+    fn obstacles(&self, record: &CmlRecord, now: Instant) -> Obstacles {
+        let (client, op) = (record.id.client, &record.op);
         let directories = directories_of(op);
         let mut obstacles = Obstacles::default();
         for fid in &directories {
@@ -101,7 +103,8 @@ impl Tables {
             let found = op.found_names().filter(comes);
             let found = found.map(|(directory, name, _)| About::Name(directory.vnode, name.clone()));
             let first = found.flat_map(|about| pending.touching(&about, viewer));
-            abouts.flat_map(|about| pending.touching(&about, viewer)).filter(makes).chain(first).collect()
+            let all = abouts.flat_map(|about| pending.touching(&about, viewer)).filter(makes).chain(first);
+            all.filter(|id| pending.is_before(id, &record.id)).collect()
         });
         obstacles.announced = announced.into_iter().collect();
         obstacles
@@ -110,8 +113,8 @@ impl Tables {
 
 impl Sessions {
     /// Whether a change of names may be decided now; if it is `forced`, whatever has been announced.
-    pub(super) fn may_decide(&self, client: ClientId, op: &CmlOp, forced: bool) -> bool {
-        let obstacles = self.tables().obstacles(client, op, self.clock.now());
+    pub(super) fn may_decide(&self, record: &CmlRecord, forced: bool) -> bool {
+        let obstacles = self.tables().obstacles(record, self.clock.now());
         obstacles.deciders.is_empty() && !obstacles.unknown && (forced || obstacles.announced.is_empty())
     }
 
@@ -234,8 +237,8 @@ impl Volume {
     /// # Errors
     /// `NotAttached` if the session has ended, `Busy` if somebody is connected and does not settle a directory.
     pub(super) async fn admit(&self, ticket: Ticket, request: &ApplyRequest) -> Result<bool, Refusal> {
-        let (sessions, op) = (&self.shared.sessions, &request.record.op);
-        if sessions.tables().obstacles(ticket.client, op, sessions.clock.now()).is_empty() {
+        let sessions = &self.shared.sessions;
+        if sessions.tables().obstacles(&request.record, sessions.clock.now()).is_empty() {
             return Ok(false);
         }
         let _waiting = Admitting::new(Arc::clone(sessions), request.record.id);
@@ -245,7 +248,7 @@ impl Volume {
         loop {
             ended.mark_unchanged();
             let now = sessions.clock.now();
-            let obstacles = sessions.tables().obstacles(ticket.client, op, now);
+            let obstacles = sessions.tables().obstacles(&request.record, now);
             if obstacles.is_empty() {
                 return Ok(false);
             }

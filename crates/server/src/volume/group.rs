@@ -223,7 +223,7 @@ impl<'s> Group<'s> {
     /// whose content was not taken is refused in any case.
     fn may_decide(&self, apply: &Apply) -> bool {
         let record = &apply.request.record;
-        apply.content.is_err() || self.shared.sessions.may_decide(record.id.client, &record.op, apply.forced)
+        apply.content.is_err() || self.shared.sessions.may_decide(record, apply.forced)
     }
 
     fn wait(&mut self, apply: Apply, awaited: StoreId, until: Option<Instant>) {

@@ -154,6 +154,15 @@ fn a_directory_with_announced_names_is_touched_and_shown_as_it_is() {
 }
 
 #[test]
+fn of_two_changes_only_the_later_one_finds_the_other_before_it() {
+    let pending = pending(&[store(CAROL, 1, 5), store(ALICE, 1, 10), store(ALICE, 2, 20)]);
+    let (first, second, never) = (id(CAROL, 1), id(ALICE, 1), id(BOB, 1));
+    assert!(pending.is_before(&first, &second) && !pending.is_before(&second, &first));
+    assert!(pending.is_before(&second, &id(ALICE, 2)) && !pending.is_before(&second, &second));
+    assert!(pending.is_before(&second, &never) && !pending.is_before(&never, &second), "one is not announced");
+}
+
+#[test]
 fn what_has_ended_touches_nothing() {
     let mut pending = pending(&[store(ALICE, 1, 10), rename(ALICE, 2)]);
     assert!(pending.remove(&id(ALICE, 1)) && pending.remove(&id(ALICE, 2)));
