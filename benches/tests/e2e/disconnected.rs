@@ -15,6 +15,8 @@ use mafs_bench::link::EmulatedLink;
 use mafs_bench::process::{finish, run, wait_until};
 use mafs_bench::watchdog::Watchdog;
 use mafs_bench::world::World;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use serde_json::Value;
 
 use super::number_from_env;
@@ -298,6 +300,34 @@ fn thirty_calls(at: &Path, round: &str) {
     });
 }
 
+/// The same for extended attributes.
+fn attribute_calls(at: &Path, round: &str) {
+    let call = |what: &str, act: &dyn Fn() -> rustix::io::Result<()>| {
+        timed(what, CALL_MAX, || act().map_err(std::io::Error::from));
+    };
+    let (file, attribute) = (at.join("c"), format!("user.{round}"));
+    let set = |flags| rustix::fs::setxattr(&file, attribute.as_str(), b"value", flags);
+    let value = || {
+        let mut room = [0; 64];
+        rustix::fs::getxattr(&file, attribute.as_str(), &mut room).map(|length| room[..length].to_vec())
+    };
+    call("setxattr", &|| set(XattrFlags::CREATE));
+    call("setxattr again", &|| {
+        assert_eq!(set(XattrFlags::CREATE), Err(Errno::EXIST));
+        Ok(())
+    });
+    call("getxattr", &|| value().map(|value| assert_eq!(value, b"value")));
+    call("listxattr", &|| rustix::fs::listxattr(&file, &mut [0; 1024]).map(|length| assert!(length > 0)));
+    call("removexattr", &|| rustix::fs::removexattr(&file, attribute.as_str()));
+    call("getxattr of what is gone", &|| {
+        assert_eq!(value(), Err(Errno::NODATA));
+        Ok(())
+    });
+    call("setxattr of a new file", &|| {
+        rustix::fs::setxattr(at.join(format!("new-{round}")), "user.kept", round.as_bytes(), XattrFlags::empty())
+    });
+}
+
 #[test]
 #[ignore = "needs: fuse, root, tun, iproute2"]
 fn calls_on_what_is_cached_are_answered_and_others_fail_in_time() {
@@ -315,6 +345,7 @@ fn calls_on_what_is_cached_are_answered_and_others_fail_in_time() {
     assert!(begun.elapsed() < DEAD_AFTER, "{unread} after {:?}", begun.elapsed());
     wait_until(LIMIT, "the path is dead", || Ok(status(&world)["disconnected"] == true)).unwrap();
     thirty_calls(&mount, "dead");
+    attribute_calls(&mount, "dead");
     for uncached in ["unread", "unseen/anything", "unseen/in-unseen"] {
         let begun = Instant::now();
         let error = fs::read(mount.join(uncached)).unwrap_err();
@@ -335,6 +366,9 @@ fn calls_on_what_is_cached_are_answered_and_others_fail_in_time() {
         let there = fs::read_to_string(other.mount().join(format!("moved-{round}/file"))).unwrap();
         assert_eq!(there, "content");
     }
+    let mut kept = [0; 4];
+    rustix::fs::getxattr(other.mount().join("new-dead"), "user.kept", &mut kept).unwrap();
+    assert_eq!(&kept, b"dead");
     other.stop().unwrap();
 }
 

@@ -409,10 +409,16 @@ pub struct StatFsReply {
 }
 
 /// Asks for all extended attributes of an object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GetXattrsRequest {
     /// The object.
     pub fid: Fid,
+    /// Whether the answer waits until the changes of its attributes that other clients have announced have been
+    /// applied: nobody can be shown them before. While that takes long the answer is
+    /// [`FsError::Pulling`](crate::FsError).
+    pub settled: bool,
+    /// As in [`GetStatusRequest`].
+    pub unanswered: Vec<StoreId>,
 }
 
 /// Answers [`GetXattrsRequest`].
@@ -426,6 +432,8 @@ pub struct GetXattrsReply {
     pub change: ChangeNumber,
     /// Whether other clients have announced updates of the object, so that no promise comes with it.
     pub pending: bool,
+    /// As in [`GetStatusReply`].
+    pub applied: Vec<StoreId>,
 }
 
 /// Keeps the session's promises for another lease. The first call of every connection behind [`AttachRequest`]: it

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use mafs_arpc::{IncomingCall, Payload, blocking};
 use mafs_proto::call::{
     ApplyRequest, BreakRequest, ChangedSinceReply, ChangedSinceRequest, ConflictsRequest, DetachReply, DetachRequest,
-    ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsRequest, GrantFidsReply, GrantFidsRequest,
-    HoldReply, HoldRequest, InvalidateReply, InvalidateRequest, LookupReply, LookupRequest, PullRequest, ReadDirReply,
-    ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
+    ErrorDetail, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, GrantFidsReply,
+    GrantFidsRequest, HoldReply, HoldRequest, InvalidateReply, InvalidateRequest, LookupReply, LookupRequest,
+    PullRequest, ReadDirReply, ReadDirRequest, RenewLeaseReply, RenewLeaseRequest, ResumeStoreRequest, StatFsRequest,
 };
 use mafs_proto::{Fid, FsError, Method, Segment, Wire};
 
@@ -93,11 +93,7 @@ async fn dispatch(server: &Arc<Server>, session: &Arc<Session>, call: &mut Incom
             let attached = session.attachment()?;
             reply(blocking(|| attached.volume.spools().resume(attached.ticket.client, request.fid)))
         }
-        Method::GetXattrs => {
-            let request = GetXattrsRequest::decode(body)?;
-            let attached = session.attachment()?;
-            reply(blocking(|| attached.volume.xattrs(attached.ticket, request.fid))?)
-        }
+        Method::GetXattrs => reply(xattrs(&session.attachment()?, &Wire::decode(body)?, call).await?),
         Method::StatFs => {
             StatFsRequest::decode(body)?;
             let volume = session.attachment()?.volume;
@@ -152,6 +148,18 @@ async fn status(
     let shown = reply.objects.first().filter(|object| opened == Some(&object.fid));
     let stale = shown.is_some_and(|shown| volume.is_stale(*ticket, shown));
     Ok(GetStatusReply { stale, ..reply })
+}
+
+/// The extended attributes of an object; if they are to be settled, when what others have announced of them is there.
+async fn xattrs(
+    attached: &Attachment,
+    request: &GetXattrsRequest,
+    call: &IncomingCall,
+) -> Result<GetXattrsReply, Refusal> {
+    if request.settled {
+        settle(attached, &About::Xattrs(request.fid.vnode), call).await?;
+    }
+    blocking(|| attached.volume.xattrs(attached.ticket, request))
 }
 
 /// Waits for what others have announced, while the caller does.

@@ -12,7 +12,7 @@ use mafs_proto::call::{
 };
 use mafs_proto::{
     Base, Call, Class, CmlOp, CmlRecord, DataVersion, Fid, FsError, Incarnation, Mode, RenameMode, SetAttr, StoreId,
-    Timestamp, Wire,
+    Timestamp, Wire, XattrMode, XattrName, XattrValue,
 };
 use support::announcing::{
     CAROL, NEW, SOON, WAIT, alice, alice_and_bob, announce_all, deliver, deliver_pulled, new_content, ready, serve,
@@ -110,11 +110,34 @@ async fn what_others_show_of_an_announced_object_says_so() {
     let found = bob.call(LookupRequest { parent: root, name: name("f"), unanswered: Vec::new() }).await.unwrap();
     assert_eq!((found.pending.unwrap().status.size, found.name_pending), (NEW.len() as u64, false));
     assert_eq!(bob.read_dir(root, None, 10).await.unwrap().pending, [file]);
-    assert!(bob.call(GetXattrsRequest { fid: file }).await.unwrap().pending);
+    assert!(bob.call(GetXattrsRequest { fid: file, settled: false, unanswered: Vec::new() }).await.unwrap().pending);
     let request = FetchRequest { fid: file, data_version: None, offset: 0 };
     let (body, _) =
         bob.raw(FetchRequest::METHOD.number(), request.encode(), Payload::None, Class::Fetch).await.unwrap();
     assert!(FetchReply::decode(body).unwrap().pending);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_attributes_waits_for_announced_ones_and_not_for_contents() {
+    let (_storage, server) = serve();
+    let (mut alice, bob, file) = alice_and_bob(&server).await;
+    let content = new_content(&mut alice, file);
+    announce_all(&alice, &[content]).await;
+    let ask = || bob.call(GetXattrsRequest { fid: file, settled: true, unanswered: Vec::new() });
+    let nothing = timeout(SOON, ask()).await.unwrap().unwrap();
+    assert!(nothing.pending && nothing.xattrs.is_empty());
+    let (name, value) = (XattrName::new(&b"user.a"[..]).unwrap(), XattrValue::new(&b"new"[..]).unwrap());
+    let (named, mode) = (name.clone(), XattrMode::Either);
+    let set = alice.next_record(CmlOp::SetXattr { fid: file, name: named, value: value.clone(), mode });
+    announce_all(&alice, std::slice::from_ref(&set)).await;
+    let deliver = async {
+        assert_eq!(alice.next_pull(&[]).await, [set.id]);
+        alice.apply_queued(set.clone(), Payload::None).await.unwrap();
+    };
+    let (shown, ()) = tokio::join!(ask(), deliver);
+    assert_eq!(shown.unwrap().xattrs.get(&name), Some(&value));
+    let own = GetXattrsRequest { fid: file, settled: true, unanswered: vec![set.id] };
+    assert_eq!(timeout(SOON, alice.call(own)).await.unwrap().unwrap().applied, [set.id]);
 }
 
 /// A save by way of another file: a content, and the record that moves it over the old one and waits behind it.

@@ -205,7 +205,11 @@ async fn see(client: &Client, lane: usize) -> Seen {
             }
             _ => Some(client.read(object.fid).await),
         };
-        let xattrs = client.call(GetXattrsRequest { fid: object.fid }).await.unwrap().xattrs;
+        let xattrs = client
+            .call(GetXattrsRequest { fid: object.fid, settled: false, unanswered: Vec::new() })
+            .await
+            .unwrap()
+            .xattrs;
         seen.insert(path, (object, content, xattrs));
     }
     seen

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
-use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
+use mafs_proto::{FsError, Mode, RenameMode, VnodeId, XattrMode};
 use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use support::{
     CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively, name,
@@ -164,6 +164,66 @@ fn a_server_that_refuses_connections_is_out_of_reach_after_the_deadline() {
         sleep(2 * LEASE).await;
         use_the_cache(&two, "round").await;
     });
+}
+
+async fn set(vfs: &Vfs, file: &'static str, attribute: &'static str, mode: XattrMode) -> Result<(), Error> {
+    let vnode = look(vfs, file).await.fid.vnode;
+    vfs.set_xattr(vnode, name(attribute), Bytes::from_static(b"value"), mode, CALLER).await
+}
+
+async fn attributes(vfs: &Vfs, file: &'static str) -> Vec<Vec<u8>> {
+    let listed = vfs.list_xattrs(look(vfs, file).await.fid.vnode, CALLER).await.expect("its attributes");
+    listed.iter().map(|attribute| attribute.as_bytes().to_vec()).collect()
+}
+
+/// Extended attributes are decided by what is known here, logged, there after a restart, and sent.
+#[test]
+fn extended_attributes_are_changed_without_the_server() {
+    for policy in [Writeback::Sirp, Writeback::Async] {
+        simulate(async {
+            let (mut world, [one, two]) = cached_tree(policy).await;
+            set(&one, "b", "user.old", XattrMode::Either).await.expect("an attribute");
+            set(&one, "unread", "user.old", XattrMode::Either).await.expect("an attribute");
+            one.sync().await.expect("a sync");
+            assert_eq!(attributes(&two, "b").await, [b"user.old"]);
+            look(&two, "unread").await;
+            sleep(KNOWN_DURABLY).await;
+            unplug(&world, &two).await;
+            let begun = Instant::now();
+            set(&two, "a", "user.new", XattrMode::Create).await.expect("a new attribute");
+            let again = set(&two, "a", "user.new", XattrMode::Create).await;
+            assert!(matches!(again, Err(Error::Refused(FsError::Exists))), "{again:?}");
+            let missing = set(&two, "a", "user.missing", XattrMode::Replace).await;
+            assert!(matches!(missing, Err(Error::Refused(FsError::NoXattr))), "{missing:?}");
+            let b = look(&two, "b").await.fid.vnode;
+            two.remove_xattr(b, name("user.old"), CALLER).await.expect("a removal");
+            let gone = two.remove_xattr(b, name("user.old"), CALLER).await;
+            assert!(matches!(gone, Err(Error::Refused(FsError::NoXattr))), "{gone:?}");
+            set(&two, "b", "user.new", XattrMode::Either).await.expect("an attribute");
+            let unknown = set(&two, "unread", "user.new", XattrMode::Either).await;
+            assert!(matches!(unknown, Err(Error::OutOfReach(_))), "what is there is not known: {unknown:?}");
+            assert!(begun.elapsed() < INSTANT, "it took {:?}", begun.elapsed());
+            sleep(Duration::from_secs(3)).await;
+            drop(two);
+            restart(&mut world, Some(Crash::Kill)).await;
+            let [_, two] = clients(&world);
+            for file in ["a", "b"] {
+                assert_eq!(attributes(&two, file).await, [b"user.new"], "{file}");
+            }
+            // The same removal is no conflict.
+            one.remove_xattr(b, name("user.old"), CALLER).await.expect("a removal");
+            one.sync().await.expect("a sync");
+            plug_in(&world, &two).await;
+            two.sync().await.expect("all of it is sent");
+            assert!(two.status().refused.is_empty(), "{:?}", two.status().refused);
+            for vfs in [&one, &two] {
+                assert_eq!(
+                    (attributes(vfs, "a").await, attributes(vfs, "b").await.len()),
+                    (vec![b"user.new".to_vec()], 1)
+                );
+            }
+        });
+    }
 }
 
 /// What another client changes meanwhile is not known, and is what counts afterwards.

@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use mafs_proto::{
     CmlOp, CmlRecord, DataVersion, Fid, Kind, Name, Object, RenameMode, SetAttr, Status, StatusVersion, StoreId,
-    Timestamp, VnodeId,
+    Timestamp, VnodeId, XattrMode, XattrName, XattrValue, Xattrs,
 };
 
 use super::queue::Queued;
@@ -47,6 +47,8 @@ struct Changes {
     sets: BTreeMap<StoreId, SetAttr>,
     mtimes: BTreeMap<StoreId, Timestamp>,
     ctimes: BTreeMap<StoreId, Timestamp>,
+    /// Extended attributes that it gets or loses.
+    xattrs: BTreeMap<StoreId, (XattrName, Option<XattrValue>)>,
     /// Where it is, and as what.
     places: BTreeMap<StoreId, (VnodeId, Name)>,
 }
@@ -92,6 +94,7 @@ impl Overlay {
             if effect.entries != 0 || effect.names_changed {
                 changes.mtimes.insert(record.id, record.time);
             }
+            changes.xattrs.extend(xattr_of(record).map(|xattr| (record.id, xattr)));
             let name = named.iter().find(|(.., meaning)| meaning.is_some_and(|(named, _)| named == fid));
             let place = effect.parent.zip(name.map(|(_, name, _)| (*name).clone()));
             changes.places.extend(place.map(|place| (record.id, place)));
@@ -136,6 +139,7 @@ impl Overlay {
             changes.directories -= effect.directories;
             changes.links.remove(&id);
             changes.sets.remove(&id);
+            changes.xattrs.remove(&id);
             changes.mtimes.remove(&id);
             changes.ctimes.remove(&id);
             changes.places.remove(&id);
@@ -214,6 +218,18 @@ impl Overlay {
         changes.sets.values().for_each(|set| status.set(set));
         status.mtime = changes.mtimes.last_key_value().map_or(status.mtime, |(_, time)| *time);
         status.ctime = changes.ctimes.last_key_value().map_or(status.ctime, |(_, time)| *time);
+    }
+
+    /// Lays the changes over the extended attributes that the server has shown of an object. Which of several clients'
+    /// changes leave no room the server says.
+    pub(crate) fn lay_over_xattrs(&self, vnode: VnodeId, xattrs: &mut Xattrs) {
+        let changes = self.objects.get(&vnode).map(|changes| changes.xattrs.values());
+        for (name, value) in changes.into_iter().flatten() {
+            let _ = match value {
+                Some(value) => xattrs.set(name.clone(), value.clone(), XattrMode::Either),
+                None => xattrs.remove(name),
+            };
+        }
     }
 
     fn changes(&mut self, fid: Fid) -> &mut Changes {
@@ -311,6 +327,15 @@ fn effects_of(record: &CmlRecord, kind: Kind, replaced: Option<Kind>) -> Vec<(Fi
         CmlOp::SetXattr { fid, .. } | CmlOp::RemoveXattr { fid, .. } => vec![(*fid, none)],
         // What a file holds is known where it is held.
         CmlOp::Store { .. } => Vec::new(),
+    }
+}
+
+/// The extended attribute that a record sets or removes.
+pub(crate) fn xattr_of(record: &CmlRecord) -> Option<(XattrName, Option<XattrValue>)> {
+    match &record.op {
+        CmlOp::SetXattr { name, value, .. } => Some((name.clone(), Some(value.clone()))),
+        CmlOp::RemoveXattr { name, .. } => Some((name.clone(), None)),
+        _ => None,
     }
 }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 
 use mafs_arpc::blocking;
 use mafs_proto::{
-    CmlOp, CmlRecord, DataVersion, Fid, FsError, Kind, Name, Object, RenameMode, Status, StoreId, VnodeId,
+    CmlOp, CmlRecord, DataVersion, Fid, FsError, Kind, Name, Object, RenameMode, Status, StoreId, VnodeId, XattrMode,
+    Xattrs,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -191,6 +192,10 @@ impl Inner {
         self.note_place(&change.op);
         let mut queue = self.replay.queue();
         self.check_change(&change.op, change.kind)?;
+        if let CmlOp::SetXattr { mode, .. } = &mut change.op {
+            // That is decided; of what others do meanwhile the last counts.
+            *mode = XattrMode::Either;
+        }
         let mut decider = if change.exclusive { self.decider(&queue, &change.op)? } else { Decider::Client };
         let decided = change.exclusive && decider == Decider::Client;
         if let CmlOp::Rename { fid, to_parent, .. } = &change.op
@@ -319,7 +324,10 @@ impl Inner {
         let set: BTreeSet<StoreId> = self.remote.outstanding(|log| log.about(*fid)).into_iter().collect();
         let all: Vec<Queued> = set.iter().filter_map(|id| queue.get(*id).cloned()).collect();
         let makes = |queued: &Queued| makes_name(&queued.record.op) == Some((*parent, name, *fid));
-        let plain = |queued: &Queued| matches!(queued.record.op, CmlOp::Store { .. } | CmlOp::SetAttr { .. });
+        let plain = |queued: &Queued| {
+            use CmlOp::{RemoveXattr, SetAttr, SetXattr, Store};
+            matches!(queued.record.op, Store { .. } | SetAttr { .. } | SetXattr { .. } | RemoveXattr { .. })
+        };
         let Some((first, others)) = all.split_first() else { return Ok(None) };
         let alone = |id: &StoreId| queue.is_unsent(*id) && queue.is_wanted_by_none_but(*id, &set);
         if all.len() != set.len() || !makes(first) || !others.iter().all(plain) || !set.iter().all(alone) {
@@ -374,10 +382,11 @@ impl Inner {
                     (RenameMode::Replace | RenameMode::NoReplace | RenameMode::Exchange, _) => Ok(()),
                 }
             }
-            CmlOp::SetAttr { fid, .. }
-            | CmlOp::SetXattr { fid, .. }
-            | CmlOp::RemoveXattr { fid, .. }
-            | CmlOp::Store { fid, .. } => self.check_there(*fid),
+            CmlOp::SetXattr { fid, name, value, mode } => {
+                self.check_xattrs(*fid, |xattrs| xattrs.set(name.clone(), value.clone(), *mode))
+            }
+            CmlOp::RemoveXattr { fid, name } => self.check_xattrs(*fid, |xattrs| xattrs.remove(name)),
+            CmlOp::SetAttr { fid, .. } | CmlOp::Store { fid, .. } => self.check_there(*fid),
         }
     }
 
@@ -399,6 +408,14 @@ impl Inner {
             true => Err(Error::Refused(FsError::Stale)),
             false => Ok(()),
         }
+    }
+
+    /// Checks whether attributes can be changed so, as far as they are known.
+    fn check_xattrs(&self, fid: Fid, change: impl Fn(&mut Xattrs) -> Result<(), FsError>) -> Result<(), Error> {
+        self.check_there(fid)?;
+        let known = self.cache.index.object(fid.vnode)?;
+        let xattrs = known.map(|known| self.cache.index.xattrs(&known.object)).transpose()?.flatten();
+        Ok(xattrs.map_or(Ok(()), |mut xattrs| change(&mut xattrs))?)
     }
 
     fn check_links(&self, fid: Fid) -> Result<(), Error> {

@@ -239,7 +239,9 @@ impl Inner {
     fn take_in_refusal(&self, record: &CmlRecord, reason: FsError, message: &str) {
         let id = record.id;
         let file = self.file_of(record);
-        let is_moot = reason == FsError::Stale && self.is_moot(record);
+        // Another client has removed the same attribute.
+        let was_so = reason == FsError::NoXattr && matches!(record.op, CmlOp::RemoveXattr { .. });
+        let is_moot = was_so || reason == FsError::Stale && self.is_moot(record);
         let Some(queued) = self.replay.queue().remove(id) else { return };
         if let CmlOp::Store { .. } = record.op {
             self.log_all([LogEntry::Abandoned { id }]);

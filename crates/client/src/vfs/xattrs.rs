@@ -1,7 +1,8 @@
 //! Extended attributes: asked for once, all of an object, and answered from the index from then on.
 //!
-//! A status says whether there are any, so the many questions about objects without them cost nothing. A change goes to
-//! the server first; what it leaves is known here if nothing else happened to the object in between.
+//! A status says whether there are any, so the many questions about objects without them cost nothing. With `sync` a
+//! change goes to the server first; what it leaves is known here if nothing else happened to the object in between.
+//! With the other policies it is decided by what is known here and logged, as other changes are.
 //!
 //! The namespaces are those of ext4. Who may do what in them is checked by the kernel, except that `trusted.` is not
 //! listed to everybody. POSIX ACLs (`system.`) are not supported: nobody would enforce them.
@@ -10,10 +11,12 @@
 //! listed, so that a copy of a file does not take them along, and nobody can set them.
 
 use bytes::Bytes;
-use mafs_proto::call::GetXattrsRequest;
+use mafs_proto::call::{GetXattrsReply, GetXattrsRequest};
 use mafs_proto::{CmlOp, Fid, FsError, Object, Purpose, VnodeId, XattrMode, XattrName, XattrValue, Xattrs};
 
-use super::{Cached, Caller, Error, Inner};
+use super::changes::Change;
+use super::delivery::not_delivered;
+use super::{Cached, Caller, Error, Inner, Stale};
 use crate::core::promises::{Grant, SessionNumber};
 use crate::remote::Answer;
 
@@ -96,8 +99,12 @@ impl Inner {
                 return Ok(());
             }
         }
-        if self.cache.index.is_apart() && self.settings.writeback.is_logged() {
-            return Err(self.remote.unanswered().into());
+        if self.settings.writeback.is_logged() {
+            // What is there decides whether it can be done.
+            self.xattrs(vnode).await?;
+            let object = self.with_or_without_server(|| self.status_of(vnode)).await?.object;
+            let change = Change::new(change.op(object.fid), object.status.kind);
+            return self.change(change, caller, &[]).await.map(drop);
         }
         self.until_applied(vnode).await?;
         let before = self.status_of(vnode).await?.object;
@@ -126,27 +133,65 @@ impl Inner {
         {
             return unlinked.xattrs.clone().ok_or(Error::VersionGone);
         }
-        let object = match self.kernel.removed(vnode) {
-            Some(object) => object,
-            None => self.status_of(vnode).await?.object,
-        };
-        self.xattrs_of(&object, Purpose::Fetch).await
+        if let Some(removed) = self.kernel.removed(vnode) {
+            return self.xattrs_of(&removed, Purpose::Fetch).await;
+        }
+        let fid = self.status_of(vnode).await?.object.fid;
+        // If it is not valid others have announced changes of it, may be of its attributes.
+        let valid = self.cache.index.valid_object(vnode)?;
+        let known = valid.map(|valid| self.cache.index.xattrs(&valid.object)).transpose()?.flatten();
+        match known {
+            Some(xattrs) => Ok(xattrs),
+            None => self.settled_xattrs(fid).await,
+        }
     }
 
-    /// All attributes of an object with this status; asks the server if they are not known.
+    /// All attributes of an object with this status; asks the server if they are not known, and waits for nobody else.
     pub(super) async fn xattrs_of(&self, object: &Object, purpose: Purpose) -> Result<Xattrs, Error> {
         if let Some(xattrs) = self.cache.index.xattrs(object)? {
             return Ok(xattrs);
         }
-        let answer = self.remote.call(&GetXattrsRequest { fid: object.fid }, purpose).await?;
+        self.present_xattrs(object.fid, purpose).await
+    }
+
+    /// All attributes of an object as the server has them now.
+    async fn present_xattrs(&self, fid: Fid, purpose: Purpose) -> Result<Xattrs, Error> {
+        let request = self.ask_for_xattrs(fid, false);
+        let answer = self.remote.call(&request, purpose).await?;
+        self.take_in_xattrs(&request, answer)
+    }
+
+    /// All attributes of an object, with what other clients have announced until now.
+    async fn settled_xattrs(&self, fid: Fid) -> Result<Xattrs, Error> {
+        let request = self.ask_for_xattrs(fid, true);
+        if let Some(answer) = self.ask_delivered(&request, Purpose::Fetch).await? {
+            return self.take_in_xattrs(&request, answer);
+        }
+        match self.settings.stale {
+            Stale::Error => Err(not_delivered()),
+            Stale::Serve => self.present_xattrs(fid, Purpose::Fetch).await,
+        }
+    }
+
+    fn ask_for_xattrs(&self, fid: Fid, settled: bool) -> GetXattrsRequest {
+        GetXattrsRequest { fid, settled, unanswered: self.unanswered(&[fid]) }
+    }
+
+    /// Takes over what the server says, and lays this client's changes over it.
+    fn take_in_xattrs(&self, request: &GetXattrsRequest, answer: Answer<GetXattrsReply>) -> Result<Xattrs, Error> {
         let Answer { reply, session, .. } = answer;
         let session = if reply.pending { SessionNumber::NONE } else { session };
         let grant = Grant { session, change: reply.change };
-        self.cache.index.install(std::slice::from_ref(&reply.object), grant)?;
-        if let Some(version) = reply.object.status.xattrs {
-            self.cache.index.install_xattrs(object.fid, version, reply.xattrs.clone())?;
+        self.note_applied(&reply.applied, grant)?;
+        let mut xattrs = reply.xattrs;
+        if !self.is_unsaid(request.fid, &request.unanswered) {
+            self.cache.index.install(std::slice::from_ref(&reply.object), grant)?;
+            if let Some(version) = reply.object.status.xattrs {
+                self.cache.index.install_xattrs(request.fid, version, xattrs.clone())?;
+            }
         }
-        Ok(reply.xattrs)
+        self.cache.index.lay_over_xattrs(request.fid, &mut xattrs);
+        Ok(xattrs)
     }
 }
 

@@ -1,8 +1,11 @@
-//! Asking what there is: the status of objects, what names mean, and what is in directories.
+//! Asking what there is: the status of objects, what names mean, what is in directories, and extended attributes.
 
 use super::nouns::{name, optional_object};
 use super::{Convert, Malformed, list, required, to_messages, wire};
-use crate::call::{GetStatusReply, GetStatusRequest, LookupReply, LookupRequest, ReadDirPage, ReadDirRequest};
+use crate::call::{
+    GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, LookupReply, LookupRequest, ReadDirPage,
+    ReadDirRequest,
+};
 use crate::{ChangeNumber, DataVersion, Name};
 
 impl Convert for GetStatusRequest {
@@ -148,6 +151,52 @@ impl Convert for ReadDirPage {
             end: message.end,
             change: ChangeNumber(message.change),
             pending: list(message.pending, count_max, "pending")?,
+            applied: list(message.applied, GetStatusRequest::RECORDS_MAX, "applied")?,
+        })
+    }
+}
+
+impl Convert for GetXattrsRequest {
+    type Message = wire::GetXattrsRequest;
+    const NAME: &'static str = "GetXattrsRequest";
+
+    fn to_message(&self) -> wire::GetXattrsRequest {
+        wire::GetXattrsRequest {
+            fid: Some(self.fid.to_message()),
+            settled: self.settled,
+            unanswered: to_messages(&self.unanswered),
+        }
+    }
+
+    fn from_message(message: wire::GetXattrsRequest) -> Result<Self, Malformed> {
+        Ok(Self {
+            fid: required(message.fid, "fid")?,
+            settled: message.settled,
+            unanswered: list(message.unanswered, GetStatusRequest::RECORDS_MAX, "unanswered")?,
+        })
+    }
+}
+
+impl Convert for GetXattrsReply {
+    type Message = wire::GetXattrsReply;
+    const NAME: &'static str = "GetXattrsReply";
+
+    fn to_message(&self) -> wire::GetXattrsReply {
+        wire::GetXattrsReply {
+            object: Some(self.object.to_message()),
+            xattrs: Some(self.xattrs.to_message()),
+            change: self.change.0,
+            pending: self.pending,
+            applied: to_messages(&self.applied),
+        }
+    }
+
+    fn from_message(message: wire::GetXattrsReply) -> Result<Self, Malformed> {
+        Ok(Self {
+            object: required(message.object, "object")?,
+            xattrs: required(message.xattrs, "xattrs")?,
+            change: ChangeNumber(message.change),
+            pending: message.pending,
             applied: list(message.applied, GetStatusRequest::RECORDS_MAX, "applied")?,
         })
     }

@@ -10,9 +10,9 @@ use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject,
     CancelLockReply, DetachReply, DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest,
-    GetXattrsReply, GetXattrsRequest, GrantFidsReply, GrantFidsRequest, HeldLocks, InvalidateReply, InvalidateRequest,
-    PullReply, PullRequest, ReadDirReply, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest,
-    StatFsReply, StatFsRequest, UnlockReply,
+    GrantFidsReply, GrantFidsRequest, HeldLocks, InvalidateReply, InvalidateRequest, PullReply, PullRequest,
+    ReadDirReply, RenewLeaseReply, RenewLeaseRequest, ResumeStoreReply, ResumeStoreRequest, StatFsReply, StatFsRequest,
+    UnlockReply,
 };
 use crate::{
     ChangeNumber, ClientId, DataVersion, Generation, HistoryId, Incarnation, Name, OnConflict, Outcome, ServerEpoch,
@@ -327,42 +327,6 @@ impl Convert for StatFsReply {
             bytes_free: message.bytes_free,
             files_total: message.files_total,
             files_free: message.files_free,
-        })
-    }
-}
-
-impl Convert for GetXattrsRequest {
-    type Message = wire::GetXattrsRequest;
-    const NAME: &'static str = "GetXattrsRequest";
-
-    fn to_message(&self) -> wire::GetXattrsRequest {
-        wire::GetXattrsRequest { fid: Some(self.fid.to_message()) }
-    }
-
-    fn from_message(message: wire::GetXattrsRequest) -> Result<Self, Malformed> {
-        Ok(Self { fid: required(message.fid, "fid")? })
-    }
-}
-
-impl Convert for GetXattrsReply {
-    type Message = wire::GetXattrsReply;
-    const NAME: &'static str = "GetXattrsReply";
-
-    fn to_message(&self) -> wire::GetXattrsReply {
-        wire::GetXattrsReply {
-            object: Some(self.object.to_message()),
-            xattrs: Some(self.xattrs.to_message()),
-            change: self.change.0,
-            pending: self.pending,
-        }
-    }
-
-    fn from_message(message: wire::GetXattrsReply) -> Result<Self, Malformed> {
-        Ok(Self {
-            object: required(message.object, "object")?,
-            xattrs: required(message.xattrs, "xattrs")?,
-            change: ChangeNumber(message.change),
-            pending: message.pending,
         })
     }
 }

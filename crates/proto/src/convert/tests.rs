@@ -427,9 +427,13 @@ round_trips! {
             files_free,
         });
     proptest_xattrs_round_trip: Xattrs = xattrs();
-    proptest_xattr_requests_round_trip: GetXattrsRequest = fid().prop_map(|fid| GetXattrsRequest { fid });
-    proptest_xattr_replies_round_trip: GetXattrsReply = (object(), xattrs(), change(), any::<bool>())
-        .prop_map(|(object, xattrs, change, pending)| GetXattrsReply { object, xattrs, change, pending });
+    proptest_xattr_requests_round_trip: GetXattrsRequest =
+        (fid(), any::<bool>(), vec(store_id(), 0..5))
+            .prop_map(|(fid, settled, unanswered)| GetXattrsRequest { fid, settled, unanswered });
+    proptest_xattr_replies_round_trip: GetXattrsReply =
+        (object(), xattrs(), change(), any::<bool>(), vec(store_id(), 0..5)).prop_map(
+            |(object, xattrs, change, pending, applied)| GetXattrsReply { object, xattrs, change, pending, applied },
+        );
     proptest_renewal_requests_round_trip: RenewLeaseRequest = any::<bool>()
         .prop_map(|undecided| RenewLeaseRequest { undecided });
     proptest_renewals_round_trip: RenewLeaseReply = (any::<bool>(), any::<u64>(), option::of(mark()))

@@ -65,6 +65,8 @@ pub(crate) enum About {
     Name(VnodeId, Name),
     /// What all names of a directory mean.
     Names(VnodeId),
+    /// The extended attributes of an object.
+    Xattrs(VnodeId),
 }
 
 /// Who asks, and whose announcements count.
@@ -243,6 +245,11 @@ impl Pending {
             About::Object(vnode) => (self.objects.get(vnode), self.directories.get(vnode)),
             About::Name(directory, name) => (self.names.get(&(*directory, name.clone())), None),
             About::Names(directory) => (self.directories.get(directory), None),
+            About::Xattrs(vnode) => {
+                let is_xattr = |id: &StoreId| self.get(id).is_some_and(|announced| is_of_xattr(&announced.record.op));
+                let places = self.objects.get(vnode).into_iter().flatten();
+                return places.filter(|(_, id)| is_xattr(id)).copied().collect();
+            }
         };
         [found, names].into_iter().flatten().flatten().copied().collect()
     }
@@ -344,6 +351,10 @@ pub(crate) fn slim(record: &CmlRecord) -> CmlRecord {
         | CmlOp::Store { .. } => {}
     }
     slim
+}
+
+fn is_of_xattr(op: &CmlOp) -> bool {
+    matches!(op, CmlOp::SetXattr { .. } | CmlOp::RemoveXattr { .. })
 }
 
 fn objects_of(op: &CmlOp) -> impl Iterator<Item = VnodeId> {

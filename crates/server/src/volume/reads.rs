@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mafs_durable::DiskFile;
 use mafs_proto::call::{
-    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, LookupReply, LookupRequest,
-    ReadDirPage, ReadDirRequest,
+    FetchReply, FetchRequest, GetStatusReply, GetStatusRequest, GetXattrsReply, GetXattrsRequest, LookupReply,
+    LookupRequest, ReadDirPage, ReadDirRequest,
 };
 use mafs_proto::{ChangeNumber, ContentHash, Entry, Fid, FsError, Kind, Name, Object, StoreId, Xattrs};
 
@@ -152,7 +152,13 @@ impl Volume {
     }
 
     /// An object and its extended attributes.
-    pub(crate) fn xattrs(&self, ticket: Ticket, fid: Fid) -> Result<GetXattrsReply, Refusal> {
+    pub(crate) fn xattrs(&self, ticket: Ticket, request: &GetXattrsRequest) -> Result<GetXattrsReply, Refusal> {
+        let (reply, applied) =
+            self.with_applied(ticket, &request.unanswered, || self.xattrs_now(ticket, request.fid))?;
+        Ok(GetXattrsReply { applied, ..reply })
+    }
+
+    fn xattrs_now(&self, ticket: Ticket, fid: Fid) -> Result<GetXattrsReply, Refusal> {
         let granted = self.promise(ticket, [fid]);
         let (change, pending) = (granted.change, granted.has_pending(fid));
         self.shared.read(|transaction| {
@@ -163,7 +169,8 @@ impl Volume {
                     Some(version) => transaction.xattrs(fid, version)?,
                 };
                 if let Some(xattrs) = xattrs {
-                    return Ok(GetXattrsReply { object: node.object(fid), xattrs, change, pending });
+                    let object = node.object(fid);
+                    return Ok(GetXattrsReply { object, xattrs, change, pending, applied: Vec::new() });
                 }
             }
             Err(busy(fid))

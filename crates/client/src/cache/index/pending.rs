@@ -26,7 +26,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    fn read(&self) -> Option<RwLockReadGuard<'_, Overlay>> {
+    pub(super) fn read(&self) -> Option<RwLockReadGuard<'_, Overlay>> {
         let any = self.any.load(Ordering::Acquire);
         any.then(|| self.overlay.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -228,10 +228,12 @@ impl Index {
             .into_iter()
             .map(|(parent, name, meaning)| NameEdit { parent, name, entry: entry_of(meaning) })
             .collect();
+        let xattrs = self.xattrs_behind(&queued.record)?;
+        let about = reply.objects.iter().find(|object| object.fid == queued.record.op.fid());
         self.pending.change(|overlay| {
             let noted = self.applied(reply, session, &edits);
             overlay.remove(queued);
-            noted
+            noted.and_then(|()| about.map_or(Ok(()), |object| self.adopt_xattrs(object, xattrs)))
         })
     }
 

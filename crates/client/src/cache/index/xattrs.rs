@@ -1,15 +1,60 @@
 //! Extended attributes in the index: all of one object under `x` + vnode, with the version they are.
 
 use mafs_durable::Batch;
-use mafs_proto::{Fid, Object, StatusVersion, VnodeId, Xattrs};
+use mafs_proto::{CmlRecord, Fid, Object, StatusVersion, VnodeId, XattrMode, Xattrs};
 
 use super::{Index, vnode_key};
 use crate::cache::CacheError;
-use crate::cache::record::CachedXattrs;
+use crate::cache::record::{CachedObject, CachedXattrs};
+use crate::core::overlay::xattr_of;
 
 impl Index {
-    /// The extended attributes that belong to this status; `None` if they are not known.
+    /// The extended attributes that belong to this status, with this client's changes on top; `None` if they are not
+    /// known.
     pub(crate) fn xattrs(&self, object: &Object) -> Result<Option<Xattrs>, CacheError> {
+        let overlay = self.pending.read();
+        let mut xattrs = self.shown_xattrs(object)?;
+        if let (Some(overlay), Some(xattrs)) = (overlay, &mut xattrs) {
+            overlay.lay_over_xattrs(object.fid.vnode, xattrs);
+        }
+        Ok(xattrs)
+    }
+
+    /// Lays this client's changes over what the server has shown.
+    pub(crate) fn lay_over_xattrs(&self, fid: Fid, xattrs: &mut Xattrs) {
+        if let Some(overlay) = self.pending.read() {
+            overlay.lay_over_xattrs(fid.vnode, xattrs);
+        }
+    }
+
+    /// What a record leaves of the attributes that the server has shown, if these are known, and the version that it
+    /// makes of the status if nothing else has happened to it.
+    pub(super) fn xattrs_behind(&self, record: &CmlRecord) -> Result<Option<(StatusVersion, Xattrs)>, CacheError> {
+        let Some((name, value)) = xattr_of(record) else { return Ok(None) };
+        let Some(CachedObject { object, .. }) = self.shown(record.op.fid().vnode)? else { return Ok(None) };
+        let Some(mut xattrs) = self.shown_xattrs(&object)? else { return Ok(None) };
+        let changed = match value {
+            Some(value) => xattrs.set(name, value, XattrMode::Either),
+            None => xattrs.remove(&name),
+        };
+        Ok(changed.is_ok().then_some((object.status.status_version.next(), xattrs)))
+    }
+
+    /// The server has shown an object again, behind a record that leaves these attributes.
+    pub(super) fn adopt_xattrs(
+        &self,
+        object: &Object,
+        behind: Option<(StatusVersion, Xattrs)>,
+    ) -> Result<(), CacheError> {
+        match (behind, object.status.xattrs) {
+            (Some((expected, xattrs)), Some(version)) if object.status.status_version == expected => {
+                self.install_xattrs(object.fid, version, xattrs)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn shown_xattrs(&self, object: &Object) -> Result<Option<Xattrs>, CacheError> {
         let Some(version) = object.status.xattrs else { return Ok(Some(Xattrs::default())) };
         let cached = self.kv.get(&xattrs_key(object.fid.vnode))?.and_then(CachedXattrs::decode);
         let current = cached.filter(|cached| (cached.unique, cached.version) == (object.fid.unique, version));

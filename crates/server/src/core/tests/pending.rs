@@ -236,11 +236,12 @@ fn any_record() -> impl Strategy<Value = CmlRecord> {
     let client = prop_oneof![Just(ALICE), Just(CAROL)];
     let fid = prop_oneof![Just(FILE), Just(OLD)];
     let text = prop_oneof![Just("a"), Just("b")];
-    (client, 1..6u64, fid, text, 0..4, 0..3u64).prop_map(|(client, seq, fid, text, kind, size)| {
+    (client, 1..6u64, fid, text, 0..5, 0..3u64).prop_map(|(client, seq, fid, text, kind, size)| {
         let op = match kind {
             0 => CmlOp::Store { fid, base: Base::Version(DataVersion(1)), size, mtime: time(1) },
             1 => create(ROOT, text, fid),
             2 => CmlOp::Remove { parent: OLD, name: name(text), fid },
+            3 => CmlOp::RemoveXattr { fid, name: XattrName::new(&b"user.a"[..]).unwrap() },
             _ => rename(client, seq).op,
         };
         record(client, seq, op)
@@ -267,7 +268,7 @@ proptest! {
                 prop_assert_eq!(pending.remove(&record.id), place.is_some());
             }
             for vnode in [ROOT.vnode, FILE.vnode, OLD.vnode] {
-                let mut abouts = vec![About::Object(vnode), About::Names(vnode)];
+                let mut abouts = vec![About::Object(vnode), About::Names(vnode), About::Xattrs(vnode)];
                 abouts.extend(["a", "b", "f"].map(|text| About::Name(vnode, name(text))));
                 for about in abouts {
                     let viewer = Viewer { client: CAROL, is_live: EVERYBODY };
@@ -284,7 +285,9 @@ proptest! {
 }
 
 fn touches(record: &CmlRecord, about: &About) -> bool {
+    let is_removal = matches!(record.op, CmlOp::RemoveXattr { .. });
     touched(&record.op).iter().any(|touched| match about {
+        About::Xattrs(vnode) => touched.fid.vnode == *vnode && is_removal,
         About::Object(vnode) => touched.fid.vnode == *vnode,
         About::Names(vnode) => touched.fid.vnode == *vnode && !touched.names.is_empty(),
         About::Name(vnode, name) => touched.fid.vnode == *vnode && touched.names.contains(name),
