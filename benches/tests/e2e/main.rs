@@ -31,6 +31,7 @@ mod profile;
 mod projects;
 mod set_id;
 mod stress;
+mod trash;
 mod two_clients;
 mod uplink;
 mod waiting;
