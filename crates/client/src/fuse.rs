@@ -14,6 +14,7 @@ mod errno;
 mod handlers;
 mod kernel_cache;
 mod locks;
+mod programs;
 mod recording;
 mod session;
 

@@ -74,7 +74,7 @@ use crate::cache::{Cache, CacheStorage};
 use crate::core::drain::Drain;
 use crate::core::log::ContainerId;
 use crate::core::prediction::Prediction;
-pub use crate::core::prediction::PrefetchReport;
+pub use crate::core::prediction::{PrefetchReport, Program};
 use crate::core::replacement::Replacement;
 pub use crate::core::rpc_statistics::{ClassStatistics, Durations, RpcStatistics};
 use crate::core::upload::UploadRate;
@@ -461,9 +461,9 @@ impl Vfs {
         self.inner.rename((from_parent, from_name), (to_parent, to_name), mode, caller).await
     }
 
-    /// Opens a file.
+    /// Opens a file for a program that has no name.
     pub async fn open(&self, vnode: VnodeId, mode: OpenMode, caller: Caller) -> Result<Opened, Error> {
-        self.inner.open(vnode, mode, caller).await
+        self.open_by(vnode, mode, caller, Program::default).await
     }
 
     /// Makes a file and opens it; counts as one lookup. If the name exists: `Exists` (the kernel looked before).

@@ -8,7 +8,7 @@ mod support;
 use std::time::Duration;
 
 use mafs_arpc::link::Profile;
-use mafs_client::vfs::{PrefetchReport, Vfs, Writeback};
+use mafs_client::vfs::{PrefetchReport, Program, Vfs, Writeback};
 use mafs_proto::{Mode, Random, VnodeId};
 use mafs_sim::{Path, World};
 use support::{CALLER, READ, WRITE, clients, configured, make_dir, name, names, overwrite, simulate, simulated};
@@ -56,7 +56,11 @@ async fn make_files(vfs: &Vfs, dir: VnodeId, count: usize, bytes: impl Fn(u64) -
 }
 
 async fn read(vfs: &Vfs, vnode: VnodeId) {
-    let file = vfs.open(vnode, READ, CALLER).await.expect("an open").file;
+    read_by(vfs, vnode, Program::default()).await;
+}
+
+async fn read_by(vfs: &Vfs, vnode: VnodeId, program: Program) {
+    let file = vfs.open_by(vnode, READ, CALLER, || program).await.expect("an open").file;
     vfs.read(file, 0, u32::MAX / 2).await.expect("a read");
     vfs.release(file);
 }
@@ -112,6 +116,39 @@ fn a_scan_of_small_files_over_a_long_link_is_several_times_quicker() {
             Reading::Random => assert!(with <= without + RTT, "{with:?} of {without:?}"),
         }
     }
+}
+
+/// How long two programs take that read one directory in turn, one in the order of names, the other in that of the
+/// listing.
+fn two_scans(programs: [Program; 2], prefetch: bool) -> (Duration, PrefetchReport) {
+    simulated(async move {
+        let (_world, [one, two]) = two(prefetch).await;
+        let dir = make_dir(&one, VnodeId::ROOT, "dir").await.expect("a directory");
+        let by_names = make_files(&one, dir, FILES, |_| FILE_BYTES).await;
+        let mut by_listing = by_names.clone();
+        by_listing.sort_unstable();
+        names(&two, VnodeId::ROOT).await.expect("names");
+        names(&two, dir).await.expect("names");
+        let begun = Instant::now();
+        for files in by_names.into_iter().zip(by_listing).take(FILES / 2) {
+            read_by(&two, files.0, programs[0]).await;
+            read_by(&two, files.1, programs[1]).await;
+        }
+        let took = begun.elapsed();
+        sleep(Duration::from_secs(1200)).await;
+        (took, two.status().prefetch)
+    })
+}
+
+#[test]
+fn two_programs_that_read_one_directory_at_a_time_are_both_followed() {
+    let programs = [Program::named(b"cat"), Program::named(b"grep")];
+    let (without, _) = two_scans(programs, false);
+    let (as_one, _) = two_scans([Program::default(); 2], true);
+    let (with, report) = two_scans(programs, true);
+    println!("two: {without:?} without, {with:?} with, {as_one:?} as one: {report:?}");
+    assert!(report.wasted_bytes <= FILES as u64 * FILE_BYTES / VAIN_PARTS, "{report:?}");
+    assert!(with * 2 < without && with * 2 < as_one, "{with:?} of {without:?}");
 }
 
 /// What a compiler reads: headers of several directories, in an order of their own, for the second time after somebody

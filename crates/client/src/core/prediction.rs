@@ -1,8 +1,9 @@
 //! Prediction: which files of a directory are opened next, by which were opened one after the other.
 //!
 //! Programs open files in the order of their names (`cat *`), in that of the listing (`grep -r`), or in the one of the
-//! last time (a compiler its headers). Each of the three is believed in a directory once it has held for a few opens,
-//! and then so many files are fetched ahead as it has been right, doubled each time.
+//! last time (a compiler its headers). Each of the three is believed of a program in a directory once it has held for
+//! a few opens, and then so many files are fetched ahead as it has been right, doubled each time. Programs that read
+//! one directory at a time do not disturb each other, and each has its own last time.
 //!
 //! What it may cost is bounded by what is wanted: what was fetched in vain, and what nobody has opened yet, is never
 //! more than a quarter of the bytes that programs have asked for, so at most a fifth of all. A scan of many files finds
@@ -16,9 +17,9 @@ use lru::LruCache;
 use mafs_proto::{Instant, VnodeId};
 use serde::{Deserialize, Serialize};
 
-/// Directories of which it is known what was opened last.
+/// Programs and directories of which it is known what was opened last.
 const READERS_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
-/// Files of which it is known what was opened after them.
+/// Programs and files of which it is known what was opened after them.
 const SUCCESSORS_MAX: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
 /// The most files ahead of a reader.
 pub(crate) const STEPS_MAX: usize = 64;
@@ -50,9 +51,28 @@ pub struct PrefetchReport {
     pub wasted_bytes: u64,
 }
 
+/// Which program it is, by the name of its executable: that is the same the next time, and for each of the processes
+/// that a script starts one after the other. Those whose name cannot be told are one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Program([u8; Self::NAME_BYTES_MAX]);
+
+impl Program {
+    /// More than Linux keeps of a name.
+    pub const NAME_BYTES_MAX: usize = 16;
+
+    /// The program of a name, of which the first bytes count.
+    #[must_use]
+    pub fn named(name: &[u8]) -> Self {
+        let mut program = Self::default();
+        program.0.iter_mut().zip(name).for_each(|(byte, of_name)| *byte = *of_name);
+        program
+    }
+}
+
 /// A program opens a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
+    pub(crate) program: Program,
     pub(crate) directory: VnodeId,
     pub(crate) vnode: VnodeId,
     /// The size of its content.
@@ -90,7 +110,7 @@ pub(crate) struct Neighbours {
     pub(crate) listing: Vec<VnodeId>,
 }
 
-/// Who reads a directory.
+/// A program that reads a directory.
 struct Reader {
     last: VnodeId,
     /// What comes next by each order, and how often in a row it did.
@@ -106,8 +126,8 @@ struct Ahead {
 
 /// What is known of the order in which files are opened, and what came of believing in it.
 pub(crate) struct Prediction {
-    readers: LruCache<VnodeId, Reader>,
-    successors: LruCache<VnodeId, VnodeId>,
+    readers: LruCache<(Program, VnodeId), Reader>,
+    successors: LruCache<(Program, VnodeId), VnodeId>,
     ahead: BTreeMap<VnodeId, Ahead>,
     /// What these cost.
     ahead_cost: u64,
@@ -150,9 +170,9 @@ impl Prediction {
     }
 
     /// Compares an open with what was expected.
-    fn follow(&mut self, Open { directory, vnode, .. }: Open) {
-        let Some(reader) = self.readers.get_mut(&directory) else {
-            self.readers.put(directory, Reader { last: vnode, orders: Default::default() });
+    fn follow(&mut self, Open { program, directory, vnode, .. }: Open) {
+        let Some(reader) = self.readers.get_mut(&(program, directory)) else {
+            self.readers.put((program, directory), Reader { last: vnode, orders: Default::default() });
             return;
         };
         if reader.last == vnode {
@@ -167,15 +187,14 @@ impl Prediction {
                 None => (*expected, *run) = (Vec::new(), 0),
             }
         }
-        self.successors.put(std::mem::replace(&mut reader.last, vnode), vnode);
+        self.successors.put((program, std::mem::replace(&mut reader.last, vnode)), vnode);
     }
 
     /// What will be opened after this file, which has just been: the next first, nothing if that cannot be told.
     pub(crate) fn next(&mut self, open: Open, neighbours: Neighbours) -> Vec<VnodeId> {
-        let learned = self.learned(open.vnode);
-        let Some(reader) = self.readers.get_mut(&open.directory).filter(|reader| reader.last == open.vnode) else {
-            return Vec::new();
-        };
+        let learned = self.learned(open.program, open.vnode);
+        let reader = self.readers.get_mut(&(open.program, open.directory));
+        let Some(reader) = reader.filter(|reader| reader.last == open.vnode) else { return Vec::new() };
         for (order, expected) in Order::ALL.into_iter().zip([neighbours.names, neighbours.listing, learned]) {
             reader.orders[order as usize].0 = expected;
         }
@@ -187,11 +206,11 @@ impl Prediction {
         expected.copied().filter(|vnode| !self.ahead.contains_key(vnode)).collect()
     }
 
-    /// What was opened after a file the last time, and so on.
-    fn learned(&self, from: VnodeId) -> Vec<VnodeId> {
+    /// What a program opened after a file the last time, and so on.
+    fn learned(&self, program: Program, from: VnodeId) -> Vec<VnodeId> {
         let mut chain = Vec::new();
         let mut at = from;
-        while let Some(next) = self.successors.peek(&at).filter(|_| chain.len() < STEPS_MAX) {
+        while let Some(next) = self.successors.peek(&(program, at)).filter(|_| chain.len() < STEPS_MAX) {
             if *next == from || chain.contains(next) {
                 break;
             }
@@ -273,20 +292,30 @@ mod tests {
     }
 
     fn open(vnode: u64, bytes: u64, here: bool) -> Open {
-        Open { directory: DIRECTORY, vnode: VnodeId(vnode), bytes, here }
+        Open { program: Program::default(), directory: DIRECTORY, vnode: VnodeId(vnode), bytes, here }
     }
 
     /// Opens files one after the other, of which those fetched ahead have come. Returns how many had to be waited for.
     fn read_all(prediction: &mut Prediction, files: &[u64], neighbours: impl Fn(u64) -> Neighbours) -> usize {
+        let opens: Vec<_> = files.iter().map(|file| (Program::default(), *file)).collect();
+        read_all_by(prediction, &opens, neighbours)
+    }
+
+    /// The same by several programs.
+    fn read_all_by(
+        prediction: &mut Prediction,
+        opens: &[(Program, u64)],
+        neighbours: impl Fn(u64) -> Neighbours,
+    ) -> usize {
         let mut here = std::collections::BTreeSet::new();
         let mut waits = 0;
-        for file in files {
-            let is_here = here.contains(file);
+        for (program, file) in opens {
+            let is_here = !here.insert(*file);
             waits += usize::from(!is_here);
-            let open = open(*file, 1000, is_here);
+            let open = Open { program: *program, ..open(*file, 1000, is_here) };
             if prediction.opened(open, NOW) {
                 for next in prediction.next(open, neighbours(*file)) {
-                    if prediction.begin(next, 1000, NOW) {
+                    if !here.contains(&next.0) && prediction.begin(next, 1000, NOW) {
                         here.insert(next.0);
                     }
                 }
@@ -321,6 +350,59 @@ mod tests {
         assert!(read_all(&mut prediction, &files, nothing) < 5);
     }
 
+    fn programs() -> [Program; 2] {
+        [Program::named(b"cat"), Program::named(b"tar")]
+    }
+
+    /// What two programs open, each in its own order and in turn.
+    fn in_turn(orders: [&[u64]; 2]) -> Vec<(Program, u64)> {
+        let [one, other] = programs();
+        let both = orders[0].iter().zip(orders[1]);
+        both.flat_map(|(file, other_file)| [(one, *file), (other, *other_file)]).collect()
+    }
+
+    #[test]
+    fn each_of_two_programs_in_one_directory_is_followed() {
+        let (up, down): (Vec<u64>, Vec<u64>) = ((100..200).collect(), (200..300).rev().collect());
+        let neighbours = |file| Neighbours {
+            names: after(file, 299, |next| next),
+            listing: (200..file).rev().take(STEPS_MAX).map(VnodeId).collect(),
+        };
+        let mut prediction = Prediction::default();
+        let waits = read_all_by(&mut prediction, &in_turn([&up, &down]), neighbours);
+        assert!(waits < 30, "{waits} of 200");
+        let report = prediction.report(NOW);
+        assert_eq!((report.used_files, report.wasted_files), (report.files, 0), "{report:?}");
+        // As one program they have no order.
+        let as_one: Vec<_> = in_turn([&up, &down]).into_iter().map(|(_, file)| file).collect();
+        assert_eq!(read_all(&mut Prediction::default(), &as_one, neighbours), 200);
+    }
+
+    #[test]
+    fn each_program_has_an_order_of_its_own_that_is_known_the_second_time() {
+        let nothing = |_| Neighbours::default();
+        let order = |stride: u64| -> Vec<u64> { (0..101).map(|number| 100 + number * stride % 101).collect() };
+        let opens = in_turn([&order(37), &order(23)]);
+        let mut prediction = Prediction::default();
+        assert_eq!(read_all_by(&mut prediction, &opens, nothing), 101, "each is fetched by the first who opens it");
+        let waits = read_all_by(&mut prediction, &opens, nothing);
+        assert!(waits < 15, "{waits} of 101");
+    }
+
+    #[test]
+    fn what_one_program_has_opened_is_no_order_of_another() {
+        let [one, other] = programs().map(|program| {
+            move |prediction: &mut Prediction| {
+                let opens: Vec<_> = (0..100).map(|number| (program, 100 + number * 37 % 100)).collect();
+                read_all_by(prediction, &opens, |_| Neighbours::default())
+            }
+        });
+        let mut prediction = Prediction::default();
+        assert_eq!(one(&mut prediction), 100);
+        assert_eq!(other(&mut prediction), 100);
+        assert!(one(&mut prediction) < 5 && other(&mut prediction) < 5);
+    }
+
     #[test]
     fn who_opens_a_file_or_two_is_not_followed() {
         let mut prediction = Prediction::default();
@@ -344,17 +426,17 @@ mod tests {
     proptest! {
         #[test]
         fn proptest_what_is_fetched_in_vain_is_at_most_a_quarter_of_what_was_wanted(
-            acts in proptest::collection::vec((0u8..6, 1u64..40, 0u64..100_000, 0u64..300), 0..300),
+            acts in proptest::collection::vec((0u8..6, 1u64..40, 0u64..100_000, 0u64..300, 0usize..2), 0..300),
         ) {
             let mut prediction = Prediction::default();
             let (mut now, mut wanted) = (NOW, 0u64);
-            for (act, vnode, bytes, seconds) in acts {
+            for (act, vnode, bytes, seconds, program) in acts {
                 match act {
                     0 => prediction.failed(VnodeId(vnode)),
                     1 => prediction.evicted(VnodeId(vnode)),
                     2 => now = Instant(now.0 + seconds * 1_000_000_000),
                     _ => {
-                        let open = open(vnode, bytes, act == 3);
+                        let open = Open { program: programs()[program], ..open(vnode, bytes, act == 3) };
                         if prediction.opened(open, now) {
                             wanted += cost(bytes);
                             let around = after(vnode, 40, |next| next);

@@ -20,6 +20,7 @@ use super::caller::{is_interrupted, is_killed};
 use super::convert::{BLOCK_BYTES, NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
+use super::programs::Programs;
 use super::recording::recording_of;
 use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, OpenMode, Opened, SpaceReport, Vfs};
 
@@ -29,6 +30,7 @@ pub(super) struct Edge {
     pub(super) kernel: Arc<Invalidator>,
     pub(super) answerer: Answerer,
     pub(super) backings: Backings,
+    pub(super) programs: Programs,
     /// Where waking a processor is dear.
     pub(super) awake: Option<Arc<Awake>>,
 }

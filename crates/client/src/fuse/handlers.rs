@@ -233,9 +233,10 @@ impl Filesystem for Handlers {
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (vnode, mode, caller) = (vnode(inode), open_mode(flags), caller(request));
         self.edge.note_opened(request, vnode);
+        let (edge, pid) = (Arc::clone(&self.edge), request.pid());
         self.edge.run(
             request,
-            |vfs| async move { vfs.open(vnode, mode, caller).await },
+            |vfs| async move { vfs.open_by(vnode, mode, caller, || edge.programs.of(pid)).await },
             move |edge, result| match result {
                 Ok(opened) => {
                     let (handle, flags) = open_answer(opened, mode);

@@ -13,7 +13,7 @@ use mafs_proto::{CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Obje
 use super::contents::loaded;
 use super::file::{Arrival, File, Unlinked};
 use super::names::parse;
-use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened};
+use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened, Program};
 use crate::cache::CachedObject;
 use crate::core::log::{ContainerId, LogEntry};
 
@@ -127,6 +127,7 @@ impl Inner {
         vnode: VnodeId,
         mode: OpenMode,
         caller: Caller,
+        program: impl FnOnce() -> Program + Send,
     ) -> Result<Opened, Error> {
         // Of who opens to write the kernel knows by itself. Who opens to read and to cut it refuses when the content
         // is gone, and not even that if the program has died of it by then.
@@ -134,7 +135,7 @@ impl Inner {
             return Err(Error::Executing);
         }
         if !mode.truncate {
-            self.note_open(vnode);
+            self.note_open(vnode, program);
         }
         let handle = self.open_for_kernel(vnode, mode, caller).await;
         if mode.truncate && handle.is_err() {

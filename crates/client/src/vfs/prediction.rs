@@ -6,30 +6,47 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use mafs_arpc::blocking;
 use mafs_proto::{Kind, VnodeId};
 
-use super::Inner;
+use super::{Caller, Error, Inner, OpenMode, Opened, Vfs};
 use crate::cache::{CacheError, CachedEntry, CachedObject};
-use crate::core::prediction::{Neighbours, Open, Prediction, PrefetchReport, STEPS_MAX};
+use crate::core::prediction::{Neighbours, Open, Prediction, PrefetchReport, Program, STEPS_MAX};
 use crate::hoard::Rank;
 
 /// In a directory with more names nobody looks for what comes next in its listing: it would take longer than asking a
 /// near server.
 const NAMES_MAX: usize = 1024;
 
+impl Vfs {
+    /// Opens a file for a program, which is asked for only if what it opens next is of interest.
+    ///
+    /// # Errors
+    /// As [`Vfs::open`].
+    pub async fn open_by(
+        &self,
+        vnode: VnodeId,
+        mode: OpenMode,
+        caller: Caller,
+        program: impl FnOnce() -> Program + Send,
+    ) -> Result<Opened, Error> {
+        self.inner.open(vnode, mode, caller, program).await
+    }
+}
+
 impl Inner {
     /// A program is about to open a file.
-    pub(super) fn note_open(self: &Arc<Self>, vnode: VnodeId) {
+    pub(super) fn note_open(self: &Arc<Self>, vnode: VnodeId, program: impl FnOnce() -> Program) {
         if !self.settings.prefetch || !self.remote.is_up() {
             return;
         }
-        if let Err(error) = self.fetch_ahead_of(vnode) {
+        if let Err(error) = self.fetch_ahead_of(vnode, program) {
             tracing::debug!(vnode = vnode.0, %error, "what is opened next cannot be told");
         }
     }
 
-    fn fetch_ahead_of(self: &Arc<Self>, vnode: VnodeId) -> Result<(), CacheError> {
+    fn fetch_ahead_of(self: &Arc<Self>, vnode: VnodeId, program: impl FnOnce() -> Program) -> Result<(), CacheError> {
         let Some(cached) = self.cache.index.object(vnode)? else { return Ok(()) };
         let (Some(directory), Kind::File) = (cached.parent, cached.object.status.kind) else { return Ok(()) };
-        let open = Open { directory, vnode, bytes: cached.object.status.size, here: self.is_here(&cached) };
+        let (bytes, here) = (cached.object.status.size, self.is_here(&cached));
+        let open = Open { program: program(), directory, vnode, bytes, here };
         if !self.prediction().opened(open, self.clock.now()) {
             return Ok(());
         }
