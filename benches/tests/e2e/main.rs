@@ -12,6 +12,7 @@ mod conflicts;
 mod directories;
 mod disconnected;
 mod docs;
+mod everyday;
 mod fetching;
 mod fsx;
 mod full_disk;
