@@ -118,6 +118,38 @@ fn a_scan_of_small_files_over_a_long_link_is_several_times_quicker() {
     }
 }
 
+/// How long it takes to read small directories one after the other, as `grep -r` does in a tree of sources.
+fn tree(prefetch: bool) -> (Duration, PrefetchReport) {
+    simulated(async move {
+        let (_world, [one, two]) = two(prefetch).await;
+        let mut made = Vec::new();
+        for dir in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t"]
+        {
+            let dir = make_dir(&one, VnodeId::ROOT, dir).await.expect("a directory");
+            made.push((dir, make_files(&one, dir, 6, |_| FILE_BYTES).await));
+        }
+        names(&two, VnodeId::ROOT).await.expect("names");
+        for (dir, _) in &made {
+            names(&two, *dir).await.expect("names");
+        }
+        let begun = Instant::now();
+        for file in made.into_iter().flat_map(|(_, files)| files) {
+            read(&two, file).await;
+        }
+        let took = begun.elapsed();
+        sleep(Duration::from_secs(1200)).await;
+        (took, two.status().prefetch)
+    })
+}
+
+#[test]
+fn small_directories_are_read_ahead_by_who_has_read_others_like_them() {
+    let ((without, _), (with, report)) = (tree(false), tree(true));
+    println!("tree: {without:?} without, {with:?} with: {report:?}");
+    assert_eq!((report.used_files, report.wasted_files), (report.files, 0), "{report:?}");
+    assert!(with * 2 < without, "{with:?} of {without:?}");
+}
+
 /// How long two programs take that read one directory in turn, one in the order of names, the other in that of the
 /// listing.
 fn two_scans(programs: [Program; 2], prefetch: bool) -> (Duration, PrefetchReport) {

@@ -2,8 +2,9 @@
 //!
 //! Programs open files in the order of their names (`cat *`), in that of the listing (`grep -r`), or in the one of the
 //! last time (a compiler its headers). Each of the three is believed of a program in a directory once it has held for
-//! a few opens, and then so many files are fetched ahead as it has been right, doubled each time. Programs that read
-//! one directory at a time do not disturb each other, and each has its own last time.
+//! a few opens, and then so many files are fetched ahead as it has been right, doubled each time. Half of what an order
+//! has shown goes with the program to the next directory. Programs that read one directory at a time do not disturb
+//! each other, and each has its own last time.
 //!
 //! What it may cost is bounded by what is wanted: what was fetched in vain, and what nobody has opened yet, is never
 //! more than a quarter of the bytes that programs have asked for, so at most a fifth of all. A scan of many files finds
@@ -172,7 +173,8 @@ impl Prediction {
     /// Compares an open with what was expected.
     fn follow(&mut self, Open { program, directory, vnode, .. }: Open) {
         let Some(reader) = self.readers.get_mut(&(program, directory)) else {
-            self.readers.put((program, directory), Reader { last: vnode, orders: Default::default() });
+            let orders = self.brought(program).map(|run| (Vec::new(), run));
+            self.readers.put((program, directory), Reader { last: vnode, orders });
             return;
         };
         if reader.last == vnode {
@@ -188,6 +190,13 @@ impl Prediction {
             }
         }
         self.successors.put((program, std::mem::replace(&mut reader.last, vnode)), vnode);
+    }
+
+    /// What a program that comes to a directory has shown in the one before, by order: half of it. So `grep -r` is
+    /// followed from the first file on in small directories too, and who has opened three files in a row is not.
+    fn brought(&self, program: Program) -> [u32; 3] {
+        let before = self.readers.iter().find(|((reader, _), _)| *reader == program);
+        before.map_or([0; 3], |(_, reader)| Order::ALL.map(|order| reader.orders[order as usize].1 / 2))
     }
 
     /// What will be opened after this file, which has just been: the next first, nothing if that cannot be told.
@@ -401,6 +410,37 @@ mod tests {
         assert_eq!(one(&mut prediction), 100);
         assert_eq!(other(&mut prediction), 100);
         assert!(one(&mut prediction) < 5 && other(&mut prediction) < 5);
+    }
+
+    /// Opens all files of small directories, one after the other. Returns how many had to be waited for.
+    fn read_tree(prediction: &mut Prediction, directories: u64, files: u64) -> usize {
+        let mut waits = 0;
+        let mut here = std::collections::BTreeSet::new();
+        for directory in 0..directories {
+            let [first, last] = [directory * 100, directory * 100 + files - 1];
+            for file in first..=last {
+                let is_here = !here.insert(file);
+                waits += usize::from(!is_here);
+                let open = Open { directory: VnodeId(1_000_000 + directory), ..open(file, 1000, is_here) };
+                if prediction.opened(open, NOW) {
+                    let names = after(file, last, |next| next);
+                    for next in prediction.next(open, Neighbours { names, listing: Vec::new() }) {
+                        if prediction.begin(next, 1000, NOW) {
+                            here.insert(next.0);
+                        }
+                    }
+                }
+            }
+        }
+        waits
+    }
+
+    #[test]
+    fn who_reads_a_tree_of_small_directories_waits_for_one_file_of_each() {
+        let waits = read_tree(&mut Prediction::default(), 30, 5);
+        assert!(waits < 30 + 10, "{waits} of 150");
+        // Of two files there is nothing to learn, and nothing to gain.
+        assert_eq!(read_tree(&mut Prediction::default(), 30, 2), 60);
     }
 
     #[test]
