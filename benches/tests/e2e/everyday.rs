@@ -1,6 +1,5 @@
 //! What fetching ahead is worth to everyday programs over a long link, and what it costs in vain: each with an empty
-//! cache, with `prefetch=off` and without. The table of docs/link.md is what `--nocapture` shows with
-//! `MAFS_EVERYDAY_RTT_MS=300`.
+//! cache, with `prefetch=off` and without. `--nocapture` shows the table of docs/link.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
