@@ -104,6 +104,11 @@ impl Entry {
         self.queued.record.depends_on.iter().chain(&self.unlisted).copied()
     }
 
+    /// Whether it waits because the server has refused it, which may be for long.
+    fn waits_refused(&self) -> bool {
+        self.alone && self.place == Place::Waiting
+    }
+
     fn store_bytes(&self) -> Option<u64> {
         match self.queued.record.op {
             CmlOp::Store { size, .. } => Some(size),

@@ -356,8 +356,9 @@ impl Queue {
         let Some(entry) = self.entries.get(&id) else { return };
         let Telling { told, under_way, demanded, recalled, .. } = entry.telling;
         let unknown = matches!(told, Told::Nothing | Told::Perhaps);
-        // What has no content and waits for nothing is sent as soon as it could be announced.
-        let waits = demanded || entry.store_bytes().is_some() || entry.before().next().is_some();
+        // What has no content and waits for nothing is sent as soon as it could be announced, unless it was refused.
+        let waits =
+            demanded || entry.waits_refused() || entry.store_bytes().is_some() || entry.before().next().is_some();
         if recalled && unknown && !under_way {
             self.announcing.recalled.insert(id);
         } else {
@@ -417,7 +418,7 @@ impl Queue {
         let waits = waiting || policy == Policy::All;
         // Of a record under way that has no content and waits for none the answer comes as soon.
         let demanded = entry.telling.demanded && (content || waiting);
-        demanded || behind_content && !content || waits && content
+        demanded || entry.waits_refused() || behind_content && !content || waits && content
     }
 }
 

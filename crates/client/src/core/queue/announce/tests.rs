@@ -63,6 +63,19 @@ fn contents_that_wait_are_announced_in_log_order_and_those_under_way_by_their_he
     assert_eq!(announce_all(&mut log), []);
 }
 
+#[test]
+fn what_is_sent_at_once_is_announced_when_it_was_refused() {
+    let mut log = log(Policy::Waiting);
+    let set = log.push(CmlOp::SetAttr { fid: fid(20), set: SetAttr::default() });
+    assert_eq!(announce_all(&mut log), []);
+    assert_eq!(log.poll_all(), [set]);
+    log.queue.postpone(set, false);
+    assert_eq!(announce_all(&mut log), [], "the connection was lost");
+    assert_eq!(log.poll_all(), [set]);
+    log.queue.postpone(set, true);
+    assert_eq!(announce_all(&mut log), [set]);
+}
+
 /// Announcements overtake the records that they depend on: the server did not know the file yet.
 #[test]
 fn regression_a_refusal_that_was_overtaken_by_the_making_of_the_file_is_not_the_last_word() {
