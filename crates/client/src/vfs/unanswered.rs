@@ -38,13 +38,13 @@ impl Inner {
         self.unanswered(&[fid]).iter().any(|id| !said.contains(id))
     }
 
-    /// The server has applied these records, and so all that they depend on, whatever was asked about: what it shows
-    /// from now on has them in it. `grant`: what comes with the answer that says so.
+    /// The server has applied these records, and so what it must have applied before them, whatever was asked about:
+    /// what it shows from now on has them in it. `grant`: what comes with the answer that says so.
     pub(super) fn note_applied(&self, records: &[StoreId], grant: Grant) -> Result<(), Error> {
         if records.is_empty() {
             return Ok(());
         }
-        for queued in self.replay.queue().all_up_to(records) {
+        for queued in self.replay.queue().applied_with(records) {
             tracing::debug!(id = %queued.record.id, "a record is applied, and its answer late");
             self.cache.index.applied_unanswered(&queued, grant)?;
         }

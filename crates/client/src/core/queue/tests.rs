@@ -312,6 +312,19 @@ fn what_the_server_was_too_busy_for_is_sent_again_with_all_that_depends_on_it() 
 }
 
 #[test]
+fn what_is_applied_was_applied_behind_what_it_depends_on_but_for_removals() {
+    let mut log = Log::new();
+    let made = log.push(create(1, 5));
+    let stored = log.push(store(5, 70));
+    let ids = |queued: Vec<Queued>| queued.iter().map(|queued| queued.record.id).collect::<Vec<_>>();
+    assert_eq!(ids(log.queue.applied_with(&[stored])), [stored, made]);
+    log.outstanding.raise_barrier([stored]);
+    let removed = log.push(CmlOp::Remove { parent: fid(1), name: name(9), fid: fid(9) });
+    assert!(log.queue.get(removed).unwrap().record.depends_on.contains(&stored), "behind what was fsynced");
+    assert_eq!(ids(log.queue.applied_with(&[removed])), [removed]);
+}
+
+#[test]
 fn what_was_refused_keeps_nothing_else_from_being_sent() {
     let mut log = Log::new();
     let refused = log.push(store(5, 70));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mafs_proto::StoreId;
+use mafs_proto::{CmlOp, StoreId};
 
 use super::{Entry, Queue, Queued};
 
@@ -12,9 +12,12 @@ impl Queue {
         self.up_to(ids).filter_map(Entry::store_bytes).fold(0, u64::saturating_add)
     }
 
-    /// These records, with all that they depend on.
-    pub(crate) fn all_up_to(&self, ids: &[StoreId]) -> Vec<Queued> {
-        self.up_to(ids).map(|entry| entry.queued.clone()).collect()
+    /// These records, which the server has applied, with all that it must have applied before them. A removal it may
+    /// have done ahead of what it has no room for (`server/src/core/refused.rs`).
+    pub(crate) fn applied_with(&self, ids: &[StoreId]) -> Vec<Queued> {
+        let is_removal =
+            |entry: &Entry| matches!(entry.queued.record.op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. });
+        self.reach(ids, |entry| !is_removal(entry)).map(|entry| entry.queued.clone()).collect()
     }
 
     /// Whether one of these records was refused and comes again, or waits for one that was.
@@ -40,13 +43,18 @@ impl Queue {
 
     /// These records and all that they depend on, as far as they are here.
     fn up_to(&self, ids: &[StoreId]) -> impl Iterator<Item = &Entry> {
+        self.reach(ids, |_| true)
+    }
+
+    /// The same, without what is reached only by way of those that `is_followed` refuses.
+    fn reach(&self, ids: &[StoreId], is_followed: impl Fn(&Entry) -> bool) -> impl Iterator<Item = &Entry> {
         let (mut open, mut seen) = (ids.to_vec(), BTreeSet::new());
         std::iter::from_fn(move || {
             while let Some(id) = open.pop() {
                 if let Some(entry) = self.entries.get(&id)
                     && seen.insert(id)
                 {
-                    open.extend(entry.before());
+                    open.extend(entry.before().filter(|_| is_followed(entry)));
                     return Some(entry);
                 }
             }
