@@ -26,11 +26,13 @@ pub(crate) trait StoreContent: Send + Sync {
 }
 
 impl Remote {
-    /// Finds out what became of a store whose content is not there any more: sent without, it is refused unless it has
-    /// been applied. The record stays outstanding until its end is noted.
+    /// Finds out what became of a store whose content is not there any more: sent without, it is refused for good
+    /// unless it has been applied, and what depends on it need not wait for it. The record stays outstanding until its
+    /// end is noted.
     pub(crate) async fn resolve(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let attempts = Attempts::new(&self.shared.config, true);
-        self.call_with(attempts, &self.apply_request(record), Purpose::Store, None, &|| Payload::None).await
+        let request = ApplyRequest { comes_again: false, ..self.apply_request(record) };
+        self.call_with(attempts, &request, Purpose::Store, None, &|| Payload::None).await
     }
 
     /// Sends a store with its content; the record stays outstanding until its end is noted. A store has no deadline

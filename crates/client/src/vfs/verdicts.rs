@@ -106,7 +106,8 @@ impl Inner {
                 }
             }
             RemoteError::Refused { error, .. } if self.may_be_kept(record, error) => {
-                // What this client has removed since may look so, for its answers overtake each other.
+                // What this client has removed since may look so, for its answers overtake each other. That comes
+                // again, too: until it is refused for good the server refuses all that depends on it.
                 tracing::debug!(id = %record.id, %error, "a change may be in conflict with what others have done");
                 self.end_sending(record);
                 self.replay.queue().postpone(record.id, true);
@@ -129,8 +130,7 @@ impl Inner {
     /// Whether a record comes again, with its origin, after it has turned out to be in conflict. A program that waits
     /// for the outcome is told instead.
     fn may_be_kept(&self, record: &CmlRecord, error: FsError) -> bool {
-        let is_wanted = !self.replay.is_awaited(record.id) && !self.is_moot(record);
-        error.is_conflict() && is_wanted && self.replay.queue().keep(record.id)
+        error.is_conflict() && !self.replay.is_awaited(record.id) && self.replay.queue().keep(record.id)
     }
 
     /// What it depends on was refused and comes again, so its own refusal says nothing.
