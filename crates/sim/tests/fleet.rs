@@ -102,3 +102,12 @@ fn reftest_everybody_is_shown_what_was_announced_however_full_the_clients_are() 
         run(seed, Faults { fill_client: 30, fill_server: 0, ..REMOTE });
     }
 }
+
+/// What was refused for want of room was announced too late (95555, 60037), or taken for applied with a removal that
+/// went ahead of it (95461); what depended on a moot content was refused with it (60374).
+#[test]
+fn regression_of_what_was_refused() {
+    for seed in [95_555, 60_037, 95_461, 60_374] {
+        run(seed, ALL);
+    }
+}

@@ -497,3 +497,9 @@ fn who_works_on_other_files_has_no_conflict_however_clients_come_and_go() {
 fn regression_of_two_that_announced_one_name_the_first_goes_first() {
     simulate(travel(3212, false));
 }
+
+/// A content waited for a file that another client had removed meanwhile, as this client had just heard.
+#[test]
+fn regression_what_waits_for_a_file_that_is_gone_is_kept_where_that_was() {
+    simulate(travel(689, false));
+}

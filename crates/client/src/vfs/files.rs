@@ -407,6 +407,7 @@ impl Inner {
             state.is_dirty() || state.kernel.writers > 0
         });
         if let Some(mut cached) = known {
+            self.remember_home(&cached);
             cached.object.status.nlink = 0;
             if changed { self.kernel.note_removed(&cached.object) } else { self.object_gone(&cached.object) }
         }

@@ -6,6 +6,7 @@
 use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, Mode, Name, OnConflict, Origin, Removals};
 
 use super::{Error, Inner};
+use crate::cache::CachedObject;
 use crate::core::touched::unnamed_by;
 
 /// Of what is not known here any more: nobody else is to read it.
@@ -61,9 +62,24 @@ impl Inner {
     /// Remembers where a change was made, if that is known.
     pub(super) fn remember_place(&self, op: &CmlOp) {
         if let Some((directory, _)) = self.place_of(op) {
-            let known = self.replay.places().contains_key(&directory.vnode);
-            let path = (!known).then(|| self.names_to(directory)).flatten();
-            self.replay.places().extend(path.map(|path| (directory.vnode, path)));
+            self.remember_path(directory);
+        }
+    }
+
+    fn remember_path(&self, directory: Fid) {
+        let known = self.replay.places().contains_key(&directory.vnode);
+        let path = (!known).then(|| self.names_to(directory)).flatten();
+        self.replay.places().extend(path.map(|path| (directory.vnode, path)));
+    }
+
+    /// Others have removed a file. Where it was is remembered if changes of it wait: its content is kept there.
+    pub(super) fn remember_home(&self, gone: &CachedObject) {
+        let fid = gone.object.fid;
+        let waits = self.remote.outstanding(|log| log.newest(fid).is_some());
+        if let (true, Some(vnode), Some(name)) = (waits, gone.parent, &gone.name) {
+            let directory = Fid { vnode, ..fid };
+            self.remember_path(directory);
+            self.replay.homes().insert(fid.vnode, (directory, name.clone()));
         }
     }
 
@@ -77,9 +93,10 @@ impl Inner {
             | CmlOp::RemoveDir { parent, name, .. }
             | CmlOp::Rename { to_parent: parent, to_name: name, .. } => Some((*parent, name.clone())),
             CmlOp::Store { fid, .. } => {
-                let file = self.cache.index.object(fid.vnode).ok()??;
+                let known = self.cache.index.object(fid.vnode).ok().flatten();
                 // The directory may be gone: only the server knows.
-                Some((Fid { vnode: file.parent?, ..*fid }, file.name?))
+                let place = known.and_then(|file| Some((Fid { vnode: file.parent?, ..*fid }, file.name?)));
+                place.or_else(|| self.replay.homes().get(&fid.vnode).cloned())
             }
             CmlOp::SetAttr { .. } | CmlOp::SetXattr { .. } | CmlOp::RemoveXattr { .. } => None,
         }

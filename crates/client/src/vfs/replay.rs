@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::{blocking, watch};
-use mafs_proto::{CmlOp, CmlRecord, FsError, Name, Purpose, StoreId, VnodeId};
+use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Name, Purpose, StoreId, VnodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -35,6 +35,8 @@ pub(super) struct Replay {
     trouble: Mutex<Option<Error>>,
     /// Where directories were in which changes were made that nobody could be asked about; as long as there are any.
     places: Mutex<HashMap<VnodeId, Vec<Name>>>,
+    /// Where files were that others have removed while changes of them wait here.
+    homes: Mutex<HashMap<VnodeId, (Fid, Name)>>,
     /// What was refused is to be tried at once: there may be room now, or somebody waits for it.
     again: AtomicBool,
     /// The server may have heard of records of earlier lives that the log does not have.
@@ -54,6 +56,7 @@ impl Replay {
             refused: Mutex::default(),
             trouble: Mutex::default(),
             places: Mutex::default(),
+            homes: Mutex::default(),
             again: AtomicBool::new(false),
             may_have_lost: AtomicBool::new(has_announced),
             changed: Notify::new(),
@@ -128,6 +131,10 @@ impl Replay {
 
     pub(super) fn places(&self) -> MutexGuard<'_, HashMap<VnodeId, Vec<Name>>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn homes(&self) -> MutexGuard<'_, HashMap<VnodeId, (Fid, Name)>> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn trouble(&self) -> MutexGuard<'_, Option<Error>> {

@@ -82,6 +82,7 @@ impl Inner {
         }
         if self.replay.queue().len() == 0 {
             self.replay.places().clear();
+            self.replay.homes().clear();
             self.conflicts.all_taken_in();
         }
         self.replay.note_progress();
