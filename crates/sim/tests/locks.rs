@@ -487,6 +487,66 @@ fn an_unlock_without_the_server_is_done_when_it_is_back_and_has_what_was_written
 }
 
 #[test]
+fn regression_a_request_that_was_granted_here_instead_does_not_wait_at_the_server() {
+    simulate(async {
+        let world = two(Writeback::Sirp, Locking::Local, false).await;
+        let [here, _] = clients(&world);
+        write_and_close(&here, "f", b"0".to_vec()).await;
+        here.sync().await.expect("a sync");
+        let [first, second] = [Process::open(&here, "f", 1).await, Process::open(&here, "f", 2).await];
+        let third = Process::open(&here, "f", 3).await;
+        first.lock().await.expect("a lock");
+        let waiting = tokio::spawn({
+            let second = second.clone();
+            async move { second.lock().await }
+        });
+        sleep(Duration::from_secs(1)).await;
+        world.machines()[0].fall_silent(BLACK_HOLE);
+        until_out_of_reach(&here).await;
+        first.unlock().await.expect("it is done later");
+        waiting.await.expect("no panic").expect("nobody has it");
+        second.unlock().await.expect("it was taken here");
+        world.machines()[0].break_silence();
+        sleep(Duration::from_secs(20)).await;
+        timeout(Duration::from_secs(30), third.lock()).await.expect("nobody has it").expect("a lock");
+    });
+}
+
+/// As builds do, one after the other: the server still had the lock of one when the next had taken it here.
+#[test]
+fn regression_a_lock_that_was_taken_here_behind_one_of_this_machine_is_held_and_given_up() {
+    simulate(async {
+        for reconnected_between in [false, true] {
+            let world = two(Writeback::Sirp, Locking::Local, false).await;
+            let [here, _] = clients(&world);
+            write_and_close(&here, "f", b"0".to_vec()).await;
+            here.sync().await.expect("a sync");
+            let [first, second, third] = [
+                Process::open(&here, "f", 1).await,
+                Process::open(&here, "f", 2).await,
+                Process::open(&here, "f", 3).await,
+            ];
+            first.lock().await.expect("a lock");
+            world.machines()[0].fall_silent(BLACK_HOLE);
+            until_out_of_reach(&here).await;
+            first.write(b"1".to_vec(), false).await;
+            first.unlock().await.expect("it is done later");
+            timeout(INSTANT, second.lock()).await.expect("at once").expect("nobody has it");
+            if !reconnected_between {
+                second.unlock().await.expect("it was taken here");
+            }
+            world.machines()[0].break_silence();
+            sleep(Duration::from_secs(20)).await;
+            if reconnected_between {
+                assert!(is_locked(&third.try_lock(LockKind::Exclusive).await), "the second has it");
+                second.unlock().await.expect("it holds it");
+            }
+            timeout(Duration::from_secs(30), third.lock()).await.expect("nobody has it").expect("a lock");
+        }
+    });
+}
+
+#[test]
 fn what_was_arriving_under_a_lock_when_the_client_died_is_nobodys_change() {
     for (crash, after) in
         [Crash::Kill, Crash::Power].into_iter().flat_map(|crash| [(crash, 21), (crash, 23), (crash, 40)])

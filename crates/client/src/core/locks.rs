@@ -83,8 +83,11 @@ impl Locks {
         self.next
     }
 
-    /// A lock is held, in place of what its owner had; there had been so many changes.
+    /// A lock is held, in place of what its owner had; there had been so many changes. If it was granted here while the
+    /// server does not know yet of what another has given up, what that one has done goes with it.
     pub(crate) fn grant(&mut self, lock: &Lock, granted: Granted, changes: u64) {
+        let before = self.releases.values().filter(|(release, _)| release.fid == lock.fid);
+        let changes = before.map(|(release, _)| release.since).fold(changes, u64::min);
         let file = self.files.entry(lock.fid).or_default();
         if file.table.is_empty() {
             file.since = changes;

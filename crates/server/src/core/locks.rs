@@ -192,7 +192,8 @@ impl Locks {
         self.cancelled.retain(|(cancelled, _)| *cancelled != client);
     }
 
-    /// A client attaches and says what it relies on. Returns which of these do not hold, by their places.
+    /// A client attaches and says what it relies on: first what its programs hold, then what they have given up and it
+    /// has not said yet. Returns which of these do not hold, by their places.
     pub(crate) fn attach(
         &mut self,
         client: ClientId,
@@ -203,21 +204,38 @@ impl Locks {
         if !before.resumed {
             self.end(client);
         }
+        self.forget_waiters(client);
         // What others were granted up to here decides, not what this client regains.
         let may_hold: Vec<bool> =
             held.locks.iter().map(|lock| self.may_still_hold(client, before, held, lock)).collect();
-        let mut lost = Vec::new();
+        let (mut lost, mut kept) = (Vec::new(), Vec::new());
         for (place, (HeldLock { lock, .. }, may_hold)) in (0..).zip(held.locks.iter().zip(may_hold)) {
             self.forget_gone(lock.fid, present);
             let locker = Locker { client, owner: lock.owner };
+            if may_hold {
+                self.change(lock.fid, |file| file.give_way(&locker, lock, &kept));
+            }
             let is_free = self.files.get(&lock.fid).is_none_or(|file| file.conflict(&locker, lock).is_none());
             if !may_hold || !is_free || self.grant(locker, lock).is_err() {
                 self.change(lock.fid, |file| file.unlock(&locker, lock.range));
                 lost.push(place);
+            } else {
+                kept.push(locker);
             }
             self.drop_if_empty(lock.fid);
         }
         lost
+    }
+
+    /// What a client has waited for before it attached it asks for again, if nobody there has it by now.
+    fn forget_waiters(&mut self, client: ClientId) {
+        let numbers: Vec<u64> =
+            self.waiting.range((client, 0)..=(client, u64::MAX)).map(|((_, number), _)| *number).collect();
+        for number in numbers {
+            if let Some(fid) = self.dequeue(client, number) {
+                self.drop_if_empty(fid);
+            }
+        }
     }
 
     /// Whether nobody else can have been granted what excludes a lock since its client knew last that it holds.
