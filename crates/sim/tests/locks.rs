@@ -487,7 +487,7 @@ fn an_unlock_without_the_server_is_done_when_it_is_back_and_has_what_was_written
 }
 
 #[test]
-fn regression_a_request_that_was_granted_here_instead_does_not_wait_at_the_server() {
+fn a_request_that_was_granted_here_instead_holds_nobody_up_at_the_server() {
     simulate(async {
         let world = two(Writeback::Sirp, Locking::Local, false).await;
         let [here, _] = clients(&world);

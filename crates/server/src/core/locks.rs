@@ -204,7 +204,6 @@ impl Locks {
         if !before.resumed {
             self.end(client);
         }
-        self.forget_waiters(client);
         // What others were granted up to here decides, not what this client regains.
         let may_hold: Vec<bool> =
             held.locks.iter().map(|lock| self.may_still_hold(client, before, held, lock)).collect();
@@ -225,17 +224,6 @@ impl Locks {
             self.drop_if_empty(lock.fid);
         }
         lost
-    }
-
-    /// What a client has waited for before it attached it asks for again, if nobody there has it by now.
-    fn forget_waiters(&mut self, client: ClientId) {
-        let numbers: Vec<u64> =
-            self.waiting.range((client, 0)..=(client, u64::MAX)).map(|((_, number), _)| *number).collect();
-        for number in numbers {
-            if let Some(fid) = self.dequeue(client, number) {
-                self.drop_if_empty(fid);
-            }
-        }
     }
 
     /// Whether nobody else can have been granted what excludes a lock since its client knew last that it holds.

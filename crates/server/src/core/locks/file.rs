@@ -106,14 +106,13 @@ impl FileLocks {
 
     /// Of its own programs a client says itself who holds what: one has given up what another has taken since. Those
     /// that are `kept` have not.
-    pub(super) fn give_way(&mut self, locker: &Locker, lock: &Lock, kept: &[Locker]) -> bool {
+    pub(super) fn give_way(&mut self, locker: &Locker, lock: &Lock, kept: &[Locker]) {
         let own = |held: &&HeldRange<Locker>| {
             held.holder.client == locker.client && !kept.iter().any(|kept| kept.is_same(&held.holder))
         };
         let given_up: Vec<Locker> =
             self.table.conflicts(locker, lock.range, lock.kind).filter(own).map(|held| held.holder).collect();
         given_up.iter().for_each(|holder| _ = self.table.unlock(holder, lock.range));
-        !given_up.is_empty()
     }
 
     pub(super) fn push(&mut self, waiter: Waiter) {
