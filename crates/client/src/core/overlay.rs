@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
 use mafs_proto::{
-    CmlOp, CmlRecord, DataVersion, Fid, Kind, Name, Object, RenameMode, SetAttr, Status, StatusVersion, StoreId,
-    Timestamp, VnodeId, XattrMode, XattrName, XattrValue, Xattrs,
+    CmlOp, CmlRecord, DataVersion, Fid, FsError, Kind, Name, Object, RenameMode, SetAttr, Status, StatusVersion,
+    StoreId, Timestamp, VnodeId, XattrMode, XattrName, XattrValue, Xattrs,
 };
 
 use super::queue::Queued;
@@ -224,11 +224,8 @@ impl Overlay {
     /// changes leave no room the server says.
     pub(crate) fn lay_over_xattrs(&self, vnode: VnodeId, xattrs: &mut Xattrs) {
         let changes = self.objects.get(&vnode).map(|changes| changes.xattrs.values());
-        for (name, value) in changes.into_iter().flatten() {
-            let _ = match value {
-                Some(value) => xattrs.set(name.clone(), value.clone(), XattrMode::Either),
-                None => xattrs.remove(name),
-            };
+        for change in changes.into_iter().flatten() {
+            let _ = change_xattr(xattrs, change);
         }
     }
 
@@ -336,6 +333,17 @@ pub(crate) fn xattr_of(record: &CmlRecord) -> Option<(XattrName, Option<XattrVal
         CmlOp::SetXattr { name, value, .. } => Some((name.clone(), Some(value.clone()))),
         CmlOp::RemoveXattr { name, .. } => Some((name.clone(), None)),
         _ => None,
+    }
+}
+
+/// Sets or removes an extended attribute, as [`xattr_of`] has it.
+pub(crate) fn change_xattr(
+    xattrs: &mut Xattrs,
+    (name, value): &(XattrName, Option<XattrValue>),
+) -> Result<(), FsError> {
+    match value {
+        Some(value) => xattrs.set(name.clone(), value.clone(), XattrMode::Either),
+        None => xattrs.remove(name),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Extended attributes in the index: all of one object under `x` + vnode, with the version they are.
 
 use mafs_durable::Batch;
-use mafs_proto::{CmlRecord, Fid, Object, StatusVersion, VnodeId, XattrMode, Xattrs};
+use mafs_proto::{CmlRecord, Fid, Object, StatusVersion, VnodeId, Xattrs};
 
 use super::{Index, vnode_key};
 use crate::cache::CacheError;
 use crate::cache::record::{CachedObject, CachedXattrs};
-use crate::core::overlay::xattr_of;
+use crate::core::overlay::{change_xattr, xattr_of};
 
 impl Index {
     /// The extended attributes that belong to this status, with this client's changes on top; `None` if they are not
@@ -30,14 +30,10 @@ impl Index {
     /// What a record leaves of the attributes that the server has shown, if these are known, and the version that it
     /// makes of the status if nothing else has happened to it.
     pub(super) fn xattrs_behind(&self, record: &CmlRecord) -> Result<Option<(StatusVersion, Xattrs)>, CacheError> {
-        let Some((name, value)) = xattr_of(record) else { return Ok(None) };
+        let Some(change) = xattr_of(record) else { return Ok(None) };
         let Some(CachedObject { object, .. }) = self.shown(record.op.fid().vnode)? else { return Ok(None) };
         let Some(mut xattrs) = self.shown_xattrs(&object)? else { return Ok(None) };
-        let changed = match value {
-            Some(value) => xattrs.set(name, value, XattrMode::Either),
-            None => xattrs.remove(&name),
-        };
-        Ok(changed.is_ok().then_some((object.status.status_version.next(), xattrs)))
+        Ok(change_xattr(&mut xattrs, &change).is_ok().then_some((object.status.status_version.next(), xattrs)))
     }
 
     /// The server has shown an object again, behind a record that leaves these attributes.
