@@ -50,6 +50,12 @@ impl<A> Held<A> {
         (self.change.unwrap_or(u64::MAX), self.id)
     }
 
+    /// Whether it tells of an earlier change of a directory that the other one tells of too.
+    fn leads_up_to(&self, other: &Self) -> bool {
+        let changes = |fid: Fid| self.directories.iter().any(|directory| directory.fid == fid);
+        self.order() < other.order() && other.directories.iter().any(|directory| changes(directory.fid))
+    }
+
     /// Whether the other one is taken in later, if it is about the same object. One that tells of no change waits for
     /// records before its own only: those behind may wait for it.
     fn is_before(&self, other: &Self) -> bool {
@@ -121,7 +127,9 @@ impl<A> Arrivals<A> {
         let first =
             |held: &Held<A>| !self.held.iter().any(|other| other.object == held.object && other.is_before(held));
         let awaited = |ids: &BTreeSet<StoreId>| ids.iter().any(|id| self.under_way.contains_key(id));
-        let in_turn = |held: &Held<A>| !awaited(&held.behind) || held.directories.iter().all(fits);
+        // What waits itself is waited for too.
+        let leads_up = |held: &Held<A>| self.held.iter().any(|other| other.leads_up_to(held));
+        let in_turn = |held: &Held<A>| held.directories.iter().all(fits) || !(awaited(&held.behind) || leads_up(held));
         let is_covered = |held: &Held<A>| held.earlier.iter().any(|id| pending(*id));
         let fitting = |held: &Held<A>| !awaited(&held.makers) && in_turn(held) && !is_covered(held);
         let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(Held::order).min()?;
@@ -258,6 +266,20 @@ mod tests {
         assert_eq!(arrivals.take(|_| None, |id| id.seq == 1), None);
         assert_eq!(arrivals.take(|_| None, |id| id.seq == 3), Some(13));
         assert_eq!(arrivals.take(|_| None, |_| false), Some(14));
+    }
+
+    #[test]
+    fn what_is_behind_an_answer_that_waits_itself_waits_with_it() {
+        let mut arrivals = Arrivals::default();
+        let set = CmlOp::SetAttr { fid: fid(99), set: SetAttr::default() };
+        [set, removal(5), making(5, 6)].iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        // It waits for the attributes of what is removed, and the name beside it for that.
+        arrivals.arrived((id(2), fid(99)), Some(12), &change(5, 10), 10);
+        arrivals.arrived((id(3), fid(6)), Some(13), &change(5, 11), 11);
+        assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |id| id.seq == 1), None);
+        arrivals.arrived((id(1), fid(99)), Some(11), &[], 1);
+        assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |id| id.seq == 1), Some(1));
+        assert_eq!(take_all(&mut arrivals, 10), (vec![10, 11], 12));
     }
 
     #[test]
