@@ -503,3 +503,9 @@ fn regression_of_two_that_announced_one_name_the_first_goes_first() {
 fn regression_what_waits_for_a_file_that_is_gone_is_kept_where_that_was() {
     simulate(travel(689, false));
 }
+
+/// A client stored into a file, apart, that another had announced it would replace: that took the content with it.
+#[test]
+fn regression_what_is_about_to_be_replaced_takes_no_new_content_with_it() {
+    simulate(travel(818, false));
+}

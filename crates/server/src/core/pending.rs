@@ -215,16 +215,16 @@ impl Pending {
         (!touching.is_empty()).then(|| touching.iter().filter_map(laid).collect())
     }
 
-    /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced. Those in `ended`
-    /// do not count any more.
+    /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced: another content, or
+    /// that the file goes, which would take this content with it. Those in `ended` do not count any more.
     pub(crate) fn is_in_conflict(&self, fid: Fid, base: Base, ended: &BTreeSet<StoreId>, viewer: Viewer<'_>) -> bool {
-        let is_store =
-            |id: &StoreId| self.get(id).is_some_and(|announced| matches!(announced.record.op, CmlOp::Store { .. }));
+        let ends_content =
+            |id: &StoreId| self.get(id).is_some_and(|announced| ends_content_of(fid, &announced.record.op));
         match base {
             Base::Record(_) => false,
             Base::Version(_) => {
                 let touching = self.touching(&About::Object(fid.vnode), viewer);
-                touching.iter().any(|id| is_store(id) && !ended.contains(id))
+                touching.iter().any(|id| ends_content(id) && !ended.contains(id))
             }
         }
     }
@@ -359,6 +359,22 @@ fn is_of_xattr(op: &CmlOp) -> bool {
 
 fn objects_of(op: &CmlOp) -> impl Iterator<Item = VnodeId> {
     [Some(op.fid()), replaced(op)].into_iter().flatten().map(|fid| fid.vnode)
+}
+
+/// Whether an operation leaves nothing of the content that a file has, at least under the name it is about.
+fn ends_content_of(file: Fid, op: &CmlOp) -> bool {
+    match op {
+        CmlOp::Store { fid, .. } | CmlOp::Remove { fid, .. } => *fid == file,
+        CmlOp::Rename { replaced, mode, .. } => *mode == RenameMode::Replace && *replaced == Some(file),
+        CmlOp::Create { .. }
+        | CmlOp::MakeDir { .. }
+        | CmlOp::SymLink { .. }
+        | CmlOp::Link { .. }
+        | CmlOp::RemoveDir { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::SetXattr { .. }
+        | CmlOp::RemoveXattr { .. } => false,
+    }
 }
 
 /// What loses the name that the operation gives to another object.

@@ -287,14 +287,17 @@ impl<'s> Group<'s> {
         }
     }
 
-    /// Who announced first comes first: a Store that is not announced does not pass one of another client that is.
+    /// Who announced first comes first: a Store that is not announced does not pass one of another client that is, nor
+    /// what takes its file away.
     fn conflict(&self, apply: &Apply) -> Option<Refusal> {
         let record = &apply.request.record;
         let CmlOp::Store { fid, base, .. } = record.op else { return None };
         let sessions = &self.shared.sessions;
         let passes =
             !sessions.is_announced(&record.id) && sessions.is_in_conflict(record.id.client, fid, base, &self.ended);
-        passes.then(|| Refusal::new(FsError::BaseChanged, format!("another client has announced a content of {fid}")))
+        passes.then(|| {
+            Refusal::new(FsError::BaseChanged, format!("another client has announced a content of {fid}, or its end"))
+        })
     }
 
     fn refuse(&mut self, apply: Apply, refusal: Refusal) {
