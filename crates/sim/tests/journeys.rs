@@ -504,6 +504,12 @@ fn regression_what_waits_for_a_file_that_is_gone_is_kept_where_that_was() {
     simulate(travel(689, false));
 }
 
+/// Two clients made one name, whose contents were still on their way: for a moment that was one empty file.
+#[test]
+fn regression_what_was_stored_into_a_file_that_another_has_made_too_is_kept_where_that_is() {
+    simulate(travel(1234, false));
+}
+
 /// A client stored into a file, apart, that another had announced it would replace: that took the content with it.
 #[test]
 fn regression_what_is_about_to_be_replaced_takes_no_new_content_with_it() {

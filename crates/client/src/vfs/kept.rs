@@ -44,6 +44,7 @@ impl Inner {
         answer: &Answer<ApplyReply>,
         placed: &[PlacedName],
     ) -> Result<(), CacheError> {
+        self.remember_home_of_made(&queued.record.op);
         let noted = self.cache.index.applied_otherwise(&answer.reply, answer.session, queued);
         self.forget_refused(queued);
         if let CmlOp::Rename { .. } = queued.record.op

@@ -75,11 +75,23 @@ impl Inner {
     /// Others have removed a file. Where it was is remembered if changes of it wait: its content is kept there.
     pub(super) fn remember_home(&self, gone: &CachedObject) {
         let fid = gone.object.fid;
-        let waits = self.remote.outstanding(|log| log.newest(fid).is_some());
-        if let (true, Some(vnode), Some(name)) = (waits, gone.parent, &gone.name) {
-            let directory = Fid { vnode, ..fid };
+        if let (Some(vnode), Some(name)) = (gone.parent, &gone.name) {
+            self.remember_home_at(fid, (Fid { vnode, ..fid }, name.clone()));
+        }
+    }
+
+    /// What a record was to make another client has made too, and the server knows it by that one's name for it: the
+    /// same of where it is.
+    pub(super) fn remember_home_of_made(&self, op: &CmlOp) {
+        if let (Some(made), Some(place)) = (op.made(), self.place_of(op)) {
+            self.remember_home_at(made, place);
+        }
+    }
+
+    fn remember_home_at(&self, fid: Fid, (directory, name): (Fid, Name)) {
+        if self.remote.outstanding(|log| log.newest(fid).is_some()) {
             self.remember_path(directory);
-            self.replay.homes().insert(fid.vnode, (directory, name.clone()));
+            self.replay.homes().insert(fid.vnode, (directory, name));
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) struct Replay {
     trouble: Mutex<Option<Error>>,
     /// Where directories were in which changes were made that nobody could be asked about; as long as there are any.
     places: Mutex<HashMap<VnodeId, Vec<Name>>>,
-    /// Where files were that others have removed while changes of them wait here.
+    /// Where files were that others have removed, or made too, while changes of them wait here.
     homes: Mutex<HashMap<VnodeId, (Fid, Name)>>,
     /// What was refused is to be tried at once: there may be room now, or somebody waits for it.
     again: AtomicBool,
