@@ -35,6 +35,8 @@ struct Held<A> {
     change: Option<u64>,
     /// What its record is about.
     object: Fid,
+    /// What its record makes.
+    made: Option<Fid>,
     directories: Vec<DirectoryChange>,
     /// Records that were under way when it came, and change names of the same directories.
     behind: BTreeSet<StoreId>,
@@ -52,8 +54,16 @@ impl<A> Held<A> {
 
     /// Whether it tells of an earlier change of a directory that the other one tells of too.
     fn leads_up_to(&self, other: &Self) -> bool {
-        let changes = |fid: Fid| self.directories.iter().any(|directory| directory.fid == fid);
-        self.order() < other.order() && other.directories.iter().any(|directory| changes(directory.fid))
+        self.order() < other.order() && self.directories.iter().any(|directory| other.changes(directory.fid))
+    }
+
+    /// Whether its record makes something that the other one tells of.
+    fn makes_for(&self, other: &Self) -> bool {
+        self.made.is_some_and(|made| self.id != other.id && (made == other.object || other.changes(made)))
+    }
+
+    fn changes(&self, directory: Fid) -> bool {
+        self.directories.iter().any(|change| change.fid == directory)
     }
 
     /// Whether the other one is taken in later, if it is about the same object. One that tells of no change waits for
@@ -99,12 +109,13 @@ impl<A> Arrivals<A> {
         let changes = |fid: &Fid| directories.iter().any(|directory| directory.fid == *fid);
         let behind = self.those_under_way(|_, other| directories_of(other).any(|fid| changes(&fid)));
         let makers = self.those_under_way(|_, other| other.made().is_some_and(|made| made == object || changes(&made)));
+        let made = answered.as_ref().and_then(CmlOp::made).filter(|_| change.is_some());
         let earlier = match answered.filter(|_| change.is_some()) {
             Some(op) => self.those_under_way(|before, other| before < id && waits_for(&op, other)),
             None => BTreeSet::new(),
         };
         let directories = directories.to_vec();
-        self.held.push(Held { answer, id, change, object, directories, behind, makers, earlier });
+        self.held.push(Held { answer, id, change, object, made, directories, behind, makers, earlier });
     }
 
     fn those_under_way(&self, is_one: impl Fn(StoreId, &CmlOp) -> bool) -> BTreeSet<StoreId> {
@@ -129,9 +140,10 @@ impl<A> Arrivals<A> {
         let awaited = |ids: &BTreeSet<StoreId>| ids.iter().any(|id| self.under_way.contains_key(id));
         // What waits itself is waited for too.
         let leads_up = |held: &Held<A>| self.held.iter().any(|other| other.leads_up_to(held));
+        let is_made = |held: &Held<A>| !awaited(&held.makers) && !self.held.iter().any(|other| other.makes_for(held));
         let in_turn = |held: &Held<A>| held.directories.iter().all(fits) || !(awaited(&held.behind) || leads_up(held));
         let is_covered = |held: &Held<A>| held.earlier.iter().any(|id| pending(*id));
-        let fitting = |held: &Held<A>| !awaited(&held.makers) && in_turn(held) && !is_covered(held);
+        let fitting = |held: &Held<A>| is_made(held) && in_turn(held) && !is_covered(held);
         let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(Held::order).min()?;
         let at = self.held.iter().position(|held| held.order() == next)?;
         Some(self.held.swap_remove(at).answer)
@@ -280,6 +292,24 @@ mod tests {
         arrivals.arrived((id(1), fid(99)), Some(11), &[], 1);
         assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |id| id.seq == 1), Some(1));
         assert_eq!(take_all(&mut arrivals, 10), (vec![10, 11], 12));
+    }
+
+    #[test]
+    fn what_is_told_of_an_object_waits_for_what_makes_it_and_waits_itself() {
+        let mut arrivals = Arrivals::default();
+        let ops = [removal(1), making(1, 5), making(5, 6)];
+        ops.iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        arrivals.arrived((id(2), fid(5)), Some(12), &change(1, 11), 12);
+        // Nothing is known of the new directory, so that everything fits.
+        arrivals.arrived((id(3), fid(6)), Some(13), &change(5, 1), 13);
+        let known = |directory| (directory == fid(1)).then_some(DataVersion(10));
+        assert_eq!(arrivals.take(known, |_| false), None);
+        arrivals.arrived((id(1), fid(99)), Some(11), &change(1, 10), 11);
+        let mut taken = Vec::new();
+        while let Some(next) = arrivals.take(known, |_| false) {
+            taken.push(next);
+        }
+        assert_eq!(taken, [11, 12, 13]);
     }
 
     #[test]
