@@ -47,8 +47,8 @@ const DOUBTED: u64 = u64::MAX - 1;
 
 /// The index of one cache. Reads take no lock; changes that depend on what is there take turns.
 ///
-/// Locks, in this order: `pending`, `volume`. So what is handed in is values: a closure, or an iterator that filters,
-/// would be run under `volume` and might look at what is pending.
+/// Locks, in this order: `pending`, `volume`, and which names `pending` changes. So what is handed in is values: a
+/// closure, or an iterator that filters, would be run under `volume` and might look at what is pending.
 pub(crate) struct Index {
     kv: Arc<dyn Kv>,
     recent: RecentObjects,
@@ -205,6 +205,13 @@ impl Index {
             self.miss(&mut self.lock());
         }
         noted
+    }
+
+    /// The same, and what it did to names is not known.
+    pub(crate) fn applied_elsewhere(&self, reply: &ApplyReply, session: SessionNumber) -> Result<(), CacheError> {
+        self.distrust(reply.directories.iter().map(|change| change.fid))?;
+        let reply = ApplyReply { directories: Vec::new(), ..reply.clone() };
+        self.applied(&reply, session, &[])
     }
 
     fn note(&self, volume: &Volume, reply: &ApplyReply, grant: Grant, edits: &[NameEdit]) -> Result<(), CacheError> {
@@ -390,8 +397,9 @@ impl Index {
             return Ok(CachedObject { object: object.clone(), trust, parent, name, entries, content: None });
         };
         let (parent, name) = placed(place, Some(&old));
+        let was_trusted = old.trust == trusted;
         let (known, shown) = (old.object.status.status_version, object.status.status_version);
-        let (object, trust) = if old.trust == trusted && known >= shown {
+        let (object, trust) = if was_trusted && known >= shown {
             (old.object, old.trust)
         } else if old.trust == DOUBTED && known > shown {
             // Or the numbers have begun anew: then the next answer is believed.
@@ -402,7 +410,11 @@ impl Index {
         } else {
             (object.clone(), trust)
         };
-        let entries = old.entries.filter(|entries| entries.version == object.status.data_version);
+        // While promises hold nobody else has changed its names: what they lack are this client's own changes, which are
+        // laid over them as long as their answers are on the way.
+        let lack_own = trust == trusted && was_trusted && self.pending.changes_names(object.fid.vnode);
+        let version = object.status.data_version;
+        let entries = old.entries.filter(|of| of.version == version || (lack_own && of.version < version));
         let entries = match entries {
             Some(entries) => Some(entries),
             None => self.no_entries(&object)?,

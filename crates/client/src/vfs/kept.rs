@@ -87,8 +87,7 @@ impl Inner {
         (edits, placed): (Option<u64>, &[PlacedName]),
     ) -> Result<(), Error> {
         let id = record.id;
-        let reply = ApplyReply { directories: Vec::new(), ..answer.reply.clone() };
-        let noted = self.cache.index.applied(&reply, answer.session, &[]);
+        let noted = self.cache.index.applied_elsewhere(&answer.reply, answer.session);
         {
             let _edit = file.edit();
             self.look(file)?;

@@ -156,7 +156,8 @@ impl Index {
             Some(entries) if entries.version == before => {
                 entries.version = after;
                 // Until the new status is installed this must not look like the old version.
-                cached.object.status.data_version = after;
+                let shown = &mut cached.object.status.data_version;
+                *shown = after.max(*shown);
             }
             Some(_) => cached.entries = None,
             None => return Ok(()),

@@ -3,8 +3,9 @@
 //! When the server's answer to such a change is taken in, it moves from one side to the other: whoever looks sees it
 //! once, never twice and never not at all.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use mafs_durable::Batch;
 use mafs_proto::call::ApplyReply;
@@ -16,6 +17,7 @@ use crate::cache::record::{CachedEntries, CachedEntry, CachedObject};
 use crate::core::overlay::{Meaning, Overlay, edits_of, touched_by};
 use crate::core::promises::{Grant, SessionNumber};
 use crate::core::queue::Queued;
+use crate::core::touched::directories_of;
 
 /// The changes.
 #[derive(Default)]
@@ -23,6 +25,8 @@ pub(super) struct Pending {
     overlay: RwLock<Overlay>,
     /// Whether there are any, so that a mount without takes no lock.
     any: AtomicBool,
+    /// The directories whose names they change.
+    naming: Mutex<HashSet<VnodeId>>,
 }
 
 impl Pending {
@@ -31,13 +35,31 @@ impl Pending {
         any.then(|| self.overlay.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Overlay) -> T) -> T {
+    /// Makes a change with the effects of records.
+    fn change<T>(&self, records: &[&Queued], change: impl FnOnce(&mut Overlay) -> T) -> T {
         let mut overlay: RwLockWriteGuard<'_, Overlay> = self.overlay.write().unwrap_or_else(PoisonError::into_inner);
         // Before the change: who comes now waits for it.
         self.any.store(true, Ordering::Release);
         let changed = change(&mut overlay);
         self.any.store(!overlay.is_empty(), Ordering::Release);
+        let mut naming = self.naming();
+        let directories = records.iter().flat_map(|queued| directories_of(&queued.record.op));
+        for directory in directories.map(|directory| directory.vnode) {
+            match overlay.name_edit(directory) {
+                Some(_) => naming.insert(directory),
+                None => naming.remove(&directory),
+            };
+        }
         changed
+    }
+
+    /// Whether there are changes of a directory's names.
+    pub(super) fn changes_names(&self, directory: VnodeId) -> bool {
+        self.naming().contains(&directory)
+    }
+
+    fn naming(&self) -> MutexGuard<'_, HashSet<VnodeId>> {
+        self.naming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -201,17 +223,17 @@ impl Index {
 
     /// A change is in the log that the server does not have.
     pub(crate) fn push_pending(&self, queued: &Queued) {
-        self.pending.change(|overlay| overlay.push(queued));
+        self.pending.change(&[queued], |overlay| overlay.push(queued));
     }
 
     /// The server will not have it.
     pub(crate) fn drop_pending(&self, queued: &Queued) {
-        self.pending.change(|overlay| overlay.remove(queued));
+        self.pending.change(&[queued], |overlay| overlay.remove(queued));
     }
 
     /// A change that has not been sent yet has become another in its place.
     pub(crate) fn replace_pending(&self, before: &Queued, now: &Queued) {
-        self.pending.change(|overlay| {
+        self.pending.change(&[before, now], |overlay| {
             overlay.remove(before);
             overlay.push(now);
         });
@@ -230,7 +252,7 @@ impl Index {
             .collect();
         let xattrs = self.xattrs_behind(&queued.record)?;
         let about = reply.objects.iter().find(|object| object.fid == queued.record.op.fid());
-        self.pending.change(|overlay| {
+        self.pending.change(&[queued], |overlay| {
             let noted = self.applied(reply, session, &edits);
             overlay.remove(queued);
             noted.and_then(|()| about.map_or(Ok(()), |object| self.adopt_xattrs(object, xattrs)))
@@ -244,10 +266,8 @@ impl Index {
         session: SessionNumber,
         queued: &Queued,
     ) -> Result<(), CacheError> {
-        // What became of names is not known.
-        let reply = ApplyReply { directories: Vec::new(), ..reply.clone() };
-        self.pending.change(|overlay| {
-            let noted = self.applied(&reply, session, &[]);
+        self.pending.change(&[queued], |overlay| {
+            let noted = self.applied_elsewhere(reply, session);
             overlay.remove(queued);
             noted
         })
@@ -268,7 +288,7 @@ impl Index {
     /// what answers to earlier questions say: own changes break no promises, so it is noted here. Who says so in an
     /// earlier session is not believed.
     pub(crate) fn applied_unanswered(&self, queued: &Queued, grant: Grant) -> Result<(), CacheError> {
-        self.pending.change(|overlay| {
+        self.pending.change(&[queued], |overlay| {
             if !overlay.has(queued) || grant.session != self.session() {
                 return Ok(());
             }

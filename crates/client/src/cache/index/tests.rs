@@ -12,7 +12,7 @@ use mafs_proto::{
     Mode, Name, Object, RenameMode, ServerId, Status, StatusVersion, StoreId, Timestamp, Uniquifier, VnodeId, VolumeId,
 };
 
-use super::{AttachedVolume, Index, NameEdit};
+use super::{AttachedVolume, Index, Known, NameEdit};
 use crate::cache::CachedEntry;
 use crate::core::promises::{Grant, SessionNumber};
 use crate::core::queue::Queued;
@@ -429,6 +429,63 @@ fn an_older_answer_brings_no_promise_on_what_is_known_to_be_applied_since() {
     assert_eq!(attached.valid(), None, "an answer from before the rename, which is not laid over it any more");
     attached.show(3, 5);
     assert_eq!(attached.valid(), Some(DataVersion(3)));
+}
+
+/// The record that makes what [`creation`] says the server has made.
+fn creating() -> Queued {
+    let (reply, edit) = creation();
+    let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(2), seq: 1 };
+    let (fid, kind) = (reply.objects[1].fid, Kind::File);
+    let op = CmlOp::Create { parent: root(), name: edit.name, fid, kind, mode: Mode::from_bits(0o644), rdev: 0 };
+    let record =
+        CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, removes: None, op };
+    Queued { record, kind, replaced: None }
+}
+
+impl Attached {
+    /// Whether the names of the root are known.
+    fn knows(&self, name: &'static [u8]) -> Known {
+        self.index.known_entry(VnodeId::ROOT, &Name::new(name).unwrap()).unwrap()
+    }
+}
+
+#[test]
+fn names_are_known_while_a_status_shows_more_of_this_clients_changes_than_was_answered() {
+    let attached = attached();
+    let (reply, edit) = creation();
+    attached.index.push_pending(&creating());
+    attached.show(2, 1);
+    assert_eq!((attached.valid(), attached.knows(b"g")), (Some(DataVersion(2)), Known::Means(None)));
+    assert_eq!(attached.knows(b"f"), Known::Means(edit.entry));
+    attached.index.applied_pending(&reply, attached.session, &creating()).unwrap();
+    assert_eq!((attached.knows(b"g"), attached.knows(b"f")), (Known::Means(None), Known::Means(edit.entry)));
+    assert_eq!(attached.index.names_version(root()), Some(DataVersion(2)));
+    attached.show(3, 2);
+    assert_eq!(attached.knows(b"g"), Known::Unknown, "nothing of this client's is missing");
+}
+
+#[test]
+fn names_are_not_known_when_others_may_have_changed_them_too() {
+    let attached = attached();
+    let (reply, _) = creation();
+    attached.index.push_pending(&creating());
+    attached.break_root(1);
+    attached.show(3, 2);
+    assert_eq!((attached.valid(), attached.knows(b"g")), (Some(DataVersion(3)), Known::Unknown));
+    // The break comes behind what it breaks.
+    let late = self::attached();
+    late.index.push_pending(&creating());
+    late.show(3, 2);
+    late.break_root(1);
+    late.show(3, 2);
+    assert_eq!((late.valid(), late.knows(b"g")), (Some(DataVersion(3)), Known::Unknown));
+    // What became of the name only the server knows.
+    let elsewhere = self::attached();
+    elsewhere.index.push_pending(&creating());
+    elsewhere.index.applied_otherwise(&reply, elsewhere.session, &creating()).unwrap();
+    assert_eq!((elsewhere.valid(), elsewhere.knows(b"g")), (None, Known::Unknown));
+    elsewhere.show(2, 1);
+    assert_eq!((elsewhere.valid(), elsewhere.knows(b"g")), (Some(DataVersion(2)), Known::Unknown));
 }
 
 #[test]
