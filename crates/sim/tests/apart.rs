@@ -146,3 +146,9 @@ fn who_works_on_other_files_while_apart_has_no_conflict() {
         simulate(work_apart(seed, true));
     }
 }
+
+/// A name was made before one that had been made earlier, which was in conflict: their answers waited for each other.
+#[test]
+fn regression_answers_that_wait_for_each_other_are_taken_in() {
+    simulate(work_apart(401, false));
+}

@@ -134,19 +134,69 @@ impl<A> Arrivals<A> {
         }
         let under_way = &mut self.under_way;
         self.lost.retain(|id| pending(*id) || under_way.remove(id).is_none());
-        let fits = |change: &DirectoryChange| known(change.fid).is_none_or(|known| known >= change.before);
-        let first =
-            |held: &Held<A>| !self.held.iter().any(|other| other.object == held.object && other.is_before(held));
-        let awaited = |ids: &BTreeSet<StoreId>| ids.iter().any(|id| self.under_way.contains_key(id));
-        // What waits itself is waited for too.
-        let leads_up = |held: &Held<A>| self.held.iter().any(|other| other.leads_up_to(held));
-        let is_made = |held: &Held<A>| !awaited(&held.makers) && !self.held.iter().any(|other| other.makes_for(held));
-        let in_turn = |held: &Held<A>| held.directories.iter().all(fits) || !(awaited(&held.behind) || leads_up(held));
-        let is_covered = |held: &Held<A>| held.earlier.iter().any(|id| pending(*id));
-        let fitting = |held: &Held<A>| is_made(held) && in_turn(held) && !is_covered(held);
-        let next = self.held.iter().filter(|held| fitting(held) && first(held)).map(Held::order).min()?;
-        let at = self.held.iter().position(|held| held.order() == next)?;
+        let waiting = Waiting { held: &self.held, under_way: &self.under_way, known, pending };
+        let at = waiting.first_ready().or_else(|| waiting.first_in_a_circle())?;
         Some(self.held.swap_remove(at).answer)
+    }
+}
+
+/// What the answers that are here wait for, as long as `known` and `pending` are so.
+struct Waiting<'a, A, K, P> {
+    held: &'a [Held<A>],
+    under_way: &'a BTreeMap<StoreId, CmlOp>,
+    known: K,
+    pending: P,
+}
+
+impl<A, K: Fn(Fid) -> Option<DataVersion>, P: Fn(StoreId) -> bool> Waiting<'_, A, K, P> {
+    /// The place of the first answer that waits for none.
+    fn first_ready(&self) -> Option<usize> {
+        self.first(|held| !self.waits_for_coming(held) && self.waits_for_here(held).next().is_none())
+    }
+
+    /// The place of the first that waits for none that is to come, not by way of others either: these wait for each
+    /// other. So it is where the server has done a record before one that was made earlier, which was in conflict.
+    fn first_in_a_circle(&self) -> Option<usize> {
+        let mut open: BTreeSet<StoreId> = self.held.iter().map(|held| held.id).collect();
+        loop {
+            let waits = |held: &&Held<A>| {
+                let waits_here = || self.waits_for_here(held).any(|other| !open.contains(&other.id));
+                open.contains(&held.id) && (self.waits_for_coming(held) || waits_here())
+            };
+            let waiting: Vec<StoreId> = self.held.iter().filter(waits).map(|held| held.id).collect();
+            if waiting.is_empty() {
+                return self.first(|held| open.contains(&held.id));
+            }
+            waiting.iter().for_each(|id| _ = open.remove(id));
+        }
+    }
+
+    fn first(&self, is_one: impl Fn(&Held<A>) -> bool) -> Option<usize> {
+        let ones = self.held.iter().enumerate().filter(|(_, held)| is_one(held));
+        ones.min_by_key(|(_, held)| held.order()).map(|(at, _)| at)
+    }
+
+    /// Whether an answer waits for one that has not come.
+    fn waits_for_coming(&self, held: &Held<A>) -> bool {
+        let awaited = |ids: &BTreeSet<StoreId>| ids.iter().any(|id| self.under_way.contains_key(id));
+        let is_here = |id: StoreId| self.held.iter().any(|other| other.id == id);
+        let covers = |id: &StoreId| (self.pending)(*id) && !is_here(*id);
+        awaited(&held.makers) || (!self.fits(held) && awaited(&held.behind)) || held.earlier.iter().any(covers)
+    }
+
+    /// The answers that have come and are to be taken in before another.
+    fn waits_for_here(&self, held: &Held<A>) -> impl Iterator<Item = &Held<A>> {
+        let fits = self.fits(held);
+        self.held.iter().filter(move |other| {
+            let covers = held.earlier.contains(&other.id) && (self.pending)(other.id);
+            let is_before = other.object == held.object && other.is_before(held);
+            covers || is_before || other.makes_for(held) || (!fits && other.leads_up_to(held))
+        })
+    }
+
+    /// Whether an answer tells of the next change of each directory, or of one that is known already.
+    fn fits(&self, held: &Held<A>) -> bool {
+        held.directories.iter().all(|change| (self.known)(change.fid).is_none_or(|known| known >= change.before))
     }
 }
 
@@ -308,6 +358,26 @@ mod tests {
         let mut taken = Vec::new();
         while let Some(next) = arrivals.take(known, |_| false) {
             taken.push(next);
+        }
+        assert_eq!(taken, [11, 12, 13]);
+    }
+
+    #[test]
+    fn answers_that_wait_for_each_other_are_taken_in_in_the_order_of_the_changes() {
+        let mut arrivals = Arrivals::default();
+        // The first was in conflict, and done after the second: that removes what it is about.
+        let set = CmlOp::SetAttr { fid: fid(99), set: SetAttr::default() };
+        [set, removal(5), removal(5)].iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        arrivals.arrived((id(2), fid(99)), Some(11), &change(5, 10), 11);
+        arrivals.arrived((id(3), fid(99)), Some(13), &change(5, 12), 13);
+        assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |_| true), None);
+        arrivals.arrived((id(1), fid(98)), Some(12), &change(5, 11), 12);
+        let (mut taken, mut pending) = (Vec::new(), BTreeSet::from([1, 2, 3]));
+        while let Some(change) =
+            arrivals.take(|_| Some(DataVersion(10 + taken.len() as u64)), |id| pending.contains(&id.seq))
+        {
+            taken.push(change);
+            pending.remove(&[2, 1, 3][usize::try_from(change - 11).unwrap()]);
         }
         assert_eq!(taken, [11, 12, 13]);
     }
