@@ -111,3 +111,10 @@ fn regression_of_what_was_refused() {
         run(seed, ALL);
     }
 }
+
+/// Another client made a name that this one was not told of, because its session ended: it went on with what it knew,
+/// though a status had shown that there was more.
+#[test]
+fn regression_names_that_lack_a_change_are_forgotten_with_the_session() {
+    run(300_751, ALL);
+}

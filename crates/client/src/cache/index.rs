@@ -410,7 +410,7 @@ impl Index {
         } else {
             (object.clone(), trust)
         };
-        // While promises hold nobody else has changed its names: what they lack are this client's own changes, which are
+        // While promises hold nobody else has changed its names: what they lack are changes of this client, which are
         // laid over them as long as their answers are on the way.
         let lack_own = trust == trusted && was_trusted && self.pending.changes_names(object.fid.vnode);
         let version = object.status.data_version;

@@ -58,6 +58,11 @@ impl Pending {
         self.naming().contains(&directory)
     }
 
+    /// Directories whose names they change.
+    pub(super) fn naming_directories(&self) -> Vec<VnodeId> {
+        self.naming().iter().copied().collect()
+    }
+
     fn naming(&self) -> MutexGuard<'_, HashSet<VnodeId>> {
         self.naming.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -47,7 +47,8 @@ impl Index {
         }
         let trust = volume.known.map_or(NO_TRUST, |known| known.trust);
         let changed = changed.filter(|_| same && !volume.missed);
-        let kept = match changed.map(|changed| self.distrust_changed(changed)) {
+        let distrusted = changed.map(|changed| self.drop_lacking_names().and_then(|()| self.distrust_changed(changed)));
+        let kept = match distrusted {
             Some(Ok(stale)) => {
                 volume.stale = stale;
                 true
@@ -113,6 +114,21 @@ impl Index {
         {
             tracing::debug!(%error, "it cannot be noted how far all is known");
         }
+    }
+
+    /// Forgets names that lack what a status shows already. It was this client's own as long as promises held; a break
+    /// that was on its way when the session ended does not come any more.
+    fn drop_lacking_names(&self) -> Result<(), CacheError> {
+        let mut batch = Batch::default();
+        for vnode in self.pending.naming_directories() {
+            let lacks = |known: &CachedObject| {
+                known.entries.is_some_and(|entries| entries.version != known.object.status.data_version)
+            };
+            if let Some(known) = self.shown(vnode)?.filter(lacks) {
+                batch.put(object_key(vnode), CachedObject { entries: None, ..known }.encode());
+            }
+        }
+        self.apply(&batch)
     }
 
     /// What the server has at another version than is known here is not valid. Returns what of it there is, and may be

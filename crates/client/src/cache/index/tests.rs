@@ -465,6 +465,18 @@ fn names_are_known_while_a_status_shows_more_of_this_clients_changes_than_was_an
 }
 
 #[test]
+fn names_that_lack_something_are_not_known_in_the_next_session() {
+    let (attached, volume) = (attached(), volume(5));
+    attached.index.caught_up(attached.session, volume.mark.unwrap());
+    attached.index.push_pending(&creating());
+    // By another client, which does not wait for this one any more; the break is lost.
+    attached.show(2, 1);
+    assert_eq!(attached.knows(b"g"), Known::Means(None));
+    attached.index.attached(volume, false, Some(&[])).unwrap();
+    assert_eq!((attached.valid(), attached.knows(b"g")), (Some(DataVersion(2)), Known::Unknown));
+}
+
+#[test]
 fn names_are_not_known_when_others_may_have_changed_them_too() {
     let attached = attached();
     let (reply, _) = creation();

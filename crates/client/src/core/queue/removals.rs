@@ -41,7 +41,8 @@ impl Queue {
     }
 }
 
-/// Whether a record removes something, and was made while nobody could be asked: only then a removal says what it removes.
+/// Whether a record removes something, and was made while nobody could be asked: only then a removal says what it
+/// removes.
 fn is_removal_alone(record: &CmlRecord) -> bool {
     record.removes.is_some() && matches!(record.op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. })
 }
