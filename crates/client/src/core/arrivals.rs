@@ -10,6 +10,7 @@
 //! A record whose answer is lost with the connection counts as under way until it has been sent again and answered:
 //! else those behind it would cost what is known of the directory, just when the server cannot be asked.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::call::DirectoryChange;
@@ -181,16 +182,17 @@ impl<A, K: Fn(Fid) -> Option<DataVersion>, P: Fn(StoreId) -> bool> Waiting<'_, A
         let awaited = |ids: &BTreeSet<StoreId>| ids.iter().any(|id| self.under_way.contains_key(id));
         let is_here = |id: StoreId| self.held.iter().any(|other| other.id == id);
         let covers = |id: &StoreId| (self.pending)(*id) && !is_here(*id);
-        awaited(&held.makers) || (!self.fits(held) && awaited(&held.behind)) || held.earlier.iter().any(covers)
+        awaited(&held.makers) || held.earlier.iter().any(covers) || (awaited(&held.behind) && !self.fits(held))
     }
 
     /// The answers that have come and are to be taken in before another.
     fn waits_for_here(&self, held: &Held<A>) -> impl Iterator<Item = &Held<A>> {
-        let fits = self.fits(held);
+        // That is looked up in the index.
+        let fits = LazyCell::new(|| self.fits(held));
         self.held.iter().filter(move |other| {
             let covers = held.earlier.contains(&other.id) && (self.pending)(other.id);
             let is_before = other.object == held.object && other.is_before(held);
-            covers || is_before || other.makes_for(held) || (!fits && other.leads_up_to(held))
+            covers || is_before || other.makes_for(held) || (other.leads_up_to(held) && !*fits)
         })
     }
 
