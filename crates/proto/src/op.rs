@@ -17,8 +17,8 @@ pub struct CmlRecord {
     pub uid: u32,
     /// The caller's group.
     pub gid: u32,
-    /// The content that an object had here which loses a name by it, if that was removed while nobody could be asked,
-    /// or replaced: what others have changed meanwhile stays. `None`: whatever it holds.
+    /// The content that an object had here which loses a name by it, if that was removed while nobody could be asked:
+    /// what others have changed meanwhile stays. `None`: whatever it holds.
     pub removes: Option<DataVersion>,
     /// What is done.
     pub op: CmlOp,

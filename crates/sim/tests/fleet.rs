@@ -112,6 +112,12 @@ fn regression_of_what_was_refused() {
     }
 }
 
+/// A rename that others had been shown was in conflict with what was stored into the file that it replaced.
+#[test]
+fn regression_what_was_announced_to_replace_a_file_does() {
+    run(500_109, ALL);
+}
+
 /// Another client made a name that this one was not told of, because its session ended: it went on with what it knew,
 /// though a status had shown that there was more.
 #[test]

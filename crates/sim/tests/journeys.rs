@@ -509,9 +509,3 @@ fn regression_what_waits_for_a_file_that_is_gone_is_kept_where_that_was() {
 fn regression_what_was_stored_into_a_file_that_another_has_made_too_is_kept_where_that_is() {
     simulate(travel(1234, false));
 }
-
-/// A client stored into a file, apart, that another had announced it would replace: that took the content with it.
-#[test]
-fn regression_what_is_about_to_be_replaced_takes_no_new_content_with_it() {
-    simulate(travel(818, false));
-}

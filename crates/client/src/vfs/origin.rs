@@ -114,16 +114,11 @@ impl Inner {
         }
     }
 
-    /// The content of the file whose last name a change takes, as the server has shown it: what others store meanwhile
-    /// is not to go with it. Among those who can be asked the server's order is what counts for a removal; what is put
-    /// in the place of another content is a content too, made from the one that is current then.
+    /// The content of the file whose last name a change takes, as the server has shown it, if nobody can be asked: what
+    /// others change meanwhile is not to be removed. Among those who can be, the server's order is what counts: others
+    /// are shown a rename that was announced, and it may not turn out to be in conflict afterwards.
     pub(super) fn removed_version(&self, op: &CmlOp) -> Result<Option<DataVersion>, Error> {
-        let Some(fid) = unnamed_by(op) else { return Ok(None) };
-        if !self.cache.index.is_apart() {
-            let replaces = matches!(op, CmlOp::Rename { .. });
-            let current = if replaces { self.cache.index.promised_object(fid.vnode)? } else { None };
-            return Ok(current.map(|known| known.object.status.data_version));
-        }
+        let Some(fid) = unnamed_by(op).filter(|_| self.cache.index.is_apart()) else { return Ok(None) };
         let file = self.files().get(fid.vnode);
         if let Some(file) = file {
             return Ok(Some(file.state().base).filter(|base| *base != DataVersion::NONE));
