@@ -42,7 +42,8 @@ mod tests {
 
     #[test]
     fn it_is_handed_on_to_programs_of_programs() {
-        let script = "sleep 60 & echo $!; wait";
+        // It has begun by then, so that it has its own environment.
+        let script = "sh -c 'echo $$; kill -STOP $$' & wait";
         let mut shell = Command::new("sh");
         let shell = shell.args(["-c", script]).env(RECORDING_VARIABLE, "123").stdout(Stdio::piped());
         let mut shell = shell.spawn().unwrap();
