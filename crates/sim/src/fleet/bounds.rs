@@ -40,7 +40,8 @@ impl SteadyLink {
     /// What holds of a client at the end of one that nothing has befallen.
     pub(super) fn check(self, client: usize, vfs: &Vfs) -> Result<(), String> {
         let status = vfs.status();
-        // Of a link that was hardly used each round trip may have found answers on the way back: 138 ms for 96.
+        // As long as the rate is not known the window is two and a half times what the link holds, and that counts how
+        // long acknowledgements wait in the other end's queue: 37 ms on a link of 96, with seed 310142.
         let rtt = if status.rate_bytes_per_s.is_some() { self.rtt } else { self.rtt * 3 / 2 };
         let (in_flight, most) = (status.in_flight_bytes, Self { rtt, ..self }.window_bytes_max() + EXEMPT_BYTES);
         if in_flight > most {
