@@ -7,6 +7,9 @@
 //! name or an object is still pending is shown over what is known, so that an answer also waits for records before its
 //! own about the same.
 //!
+//! An answer that is here and waits is waited for as one that is to come. Where the server has done a record before one
+//! that was made earlier, they wait for each other: then the order of the changes counts.
+//!
 //! A record whose answer is lost with the connection counts as under way until it has been sent again and answered:
 //! else those behind it would cost what is known of the directory, just when the server cannot be asked.
 
@@ -60,7 +63,11 @@ impl<A> Held<A> {
 
     /// Whether its record makes something that the other one tells of.
     fn makes_for(&self, other: &Self) -> bool {
-        self.made.is_some_and(|made| self.id != other.id && (made == other.object || other.changes(made)))
+        self.id != other.id && self.made.is_some_and(|made| other.tells_of(made))
+    }
+
+    fn tells_of(&self, fid: Fid) -> bool {
+        self.object == fid || self.changes(fid)
     }
 
     fn changes(&self, directory: Fid) -> bool {
@@ -107,16 +114,17 @@ impl<A> Arrivals<A> {
             held.behind.remove(&id);
             held.makers.remove(&id);
         }
-        let changes = |fid: &Fid| directories.iter().any(|directory| directory.fid == *fid);
-        let behind = self.those_under_way(|_, other| directories_of(other).any(|fid| changes(&fid)));
-        let makers = self.those_under_way(|_, other| other.made().is_some_and(|made| made == object || changes(&made)));
-        let made = answered.as_ref().and_then(CmlOp::made).filter(|_| change.is_some());
-        let earlier = match answered.filter(|_| change.is_some()) {
-            Some(op) => self.those_under_way(|before, other| before < id && waits_for(&op, other)),
-            None => BTreeSet::new(),
-        };
+        let applied = answered.filter(|_| change.is_some());
+        let made = applied.as_ref().and_then(CmlOp::made);
         let directories = directories.to_vec();
-        self.held.push(Held { answer, id, change, object, made, directories, behind, makers, earlier });
+        let (behind, makers, earlier) = Default::default();
+        let mut held = Held { answer, id, change, object, made, directories, behind, makers, earlier };
+        held.behind = self.those_under_way(|_, other| directories_of(other).any(|fid| held.changes(fid)));
+        held.makers = self.those_under_way(|_, other| other.made().is_some_and(|made| held.tells_of(made)));
+        if let Some(op) = applied {
+            held.earlier = self.those_under_way(|before, other| before < id && waits_for(&op, other));
+        }
+        self.held.push(held);
     }
 
     fn those_under_way(&self, is_one: impl Fn(StoreId, &CmlOp) -> bool) -> BTreeSet<StoreId> {
@@ -220,6 +228,10 @@ mod tests {
         CmlOp::Remove { parent: fid(parent), name: Name::new(&b"a"[..]).unwrap(), fid: fid(99) }
     }
 
+    fn setting(vnode: u64) -> CmlOp {
+        CmlOp::SetAttr { fid: fid(vnode), set: SetAttr::default() }
+    }
+
     fn making(parent: u64, made: u64) -> CmlOp {
         CmlOp::MakeDir {
             parent: fid(parent),
@@ -231,6 +243,18 @@ mod tests {
 
     fn change(vnode: u64, before: u64) -> [DirectoryChange; 1] {
         [DirectoryChange { fid: fid(vnode), before: DataVersion(before), after: DataVersion(before + 1) }]
+    }
+
+    /// With these records under way, numbered from 1 on.
+    fn under_way(ops: &[CmlOp]) -> Arrivals<u64> {
+        let mut arrivals = Arrivals::default();
+        ops.iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        arrivals
+    }
+
+    /// Takes all that may be taken in while this is known, and nothing is pending.
+    fn take_all_with(arrivals: &mut Arrivals<u64>, known: impl Fn(Fid) -> Option<DataVersion>) -> Vec<u64> {
+        std::iter::from_fn(|| arrivals.take(&known, |_| false)).collect()
     }
 
     /// Takes all that may be taken in; returns them and the version that is known then.
@@ -297,27 +321,19 @@ mod tests {
 
     #[test]
     fn what_is_told_of_an_object_waits_for_what_makes_it() {
-        let mut arrivals = Arrivals::default();
-        arrivals.sent(id(1), &making(1, 5));
-        arrivals.sent(id(2), &making(5, 6));
-        arrivals.sent(id(3), &removal(1));
+        let mut arrivals = under_way(&[making(1, 5), making(5, 6), removal(1)]);
         // A name in the new directory, then its attributes: nothing is known of it yet.
         arrivals.arrived((id(2), fid(6)), Some(12), &change(5, 1), 12);
         arrivals.arrived((id(4), fid(5)), Some(13), &[], 13);
         assert_eq!(arrivals.take(|_| None, |_| false), None);
         arrivals.arrived((id(1), fid(5)), Some(11), &change(1, 10), 11);
-        let mut taken = Vec::new();
-        while let Some(next) = arrivals.take(|directory| (directory == fid(1)).then_some(DataVersion(10)), |_| false) {
-            taken.push(next);
-        }
-        assert_eq!(taken, [11, 12, 13]);
+        let known = |directory| (directory == fid(1)).then_some(DataVersion(10));
+        assert_eq!(take_all_with(&mut arrivals, known), [11, 12, 13]);
     }
 
     #[test]
     fn an_answer_waits_for_records_before_its_own_about_the_same_name_or_object() {
-        let mut arrivals = Arrivals::default();
-        let set = CmlOp::SetAttr { fid: fid(99), set: SetAttr::default() };
-        [removal(5), making(5, 6), removal(7), set].iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        let mut arrivals = under_way(&[removal(5), making(5, 6), removal(7), setting(99)]);
         // The name "d" is not "a", and in another directory neither; the object is the same.
         arrivals.arrived((id(2), fid(6)), Some(12), &[], 12);
         arrivals.arrived((id(4), fid(99)), Some(14), &[], 14);
@@ -334,9 +350,7 @@ mod tests {
 
     #[test]
     fn what_is_behind_an_answer_that_waits_itself_waits_with_it() {
-        let mut arrivals = Arrivals::default();
-        let set = CmlOp::SetAttr { fid: fid(99), set: SetAttr::default() };
-        [set, removal(5), making(5, 6)].iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        let mut arrivals = under_way(&[setting(99), removal(5), making(5, 6)]);
         // It waits for the attributes of what is removed, and the name beside it for that.
         arrivals.arrived((id(2), fid(99)), Some(12), &change(5, 10), 10);
         arrivals.arrived((id(3), fid(6)), Some(13), &change(5, 11), 11);
@@ -348,28 +362,20 @@ mod tests {
 
     #[test]
     fn what_is_told_of_an_object_waits_for_what_makes_it_and_waits_itself() {
-        let mut arrivals = Arrivals::default();
-        let ops = [removal(1), making(1, 5), making(5, 6)];
-        ops.iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        let mut arrivals = under_way(&[removal(1), making(1, 5), making(5, 6)]);
         arrivals.arrived((id(2), fid(5)), Some(12), &change(1, 11), 12);
         // Nothing is known of the new directory, so that everything fits.
         arrivals.arrived((id(3), fid(6)), Some(13), &change(5, 1), 13);
         let known = |directory| (directory == fid(1)).then_some(DataVersion(10));
         assert_eq!(arrivals.take(known, |_| false), None);
         arrivals.arrived((id(1), fid(99)), Some(11), &change(1, 10), 11);
-        let mut taken = Vec::new();
-        while let Some(next) = arrivals.take(known, |_| false) {
-            taken.push(next);
-        }
-        assert_eq!(taken, [11, 12, 13]);
+        assert_eq!(take_all_with(&mut arrivals, known), [11, 12, 13]);
     }
 
     #[test]
     fn answers_that_wait_for_each_other_are_taken_in_in_the_order_of_the_changes() {
-        let mut arrivals = Arrivals::default();
         // The first was in conflict, and done after the second: that removes what it is about.
-        let set = CmlOp::SetAttr { fid: fid(99), set: SetAttr::default() };
-        [set, removal(5), removal(5)].iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
+        let mut arrivals = under_way(&[setting(99), removal(5), removal(5)]);
         arrivals.arrived((id(2), fid(99)), Some(11), &change(5, 10), 11);
         arrivals.arrived((id(3), fid(99)), Some(13), &change(5, 12), 13);
         assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |_| true), None);

@@ -25,7 +25,7 @@ pub(super) struct Pending {
     overlay: RwLock<Overlay>,
     /// Whether there are any, so that a mount without takes no lock.
     any: AtomicBool,
-    /// The directories whose names they change.
+    /// The directories whose names they change. Beside them, for who takes an answer in has them locked and asks.
     naming: Mutex<HashSet<VnodeId>>,
 }
 
