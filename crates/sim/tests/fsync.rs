@@ -10,7 +10,7 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{FileHandle, Fsync, Vfs, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Crash, Path, World};
-use support::{WRITE, content, create, open_as, simulate, write_and_close};
+use support::{WRITE, content, create, open_as, simulate, until_all_is_sent, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -183,6 +183,37 @@ fn regression_40976_what_was_fsynced_is_not_replaced_by_a_torn_content() {
                 found.len(),
                 [0u8, 1, 2].map(|b| found.iter().filter(|x| **x == b).count())
             );
+        }
+    });
+}
+
+/// The background has made a content durable while it was sent, the server has it, and the file is written again at
+/// once: the log that a loss of power leaves tells of the content as one that waits.
+#[test]
+fn regression_600261_what_the_server_has_is_not_replaced_by_a_torn_content() {
+    simulate(async {
+        for (seed, passthrough) in (1..7).flat_map(|seed| [(seed, false), (seed, true)]) {
+            let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, RTT)));
+            let mut world = World::start_over(seed, vec![link], passthrough).await.expect("a world");
+            let machine = &mut world.machines_mut()[0];
+            machine.stop().await;
+            machine.set_writeback(Writeback::Async);
+            machine.set_cache_limit_bytes(CACHE_BYTES);
+            machine.start().await.expect("a client");
+            let vfs = world.client().clone();
+            let first = vec![1; LARGE_BYTES / 2];
+            write_and_close(&vfs, "file", first.clone()).await;
+            until_all_is_sent(&vfs).await;
+            let again = open_as(&vfs, "file", WRITE).await;
+            fill(&vfs, again, &[2; LARGE_BYTES], passthrough).await;
+            vfs.flush(again).await.expect("a close");
+            vfs.release(again);
+            world.crash_client(Crash::Power);
+            world.start_client().await.expect("a client");
+            let found = content(world.client(), "file").await;
+            let is_whole = found == first || found == vec![2; LARGE_BYTES];
+            let of_each = [0u8, 1, 2].map(|byte| found.iter().filter(|found| **found == byte).count());
+            assert!(is_whole, "seed {seed}, passthrough {passthrough}: torn, of {} bytes, {of_each:?}", found.len());
         }
     });
 }

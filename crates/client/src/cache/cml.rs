@@ -83,6 +83,13 @@ impl Cml {
         if self.lock().drops_unsynced { self.sync() } else { Ok(()) }
     }
 
+    /// Whether a loss of power may take from the log that the server has a content of a file: what is in its container
+    /// next would be taken for that content.
+    pub(crate) fn may_forget_answer(&self, fid: Fid) -> bool {
+        let inner = self.lock();
+        inner.unsynced && inner.state.versions.contains_key(&fid)
+    }
+
     /// Whether the log says that the server may have a record, or is to get it.
     pub(crate) fn lists(&self, id: StoreId) -> bool {
         let state = &self.lock().state;

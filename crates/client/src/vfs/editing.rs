@@ -161,9 +161,11 @@ impl Inner {
         }
         if !logged && !unlinked {
             let (fid, container) = (file.fid, file.container_id);
+            let may_forget = self.cache.cml.may_forget_answer(fid);
             self.cache.cml.append(LogEntry::Writing { fid, base, container, lent })?;
-            if self.cache.index.is_content_durable(file.fid.vnode)? {
-                // After a power loss only the log tells that these bytes are no longer the version the index says.
+            if may_forget || self.cache.index.is_content_durable(fid.vnode)? {
+                // After a power loss only the log tells that these bytes are no longer the version the index says, or
+                // the one that was durable when it was sent.
                 self.cache.cml.sync()?;
             }
             file.state().writing_logged = true;
