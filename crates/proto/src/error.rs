@@ -108,6 +108,8 @@ fs_errors! {
     Deadlock = 35 "a deadlock is avoided";
     /// A client, or all clients of a volume, have as many locks as they may.
     TooManyLocks = 36 "too many locks";
+    /// What is in the way of a lock is the client's own, which gives it up, and nobody else is to have it first.
+    LockedByOwn = 37 "another program of this client has the range locked";
 }
 
 impl FsError {
@@ -146,6 +148,7 @@ impl FsError {
             | Self::Locked
             | Self::Deadlock
             | Self::TooManyLocks
+            | Self::LockedByOwn
             | Self::Unknown(_) => false,
         }
     }

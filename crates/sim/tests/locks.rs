@@ -7,11 +7,11 @@ mod support;
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use mafs_client::vfs::{Error, FileHandle, LockStop, Locking, RangeLock, Vfs, Writeback};
+use mafs_client::vfs::{Error, LockStop, Locking, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, VnodeId};
 use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Path, Silence, Way, World};
-use support::{CALLER, WRITE, clients, configured, content, create, name, names, open_as, simulate, write_and_close};
+use support::locking::{Process, is_locked, until_out_of_reach};
+use support::{CALLER, clients, configured, content, create, name, names, simulate, write_and_close};
 use tokio::time::{Instant, sleep, timeout};
 
 const NEAR: Duration = Duration::from_millis(10);
@@ -27,72 +27,6 @@ async fn two(policy: Writeback, locking: Locking, passthrough: bool) -> World {
         machine.set_locking(locking);
     })
     .await
-}
-
-/// A process that has a file open.
-#[derive(Clone)]
-struct Process {
-    vfs: Vfs,
-    file: FileHandle,
-    owner: LockOwner,
-}
-
-impl Process {
-    async fn open(vfs: &Vfs, path: &'static str, number: u32) -> Self {
-        let file = open_as(vfs, path, WRITE).await;
-        let owner = LockOwner { id: number.into(), process: number, file: file.0 };
-        Self { vfs: vfs.clone(), file, owner }
-    }
-
-    fn wanted(&self, range: LockRange, kind: LockKind) -> RangeLock {
-        RangeLock { owner: self.owner, range, kind }
-    }
-
-    async fn lock(&self) -> Result<(), Error> {
-        self.lock_until(LockStop::default()).await
-    }
-
-    async fn lock_until(&self, stop: LockStop) -> Result<(), Error> {
-        self.vfs.lock(self.file, self.wanted(LockRange::ALL, LockKind::Exclusive), true, stop).await
-    }
-
-    async fn try_lock(&self, kind: LockKind) -> Result<(), Error> {
-        self.vfs.lock(self.file, self.wanted(LockRange::ALL, kind), false, LockStop::default()).await
-    }
-
-    async fn unlock(&self) -> Result<(), Error> {
-        self.vfs.unlock(self.file, self.owner.id, LockRange::ALL).await
-    }
-
-    async fn read(&self) -> Vec<u8> {
-        match self.vfs.container(self.file) {
-            Ok(container) => {
-                let mut bytes = vec![0; usize::try_from(container.len().expect("a length")).expect("few bytes")];
-                container.read_at(&mut bytes, 0).expect("a read");
-                bytes
-            }
-            Err(_) => self.vfs.read(self.file, 0, 1 << 20).await.expect("a read").to_vec(),
-        }
-    }
-
-    async fn write(&self, bytes: Vec<u8>, passthrough: bool) {
-        if passthrough {
-            let container = self.vfs.container(self.file).expect("a container");
-            container.write_all_at(&bytes, 0).expect("a write");
-        } else {
-            self.vfs.write(self.file, 0, bytes.into()).await.expect("a write");
-        }
-    }
-
-    async fn close(self) -> Result<(), Error> {
-        let closed = self.vfs.flush_and_unlock(self.file, self.owner.id).await;
-        self.vfs.release(self.file);
-        closed
-    }
-}
-
-fn is_locked(result: &Result<(), Error>) -> bool {
-    matches!(result, Err(Error::Refused(FsError::Locked)))
 }
 
 async fn count(process: Process, times: u64, passthrough: bool) {
@@ -306,17 +240,6 @@ fn without_the_server_strict_waits_and_fail_does_not() {
 }
 
 /// Makes the client find out.
-async fn until_out_of_reach(vfs: &Vfs) {
-    let asked = tokio::spawn({
-        let vfs = vfs.clone();
-        async move { vfs.lookup(VnodeId::ROOT, Bytes::from("nothing of that name")).await }
-    });
-    while !vfs.status().disconnected {
-        sleep(NEAR).await;
-    }
-    asked.abort();
-}
-
 #[test]
 fn without_the_server_locks_are_granted_here_at_once_and_confirmed_later() {
     simulate(async {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mafs_proto::call::{AttachReply, HeldLock, HeldLocks, LockConflict};
-use mafs_proto::{Fid, HeldRange, Holder, Lock, LockOwner, LockRange, LockTable, ServerEpoch};
+use mafs_proto::{Fid, HeldRange, Holder, Lock, LockKind, LockOwner, LockRange, LockTable, ServerEpoch};
 
 /// Who has granted a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +42,39 @@ struct FileLocks {
     since: u64,
 }
 
+/// What an owner has given up here, of which the server does not know yet. Until it is told, another program of this
+/// machine can have it in turn, without the server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Releasing {
+    release: Release,
+    ranges: Vec<HeldRange<Held>>,
+    /// The server is being told.
+    is_sent: bool,
+    /// The owner waits for the end of it.
+    is_awaited: bool,
+    /// How often others had it since.
+    turn: u64,
+}
+
+impl Releasing {
+    /// Whether the server keeps other clients from all that a lock may become while this is not sent.
+    fn covers(&self, lock: &Lock) -> bool {
+        let is_whole = |held: &HeldRange<Held>| held.range == LockRange::ALL && held.kind == LockKind::Exclusive;
+        let is_of_another = (self.release.fid, false) == (lock.fid, self.release.owner == lock.owner.id);
+        is_of_another && !self.is_sent && self.ranges.iter().any(is_whole)
+    }
+}
+
+/// What is to be done after something was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Released {
+    /// The server is to be told, under this number.
+    There(u64),
+    /// It was another program's before, of which the server is to be told: what was written since there had been so
+    /// many changes is to be sent.
+    InTurn(u64),
+}
+
 /// What has been given up here and the server may not know of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Release {
@@ -65,8 +98,8 @@ pub(crate) struct LockCounts {
 #[derive(Default)]
 pub(crate) struct Locks {
     files: BTreeMap<Fid, FileLocks>,
-    /// By number: what is on its way to the server, and the ranges.
-    releases: BTreeMap<u64, (Release, Vec<HeldRange<Held>>)>,
+    /// By number.
+    releases: BTreeMap<u64, Releasing>,
     /// Open files of which a lock has been lost.
     lost: BTreeSet<u64>,
     epoch: Option<ServerEpoch>,
@@ -86,8 +119,11 @@ impl Locks {
     /// A lock is held, in place of what its owner had; there had been so many changes. If it was granted here while the
     /// server does not know yet of what another has given up, what that one has done goes with it.
     pub(crate) fn grant(&mut self, lock: &Lock, granted: Granted, changes: u64) {
-        let before = self.releases.values().filter(|(release, _)| release.fid == lock.fid);
-        let changes = before.map(|(release, _)| release.since).fold(changes, u64::min);
+        let before = self.releases.values_mut().filter(|releasing| releasing.release.fid == lock.fid);
+        let changes = before.fold(changes, |changes, releasing| {
+            releasing.turn += 1;
+            changes.min(releasing.release.since)
+        });
         let file = self.files.entry(lock.fid).or_default();
         if file.table.is_empty() {
             file.since = changes;
@@ -125,9 +161,33 @@ impl Locks {
         weakens.then(|| self.files.get(&lock.fid).map_or(0, |file| file.since))
     }
 
-    /// An owner gives up what it has of a range. Returns the number under which the server is to be told, if it knows
-    /// of any.
-    pub(crate) fn release(&mut self, fid: Fid, owner: u64, range: LockRange) -> Option<u64> {
+    /// Whether a lock can be had in turn, without the server, if that says that no other client waits: another program
+    /// of this machine has given up what covers it, and does not wait until the server knows. Only for itself: others
+    /// could share it with programs that have it from the server.
+    pub(crate) fn may_take_over(&self, lock: &Lock) -> bool {
+        let covers = |releasing: &Releasing| releasing.covers(lock) && !releasing.is_awaited;
+        lock.kind == LockKind::Exclusive && self.releases.values().any(covers)
+    }
+
+    /// Whether an owner has some lock of a file in turn: then what it asks for next is not the server's to grant, which
+    /// would wait for what that owner holds up.
+    pub(crate) fn has_taken_over(&self, lock: &Lock) -> bool {
+        let is_here = |held: &HeldRange<Held>| held.holder.granted == Granted::Here;
+        self.of(lock.fid, lock.owner.id).any(is_here) && self.releases.values().any(|releasing| releasing.covers(lock))
+    }
+
+    /// Whether another program of this machine has in turn what was given up under a number.
+    pub(crate) fn is_taken_over(&self, number: u64) -> bool {
+        let Some(Releasing { release, ranges, .. }) = self.releases.get(&number) else { return false };
+        let is_of = |held: &HeldRange<Held>| {
+            let is_others = held.holder.granted == Granted::Here && held.holder.owner.id != release.owner;
+            is_others && ranges.iter().any(|range| range.range.overlaps(held.range))
+        };
+        self.files.get(&release.fid).is_some_and(|file| file.table.iter().any(is_of))
+    }
+
+    /// An owner gives up what it has of a range. `None`: there is nothing to be done.
+    pub(crate) fn release(&mut self, fid: Fid, owner: u64, range: LockRange) -> Option<Released> {
         let meant: Vec<_> = self.of(fid, owner).filter(|held| held.range.overlaps(range)).copied().collect();
         let holder = meant.first()?.holder;
         let file = self.files.get_mut(&fid)?;
@@ -136,28 +196,42 @@ impl Locks {
         if file.table.is_empty() {
             self.files.remove(&fid);
         }
-        let there = meant.into_iter().filter(|held| held.holder.granted == Granted::There);
+        let is_told = |held: &HeldRange<Held>| {
+            let of_it = |told: &HeldLock| (told.lock.fid, told.lock.owner.id) == (fid, owner);
+            self.told.iter().any(|told| of_it(told) && told.lock.range.overlaps(held.range))
+        };
+        let there = meant.into_iter().filter(|held| held.holder.granted == Granted::There || is_told(held));
         let clip = |held: HeldRange<Held>| {
             let (first, last) = (held.range.first().max(range.first()), held.range.last().min(range.last()));
             LockRange::new(first, last).map(|range| HeldRange { range, ..held })
         };
         let there: Vec<_> = there.filter_map(clip).collect();
         if there.is_empty() {
-            return None;
+            let is_before = |releasing: &Releasing| releasing.release.fid == fid && !releasing.is_sent;
+            return self.releases.values().any(is_before).then_some(Released::InTurn(since));
         }
         let number = self.next_number();
-        self.releases.insert(number, (Release { fid, owner, since }, there));
-        Some(number)
+        let release = Release { fid, owner, since };
+        let releasing = Releasing { release, ranges: there, is_sent: false, is_awaited: false, turn: 0 };
+        self.releases.insert(number, releasing);
+        Some(Released::There(number))
     }
 
-    /// What is to be given up under a number.
-    pub(crate) fn released(&self, number: u64) -> Option<Release> {
-        self.releases.get(&number).map(|(release, _)| *release)
+    /// What is to be given up under a number, and how often others had it since.
+    pub(crate) fn released(&self, number: u64) -> Option<(Release, u64)> {
+        self.releases.get(&number).map(|releasing| (releasing.release, releasing.turn))
     }
 
-    /// Ranges that are to be given up at the server: those that the owner has not taken again since.
-    pub(crate) fn to_unlock(&self, number: u64) -> Vec<LockRange> {
-        let Some((Release { fid, owner, .. }, ranges)) = self.releases.get(&number) else { return Vec::new() };
+    /// Ranges that are to be given up at the server now: those that the owner has not taken again since. `None`:
+    /// another program has had it in turn since `turn`, or has it now.
+    pub(crate) fn begin_unlock(&mut self, number: u64, turn: u64) -> Option<Vec<LockRange>> {
+        let is_taken_over = self.is_taken_over(number);
+        let Some(releasing) = self.releases.get_mut(&number) else { return Some(Vec::new()) };
+        if is_taken_over || releasing.turn != turn {
+            return None;
+        }
+        releasing.is_sent = true;
+        let Releasing { release: Release { fid, owner, .. }, ranges, .. } = &self.releases[&number];
         let mut table = LockTable::default();
         for held in ranges {
             table.lock(held.holder, held.range, held.kind);
@@ -166,7 +240,7 @@ impl Locks {
         for held in taken {
             table.unlock(&held.holder, held.range);
         }
-        table.iter().map(|held| held.range).collect()
+        Some(table.iter().map(|held| held.range).collect())
     }
 
     /// The server knows.
@@ -174,9 +248,11 @@ impl Locks {
         self.releases.remove(&number);
     }
 
-    /// Whether the server may not know yet of something that an owner has given up.
-    pub(crate) fn is_releasing(&self, fid: Fid, owner: u64) -> bool {
-        self.releases.values().any(|(release, _)| (release.fid, release.owner) == (fid, owner))
+    /// Whether the server may not know yet of something that an owner has given up. Then it waits for that, and nobody
+    /// else gets it before.
+    pub(crate) fn await_release(&mut self, fid: Fid, owner: u64) -> bool {
+        let own = self.releases.values_mut().filter(|of| (of.release.fid, of.release.owner) == (fid, owner));
+        own.map(|releasing| releasing.is_awaited = true).count() > 0
     }
 
     /// Who has locked something through an open file that is gone now. What was lost with it is of no interest any
@@ -196,9 +272,10 @@ impl Locks {
         self.lost.contains(&open_file)
     }
 
-    /// What the server has granted does not hold any more.
+    /// What the server has granted does not hold any more, nor what programs of this machine had of it in turn.
     pub(crate) fn lapse(&mut self) {
-        self.lose_where(|_, held| held.holder.granted == Granted::There);
+        let in_turn: BTreeSet<Fid> = self.releases.values().map(|releasing| releasing.release.fid).collect();
+        self.lose_where(|fid, held| held.holder.granted == Granted::There || in_turn.contains(&fid));
     }
 
     /// The client is about to attach: what it relies on.
@@ -208,7 +285,7 @@ impl Locks {
             granted: held.holder.granted == Granted::There,
         };
         let released = self.releases.values();
-        let released = released.flat_map(|(release, ranges)| ranges.iter().map(|held| as_held(release.fid, held)));
+        let released = released.flat_map(|of| of.ranges.iter().map(|held| as_held(of.release.fid, held)));
         let held = self.files.iter().flat_map(|(fid, file)| file.table.iter().map(|held| as_held(*fid, held)));
         // Those first that programs hold.
         let locks: Vec<HeldLock> = held.chain(released).take(HeldLocks::LOCKS_MAX).collect();

@@ -90,7 +90,7 @@ fn errno_of_refusal(refusal: FsError) -> Errno {
         FsError::NoXattr => Errno::ENODATA,
         // The client sends all of it then.
         FsError::NotKept => Errno::EIO,
-        FsError::Locked => Errno::EAGAIN,
+        FsError::Locked | FsError::LockedByOwn => Errno::EAGAIN,
         FsError::Deadlock => Errno::EDEADLK,
         FsError::TooManyLocks => Errno::ENOLCK,
         FsError::Unknown(_) => Errno::EIO,

@@ -3,8 +3,11 @@
 //!
 //! - A granted lock comes with the status of its file: a newer content is brought into the container before the lock
 //!   call returns, also while programs have the file open for writing, as long as they have not changed it.
-//! - What gives a lock up is a barrier: what this client has logged since it took the first lock of the file is at the
-//!   server by then, and what was written to the file itself.
+//! - What gives a lock up is a barrier: another client gets it when the server has what this client has logged since it
+//!   took the first lock of the file, and what was written to the file itself. Whoever gives it up waits for that as
+//!   long as `fsync=auto` waits; with `fsync=server`, and where nothing is logged, until it is so. As long as no other
+//!   client waits, another program of this machine gets it before that (`Locks::may_take_over`): a barrier can take
+//!   minutes on a slow link, and is for others.
 //! - While the server is known to be out of reach this client decides among its own programs, if the user has not said
 //!   otherwise ([`Locking`]). What it had granted itself the server confirms at the next attach, or not: then the open
 //!   file through which the lock was taken has lost it for good.
@@ -22,8 +25,8 @@ use mafs_proto::{DataVersion, Fid, FsError, Lock, LockOwner, LockRange, Purpose}
 use tokio::time::{Instant, sleep, timeout};
 
 use super::file::{File, FileState};
-use super::{Error, FileHandle, Inner, Vfs};
-use crate::core::locks::Granted;
+use super::{Error, FileHandle, Fsync, Inner, Vfs};
+use crate::core::locks::{Granted, Locks, Release, Released};
 use crate::remote::{Answer, HOLDER_WAIT, Link, RemoteError};
 pub(super) use state::LockState;
 pub use state::{LockStop, Locking};
@@ -42,8 +45,8 @@ impl Vfs {
         self.inner.lock(file, lock, wait, stop).await
     }
 
-    /// Gives up what an owner has of a range: what was written under the lock is at the server when this returns,
-    /// unless that is out of reach.
+    /// Gives up what an owner has of a range. Another client has it when what was written under the lock is at the
+    /// server; that is so when this returns, unless it takes longer than an fsync waits.
     pub async fn unlock(&self, file: FileHandle, owner: u64, range: LockRange) -> Result<(), Error> {
         let fid = self.inner.handle(file)?.file.fid;
         let unlocked = self.inner.unlock(fid, owner, range).await;
@@ -108,10 +111,14 @@ impl Inner {
         self.check_locks(handle)?;
         let lock = lock.on(file.fid);
         let clear =
-            |locks: &LockState| !locks.locks().is_releasing(lock.fid, lock.owner.id) && !locks.is_stopping(&lock);
+            |locks: &LockState| !locks.locks().await_release(lock.fid, lock.owner.id) && !locks.is_stopping(&lock);
         tokio::select! {
             biased;
             () = self.locks.until(clear) => {}
+            // What it has given up another program has in turn.
+            () = self.locks.until(|state| !wait && state.locks().conflict(&lock).is_some()) => {
+                return Err(Error::Refused(FsError::Locked));
+            }
             () = stop.stopped() => return Err(Error::Interrupted),
             // Away from the server nothing is on its way.
             () = self.remote.until_out_of_reach() => {}
@@ -157,8 +164,9 @@ impl Inner {
     ) -> Result<(), Error> {
         let patience = Instant::now() + self.settings.deadline + HOLDER_WAIT;
         loop {
-            if self.grants_here() {
-                if self.lock_here(lock, wait, stop).await? {
+            if self.grants_here() || self.locks.locks().has_taken_over(lock) {
+                let may = |locks: &Locks| locks.has_taken_over(lock) || self.grants_here();
+                if self.lock_here(lock, wait, stop, may).await? {
                     return Ok(());
                 }
                 continue;
@@ -166,9 +174,15 @@ impl Inner {
             if self.locks.locking == Locking::Strict {
                 self.until_connected().await?;
             }
-            match self.ask_for_lock(lock, wait, number).await {
+            let given_up = self.locks.locks().may_take_over(lock);
+            match self.ask_for_lock(lock, wait, number, given_up).await {
                 Ok(answer) => {
                     if self.note_granted(file, lock, answer).await? {
+                        return Ok(());
+                    }
+                }
+                Err(RemoteError::Refused { error: FsError::LockedByOwn, .. }) if !stop.is_stopped() => {
+                    if self.lock_here(lock, wait, stop, |locks| locks.may_take_over(lock)).await? {
                         return Ok(());
                     }
                 }
@@ -199,16 +213,25 @@ impl Inner {
         timeout(self.settings.deadline, connected).await.map(drop).map_err(|_| Error::NoLocks)
     }
 
-    /// Grants a lock if no program of this machine has what excludes it. Returns whether it is held: otherwise the
-    /// server is there again.
-    async fn lock_here(&self, lock: &Lock, wait: bool, stop: &LockStop) -> Result<bool, Error> {
+    /// Grants a lock if no program of this machine has what excludes it. Returns whether it is held: otherwise this
+    /// client `may` not any more.
+    async fn lock_here(
+        &self,
+        lock: &Lock,
+        wait: bool,
+        stop: &LockStop,
+        may: impl Fn(&Locks) -> bool,
+    ) -> Result<bool, Error> {
         let mut changed = self.locks.changed.subscribe();
         let mut link = self.remote.watch_link();
-        while self.grants_here() {
+        loop {
             changed.mark_unchanged();
             let changes = self.replay.queue().changes();
             {
                 let mut locks = self.locks.locks();
+                if !may(&locks) {
+                    return Ok(false);
+                }
                 if locks.conflict(lock).is_none() {
                     if !locks.has_room() {
                         return Err(Error::NoLocks);
@@ -227,12 +250,17 @@ impl Inner {
                 _ = link.changed() => {}
             }
         }
-        Ok(false)
     }
 
-    async fn ask_for_lock(&self, lock: &Lock, wait: bool, number: u64) -> Result<Answer<LockReply>, RemoteError> {
+    async fn ask_for_lock(
+        &self,
+        lock: &Lock,
+        wait: bool,
+        number: u64,
+        given_up: bool,
+    ) -> Result<Answer<LockReply>, RemoteError> {
         let unanswered = self.unanswered(&[lock.fid]);
-        self.remote.ask_for_lock(&LockRequest { lock: *lock, wait, number, unanswered }).await
+        self.remote.ask_for_lock(&LockRequest { lock: *lock, wait, number, given_up, unanswered }).await
     }
 
     /// The server has granted a lock: makes the file what it is under it. Returns whether it counts; it does not if
@@ -297,13 +325,20 @@ impl Inner {
 
     /// Gives up what an owner has of a range, here at once, at the server when that has what was written under it.
     pub(super) async fn unlock(self: &Arc<Self>, fid: Fid, owner: u64, range: LockRange) -> Result<(), Error> {
-        let number = self.locks.locks().release(fid, owner, range);
+        let released = self.locks.locks().release(fid, owner, range);
         self.locks.changed.send_replace(());
-        let Some(number) = number else { return Ok(()) };
-        let releasing = tokio::spawn(Arc::clone(self).release_lock(number));
+        let Some(released) = released else { return Ok(()) };
+        let sent = async {
+            match released {
+                Released::There(number) => self.release_or_hand_over(number).await,
+                Released::InTurn(since) => self.send_in_the_end(fid, since).await,
+            }
+        };
         tokio::select! {
             biased;
-            released = releasing => released.unwrap_or(Ok(())),
+            sent = sent => sent,
+            // Others get it when it is done.
+            () = sleep(self.settings.fsync_wait), if !self.unlock_waits() => Ok(()),
             // It is done when the server is there again.
             () = self.remote.until_out_of_reach() => match self.locks.locking {
                 Locking::Local => Ok(()),
@@ -326,44 +361,72 @@ impl Inner {
         }
     }
 
-    async fn release_lock(self: Arc<Self>, number: u64) -> Result<(), Error> {
-        let Some(release) = self.locks.locks().released(number) else { return Ok(()) };
-        let sent = loop {
-            match self.send_written(release.fid, release.since).await {
-                Err(error) if error.is_unanswered() => {
-                    if !self.until_tried_again().await {
-                        return Ok(());
-                    }
-                }
-                sent => break sent,
-            }
-        };
-        loop {
-            let ranges = self.locks.locks().to_unlock(number);
-            let mut failed = false;
-            for range in ranges {
-                let request = UnlockRequest { fid: release.fid, owner: release.owner, range };
-                let unlocked = self.remote.call(&request, Purpose::Ask).await;
-                failed |= unlocked.is_err_and(|error| error.may_pass());
-            }
-            if !failed {
-                break;
-            }
-            if !self.until_tried_again().await {
-                return Ok(());
+    /// Whether who gives a lock up waits for as long as it takes until the server has what was written under it.
+    fn unlock_waits(&self) -> bool {
+        self.settings.fsync == Fsync::Server || !self.settings.writeback.is_logged()
+    }
+
+    /// Waits until the server knows; or, if another program of this machine has it in turn, which the server need not
+    /// know, until that has what was written before.
+    async fn release_or_hand_over(self: &Arc<Self>, number: u64) -> Result<(), Error> {
+        let Some((Release { fid, since, .. }, _)) = self.locks.locks().released(number) else { return Ok(()) };
+        let releasing = tokio::spawn(Arc::clone(self).release_lock(number));
+        tokio::select! {
+            biased;
+            released = releasing => released.unwrap_or(Ok(())),
+            () = self.locks.until(|state| state.locks().is_taken_over(number)) => {
+                self.send_in_the_end(fid, since).await
             }
         }
-        self.locks.locks().end_release(number);
-        self.locks.changed.send_replace(());
-        sent
+    }
+
+    /// Tells the server, when no program of this machine has it any more and all that was written is there.
+    async fn release_lock(self: Arc<Self>, number: u64) -> Result<(), Error> {
+        loop {
+            let Some((release, turn)) = self.locks.locks().released(number) else { return Ok(()) };
+            let sent = self.send_in_the_end(release.fid, release.since).await;
+            if sent.as_ref().is_err_and(Error::is_unanswered) {
+                return sent;
+            }
+            let Some(ranges) = self.locks.locks().begin_unlock(number, turn) else {
+                self.locks.until(|state| !state.locks().is_taken_over(number)).await;
+                continue;
+            };
+            if self.unlock_there(release, ranges).await {
+                self.locks.locks().end_release(number);
+                self.locks.changed.send_replace(());
+                return sent;
+            }
+            self.until_tried_again().await?;
+        }
+    }
+
+    /// As `send_written`, also after outages, unless the mount ends.
+    async fn send_in_the_end(self: &Arc<Self>, fid: Fid, since: u64) -> Result<(), Error> {
+        loop {
+            match self.send_written(fid, since).await {
+                Err(error) if error.is_unanswered() => self.until_tried_again().await?,
+                sent => return sent,
+            }
+        }
+    }
+
+    /// Returns whether the server knows.
+    async fn unlock_there(&self, Release { fid, owner, .. }: Release, ranges: Vec<LockRange>) -> bool {
+        let mut knows = true;
+        for range in ranges {
+            let unlocked = self.remote.call(&UnlockRequest { fid, owner, range }, Purpose::Ask).await;
+            knows &= !unlocked.is_err_and(|error| error.may_pass());
+        }
+        knows
     }
 
     /// Waits until it is worth asking the server again. `false`: the mount ends.
-    async fn until_tried_again(&self) -> bool {
+    async fn until_tried_again(&self) -> Result<(), Error> {
         sleep(RETRY_PAUSE).await;
         let mut link = self.remote.watch_link();
         let up = link.wait_for(|link| !matches!(link, Link::Down(_))).await;
-        up.is_ok_and(|link| matches!(*link, Link::Up(_)))
+        if up.is_ok_and(|link| matches!(*link, Link::Up(_))) { Ok(()) } else { Err(not_sent()) }
     }
 
     /// Waits until the server has what was written to a file, and all that was logged since there had been so many
@@ -428,8 +491,11 @@ impl Inner {
         let lock = lock.on(file.fid);
         let patience = Instant::now() + self.settings.deadline + HOLDER_WAIT;
         loop {
-            if self.grants_here() {
-                return Ok(self.locks.locks().conflict(&lock));
+            {
+                let locks = self.locks.locks();
+                if locks.may_take_over(&lock) || locks.has_taken_over(&lock) || self.grants_here() {
+                    return Ok(locks.conflict(&lock));
+                }
             }
             match self.remote.call(&TestLockRequest { lock }, Purpose::Ask).await {
                 Ok(answer) => return Ok(answer.reply.conflict),

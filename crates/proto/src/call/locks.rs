@@ -38,6 +38,9 @@ pub struct LockRequest {
     pub wait: bool,
     /// Tells requests of one client apart: one that waits is asked again under its number.
     pub number: u64,
+    /// Whether the client has something of the range that it is about to give up. If only that is in the way the answer
+    /// is [`FsError::LockedByOwn`](crate::FsError): the client may grant the lock, and gives up what it has later.
+    pub given_up: bool,
     /// As in [`GetStatusRequest`](super::GetStatusRequest).
     pub unanswered: Vec<StoreId>,
 }

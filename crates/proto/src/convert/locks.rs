@@ -106,6 +106,7 @@ impl Convert for LockRequest {
             lock: Some(self.lock.to_message()),
             wait: self.wait,
             number: self.number,
+            given_up: self.given_up,
             unanswered: to_messages(&self.unanswered),
         }
     }
@@ -115,6 +116,7 @@ impl Convert for LockRequest {
             lock: required(message.lock, "lock")?,
             wait: message.wait,
             number: message.number,
+            given_up: message.given_up,
             unanswered: list(message.unanswered, GetStatusRequest::RECORDS_MAX, "unanswered")?,
         })
     }

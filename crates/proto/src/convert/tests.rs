@@ -438,8 +438,10 @@ round_trips! {
         .prop_map(|undecided| RenewLeaseRequest { undecided });
     proptest_renewals_round_trip: RenewLeaseReply = (any::<bool>(), any::<u64>(), option::of(mark()))
         .prop_map(|(renewed, lock_grants, mark)| RenewLeaseReply { renewed, lock_grants, mark });
-    proptest_lock_requests_round_trip: LockRequest = (lock(), any::<bool>(), any::<u64>(), vec(store_id(), 0..5))
-        .prop_map(|(lock, wait, number, unanswered)| LockRequest { lock, wait, number, unanswered });
+    proptest_lock_requests_round_trip: LockRequest =
+        (lock(), any::<bool>(), any::<u64>(), any::<bool>(), vec(store_id(), 0..5)).prop_map(
+            |(lock, wait, number, given_up, unanswered)| LockRequest { lock, wait, number, given_up, unanswered },
+        );
     proptest_lock_replies_round_trip: LockReply = (any::<u64>(), vec(object(), 0..2), change()).prop_map(
         |(lock_grants, objects, change)| LockReply {
             lock_grants,

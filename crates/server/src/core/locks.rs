@@ -49,6 +49,8 @@ pub(crate) struct Wanted {
     pub(crate) wait: bool,
     /// Its client's number for it.
     pub(crate) number: u64,
+    /// Whether its client gives up what it has of the range.
+    pub(crate) given_up: bool,
 }
 
 /// What a request has led to.
@@ -129,18 +131,21 @@ impl Locks {
     /// A client asks for a lock, or asks again.
     ///
     /// # Errors
-    /// `Locked` if others have it and the request does not wait, `Deadlock` if it would wait for itself,
-    /// `TooManyLocks`.
+    /// `LockedByOwn` if only its client has it, which gives it up, `Locked` if others have it and the request does not
+    /// wait, `Deadlock` if it would wait for itself, `TooManyLocks`.
     pub(crate) fn ask(&mut self, client: ClientId, wanted: &Wanted, present: Present<'_>) -> Result<Asked, FsError> {
-        let Wanted { lock, wait, number } = *wanted;
+        let Wanted { lock, wait, number, given_up } = *wanted;
         if self.cancelled.remove(&(client, number)) {
             return Err(FsError::Locked);
         }
         self.forget_gone(lock.fid, present);
         let locker = Locker { client, owner: lock.owner };
         let file = self.files.entry(lock.fid).or_default();
-        let answer = if file.blockers(&locker, &lock, file.place(client, number)).is_empty() {
+        let blockers = file.blockers(&locker, &lock, file.place(client, number));
+        let answer = if blockers.is_empty() {
             self.grant(locker, &lock).map(|()| Asked::Granted)
+        } else if given_up && blockers.iter().all(|blocker| blocker.client == client) {
+            Err(FsError::LockedByOwn)
         } else if wait {
             let waiter = Waiter { locker, lock, number, asked: present.now };
             self.enqueue(waiter).map(|()| Asked::Waits)

@@ -19,8 +19,8 @@ pub(super) async fn lock(
     call: &IncomingCall,
 ) -> Result<LockReply, Refusal> {
     let Attachment { volume, ticket } = attached;
-    let LockRequest { lock, wait, number, unanswered } = request;
-    let wanted = Wanted { lock, wait, number };
+    let LockRequest { lock, wait, number, given_up, unanswered } = request;
+    let wanted = Wanted { lock, wait, number, given_up };
     tokio::select! {
         biased;
         locked = volume.lock(*ticket, &wanted) => locked?,

@@ -4,6 +4,8 @@
 
 pub(crate) mod worker;
 
+pub(crate) mod locking;
+
 use std::time::Duration;
 
 use bytes::Bytes;

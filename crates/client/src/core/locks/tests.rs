@@ -65,13 +65,21 @@ fn attach_reply(epoch: u64, resumed: bool, lost_locks: Vec<u32>) -> AttachReply 
     }
 }
 
+/// Returns under which number the server is to be told.
+fn give_up(locks: &mut Locks, Lock { fid, owner, range, .. }: Lock) -> u64 {
+    match locks.release(fid, owner.id, range) {
+        Some(Released::There(number)) => number,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn what_is_given_up_is_told_until_the_server_knows() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 5);
-    let number = locks.release(fid(1), 1, range(10, 19)).unwrap();
-    assert_eq!(locks.released(number), Some(Release { fid: fid(1), owner: 1, since: 5 }));
-    assert_eq!(locks.to_unlock(number), [range(10, 19)]);
+    let number = give_up(&mut locks, lock(1, 1, range(10, 19)));
+    assert_eq!(locks.released(number), Some((Release { fid: fid(1), owner: 1, since: 5 }, 0)));
+    assert_eq!(locks.begin_unlock(number, 0).unwrap(), [range(10, 19)]);
     assert!(!locks.holds_any(fid(1), 1, range(10, 19)));
     assert_eq!(locks.counts().held, 2);
     let told: Vec<_> = locks.tell().locks.iter().map(|held| (held.lock.range, held.granted)).collect();
@@ -85,10 +93,58 @@ fn what_is_given_up_is_told_until_the_server_knows() {
 fn what_is_taken_again_meanwhile_is_not_given_up() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, range(0, 9)), Granted::There, 0);
-    let number = locks.release(fid(1), 1, LockRange::ALL).unwrap();
-    assert!(locks.is_releasing(fid(1), 1) && !locks.is_releasing(fid(1), 2));
+    let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
+    assert!(locks.await_release(fid(1), 1) && !locks.await_release(fid(1), 2));
     locks.grant(&lock(1, 1, range(0, 4)), Granted::Here, 0);
-    assert_eq!(locks.to_unlock(number), [range(5, 9)]);
+    assert_eq!(locks.begin_unlock(number, 1).unwrap(), [range(5, 9)]);
+}
+
+#[test]
+fn another_program_of_the_machine_has_in_turn_what_was_given_up() {
+    let mut locks = Locks::default();
+    let (first, next) = (lock(1, 1, LockRange::ALL), lock(1, 2, LockRange::ALL));
+    locks.grant(&first, Granted::There, 5);
+    assert!(!locks.may_take_over(&next), "it is held");
+    let number = give_up(&mut locks, first);
+    assert!(locks.may_take_over(&next) && !locks.may_take_over(&first) && !locks.is_taken_over(number));
+    assert!(!locks.may_take_over(&lock(2, 2, LockRange::ALL)), "another file");
+    assert!(!locks.may_take_over(&Lock { kind: LockKind::Shared, ..next }));
+    locks.grant(&next, Granted::Here, 9);
+    assert!(locks.is_taken_over(number) && locks.has_taken_over(&next));
+    assert_eq!(locks.begin_unlock(number, 1), None, "it is held");
+    assert_eq!(locks.release(fid(1), 2, LockRange::ALL), Some(Released::InTurn(5)), "with what the first has written");
+    assert_eq!(locks.begin_unlock(number, 0), None, "what was written meanwhile is not sent");
+    assert_eq!(locks.begin_unlock(number, 1), Some(vec![LockRange::ALL]));
+    assert!(!locks.may_take_over(&next), "the server may have given it to another client");
+}
+
+#[test]
+fn who_waits_until_the_server_knows_is_passed_by_nobody() {
+    let mut locks = Locks::default();
+    locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 0);
+    give_up(&mut locks, lock(1, 1, LockRange::ALL));
+    assert!(locks.await_release(fid(1), 1));
+    assert!(!locks.may_take_over(&lock(1, 2, LockRange::ALL)));
+}
+
+#[test]
+fn a_part_of_a_file_and_what_is_shared_go_by_way_of_the_server() {
+    for part in [lock(1, 1, range(0, 9)), Lock { kind: LockKind::Shared, ..lock(1, 1, LockRange::ALL) }] {
+        let mut locks = Locks::default();
+        locks.grant(&part, Granted::There, 0);
+        give_up(&mut locks, part);
+        assert!(!locks.may_take_over(&Lock { owner: lock(1, 2, part.range).owner, ..part }));
+    }
+}
+
+#[test]
+fn what_the_server_is_being_told_of_is_given_up_there() {
+    let mut locks = Locks::default();
+    locks.grant(&lock(1, 1, LockRange::ALL), Granted::Here, 0);
+    locks.tell();
+    let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
+    locks.attached(&attach_reply(4, true, Vec::new()));
+    assert_eq!(locks.begin_unlock(number, 0), Some(vec![LockRange::ALL]));
 }
 
 #[test]
@@ -132,8 +188,11 @@ fn with_the_lease_goes_what_the_server_has_granted() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 0);
     locks.grant(&lock(2, 2, LockRange::ALL), Granted::Here, 0);
+    locks.grant(&lock(3, 3, LockRange::ALL), Granted::There, 0);
+    give_up(&mut locks, lock(3, 3, LockRange::ALL));
+    locks.grant(&lock(3, 4, LockRange::ALL), Granted::Here, 0);
     locks.lapse();
-    assert!(locks.is_lost(1) && !locks.is_lost(2));
+    assert!(locks.is_lost(1) && !locks.is_lost(2) && locks.is_lost(4));
     assert_eq!(locks.counts(), LockCounts { held: 1, here: 1 });
 }
 

@@ -44,11 +44,15 @@ impl Bench {
         Self { locks: Locks::new(EPOCH), now: Instant(0), gone: BTreeSet::new(), number: 0 }
     }
 
-    fn ask_as(&mut self, by: u8, lock: Lock, wait: bool, number: u64) -> Result<Asked, FsError> {
+    fn ask_for(&mut self, by: u8, wanted: Wanted) -> Result<Asked, FsError> {
         let gone = self.gone.clone();
         let is_live = move |client: ClientId| !gone.contains(&client);
         let present = Present { now: self.now, is_live: &is_live };
-        self.locks.ask(client(by), &Wanted { lock, wait, number }, present)
+        self.locks.ask(client(by), &wanted, present)
+    }
+
+    fn ask_as(&mut self, by: u8, lock: Lock, wait: bool, number: u64) -> Result<Asked, FsError> {
+        self.ask_for(by, Wanted { lock, wait, number, given_up: false })
     }
 
     fn ask(&mut self, by: u8, lock: Lock) -> Result<Asked, FsError> {
@@ -105,6 +109,19 @@ fn who_waits_gets_the_lock_in_turn() {
     assert_eq!(bench.ask_as(2, whole(2, LockKind::Exclusive), true, first), Ok(Asked::Granted));
     bench.unlock(2, whole(2, LockKind::Exclusive));
     assert_eq!(bench.ask_as(3, whole(3, LockKind::Exclusive), true, second), Ok(Asked::Granted));
+}
+
+#[test]
+fn what_its_client_gives_up_is_for_another_program_of_it_unless_others_wait() {
+    let mut bench = Bench::new();
+    bench.ask(1, whole(1, LockKind::Exclusive)).unwrap();
+    let wanted = |number| Wanted { lock: whole(11, LockKind::Exclusive), wait: true, number, given_up: true };
+    assert_eq!(bench.ask_for(1, wanted(100)), Err(FsError::LockedByOwn));
+    let other = bench.wait(2, whole(2, LockKind::Exclusive));
+    assert_eq!(bench.ask_for(1, wanted(101)), Ok(Asked::Waits));
+    bench.unlock(1, whole(1, LockKind::Exclusive));
+    assert_eq!(bench.ask_as(2, whole(2, LockKind::Exclusive), true, other), Ok(Asked::Granted));
+    assert_eq!(bench.ask_for(1, wanted(101)), Ok(Asked::Waits), "what another client has it has not given up");
 }
 
 #[test]

@@ -1,0 +1,181 @@
+//! Locks that a program of a machine gives up are had in turn by another program of it, before the server has all that
+//! was written under them; by another client after.
+
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+mod support;
+
+use std::time::Duration;
+
+use mafs_arpc::link::Profile;
+use mafs_client::vfs::{Error, Locking, Vfs, Writeback};
+use mafs_proto::LockKind;
+use mafs_sim::{Connecting, LEASE, Path, Silence, Way, World};
+use support::locking::{Process, is_locked, until_out_of_reach};
+use support::{clients, configured, content, name, names, simulate, write_and_close};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+const BYTES_PER_S: u64 = 64_000;
+const RTT: Duration = Duration::from_millis(100);
+/// Ten seconds of the link.
+const LARGE_BYTES: usize = 640_000;
+const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
+/// What a lock costs that waits for nobody.
+const SOON: Duration = Duration::from_millis(500);
+
+/// A client at the end of a slow link, and one beside the server.
+async fn slow_and_near() -> World {
+    let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, RTT)));
+    let world = World::start_over(1, vec![link, Path::Delay(Duration::from_millis(1))], false).await.expect("a world");
+    let world = configured(world, |machine| {
+        machine.set_writeback(Writeback::Sirp);
+        machine.set_disconnected(true);
+        machine.set_locking(Locking::Local);
+    })
+    .await;
+    write_and_close(world.client(), "lock", Vec::new()).await;
+    world.client().sync().await.expect("a sync");
+    world
+}
+
+fn locking(process: &Process) -> JoinHandle<Result<(), Error>> {
+    let process = process.clone();
+    tokio::spawn(async move { process.lock().await })
+}
+
+/// A program has a lock, writes what takes ten seconds of the link, and gives the lock up.
+async fn write_under_lock(process: &Process, name: &'static str) {
+    process.lock().await.expect("a lock");
+    write_and_close(&process.vfs, name, vec![1; LARGE_BYTES]).await;
+    let begun = Instant::now();
+    process.unlock().await.expect("an unlock");
+    assert!(begun.elapsed() <= SOON, "{:?}", begun.elapsed());
+}
+
+async fn locks_soon(process: &Process) {
+    let begun = Instant::now();
+    process.lock().await.expect("a lock");
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+async fn until_connected(vfs: &Vfs) {
+    while !vfs.status().connected {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[test]
+fn the_next_program_of_a_machine_waits_for_no_barrier_and_the_next_client_for_all() {
+    simulate(async {
+        let world = slow_and_near().await;
+        let [slow, near] = clients(&world);
+        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
+        let other = Process::open(&near, "lock", 1).await;
+        write_under_lock(&first, "large").await;
+        locks_soon(&next).await;
+        assert!(is_locked(&first.try_lock(LockKind::Exclusive).await), "it is another's");
+        assert!(is_locked(&other.try_lock(LockKind::Shared).await));
+        slow.sync().await.expect("a sync");
+        assert!(is_locked(&other.try_lock(LockKind::Shared).await), "the next has it still");
+        write_and_close(&slow, "small", vec![2; 1000]).await;
+        let locking = locking(&other);
+        sleep(SOON).await;
+        assert!(!locking.is_finished());
+        next.unlock().await.expect("an unlock");
+        locking.await.expect("it ends").expect("a lock");
+        assert!(names(&near, mafs_proto::VnodeId::ROOT).await.expect("names").contains(&name("small")));
+        assert_eq!(content(&near, "small").await, vec![2; 1000]);
+        assert_eq!(content(&near, "large").await.len(), LARGE_BYTES);
+        assert_eq!(slow.status().locks, 0);
+    });
+}
+
+#[test]
+fn another_client_that_waits_is_not_passed() {
+    simulate(async {
+        let world = slow_and_near().await;
+        let [slow, near] = clients(&world);
+        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
+        let other = Process::open(&near, "lock", 1).await;
+        write_under_lock(&first, "large").await;
+        let others = locking(&other);
+        sleep(SOON).await;
+        let nexts = locking(&next);
+        assert!(!others.is_finished(), "it is a barrier");
+        others.await.expect("it ends").expect("a lock");
+        assert_eq!(content(&near, "large").await.len(), LARGE_BYTES);
+        sleep(SOON).await;
+        assert!(!nexts.is_finished(), "it is another client's");
+        other.unlock().await.expect("an unlock");
+        nexts.await.expect("it ends").expect("a lock");
+    });
+}
+
+#[test]
+fn programs_that_take_turns_pass_nobody_of_their_machine() {
+    simulate(async {
+        let world = slow_and_near().await;
+        let [slow, _] = clients(&world);
+        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
+        write_under_lock(&first, "large").await;
+        locks_soon(&next).await;
+        let firsts = locking(&first);
+        let mut turns = 0;
+        while !firsts.is_finished() {
+            next.unlock().await.expect("an unlock");
+            timeout(40 * SOON, next.lock()).await.map_or(Ok(()), |locked| locked).expect("a lock");
+            turns += 1;
+        }
+        assert!(turns < 4, "{turns}");
+    });
+}
+
+#[test]
+fn after_an_outage_the_next_program_waits_for_nothing_that_was_written_in_it() {
+    simulate(async {
+        let world = slow_and_near().await;
+        let [slow, near] = clients(&world);
+        let first = Process::open(&slow, "lock", 1).await;
+        first.lock().await.expect("a lock");
+        world.machines()[0].fall_silent(BLACK_HOLE);
+        until_out_of_reach(&slow).await;
+        write_and_close(&slow, "large", vec![1; LARGE_BYTES]).await;
+        first.close().await.expect("a close");
+        let during = Process::open(&slow, "lock", 2).await;
+        locks_soon(&during).await;
+        sleep(LEASE / 4).await;
+        world.machines()[0].break_silence();
+        until_connected(&slow).await;
+        during.close().await.expect("a close");
+        let after = Process::open(&slow, "lock", 3).await;
+        locks_soon(&after).await;
+        let other = locking(&Process::open(&near, "lock", 1).await);
+        sleep(SOON).await;
+        assert!(!other.is_finished());
+        after.close().await.expect("a close");
+        other.await.expect("it ends").expect("a lock");
+        assert_eq!(content(&near, "large").await.len(), LARGE_BYTES);
+        assert_eq!(slow.status().locks, 0);
+    });
+}
+
+#[test]
+fn what_another_client_has_got_meanwhile_is_lost_for_who_had_it_in_turn() {
+    simulate(async {
+        let world = slow_and_near().await;
+        let [slow, near] = clients(&world);
+        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
+        write_under_lock(&first, "large").await;
+        locks_soon(&next).await;
+        world.machines()[0].fall_silent(BLACK_HOLE);
+        let other = Process::open(&near, "lock", 1).await;
+        other.lock().await.expect("the lease has ended");
+        world.machines()[0].break_silence();
+        until_out_of_reach(&slow).await;
+        until_connected(&slow).await;
+        assert!(matches!(next.close().await, Err(Error::LockLost)));
+        other.unlock().await.expect("an unlock");
+        Process::open(&slow, "lock", 3).await.lock().await.expect("it is free");
+    });
+}
