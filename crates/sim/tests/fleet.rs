@@ -124,3 +124,9 @@ fn regression_what_was_announced_to_replace_a_file_does() {
 fn regression_names_that_lack_a_change_are_forgotten_with_the_session() {
     run(300_751, ALL);
 }
+
+/// A name of a file was replaced while another client stored into the file by its other name: that is no conflict.
+#[test]
+fn regression_a_file_that_keeps_a_name_keeps_its_content() {
+    run(710_999, Faults::default());
+}

@@ -216,17 +216,29 @@ impl Pending {
     }
 
     /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced: another content, or
-    /// that the file goes, which would take this content with it. Those in `ended` do not count any more.
-    pub(crate) fn is_in_conflict(&self, fid: Fid, base: Base, ended: &BTreeSet<StoreId>, viewer: Viewer<'_>) -> bool {
-        let ends_content =
-            |id: &StoreId| self.get(id).is_some_and(|announced| ends_content_of(fid, &announced.record.op));
-        match base {
-            Base::Record(_) => false,
-            Base::Version(_) => {
-                let touching = self.touching(&About::Object(fid.vnode), viewer);
-                touching.iter().any(|id| ends_content(id) && !ended.contains(id))
+    /// that all `names` of the file go, which would take this content along. Those in `ended` do not count any more.
+    pub(crate) fn is_in_conflict(
+        &self,
+        (fid, names): (Fid, u32),
+        base: Base,
+        ended: &BTreeSet<StoreId>,
+        viewer: Viewer<'_>,
+    ) -> bool {
+        if let Base::Record(_) = base {
+            return false;
+        }
+        let touching = self.touching(&About::Object(fid.vnode), viewer);
+        let counting = touching.iter().filter(|id| !ended.contains(id)).filter_map(|id| self.get(id));
+        let mut names_left = i64::from(names);
+        for announced in counting {
+            match &announced.record.op {
+                CmlOp::Store { fid: of, .. } if *of == fid => return true,
+                CmlOp::Link { fid: of, .. } if *of == fid => names_left += 1,
+                op if takes_a_name_of(fid, op) => names_left -= 1,
+                _ => {}
             }
         }
+        names_left <= 0
     }
 
     /// Whether a client has announced that it makes an object.
@@ -361,12 +373,13 @@ fn objects_of(op: &CmlOp) -> impl Iterator<Item = VnodeId> {
     [Some(op.fid()), replaced(op)].into_iter().flatten().map(|fid| fid.vnode)
 }
 
-/// Whether an operation leaves nothing of the content that a file has, at least under the name it is about.
-fn ends_content_of(file: Fid, op: &CmlOp) -> bool {
+/// Whether an operation takes a name from a file for good.
+fn takes_a_name_of(file: Fid, op: &CmlOp) -> bool {
     match op {
-        CmlOp::Store { fid, .. } | CmlOp::Remove { fid, .. } => *fid == file,
+        CmlOp::Remove { fid, .. } => *fid == file,
         CmlOp::Rename { replaced, mode, .. } => *mode == RenameMode::Replace && *replaced == Some(file),
         CmlOp::Create { .. }
+        | CmlOp::Store { .. }
         | CmlOp::MakeDir { .. }
         | CmlOp::SymLink { .. }
         | CmlOp::Link { .. }

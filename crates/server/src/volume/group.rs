@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_durable::{Batch, LoggedIndexError};
-use mafs_proto::{ChangeNumber, ClientId, CmlOp, FidRange, FsError, Instant, StoreId};
+use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, FidRange, FsError, Instant, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::{Answer, Job};
@@ -292,12 +292,17 @@ impl<'s> Group<'s> {
     fn conflict(&self, apply: &Apply) -> Option<Refusal> {
         let record = &apply.request.record;
         let CmlOp::Store { fid, base, .. } = record.op else { return None };
-        let sessions = &self.shared.sessions;
+        let (sessions, file) = (&self.shared.sessions, (fid, self.names_of(fid)));
         let passes =
-            !sessions.is_announced(&record.id) && sessions.is_in_conflict(record.id.client, fid, base, &self.ended);
+            !sessions.is_announced(&record.id) && sessions.is_in_conflict(record.id.client, file, base, &self.ended);
         passes.then(|| {
             Refusal::new(FsError::BaseChanged, format!("another client has announced a content of {fid}, or its end"))
         })
+    }
+
+    /// How many names a file has. One that is still to be made will have one.
+    fn names_of(&self, file: Fid) -> u32 {
+        self.overlay.begin().node(file).map_or(1, |node| node.status.nlink)
     }
 
     fn refuse(&mut self, apply: Apply, refusal: Refusal) {

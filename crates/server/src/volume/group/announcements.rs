@@ -138,7 +138,10 @@ impl Group<'_> {
         }
         let mut volume = transaction.state()?;
         let change = volume.change.next();
-        let entered = self.shared.sessions.announce(ticket.client, change, &checked.records, &self.ended);
+        let entered = self
+            .shared
+            .sessions
+            .announce(ticket.client, change, &checked.records, &self.ended, |fid| self.names_of(fid));
         for announced in &entered.changed {
             let (id, fid) = (announced.record.id, announced.record.op.fid());
             tracing::debug!(client = %ticket.client, %id, %fid, change = change.0, "announced");
