@@ -216,29 +216,31 @@ impl Pending {
     }
 
     /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced: another content, or
-    /// that all `names` of the file go, which would take this content along. Those in `ended` do not count any more.
+    /// that all names of the file go, which would take this content along. Those in `ended` do not count any more. How
+    /// many names it has is asked only if some go.
     pub(crate) fn is_in_conflict(
         &self,
-        (fid, names): (Fid, u32),
+        fid: Fid,
         base: Base,
         ended: &BTreeSet<StoreId>,
         viewer: Viewer<'_>,
+        names_of: impl Fn(Fid) -> u32,
     ) -> bool {
         if let Base::Record(_) = base {
             return false;
         }
         let touching = self.touching(&About::Object(fid.vnode), viewer);
         let counting = touching.iter().filter(|id| !ended.contains(id)).filter_map(|id| self.get(id));
-        let mut names_left = i64::from(names);
+        let mut lost_names = 0;
         for announced in counting {
             match &announced.record.op {
                 CmlOp::Store { fid: of, .. } if *of == fid => return true,
-                CmlOp::Link { fid: of, .. } if *of == fid => names_left += 1,
-                op if takes_a_name_of(fid, op) => names_left -= 1,
+                CmlOp::Link { fid: of, .. } if *of == fid => lost_names -= 1,
+                op if takes_a_name_of(fid, op) => lost_names += 1,
                 _ => {}
             }
         }
-        names_left <= 0
+        lost_names > 0 && i64::from(names_of(fid)) <= lost_names
     }
 
     /// Whether a client has announced that it makes an object.

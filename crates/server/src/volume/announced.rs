@@ -91,7 +91,7 @@ impl Sessions {
         let mut announcement = Announcement::default();
         for record in records {
             let is_in_conflict = |pending: &Pending, viewer: Viewer<'_>| match record.op {
-                CmlOp::Store { fid, base, .. } => pending.is_in_conflict((fid, names_of(fid)), base, ended, viewer),
+                CmlOp::Store { fid, base, .. } => pending.is_in_conflict(fid, base, ended, viewer, &names_of),
                 _ => false,
             };
             // One that was announced before came first then; of two that count, the first that is applied wins.
@@ -117,18 +117,18 @@ impl Sessions {
         announcement
     }
 
-    /// Whether a Store of `client`'s that is not announced, of a file with so many names, is in conflict with what
-    /// others have announced.
+    /// Whether a Store of `client`'s that is not announced is in conflict with what others have announced.
     pub(super) fn is_in_conflict(
         &self,
         client: ClientId,
-        file: (Fid, u32),
+        fid: Fid,
         base: Base,
         ended: &BTreeSet<StoreId>,
+        names_of: impl Fn(Fid) -> u32,
     ) -> bool {
         let tables = self.tables();
         let now = self.clock.now();
-        tables.view(client, now, |pending, viewer| pending.is_in_conflict(file, base, ended, viewer))
+        tables.view(client, now, |pending, viewer| pending.is_in_conflict(fid, base, ended, viewer, names_of))
     }
 
     pub(super) fn is_announced(&self, id: &StoreId) -> bool {

@@ -292,15 +292,16 @@ impl<'s> Group<'s> {
     fn conflict(&self, apply: &Apply) -> Option<Refusal> {
         let record = &apply.request.record;
         let CmlOp::Store { fid, base, .. } = record.op else { return None };
-        let (sessions, file) = (&self.shared.sessions, (fid, self.names_of(fid)));
-        let passes =
-            !sessions.is_announced(&record.id) && sessions.is_in_conflict(record.id.client, file, base, &self.ended);
+        let (sessions, names_of) = (&self.shared.sessions, |fid| self.names_of(fid));
+        let passes = !sessions.is_announced(&record.id)
+            && sessions.is_in_conflict(record.id.client, fid, base, &self.ended, names_of);
         passes.then(|| {
             Refusal::new(FsError::BaseChanged, format!("another client has announced a content of {fid}, or its end"))
         })
     }
 
-    /// How many names a file has. One that is still to be made will have one.
+    /// How many names a file has. One that is still to be made will have one. So has one that cannot be read: at worst
+    /// a content is kept beside that need not be.
     fn names_of(&self, file: Fid) -> u32 {
         self.overlay.begin().node(file).map_or(1, |node| node.status.nlink)
     }

@@ -200,15 +200,18 @@ fn one_client_announces_no_more_than_the_bound_and_that_holds_up_nobody_else() {
 fn a_store_on_a_version_is_in_conflict_with_another_content_or_the_end_that_another_client_has_announced() {
     let pending = pending(&[store(ALICE, 1, 10), rename(CAROL, 1)]);
     let (base, none) = (Base::Version(DataVersion(1)), BTreeSet::new());
-    assert!(pending.is_in_conflict((FILE, 1), base, &none, bob(EVERYBODY)));
-    assert!(!pending.is_in_conflict((FILE, 1), base, &none, bob(NOBODY)), "its client is gone");
-    assert!(!pending.is_in_conflict((FILE, 1), base, &BTreeSet::from([id(ALICE, 1)]), bob(EVERYBODY)), "it only moves");
-    assert!(!pending.is_in_conflict((FILE, 1), Base::Record(id(BOB, 1)), &none, bob(EVERYBODY)), "its own chain");
-    assert!(pending.is_in_conflict((OLD, 1), base, &none, bob(EVERYBODY)), "it is replaced");
-    assert!(!pending.is_in_conflict((OLD, 1), base, &BTreeSet::from([id(CAROL, 1)]), bob(EVERYBODY)), "it has been");
+    assert!(pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 1));
+    assert!(!pending.is_in_conflict(FILE, base, &none, bob(NOBODY), |_| 1), "its client is gone");
+    assert!(
+        !pending.is_in_conflict(FILE, base, &BTreeSet::from([id(ALICE, 1)]), bob(EVERYBODY), |_| 1),
+        "it only moves"
+    );
+    assert!(!pending.is_in_conflict(FILE, Base::Record(id(BOB, 1)), &none, bob(EVERYBODY), |_| 1), "its own chain");
+    assert!(pending.is_in_conflict(OLD, base, &none, bob(EVERYBODY), |_| 1), "it is replaced");
+    assert!(!pending.is_in_conflict(OLD, base, &BTreeSet::from([id(CAROL, 1)]), bob(EVERYBODY), |_| 1), "it has been");
     let viewer = |client| Viewer { client, is_live: EVERYBODY };
-    assert!(!pending.is_in_conflict((FILE, 1), base, &none, viewer(ALICE)), "its own");
-    assert!(!pending.is_in_conflict((OLD, 1), base, &none, viewer(CAROL)), "its own");
+    assert!(!pending.is_in_conflict(FILE, base, &none, viewer(ALICE), |_| 1), "its own");
+    assert!(!pending.is_in_conflict(OLD, base, &none, viewer(CAROL), |_| 1), "its own");
 }
 
 #[test]
@@ -221,9 +224,20 @@ fn a_store_is_in_conflict_with_an_announced_removal_but_not_with_an_exchange() {
     let exchange = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, mode };
     let pending = pending(&[record(ALICE, 1, removal), record(CAROL, 1, exchange)]);
     let (base, none) = (Base::Version(DataVersion(1)), BTreeSet::new());
-    assert!(pending.is_in_conflict((FILE, 1), base, &none, bob(EVERYBODY)), "the removal would take it along");
-    assert!(!pending.is_in_conflict((FILE, 2), base, &none, bob(EVERYBODY)), "it has another name");
-    assert!(!pending.is_in_conflict((OLD, 1), base, &none, bob(EVERYBODY)), "it is still there");
+    assert!(pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 1), "the removal would take it along");
+    assert!(!pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 2), "it has another name");
+    assert!(!pending.is_in_conflict(OLD, base, &none, bob(EVERYBODY), |_| 1), "it is still there");
+}
+
+#[test]
+fn a_store_is_not_in_conflict_with_a_removal_if_another_name_is_announced() {
+    let removal = CmlOp::Remove { parent: ROOT, name: name("f"), fid: FILE };
+    let link = CmlOp::Link { parent: ROOT, name: name("g"), fid: FILE };
+    let pending = pending(&[record(ALICE, 1, link), record(ALICE, 2, removal)]);
+    let (base, none) = (Base::Version(DataVersion(1)), BTreeSet::new());
+    assert!(!pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 1));
+    let ended = BTreeSet::from([id(ALICE, 1)]);
+    assert!(pending.is_in_conflict(FILE, base, &ended, bob(EVERYBODY), |_| 1), "it came to nothing");
 }
 
 #[test]
