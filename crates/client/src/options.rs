@@ -115,7 +115,7 @@ pub struct MountOptions {
     pub pull_timeout: Duration,
     /// `fsync`: where fsync makes content durable. Default: `auto`.
     pub fsync: Fsync,
-    /// `fsync_wait`, milliseconds: how long `fsync=auto` waits for the server.
+    /// `fsync_wait`, milliseconds: how long `fsync=auto`, and who gives a lock up, waits for the server.
     pub fsync_wait: Duration,
     /// `classes`: which call travels in which class. Default: `waiting`; `paper` is Table 1 of the MAFS paper.
     pub classes: Classes,

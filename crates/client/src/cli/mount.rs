@@ -43,7 +43,7 @@ pub(super) struct MountArgs {
             stale=error|serve    an open whose newest version does not come fails, or gets the one before [error]\n  \
             pull_timeout=S       seconds without progress that an open waits for it [30]\n  \
             fsync=auto|local|server  where fsync makes content durable; auto: at the server if that is quick [auto]\n  \
-            fsync_wait=MS        milliseconds that fsync=auto waits for the server [500]\n  \
+            fsync_wait=MS        milliseconds that fsync=auto and unlocking wait [500]\n  \
             classes=NAME         who goes first on a slow link; to compare: paper, one, none [waiting]\n  \
             reserve=N            percent of what is sent that writing back gets after a minute of waiting [5]\n  \
             profile=NAME         everything travels over an emulated link, such as geo (a satellite) or 3g [none]\n  \

@@ -196,10 +196,7 @@ impl Locks {
         if file.table.is_empty() {
             self.files.remove(&fid);
         }
-        let is_told = |held: &HeldRange<Held>| {
-            let of_it = |told: &HeldLock| (told.lock.fid, told.lock.owner.id) == (fid, owner);
-            self.told.iter().any(|told| of_it(told) && told.lock.range.overlaps(held.range))
-        };
+        let is_told = |held: &HeldRange<Held>| self.told.iter().any(|told| is_about(told, fid, held));
         let there = meant.into_iter().filter(|held| held.holder.granted == Granted::There || is_told(held));
         let clip = |held: HeldRange<Held>| {
             let (first, last) = (held.range.first().max(range.first()), held.range.last().min(range.last()));
@@ -225,18 +222,20 @@ impl Locks {
     /// Ranges that are to be given up at the server now: those that the owner has not taken again since. `None`:
     /// another program has had it in turn since `turn`, or has it now.
     pub(crate) fn begin_unlock(&mut self, number: u64, turn: u64) -> Option<Vec<LockRange>> {
-        let is_taken_over = self.is_taken_over(number);
+        if self.is_taken_over(number) {
+            return None;
+        }
         let Some(releasing) = self.releases.get_mut(&number) else { return Some(Vec::new()) };
-        if is_taken_over || releasing.turn != turn {
+        if releasing.turn != turn {
             return None;
         }
         releasing.is_sent = true;
-        let Releasing { release: Release { fid, owner, .. }, ranges, .. } = &self.releases[&number];
+        let Release { fid, owner, .. } = releasing.release;
         let mut table = LockTable::default();
-        for held in ranges {
+        for held in &releasing.ranges {
             table.lock(held.holder, held.range, held.kind);
         }
-        let taken: Vec<_> = self.of(*fid, *owner).copied().collect();
+        let taken: Vec<_> = self.of(fid, owner).copied().collect();
         for held in taken {
             table.unlock(&held.holder, held.range);
         }
@@ -298,12 +297,9 @@ impl Locks {
         let told = std::mem::take(&mut self.told);
         let lost: BTreeSet<usize> = reply.lost_locks.iter().filter_map(|place| usize::try_from(*place).ok()).collect();
         let (gone, kept): (Vec<_>, Vec<_>) = told.iter().enumerate().partition(|(place, _)| lost.contains(place));
-        let covers = |told: &HeldLock, fid: Fid, held: &HeldRange<Held>| {
-            (told.lock.fid, told.lock.owner.id) == (fid, held.holder.owner.id) && told.lock.range.overlaps(held.range)
-        };
         self.lose_where(|fid, held| {
-            let is_gone = gone.iter().any(|(_, told)| covers(told, fid, held));
-            let is_kept = kept.iter().any(|(_, told)| covers(told, fid, held));
+            let is_gone = gone.iter().any(|(_, told)| is_about(told, fid, held));
+            let is_kept = kept.iter().any(|(_, told)| is_about(told, fid, held));
             // What came after the attach was asked for is known to an earlier session only.
             is_gone || (!reply.resumed && !is_kept)
         });
@@ -346,6 +342,11 @@ impl Locks {
         }
         self.files.retain(|_, file| !file.table.is_empty());
     }
+}
+
+/// Whether what the server was told says something of a range that is held.
+fn is_about(told: &HeldLock, fid: Fid, held: &HeldRange<Held>) -> bool {
+    (told.lock.fid, told.lock.owner.id) == (fid, held.holder.owner.id) && told.lock.range.overlaps(held.range)
 }
 
 #[cfg(test)]

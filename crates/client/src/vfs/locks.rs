@@ -421,7 +421,10 @@ impl Inner {
         knows
     }
 
-    /// Waits until it is worth asking the server again. `false`: the mount ends.
+    /// Waits until it is worth asking the server again.
+    ///
+    /// # Errors
+    /// The mount ends.
     async fn until_tried_again(&self) -> Result<(), Error> {
         sleep(RETRY_PAUSE).await;
         let mut link = self.remote.watch_link();

@@ -59,7 +59,7 @@ pub struct Settings {
     pub pull_timeout: Duration,
     /// Where fsync makes content durable.
     pub fsync: Fsync,
-    /// How long an automatic fsync waits for the server.
+    /// How long an automatic fsync, and who gives a lock up, waits for the server.
     pub fsync_wait: Duration,
     /// Which class each call travels in.
     pub classes: Classes,
