@@ -13,13 +13,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Writeback};
 use mafs_proto::{FsError, Mode, Random, VnodeId};
-use mafs_sim::{Connecting, Crash, Silence, Way, World};
+use mafs_sim::{Crash, World};
 use support::worker::{DIRS, Tree, Worker, tree};
-use support::{CALLER, first_seed, seeds, simulate, usable_apart};
+use support::{BLACK_HOLE, CALLER, first_seed, seeds, simulate, usable_apart};
 use tokio::time::sleep;
 
 const CLIENTS: usize = 3;
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 const STEPS: u64 = 25;
 
 /// A tree that all clients have in their caches, and what it holds.

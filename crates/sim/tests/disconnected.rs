@@ -11,16 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId, XattrMode};
-use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
+use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use support::{
-    CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively, name,
-    names, overwrite, simulate, usable_apart, write_and_close,
+    BLACK_HOLE, CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively,
+    name, names, overwrite, simulate, usable_apart, write_and_close,
 };
 use tokio::time::{Instant, sleep};
 
 const NEAR: Duration = Duration::from_millis(10);
-/// Everything vanishes, and nobody is told.
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 /// An operation that needs no server, or knows that there is none.
 const INSTANT: Duration = Duration::from_millis(50);
 /// How long a call waits.

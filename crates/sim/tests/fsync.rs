@@ -10,7 +10,7 @@ use mafs_arpc::link::Profile;
 use mafs_client::vfs::{FileHandle, Fsync, Vfs, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Crash, Path, World};
-use support::{WRITE, content, create, open_as, simulate, until_all_is_sent, write_and_close};
+use support::{WRITE, configured, content, create, open_as, simulate, until_all_is_sent, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -194,12 +194,8 @@ fn regression_600261_what_the_server_has_is_not_replaced_by_a_torn_content() {
     simulate(async {
         for (seed, passthrough) in (1..7).flat_map(|seed| [(seed, false), (seed, true)]) {
             let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, RTT)));
-            let mut world = World::start_over(seed, vec![link], passthrough).await.expect("a world");
-            let machine = &mut world.machines_mut()[0];
-            machine.stop().await;
-            machine.set_writeback(Writeback::Async);
-            machine.set_cache_limit_bytes(CACHE_BYTES);
-            machine.start().await.expect("a client");
+            let world = World::start_over(seed, vec![link], passthrough).await.expect("a world");
+            let mut world = configured(world, |machine| machine.set_writeback(Writeback::Async)).await;
             let vfs = world.client().clone();
             let first = vec![1; LARGE_BYTES / 2];
             write_and_close(&vfs, "file", first.clone()).await;

@@ -11,17 +11,16 @@ use mafs_arpc::link::Profile;
 use mafs_client::hoard::HoardSpec;
 use mafs_client::vfs::{Cached, Error, HoardFailure, Vfs, Writeback};
 use mafs_proto::{Class, FsError, Mode, VnodeId, XattrMode};
-use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
+use mafs_sim::{Crash, Path, World};
 use support::{
-    CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite, simulate,
-    write_and_close,
+    BLACK_HOLE, CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite,
+    simulate, write_and_close,
 };
 use tokio::time::{Instant, sleep};
 
 const NEAR: Duration = Duration::from_millis(10);
 /// A walk that is not asked for has ended after a change by another client.
 const SOON: Duration = Duration::from_secs(6);
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 const FILE_BYTES: usize = 50_000;
 
 fn spec(text: &str) -> HoardSpec {

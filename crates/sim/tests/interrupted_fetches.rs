@@ -11,15 +11,15 @@ use mafs_arpc::link::Profile;
 use mafs_client::hoard::HoardSpec;
 use mafs_client::vfs::{Cached, Error, FileHandle, Vfs, Writeback};
 use mafs_proto::{Class, Random, VnodeId};
-use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Path, Silence, Way, World};
+use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
 use support::{
-    READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, usable_apart, write_and_close,
+    BLACK_HOLE, READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, usable_apart,
+    write_and_close,
 };
 use tokio::time::{Instant, sleep};
 
 const RATE: u64 = 1_000_000;
 const RTT: Duration = Duration::from_millis(50);
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 const UNPLUGGED: Duration = Duration::from_secs(20);
 /// An operation that needs no server, or knows that there is none.
 const INSTANT: Duration = Duration::from_millis(50);

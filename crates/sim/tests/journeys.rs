@@ -18,16 +18,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, Random, VnodeId};
-use mafs_sim::{Connecting, Crash, Silence, Way, World};
+use mafs_sim::{Crash, World};
 use support::worker::{DIRS, Tree, Worker, tree};
-use support::{CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
+use support::{BLACK_HOLE, CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
 use support::{configured, make_dir};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 const CLIENTS: usize = 3;
 const ROUNDS: u64 = 3;
 const STEPS: u64 = 20;
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 /// Without a server nobody waits.
 const APART_MAX: Duration = Duration::from_secs(1);
 /// Somebody who is out of touch may hold this up for a lease.

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use mafs_client::vfs::{Error, LockStop, Locking, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, VnodeId};
-use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Path, Silence, Way, World};
-use support::locking::{Process, is_locked, until_out_of_reach};
-use support::{CALLER, clients, configured, content, create, name, names, simulate, write_and_close};
+use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
+use support::locking::{Process, is_locked, until_connected, until_out_of_reach};
+use support::{BLACK_HOLE, CALLER, clients, configured, content, create, name, names, simulate, write_and_close};
 use tokio::time::{Instant, sleep, timeout};
 
 const NEAR: Duration = Duration::from_millis(10);
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 /// An operation that needs no server.
 const INSTANT: Duration = Duration::from_millis(50);
 
@@ -268,9 +267,7 @@ fn without_the_server_locks_are_granted_here_at_once_and_confirmed_later() {
         assert_eq!((status.locks, status.locks_here), (2, 1));
         sleep(Duration::from_secs(600)).await;
         world.machines()[0].break_silence();
-        while !one.status().connected {
-            sleep(NEAR).await;
-        }
+        until_connected(&one).await;
         assert_eq!((one.status().locks, one.status().locks_here), (2, 0));
         for path in ["file", "held"] {
             let other = Process::open(&two, path, 1).await;
@@ -303,9 +300,7 @@ fn a_lock_that_another_client_had_meanwhile_is_lost() {
         }
         assert!(one.fsync(process.file).await.is_ok(), "it is not known yet");
         world.machines()[0].break_silence();
-        while !one.status().connected {
-            sleep(NEAR).await;
-        }
+        until_connected(&one).await;
         for lost in [process, held] {
             assert!(matches!(one.fsync(lost.file).await, Err(Error::LockLost)));
             assert!(matches!(lost.close().await, Err(Error::LockLost)));

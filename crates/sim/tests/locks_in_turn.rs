@@ -10,9 +10,9 @@ use std::time::Duration;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Error, Locking, Vfs, Writeback};
 use mafs_proto::LockKind;
-use mafs_sim::{Connecting, LEASE, Path, Silence, Way, World};
-use support::locking::{Process, is_locked, until_out_of_reach};
-use support::{clients, configured, content, name, names, simulate, write_and_close};
+use mafs_sim::{LEASE, Path, World};
+use support::locking::{Process, is_locked, until_connected, until_out_of_reach};
+use support::{BLACK_HOLE, clients, configured, content, name, names, simulate, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -20,12 +20,20 @@ const BYTES_PER_S: u64 = 64_000;
 const RTT: Duration = Duration::from_millis(100);
 /// Ten seconds of the link.
 const LARGE_BYTES: usize = 640_000;
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 /// What a lock costs that waits for nobody.
 const SOON: Duration = Duration::from_millis(500);
 
-/// A client at the end of a slow link, and one beside the server.
-async fn slow_and_near() -> World {
+/// A client at the end of a slow link with two programs, and one beside the server with one, that have a file open.
+struct Scene {
+    world: World,
+    slow: Vfs,
+    near: Vfs,
+    first: Process,
+    next: Process,
+    other: Process,
+}
+
+async fn scene() -> Scene {
     let link = Path::Link(Box::new(Profile::steady(BYTES_PER_S, RTT)));
     let world = World::start_over(1, vec![link, Path::Delay(Duration::from_millis(1))], false).await.expect("a world");
     let world = configured(world, |machine| {
@@ -36,7 +44,10 @@ async fn slow_and_near() -> World {
     .await;
     write_and_close(world.client(), "lock", Vec::new()).await;
     world.client().sync().await.expect("a sync");
-    world
+    let [slow, near] = clients(&world);
+    let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
+    let other = Process::open(&near, "lock", 1).await;
+    Scene { world, slow, near, first, next, other }
 }
 
 fn locking(process: &Process) -> JoinHandle<Result<(), Error>> {
@@ -59,19 +70,10 @@ async fn locks_soon(process: &Process) {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-async fn until_connected(vfs: &Vfs) {
-    while !vfs.status().connected {
-        sleep(Duration::from_millis(10)).await;
-    }
-}
-
 #[test]
 fn the_next_program_of_a_machine_waits_for_no_barrier_and_the_next_client_for_all() {
     simulate(async {
-        let world = slow_and_near().await;
-        let [slow, near] = clients(&world);
-        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
-        let other = Process::open(&near, "lock", 1).await;
+        let Scene { world: _world, slow, near, first, next, other } = scene().await;
         write_under_lock(&first, "large").await;
         locks_soon(&next).await;
         assert!(is_locked(&first.try_lock(LockKind::Exclusive).await), "it is another's");
@@ -94,10 +96,7 @@ fn the_next_program_of_a_machine_waits_for_no_barrier_and_the_next_client_for_al
 #[test]
 fn another_client_that_waits_is_not_passed() {
     simulate(async {
-        let world = slow_and_near().await;
-        let [slow, near] = clients(&world);
-        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
-        let other = Process::open(&near, "lock", 1).await;
+        let Scene { world: _world, near, first, next, other, .. } = scene().await;
         write_under_lock(&first, "large").await;
         let others = locking(&other);
         sleep(SOON).await;
@@ -115,9 +114,7 @@ fn another_client_that_waits_is_not_passed() {
 #[test]
 fn programs_that_take_turns_pass_nobody_of_their_machine() {
     simulate(async {
-        let world = slow_and_near().await;
-        let [slow, _] = clients(&world);
-        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
+        let Scene { world: _world, first, next, .. } = scene().await;
         write_under_lock(&first, "large").await;
         locks_soon(&next).await;
         let firsts = locking(&first);
@@ -134,15 +131,12 @@ fn programs_that_take_turns_pass_nobody_of_their_machine() {
 #[test]
 fn after_an_outage_the_next_program_waits_for_nothing_that_was_written_in_it() {
     simulate(async {
-        let world = slow_and_near().await;
-        let [slow, near] = clients(&world);
-        let first = Process::open(&slow, "lock", 1).await;
+        let Scene { world, slow, near, first, next: during, other } = scene().await;
         first.lock().await.expect("a lock");
         world.machines()[0].fall_silent(BLACK_HOLE);
         until_out_of_reach(&slow).await;
         write_and_close(&slow, "large", vec![1; LARGE_BYTES]).await;
         first.close().await.expect("a close");
-        let during = Process::open(&slow, "lock", 2).await;
         locks_soon(&during).await;
         sleep(LEASE / 4).await;
         world.machines()[0].break_silence();
@@ -150,11 +144,11 @@ fn after_an_outage_the_next_program_waits_for_nothing_that_was_written_in_it() {
         during.close().await.expect("a close");
         let after = Process::open(&slow, "lock", 3).await;
         locks_soon(&after).await;
-        let other = locking(&Process::open(&near, "lock", 1).await);
+        let others = locking(&other);
         sleep(SOON).await;
-        assert!(!other.is_finished());
+        assert!(!others.is_finished());
         after.close().await.expect("a close");
-        other.await.expect("it ends").expect("a lock");
+        others.await.expect("it ends").expect("a lock");
         assert_eq!(content(&near, "large").await.len(), LARGE_BYTES);
         assert_eq!(slow.status().locks, 0);
     });
@@ -163,13 +157,10 @@ fn after_an_outage_the_next_program_waits_for_nothing_that_was_written_in_it() {
 #[test]
 fn what_another_client_has_got_meanwhile_is_lost_for_who_had_it_in_turn() {
     simulate(async {
-        let world = slow_and_near().await;
-        let [slow, near] = clients(&world);
-        let (first, next) = (Process::open(&slow, "lock", 1).await, Process::open(&slow, "lock", 2).await);
+        let Scene { world, slow, first, next, other, .. } = scene().await;
         write_under_lock(&first, "large").await;
         locks_soon(&next).await;
         world.machines()[0].fall_silent(BLACK_HOLE);
-        let other = Process::open(&near, "lock", 1).await;
         other.lock().await.expect("the lease has ended");
         world.machines()[0].break_silence();
         until_out_of_reach(&slow).await;

@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use mafs_client::vfs::{Attributes, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, VnodeId};
-use mafs_sim::{Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
+use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use support::{
-    CALLER, clients, content, look, make_dir, make_exclusively, name, names, overwrite, rename, simulate, usable_apart,
-    write_and_close,
+    BLACK_HOLE, CALLER, clients, content, look, make_dir, make_exclusively, name, names, overwrite, rename, simulate,
+    usable_apart, write_and_close,
 };
 use tokio::time::{Instant, sleep};
 
 const DELAY: Duration = Duration::from_millis(100);
 const RTT: Duration = Duration::from_millis(200);
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 const LONG: Duration = Duration::from_secs(600);
 /// A lease is renewed by then, which says that nothing was missed.
 const RENEWED: Duration = Duration::from_secs(25);

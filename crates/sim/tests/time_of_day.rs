@@ -8,8 +8,8 @@ mod support;
 use std::time::Duration;
 
 use mafs_client::vfs::{Vfs, Writeback};
-use mafs_sim::{Connecting, Crash, LEASE, Silence, Way, World};
-use support::{clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
+use mafs_sim::{Crash, LEASE, World};
+use support::{BLACK_HOLE, clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
 use tokio::time::{Instant, sleep};
 
 const DAY_S: i64 = 86_400;
@@ -18,7 +18,6 @@ const SOON: Duration = Duration::from_secs(1);
 /// What has been written is in the log for good by then.
 const LOGGED_DURABLY: Duration = Duration::from_secs(3);
 const OUTAGE: Duration = Duration::from_secs(300);
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 
 async fn two() -> World {
     let world = World::start_several(1, 2, NEAR, false).await.expect("a world");

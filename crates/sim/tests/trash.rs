@@ -10,11 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs, Writeback};
 use mafs_proto::{ConflictKind, FsError, Kind, Mode, RenameMode, VnodeId};
-use mafs_sim::{Connecting, Crash, Silence, Way, World};
-use support::{CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
+use mafs_sim::{Crash, World};
+use support::{BLACK_HOLE, CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
 use tokio::time::sleep;
 
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 const DIRS: [&str; 2] = ["photos", "work"];
 
 /// A file whose content tells which one it is.

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
-use mafs_sim::{Connecting, Path, Silence, Way, World};
-use support::{CALLER, EXCLUSIVE, clients, make_dir, make_exclusively, name, names, simulate, usable_apart};
+use mafs_sim::{Path, World};
+use support::{
+    BLACK_HOLE, CALLER, EXCLUSIVE, clients, make_dir, make_exclusively, name, names, simulate, usable_apart,
+};
 use tokio::time::{Instant, sleep};
 
-const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 const UNPLUGGED: Duration = Duration::from_secs(20);
 const RATE: u64 = 4 << 20;
 const RTT: Duration = Duration::from_millis(20);

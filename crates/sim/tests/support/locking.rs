@@ -86,3 +86,9 @@ pub(crate) async fn until_out_of_reach(vfs: &Vfs) {
     }
     asked.abort();
 }
+
+pub(crate) async fn until_connected(vfs: &Vfs) {
+    while !vfs.status().connected {
+        sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -14,7 +14,10 @@ use mafs_durable::Disk;
 use mafs_proto::{FsError, Mode, Object, RenameMode, VnodeId};
 #[allow(unused_imports, reason = "each test binary uses a part")]
 pub(crate) use mafs_sim::workload::{CALLER, READ, WRITE};
-use mafs_sim::{Machine, World};
+use mafs_sim::{Connecting, Machine, Silence, Way, World};
+
+/// Packets vanish, nothing is refused.
+pub(crate) const BLACK_HOLE: Silence = Silence { way: Way::Both, connecting: Connecting::Hangs };
 
 /// Runs a test in a paused, single-threaded runtime.
 pub(crate) fn simulate(test: impl Future<Output = ()>) {
