@@ -130,3 +130,10 @@ fn regression_names_that_lack_a_change_are_forgotten_with_the_session() {
 fn regression_a_file_that_keeps_a_name_keeps_its_content() {
     run(710_999, Faults::default());
 }
+
+/// A client was killed when all of a file had come and it had not been compared yet: nothing was left to ask for, and
+/// so nothing came to compare it with.
+#[test]
+fn regression_a_content_that_was_here_whole_before_a_kill_is_not_taken_for_damaged() {
+    run(760_608, ALL);
+}

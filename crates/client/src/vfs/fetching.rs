@@ -118,7 +118,7 @@ impl Inner {
         let left = if in_place { None } else { file.state().left.take().filter(|left| left.version == version) };
         let present = match left {
             // It goes on where it was.
-            Some(left) if file.container.len()? == size => left.present,
+            Some(left) if file.container.len()? == size => to_go_on(left.present, size),
             Some(_) | None => {
                 self.empty_container(file, size, in_place)?;
                 RangeSet::default()
@@ -370,6 +370,15 @@ fn is_incomplete(file: &File, fetch: Fetch) -> bool {
     }
 }
 
+/// What counts of what an earlier fetch has brought. If that is all, all but the last byte: what the content is
+/// compared with comes with an answer, so something has to be asked for.
+fn to_go_on(mut present: RangeSet, size: u64) -> RangeSet {
+    if present.first_gap(0, size).is_none() {
+        present.remove(size.saturating_sub(1)..size);
+    }
+    present
+}
+
 /// The next bytes to ask for: where a reader waits, else the first that are missing. `None`: complete, or void.
 fn next_gap(file: &File, fetch: Fetch) -> Option<Range<u64>> {
     let mut state = file.state();
@@ -438,4 +447,19 @@ fn wanted_elsewhere(file: &File, fetch: Fetch, offset: u64) -> bool {
         state.wanted = None;
     }
     elsewhere
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_on_leaves_something_to_ask_for() {
+        let mut present = RangeSet::default();
+        present.insert(5..10);
+        assert_eq!(to_go_on(present.clone(), 10), present);
+        present.insert(0..5);
+        assert_eq!(to_go_on(present, 10).first_gap(0, 10), Some(9..10));
+        assert_eq!(to_go_on(RangeSet::default(), 0), RangeSet::default());
+    }
 }
