@@ -508,3 +508,9 @@ fn regression_what_waits_for_a_file_that_is_gone_is_kept_where_that_was() {
 fn regression_what_was_stored_into_a_file_that_another_has_made_too_is_kept_where_that_is() {
     simulate(travel(1234, false));
 }
+
+/// An unlock did not wait for what was written, and the lock was lost before that was sent.
+#[test]
+fn regression_what_was_written_under_a_lock_that_was_given_up_is_there() {
+    simulate(travel(6, false));
+}

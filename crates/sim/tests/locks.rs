@@ -7,6 +7,7 @@ mod support;
 
 use std::time::Duration;
 
+use mafs_client::options::FSYNC_WAIT_DEFAULT;
 use mafs_client::vfs::{Error, LockStop, Locking, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
@@ -215,6 +216,28 @@ fn a_lock_goes_on_when_the_lease_of_its_holder_has_ended() {
         let again = Process::open(&one, "file", 1).await;
         assert!(is_locked(&again.try_lock(LockKind::Shared).await), "a new descriptor has lost nothing");
     });
+}
+
+#[test]
+fn an_unlock_tells_of_what_was_not_sent_to_those_whose_lost_locks_are_errors() {
+    for locking in [Locking::Local, Locking::Strict, Locking::Fail] {
+        simulate(async {
+            let world = two(Writeback::Sirp, locking, false).await;
+            let [one] = clients(&world);
+            write_and_close(&one, "file", vec![1; 10]).await;
+            let holder = Process::open(&one, "file", 1).await;
+            holder.lock().await.expect("a lock");
+            holder.write(vec![2; 10], false).await;
+            world.machines()[0].fall_silent(BLACK_HOLE);
+            let begun = Instant::now();
+            let unlocked = holder.unlock().await;
+            println!("{locking:?}: {unlocked:?} after {:?}", begun.elapsed());
+            match locking {
+                Locking::Local => assert!(unlocked.is_ok() && begun.elapsed() <= FSYNC_WAIT_DEFAULT, "{unlocked:?}"),
+                _ => assert!(unlocked.is_err()),
+            }
+        });
+    }
 }
 
 #[test]

@@ -5,9 +5,9 @@
 //!   call returns, also while programs have the file open for writing, as long as they have not changed it.
 //! - What gives a lock up is a barrier: another client gets it when the server has what this client has logged since it
 //!   took the first lock of the file, and what was written to the file itself. Whoever gives it up waits for that as
-//!   long as `fsync=auto` waits; with `fsync=server`, and where nothing is logged, until it is so. As long as no other
-//!   client waits, another program of this machine gets it before that (`Locks::may_take_over`): a barrier can take
-//!   minutes on a slow link, and is for others.
+//!   long as `fsync=auto` waits; with `fsync=server`, with `lock=strict` or `fail`, and where nothing is logged, until it
+//!   is so. As long as no other client waits, another program of this machine gets it before that
+//!   (`Locks::may_take_over`): a barrier can take minutes on a slow link, and is for others.
 //! - While the server is known to be out of reach this client decides among its own programs, if the user has not said
 //!   otherwise ([`Locking`]). What it had granted itself the server confirms at the next attach, or not: then the open
 //!   file through which the lock was taken has lost it for good.
@@ -361,9 +361,14 @@ impl Inner {
         }
     }
 
-    /// Whether who gives a lock up waits for as long as it takes until the server has what was written under it.
+    /// Whether who gives a lock up waits for as long as it takes until the server has what was written under it. Where
+    /// a lock that is lost is to be an error of who had it, what it wrote must not turn out to be in conflict later.
     fn unlock_waits(&self) -> bool {
-        self.settings.fsync == Fsync::Server || !self.settings.writeback.is_logged()
+        let tells_of_loss = match self.locks.locking {
+            Locking::Fail | Locking::Strict => true,
+            Locking::Local | Locking::Kernel => false,
+        };
+        tells_of_loss || self.settings.fsync == Fsync::Server || !self.settings.writeback.is_logged()
     }
 
     /// Waits until the server knows; or, if another program of this machine has it in turn, which the server need not
