@@ -5,8 +5,8 @@
 //!   call returns, also while programs have the file open for writing, as long as they have not changed it.
 //! - What gives a lock up is a barrier: another client gets it when the server has what this client has logged since it
 //!   took the first lock of the file, and what was written to the file itself. Whoever gives it up waits for that as
-//!   long as `fsync=auto` waits; with `fsync=server`, with `lock=strict` or `fail`, and where nothing is logged, until it
-//!   is so. As long as no other client waits, another program of this machine gets it before that
+//!   long as `fsync=auto` waits; with `fsync=server`, with `lock=strict` or `fail`, and where nothing is logged, until
+//!   it is so. As long as no other client waits, another program of this machine gets it before that
 //!   (`Locks::may_take_over`): a barrier can take minutes on a slow link, and is for others.
 //! - While the server is known to be out of reach this client decides among its own programs, if the user has not said
 //!   otherwise ([`Locking`]). What it had granted itself the server confirms at the next attach, or not: then the open

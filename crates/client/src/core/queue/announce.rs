@@ -44,11 +44,18 @@ pub(super) enum Told {
     Present,
     /// It did not want to hear of the record as it is.
     Refused,
+    /// Nor did it, for others have done something that the record is in conflict with: it will not be done as it is.
+    Contested,
 }
 
 impl Told {
     fn is_heard(self) -> bool {
         matches!(self, Self::Perhaps | Self::Present)
+    }
+
+    /// Whether others that are shown names need not wait for the record.
+    fn is_settled(self) -> bool {
+        matches!(self, Self::Present | Self::Contested)
     }
 }
 
@@ -230,6 +237,31 @@ impl Queue {
         }
     }
 
+    /// The server has said why it did not take these. What is to be made by a record that it has not heard of may be
+    /// why: then it is told once more.
+    pub(crate) fn note_contested(&mut self, ids: &[StoreId]) {
+        for id in ids {
+            let Some(entry) = self.entries.get(id).filter(|entry| entry.telling.told == Told::Refused) else {
+                continue;
+            };
+            match self.maker_of_named(entry).map(|maker| maker.telling.told) {
+                None | Some(Told::Present | Told::Contested) => self.set_told(*id, Told::Contested),
+                Some(Told::Nothing | Told::Perhaps) => {
+                    self.set_told(*id, Told::Nothing);
+                    self.note_candidate(*id);
+                }
+                Some(Told::Refused) => {}
+            }
+        }
+    }
+
+    /// The record, if it is here, that makes what another one gives a name.
+    fn maker_of_named(&self, entry: &Entry) -> Option<&Entry> {
+        let named = entry.queued.record.op.named_fid()?;
+        let mut before = entry.before().filter_map(|before| self.entries.get(&before));
+        before.find(|before| before.queued.record.op.made() == Some(named))
+    }
+
     /// Whether the server is known to have heard of a record, or to want to hear nothing; `None` if the record is not
     /// in the queue.
     pub(crate) fn is_announced(&self, id: StoreId) -> Option<bool> {
@@ -276,7 +308,7 @@ impl Queue {
                 }
             }
             let Some(Telling { told, .. }) = self.entries.get(&id).map(|entry| entry.telling) else { continue };
-            untold.count += usize::from(told != Told::Present);
+            untold.count += usize::from(!told.is_settled());
             if told == Told::Refused {
                 untold.refused.push(id);
             }
@@ -380,7 +412,7 @@ impl Queue {
         for (dependent, _) in &entry.dependents {
             let Some(entry) = self.entries.get_mut(dependent) else { continue };
             entry.telling.unblocked = entry.telling.under_way;
-            if entry.telling.told == Told::Refused {
+            if matches!(entry.telling.told, Told::Refused | Told::Contested) {
                 self.set_told(*dependent, Told::Nothing);
                 self.note_candidate(*dependent);
             }

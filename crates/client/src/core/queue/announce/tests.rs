@@ -77,6 +77,41 @@ fn what_is_sent_at_once_is_announced_when_it_was_refused() {
 }
 
 /// Announcements overtake the records that they depend on: the server did not know the file yet.
+
+/// Two clients would wait for each other to tell of names that will not be given.
+#[test]
+fn who_asks_for_names_does_not_wait_for_those_that_are_in_conflict() {
+    let mut log = log(Policy::Waiting);
+    let named = log.push(rename(20, 20, 1));
+    let refuse = |log: &mut Log, contested: &[StoreId]| {
+        let (announcement, ids) = announce(log).unwrap();
+        log.queue.end_announcement(&announcement, Heard::But(&ids));
+        log.queue.note_contested(contested);
+    };
+    assert_eq!(log.queue.recall(&[named]).count, 1);
+    refuse(&mut log, &[]);
+    assert_eq!(log.queue.recall(&[named]), Untold { count: 1, refused: vec![named] });
+    log.queue.note_contested(&[named]);
+    assert_eq!(log.queue.recall(&[named]), Untold::default());
+    assert_eq!(log.queue.is_announced(named), Some(false));
+}
+
+/// The announcement of what makes an object may be overtaken by that of its name.
+#[test]
+fn a_name_of_what_is_not_there_yet_is_told_once_more() {
+    let mut log = log(Policy::Waiting);
+    let (made, named) = (log.push(create(1, 20)), log.push(rename(20, 20, 1)));
+    assert_eq!(log.queue.recall(&[named]).count, 2);
+    let making = log.queue.poll_announce(1).unwrap();
+    let naming = log.queue.poll_announce(1).unwrap();
+    log.queue.end_announcement(&naming, Heard::But(&[named]));
+    log.queue.note_contested(&[named]);
+    assert_eq!(log.queue.recall(&[named]).count, 2);
+    log.queue.end_announcement(&making, Heard::But(&[]));
+    assert_eq!(announce_all(&mut log), [named]);
+    assert_eq!((log.queue.recall(&[named]), log.queue.is_announced(made)), (Untold::default(), Some(true)));
+}
+
 #[test]
 fn regression_a_refusal_that_was_overtaken_by_the_making_of_the_file_is_not_the_last_word() {
     for ended_first in [false, true] {
