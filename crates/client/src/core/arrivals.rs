@@ -8,7 +8,8 @@
 //! own about the same.
 //!
 //! An answer that is here and waits is waited for as one that is to come. Where the server has done a record before one
-//! that was made earlier, they wait for each other: then the order of the changes counts.
+//! that was made earlier, they wait for each other: then the order of the changes counts. So they do where the earlier
+//! one was refused, and is sent again only when something else has been taken in.
 //!
 //! A record whose answer is lost with the connection counts as under way until it has been sent again and answered:
 //! else those behind it would cost what is known of the directory, just when the server cannot be asked.
@@ -131,36 +132,43 @@ impl<A> Arrivals<A> {
         self.under_way.iter().filter(|(id, other)| is_one(**id, other)).map(|(id, _)| *id).collect()
     }
 
-    /// The next answer to be taken in, if there is one: which version of a directory's names is `known`, and which
-    /// records are `pending`, has changed with the one before.
+    /// The next answer to be taken in, if there is one: which version of a directory's names is `known`, which records
+    /// are `pending`, and which of them keep another from being sent, has changed with the one before.
     pub(crate) fn take(
         &mut self,
         known: impl Fn(Fid) -> Option<DataVersion>,
         pending: impl Fn(StoreId) -> bool,
+        held_up_by: impl Fn(StoreId) -> Vec<StoreId>,
     ) -> Option<A> {
         if let Some(loss) = self.losses.pop() {
             return Some(loss);
         }
         let under_way = &mut self.under_way;
         self.lost.retain(|id| pending(*id) || under_way.remove(id).is_none());
-        let waiting = Waiting { held: &self.held, under_way: &self.under_way, known, pending };
+        let waiting = Waiting { held: &self.held, under_way: &self.under_way, known, pending, held_up_by };
         let at = waiting.first_ready().or_else(|| waiting.first_in_a_circle())?;
         Some(self.held.swap_remove(at).answer)
     }
 }
 
 /// What the answers that are here wait for, as long as `known` and `pending` are so.
-struct Waiting<'a, A, K, P> {
+struct Waiting<'a, A, K, P, H> {
     held: &'a [Held<A>],
     under_way: &'a BTreeMap<StoreId, CmlOp>,
     known: K,
     pending: P,
+    held_up_by: H,
 }
 
-impl<A, K: Fn(Fid) -> Option<DataVersion>, P: Fn(StoreId) -> bool> Waiting<'_, A, K, P> {
+impl<A, K, P, H> Waiting<'_, A, K, P, H>
+where
+    K: Fn(Fid) -> Option<DataVersion>,
+    P: Fn(StoreId) -> bool,
+    H: Fn(StoreId) -> Vec<StoreId>,
+{
     /// The place of the first answer that waits for none.
     fn first_ready(&self) -> Option<usize> {
-        self.first(|held| !self.waits_for_coming(held) && self.waits_for_here(held).next().is_none())
+        self.first(|held| !self.waits_for_coming(held, |_| false) && self.waits_for_here(held).next().is_none())
     }
 
     /// The place of the first that waits for none that is to come, not by way of others either: these wait for each
@@ -170,7 +178,8 @@ impl<A, K: Fn(Fid) -> Option<DataVersion>, P: Fn(StoreId) -> bool> Waiting<'_, A
         loop {
             let waits = |held: &&Held<A>| {
                 let waits_here = || self.waits_for_here(held).any(|other| !open.contains(&other.id));
-                open.contains(&held.id) && (self.waits_for_coming(held) || waits_here())
+                let waits_in_circle = |id| self.is_held_up(id, &open);
+                open.contains(&held.id) && (self.waits_for_coming(held, waits_in_circle) || waits_here())
             };
             let waiting: Vec<StoreId> = self.held.iter().filter(waits).map(|held| held.id).collect();
             if waiting.is_empty() {
@@ -185,11 +194,27 @@ impl<A, K: Fn(Fid) -> Option<DataVersion>, P: Fn(StoreId) -> bool> Waiting<'_, A
         ones.min_by_key(|(_, held)| held.order()).map(|(at, _)| at)
     }
 
-    /// Whether an answer waits for one that has not come.
-    fn waits_for_coming(&self, held: &Held<A>) -> bool {
+    /// Whether a record is not sent before one of these answers has been taken in.
+    fn is_held_up(&self, id: StoreId, by: &BTreeSet<StoreId>) -> bool {
+        let (mut seen, mut left) = (BTreeSet::from([id]), vec![id]);
+        while let Some(id) = left.pop() {
+            for before in (self.held_up_by)(id) {
+                if by.contains(&before) {
+                    return true;
+                }
+                if seen.insert(before) {
+                    left.push(before);
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether an answer waits for one that has not come, but for those `left_out`.
+    fn waits_for_coming(&self, held: &Held<A>, left_out: impl Fn(StoreId) -> bool) -> bool {
         let awaited = |ids: &BTreeSet<StoreId>| ids.iter().any(|id| self.under_way.contains_key(id));
         let is_here = |id: StoreId| self.held.iter().any(|other| other.id == id);
-        let covers = |id: &StoreId| (self.pending)(*id) && !is_here(*id);
+        let covers = |id: &StoreId| (self.pending)(*id) && !is_here(*id) && !left_out(*id);
         awaited(&held.makers) || held.earlier.iter().any(covers) || (awaited(&held.behind) && !self.fits(held))
     }
 
@@ -215,6 +240,17 @@ mod tests {
     use mafs_proto::{ClientId, Incarnation, Mode, Name, SetAttr, VnodeId, VolumeId};
 
     use super::*;
+
+    impl<A> Arrivals<A> {
+        /// Where nothing is held up.
+        fn take_free(
+            &mut self,
+            known: impl Fn(Fid) -> Option<DataVersion>,
+            pending: impl Fn(StoreId) -> bool,
+        ) -> Option<A> {
+            self.take(known, pending, |_| Vec::new())
+        }
+    }
 
     fn fid(vnode: u64) -> Fid {
         Fid { vnode: VnodeId(vnode), ..Fid::root(VolumeId(1)) }
@@ -254,13 +290,13 @@ mod tests {
 
     /// Takes all that may be taken in while this is known, and nothing is pending.
     fn take_all_with(arrivals: &mut Arrivals<u64>, known: impl Fn(Fid) -> Option<DataVersion>) -> Vec<u64> {
-        std::iter::from_fn(|| arrivals.take(&known, |_| false)).collect()
+        std::iter::from_fn(|| arrivals.take_free(&known, |_| false)).collect()
     }
 
     /// Takes all that may be taken in; returns them and the version that is known then.
     fn take_all(arrivals: &mut Arrivals<u64>, mut known: u64) -> (Vec<u64>, u64) {
         let mut taken = Vec::new();
-        while let Some(before) = arrivals.take(|_| Some(DataVersion(known)), |_| false) {
+        while let Some(before) = arrivals.take_free(|_| Some(DataVersion(known)), |_| false) {
             taken.push(before);
             known = known.max(before + 1);
         }
@@ -316,7 +352,7 @@ mod tests {
         arrivals.arrived((id(2), fid(2)), Some(3), &[], 3);
         assert_eq!(take_all(&mut arrivals, 0).0, [3]);
         arrivals.arrived((id(3), fid(3)), Some(7), &change(5, 7), 7);
-        assert_eq!(arrivals.take(|_| None, |_| false), Some(7));
+        assert_eq!(arrivals.take_free(|_| None, |_| false), Some(7));
     }
 
     #[test]
@@ -325,7 +361,7 @@ mod tests {
         // A name in the new directory, then its attributes: nothing is known of it yet.
         arrivals.arrived((id(2), fid(6)), Some(12), &change(5, 1), 12);
         arrivals.arrived((id(4), fid(5)), Some(13), &[], 13);
-        assert_eq!(arrivals.take(|_| None, |_| false), None);
+        assert_eq!(arrivals.take_free(|_| None, |_| false), None);
         arrivals.arrived((id(1), fid(5)), Some(11), &change(1, 10), 11);
         let known = |directory| (directory == fid(1)).then_some(DataVersion(10));
         assert_eq!(take_all_with(&mut arrivals, known), [11, 12, 13]);
@@ -337,15 +373,15 @@ mod tests {
         // The name "d" is not "a", and in another directory neither; the object is the same.
         arrivals.arrived((id(2), fid(6)), Some(12), &[], 12);
         arrivals.arrived((id(4), fid(99)), Some(14), &[], 14);
-        assert_eq!(arrivals.take(|_| None, |_| true), Some(12));
-        assert_eq!(arrivals.take(|_| None, |_| true), None);
+        assert_eq!(arrivals.take_free(|_| None, |_| true), Some(12));
+        assert_eq!(arrivals.take_free(|_| None, |_| true), None);
         arrivals.arrived((id(3), fid(99)), Some(13), &[], 13);
         // It is refused, and sent again.
         arrivals.arrived((id(1), fid(99)), None, &[], 1);
-        assert_eq!(arrivals.take(|_| None, |id| id.seq == 1), Some(1));
-        assert_eq!(arrivals.take(|_| None, |id| id.seq == 1), None);
-        assert_eq!(arrivals.take(|_| None, |id| id.seq == 3), Some(13));
-        assert_eq!(arrivals.take(|_| None, |_| false), Some(14));
+        assert_eq!(arrivals.take_free(|_| None, |id| id.seq == 1), Some(1));
+        assert_eq!(arrivals.take_free(|_| None, |id| id.seq == 1), None);
+        assert_eq!(arrivals.take_free(|_| None, |id| id.seq == 3), Some(13));
+        assert_eq!(arrivals.take_free(|_| None, |_| false), Some(14));
     }
 
     #[test]
@@ -354,9 +390,9 @@ mod tests {
         // It waits for the attributes of what is removed, and the name beside it for that.
         arrivals.arrived((id(2), fid(99)), Some(12), &change(5, 10), 10);
         arrivals.arrived((id(3), fid(6)), Some(13), &change(5, 11), 11);
-        assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |id| id.seq == 1), None);
+        assert_eq!(arrivals.take_free(|_| Some(DataVersion(10)), |id| id.seq == 1), None);
         arrivals.arrived((id(1), fid(99)), Some(11), &[], 1);
-        assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |id| id.seq == 1), Some(1));
+        assert_eq!(arrivals.take_free(|_| Some(DataVersion(10)), |id| id.seq == 1), Some(1));
         assert_eq!(take_all(&mut arrivals, 10), (vec![10, 11], 12));
     }
 
@@ -367,7 +403,7 @@ mod tests {
         // Nothing is known of the new directory, so that everything fits.
         arrivals.arrived((id(3), fid(6)), Some(13), &change(5, 1), 13);
         let known = |directory| (directory == fid(1)).then_some(DataVersion(10));
-        assert_eq!(arrivals.take(known, |_| false), None);
+        assert_eq!(arrivals.take_free(known, |_| false), None);
         arrivals.arrived((id(1), fid(99)), Some(11), &change(1, 10), 11);
         assert_eq!(take_all_with(&mut arrivals, known), [11, 12, 13]);
     }
@@ -378,16 +414,31 @@ mod tests {
         let mut arrivals = under_way(&[setting(99), removal(5), removal(5)]);
         arrivals.arrived((id(2), fid(99)), Some(11), &change(5, 10), 11);
         arrivals.arrived((id(3), fid(99)), Some(13), &change(5, 12), 13);
-        assert_eq!(arrivals.take(|_| Some(DataVersion(10)), |_| true), None);
+        assert_eq!(arrivals.take_free(|_| Some(DataVersion(10)), |_| true), None);
         arrivals.arrived((id(1), fid(98)), Some(12), &change(5, 11), 12);
         let (mut taken, mut pending) = (Vec::new(), BTreeSet::from([1, 2, 3]));
         while let Some(change) =
-            arrivals.take(|_| Some(DataVersion(10 + taken.len() as u64)), |id| pending.contains(&id.seq))
+            arrivals.take_free(|_| Some(DataVersion(10 + taken.len() as u64)), |id| pending.contains(&id.seq))
         {
             taken.push(change);
             pending.remove(&[2, 1, 3][usize::try_from(change - 11).unwrap()]);
         }
         assert_eq!(taken, [11, 12, 13]);
+    }
+
+    #[test]
+    fn what_waits_for_a_refused_record_that_waits_for_its_like_is_taken_in() {
+        let mut arrivals = under_way(&[removal(5), removal(5), removal(5)]);
+        arrivals.arrived((id(3), fid(99)), Some(11), &change(5, 10), 11);
+        arrivals.arrived((id(2), fid(99)), None, &[], 2);
+        let known = |taken: u64| move |_| Some(DataVersion(10 + taken));
+        let first_is_decided = |id: StoreId| id.seq == 2;
+        assert_eq!(arrivals.take_free(known(0), |_| true), Some(2));
+        arrivals.arrived((id(1), fid(99)), Some(12), &change(5, 11), 12);
+        assert_eq!(arrivals.take_free(known(0), first_is_decided), None, "the second is about to be sent again");
+        let held_up_by = |of: StoreId| if of.seq == 2 { vec![id(1)] } else { Vec::new() };
+        assert_eq!(arrivals.take(known(0), first_is_decided, held_up_by), Some(11));
+        assert_eq!(arrivals.take(known(1), first_is_decided, held_up_by), Some(12));
     }
 
     #[test]
@@ -401,7 +452,7 @@ mod tests {
         arrivals.lost(id(1), 99);
         arrive(&mut arrivals, 3, 12);
         let pending = |id: StoreId| id.seq == 1;
-        let take = |arrivals: &mut Arrivals<u64>, known| arrivals.take(|_| Some(DataVersion(known)), pending);
+        let take = |arrivals: &mut Arrivals<u64>, known| arrivals.take_free(|_| Some(DataVersion(known)), pending);
         assert_eq!((take(&mut arrivals, 10), take(&mut arrivals, 10)), (Some(99), None));
         arrivals.sent(id(1), &removal(5));
         assert_eq!(take(&mut arrivals, 10), None);

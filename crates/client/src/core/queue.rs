@@ -456,6 +456,18 @@ impl Queue {
         self.entries.get(&id).is_none_or(|entry| !entry.dependents.iter().any(wants))
     }
 
+    /// What keeps a record that waits from being sent.
+    pub(crate) fn held_up_by(&self, id: StoreId) -> Vec<StoreId> {
+        let Some(entry) = self.entries.get(&id).filter(|entry| entry.place == Place::Waiting) else {
+            return Vec::new();
+        };
+        let blocks = |before: &StoreId| {
+            let is_named = entry.queued.record.depends_on.contains(before);
+            self.entries.get(before).is_some_and(|before| before.blocks(is_named))
+        };
+        entry.before().filter(blocks).collect()
+    }
+
     pub(crate) fn contains(&self, id: StoreId) -> bool {
         self.entries.contains_key(&id)
     }

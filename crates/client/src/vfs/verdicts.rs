@@ -53,7 +53,8 @@ impl Inner {
         let mut outcome = Verdict::Done;
         let known = |directory| self.cache.index.names_version(directory);
         let pending = |id| self.replay.queue().contains(id);
-        while let Some(Answered { record, result, whole }) = arrivals.take(known, pending) {
+        let held_up_by = |id| self.replay.queue().held_up_by(id);
+        while let Some(Answered { record, result, whole }) = arrivals.take(known, pending, held_up_by) {
             let id = record.id;
             match result {
                 Ok(answer) => {
