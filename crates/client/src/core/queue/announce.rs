@@ -237,29 +237,20 @@ impl Queue {
         }
     }
 
-    /// The server has said why it did not take these. What is to be made by a record that it has not heard of may be
-    /// why: then it is told once more.
+    /// The server has said why it did not take these. Where it has not heard of what makes an object that is given a
+    /// name, that is why.
     pub(crate) fn note_contested(&mut self, ids: &[StoreId]) {
         for id in ids {
-            let Some(entry) = self.entries.get(id).filter(|entry| entry.telling.told == Told::Refused) else {
+            if self.entries.get(id).is_none_or(|entry| entry.telling.told != Told::Refused) {
                 continue;
-            };
-            match self.maker_of_named(entry).map(|maker| maker.telling.told) {
-                None | Some(Told::Present | Told::Contested) => self.set_told(*id, Told::Contested),
-                Some(Told::Nothing | Told::Perhaps) => {
-                    self.set_told(*id, Told::Nothing);
-                    self.note_candidate(*id);
-                }
-                Some(Told::Refused) => {}
+            }
+            let named = self.records_named_by(*id);
+            let mut named = named.iter().filter_map(|before| self.entries.get(before));
+            let maker = named.find(|before| before.queued.record.op.made().is_some());
+            if maker.is_none_or(|maker| maker.telling.told.is_settled()) {
+                self.set_told(*id, Told::Contested);
             }
         }
-    }
-
-    /// The record, if it is here, that makes what another one gives a name.
-    fn maker_of_named(&self, entry: &Entry) -> Option<&Entry> {
-        let named = entry.queued.record.op.named_fid()?;
-        let mut before = entry.before().filter_map(|before| self.entries.get(&before));
-        before.find(|before| before.queued.record.op.made() == Some(named))
     }
 
     /// Whether the server is known to have heard of a record, or to want to hear nothing; `None` if the record is not
@@ -317,14 +308,18 @@ impl Queue {
         untold
     }
 
-    /// The records that one waits for about what it gives a name to.
-    fn records_named_by(&self, id: StoreId) -> impl Iterator<Item = StoreId> {
+    /// The records before one that are about what it gives a name to, down to the one that makes that.
+    fn records_named_by(&self, id: StoreId) -> BTreeSet<StoreId> {
         let entry = self.entries.get(&id);
-        let named = entry.and_then(|entry| entry.queued.record.op.named_fid());
-        let is_of_it = move |before: &StoreId| {
-            self.entries.get(before).is_some_and(|before| Some(before.queued.record.op.fid()) == named)
-        };
-        entry.into_iter().flat_map(Entry::before).filter(is_of_it)
+        let Some(named) = entry.and_then(|entry| entry.queued.record.op.named_fid()) else { return BTreeSet::new() };
+        let (mut found, mut left) = (BTreeSet::new(), vec![id]);
+        while let Some(entry) = left.pop().and_then(|id| self.entries.get(&id)) {
+            let is_of_it = |before: &StoreId| {
+                self.entries.get(before).is_some_and(|before| before.queued.record.op.fid() == named)
+            };
+            left.extend(entry.before().filter(is_of_it).filter(|before| found.insert(*before)));
+        }
+        found
     }
 
     /// What the server knew it knows no more: its history is another.
