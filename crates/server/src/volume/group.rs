@@ -251,7 +251,8 @@ impl<'s> Group<'s> {
         let full = || self.full.refusal(directory::grows(&apply.request.record.op));
         let closed = not_taken.or_else(read_only).or_else(full);
         let contested = self.conflict(&apply);
-        let limits = Limits { closed, contested, quota_bytes: self.shared.file.quota_bytes };
+        let announced = self.shared.sessions.is_announced(&apply.request.record.id);
+        let limits = Limits { closed, contested, announced, quota_bytes: self.shared.file.quota_bytes };
         match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, limits) {
             Ok(Decision::Known(reply)) => {
                 self.drop_content(&apply);

@@ -8,6 +8,7 @@ use mafs_proto::{
 };
 
 use super::{CLIENT, ROOT, World, attach, create, make_dir, name, store};
+use crate::core::replies::{self, Decision, Limits};
 use crate::core::{Overlay, announce, clients, conflicts, tables};
 
 const OTHER: ClientId = ClientId([9; 16]);
@@ -283,6 +284,11 @@ fn what_another_client_has_stored_is_not_replaced_by_one_that_has_not_heard_of_i
     let request = InvalidateRequest { records: vec![knowing.clone()], ..Default::default() };
     let checked = announce::check(&mut apart.overlay().begin(), CLIENT, &request, |_| false).unwrap();
     assert_eq!((checked.records, checked.refused), (vec![], vec![knowing.id]), "nobody is shown it");
+    // Somebody may have been, if it was announced before that.
+    let announced = Limits { announced: true, ..Limits::default() };
+    let request = ApplyRequest::new(knowing.clone(), None);
+    let decided = replies::decide(&apart.overlay(), CLIENT, &request, None, announced);
+    assert!(matches!(decided, Ok(Decision::Apply(_))), "{decided:?}");
     apart.late(knowing, (ROOT, "f.txt"), None).unwrap();
     assert_eq!((apart.meaning(ROOT, "f.txt"), apart.meaning(ROOT, KEPT)), (Some(file), Some(temp)));
     assert_eq!(apart.text(file), b"theirs");
