@@ -152,11 +152,7 @@ impl Inner {
             Heard::But(refused) => tracing::debug!(?ids, ?refused, "announced"),
             Heard::Perhaps => tracing::debug!(?ids, "an announcement was not answered"),
         }
-        {
-            let mut queue = self.replay.queue();
-            queue.end_announcement(&announcement, heard);
-            answer.iter().for_each(|reply| queue.note_contested(&reply.contested));
-        }
+        self.replay.queue().end_announcement(&announcement, heard);
         self.replay.note_progress();
         self.note_queue_changed();
     }

@@ -17,6 +17,7 @@ use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
 use crate::core::pauses::Verdict;
 use crate::core::queue::Queued;
+use crate::core::touched::unnamed_by;
 use crate::remote::{Answer, RemoteError};
 
 /// A record's answer.
@@ -293,7 +294,7 @@ impl Inner {
 
     /// What was to lose its last name by a change has one.
     pub(super) fn note_not_unnamed(&self, op: &CmlOp) {
-        let Some(fid) = op.unnamed_fid() else { return };
+        let Some(fid) = unnamed_by(op) else { return };
         self.kernel.note_kept(fid.vnode);
         let file = self.files().get(fid.vnode);
         file.into_iter().for_each(|file| self.note_kept(&file));

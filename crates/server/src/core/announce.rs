@@ -6,7 +6,6 @@ use mafs_durable::Kv;
 use mafs_proto::call::InvalidateRequest;
 use mafs_proto::{Base, ClientId, CmlOp, CmlRecord, Fid, FsError, StoreId};
 
-use super::directory::check_unchanged;
 use super::pending::{Announced, Pending, touched};
 use super::{Refusal, Transaction, replies, tables};
 
@@ -20,8 +19,6 @@ pub(crate) struct Checked {
     pub(crate) records: Vec<CmlRecord>,
     /// In conflict.
     pub(crate) refused: Vec<StoreId>,
-    /// Those among them that cannot be done as they are, unless what they give a name is still to be announced.
-    pub(crate) contested: Vec<StoreId>,
 }
 
 /// Looks at an announcement of `client`, and takes note of the replies that it confirms. `is_made` tells
@@ -52,13 +49,9 @@ pub(crate) fn check(
             continue;
         }
         let is_made = |fid| is_made(fid) || checked.records.iter().any(|record| record.op.made() == Some(fid));
-        match look(transaction, record, is_made)? {
-            Found::Expected => checked.records.push(record.clone()),
-            Found::OlderOrNewer => checked.refused.push(record.id),
-            Found::Contested => {
-                checked.refused.push(record.id);
-                checked.contested.push(record.id);
-            }
+        match is_on_present(transaction, record, is_made)? {
+            true => checked.records.push(record.clone()),
+            false => checked.refused.push(record.id),
         }
     }
     Ok(checked)
@@ -106,46 +99,23 @@ fn check_volume(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<(),
     }
 }
 
-/// What a record finds in the volume.
-enum Found {
-    /// What its client knew.
-    Expected,
-    /// Another version of the file that it stores.
-    OlderOrNewer,
-    /// What others have done to what is given a name, or loses its last one: it will not be done as it is.
-    Contested,
-}
-
-/// Looks whether a Store was made from the version that the file has, whether what loses its last name holds what was
-/// known, and whether what is given a name exists or is announced to be made: or others would be shown an empty file
-/// under that name. Of what another record makes, that record's fate decides.
-fn look(
+/// Whether a Store was made from the version that the file has, and whether what is given a name exists or is announced
+/// to be made: or others would be shown an empty file under that name. Of what another record makes, that record's fate
+/// decides.
+fn is_on_present(
     transaction: &Transaction<'_>,
     record: &CmlRecord,
     is_made: impl FnOnce(Fid) -> bool,
-) -> Result<Found, Refusal> {
-    let found = |fid: Fid| match transaction.node(fid) {
-        Ok(node) => Ok(Some(node)),
-        Err(refusal) if refusal.error == FsError::Stale => Ok(None),
+) -> Result<bool, Refusal> {
+    let (fid, base) = match record.op {
+        CmlOp::Store { base: Base::Record(id), .. } => return Ok(id.client == record.id.client),
+        CmlOp::Store { fid, base: Base::Version(version), .. } => (fid, Some(version)),
+        CmlOp::Rename { fid, .. } | CmlOp::Link { fid, .. } => (fid, None),
+        _ => return Ok(true),
+    };
+    match transaction.node(fid) {
+        Ok(node) => Ok(base.is_none_or(|base| node.status.data_version == base)),
+        Err(refusal) if refusal.error == FsError::Stale => Ok(is_made(fid)),
         Err(refusal) => Err(refusal),
-    };
-    if let Some(fid) = record.op.unnamed_fid().filter(|_| record.removes.is_some())
-        && let Some(node) = found(fid)?
-        && check_unchanged(record.id.client, fid, &node, record.removes).is_err()
-    {
-        return Ok(Found::Contested);
     }
-    if let Some(fid) = record.op.named_fid() {
-        let is_there = found(fid)?.is_some() || is_made(fid);
-        return Ok(if is_there { Found::Expected } else { Found::Contested });
-    }
-    let is_expected = match record.op {
-        CmlOp::Store { base: Base::Record(id), .. } => id.client == record.id.client,
-        CmlOp::Store { fid, base: Base::Version(base), .. } => match found(fid)? {
-            Some(node) => node.status.data_version == base,
-            None => is_made(fid),
-        },
-        _ => true,
-    };
-    Ok(if is_expected { Found::Expected } else { Found::OlderOrNewer })
 }

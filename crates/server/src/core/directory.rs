@@ -4,8 +4,8 @@
 //! is refused: nothing another client did is ever undone silently (invariant 9).
 
 use mafs_proto::{
-    Base, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Name, Removed, SetAttr,
-    Status, StatusVersion, SymlinkTarget, Timestamp,
+    Base, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Name, SetAttr, Status,
+    StatusVersion, SymlinkTarget, Timestamp,
 };
 
 use super::edit::{Edit, Effect};
@@ -136,7 +136,7 @@ pub(super) struct Removal<'r> {
     /// Whether it is of a directory.
     pub(super) is_directory: bool,
     /// What it must hold.
-    removes: Option<Removed>,
+    removes: Option<DataVersion>,
 }
 
 impl<'r> Removal<'r> {
@@ -160,7 +160,7 @@ impl<'r> Removal<'r> {
                 Err(Refusal::new(FsError::NotEmpty, format!("{name} has {} entries", node.status.size)))
             }
             (true, true) => Ok(node),
-            (false, false) => check_unchanged(edit.record().id.client, *fid, &node, *removes).map(|()| node),
+            (false, false) => check_unchanged(edit, *fid, &node, *removes).map(|()| node),
         }
     }
 }
@@ -186,12 +186,17 @@ fn store(edit: &mut Edit<'_, '_>, fid: Fid, base: Base, content: NewContent, mti
     edit.store(fid, content, mtime)
 }
 
-/// Checks that what is about to lose its last name has not been changed by others than the `client` that knew this
+/// Checks that what is about to lose its last name has not been changed by others than the client that knew this
 /// version of it.
-pub(super) fn check_unchanged(client: ClientId, fid: Fid, node: &Node, known: Option<Removed>) -> Result<(), Refusal> {
+pub(super) fn check_unchanged(
+    edit: &Edit<'_, '_>,
+    fid: Fid,
+    node: &Node,
+    known: Option<DataVersion>,
+) -> Result<(), Refusal> {
     let Some(known) = known.filter(|_| node.status.kind == Kind::File && node.status.nlink == 1) else { return Ok(()) };
-    let is_own = node.data_by.is_some_and(|by| by.client == client);
-    if is_own || node.status.data_version == known.version {
+    let is_own = node.data_by.is_some_and(|by| by.client == edit.record().id.client);
+    if is_own || node.status.data_version == known {
         return Ok(());
     }
     let version = node.status.data_version.0;

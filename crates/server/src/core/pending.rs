@@ -148,15 +148,10 @@ impl Pending {
         self.records.get(id)
     }
 
-    /// Whether a record was announced before another, or only it was. What comes before an announced record of a name
-    /// in its client's log counts as announced with it: or another that waits for that one would wait for itself.
-    pub(crate) fn is_before(&self, id: &StoreId, other: &CmlRecord) -> bool {
+    /// Whether a record was announced before another, or only it was.
+    pub(crate) fn is_before(&self, id: &StoreId, other: &StoreId) -> bool {
         let place = |id: &StoreId| self.get(id).map(|announced| (announced.since, announced.record.id));
-        let names = changed_names(&other.op).into_iter();
-        let of_names = names.flat_map(|(parent, name)| self.places(&About::Name(parent.vnode, name.clone())));
-        let behind = of_names.filter(|(_, id)| id.client == other.id.client && *id >= other.id);
-        let second = behind.chain(place(&other.id)).min();
-        place(id).is_some_and(|first| second.is_none_or(|second| first < second))
+        place(id).is_some_and(|first| place(other).is_none_or(|second| first < second))
     }
 
     /// All of a client, in the order of its log.
@@ -220,39 +215,32 @@ impl Pending {
         (!touching.is_empty()).then(|| touching.iter().filter_map(laid).collect())
     }
 
-    /// Whether a record of `viewer`'s is in conflict with what others have announced: a Store on a version with another
-    /// content, or with the end of all names of its file, which would take the content along; the end of the last name
-    /// of a file, of which a version was known, with another content. Those in `ended` do not count any more. How many
-    /// names a file has is asked only where it counts.
+    /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced: another content, or
+    /// that all names of the file go, which would take this content along. Those in `ended` do not count any more. How
+    /// many names it has is asked only if some go.
     pub(crate) fn is_in_conflict(
         &self,
-        record: &CmlRecord,
+        fid: Fid,
+        base: Base,
         ended: &BTreeSet<StoreId>,
         viewer: Viewer<'_>,
         names_of: impl Fn(Fid) -> u32,
     ) -> bool {
-        let touching = |fid: Fid| {
-            let touching = self.touching(&About::Object(fid.vnode), viewer).into_iter();
-            touching.filter(|id| !ended.contains(id)).filter_map(|id| Some(&self.get(&id)?.record.op))
-        };
-        let stores = |fid: Fid| move |op: &CmlOp| matches!(op, CmlOp::Store { fid: of, .. } if *of == fid);
-        match (&record.op, record.removes, record.op.unnamed_fid()) {
-            (CmlOp::Store { base: Base::Record(_), .. }, ..) => false,
-            (CmlOp::Store { fid, .. }, ..) => {
-                let mut lost_names = 0;
-                for op in touching(*fid) {
-                    match op {
-                        op if stores(*fid)(op) => return true,
-                        CmlOp::Link { fid: of, .. } if of == fid => lost_names -= 1,
-                        op if op.unnamed_fid() == Some(*fid) => lost_names += 1,
-                        _ => {}
-                    }
-                }
-                lost_names > 0 && i64::from(names_of(*fid)) <= lost_names
-            }
-            (_, Some(_), Some(fid)) => touching(fid).any(stores(fid)) && names_of(fid) <= 1,
-            _ => false,
+        if let Base::Record(_) = base {
+            return false;
         }
+        let touching = self.touching(&About::Object(fid.vnode), viewer);
+        let counting = touching.iter().filter(|id| !ended.contains(id)).filter_map(|id| self.get(id));
+        let mut lost_names = 0;
+        for announced in counting {
+            match &announced.record.op {
+                CmlOp::Store { fid: of, .. } if *of == fid => return true,
+                CmlOp::Link { fid: of, .. } if *of == fid => lost_names -= 1,
+                op if takes_a_name_of(fid, op) => lost_names += 1,
+                _ => {}
+            }
+        }
+        lost_names > 0 && i64::from(names_of(fid)) <= lost_names
     }
 
     /// Whether a client has announced that it makes an object.
@@ -385,6 +373,23 @@ fn is_of_xattr(op: &CmlOp) -> bool {
 
 fn objects_of(op: &CmlOp) -> impl Iterator<Item = VnodeId> {
     [Some(op.fid()), replaced(op)].into_iter().flatten().map(|fid| fid.vnode)
+}
+
+/// Whether an operation takes a name from a file for good.
+fn takes_a_name_of(file: Fid, op: &CmlOp) -> bool {
+    match op {
+        CmlOp::Remove { fid, .. } => *fid == file,
+        CmlOp::Rename { replaced, mode, .. } => *mode == RenameMode::Replace && *replaced == Some(file),
+        CmlOp::Create { .. }
+        | CmlOp::Store { .. }
+        | CmlOp::MakeDir { .. }
+        | CmlOp::SymLink { .. }
+        | CmlOp::Link { .. }
+        | CmlOp::RemoveDir { .. }
+        | CmlOp::SetAttr { .. }
+        | CmlOp::SetXattr { .. }
+        | CmlOp::RemoveXattr { .. } => false,
+    }
 }
 
 /// What loses the name that the operation gives to another object.

@@ -58,8 +58,6 @@ pub(crate) struct Limits {
     pub(crate) closed: Option<Refusal>,
     /// Why it is in conflict with what others have announced.
     pub(crate) contested: Option<Refusal>,
-    /// Whether it was announced: others may have been shown what it will do.
-    pub(crate) announced: bool,
     /// The most bytes of all files; no record takes them beyond it, and one that makes them fewer is always applied.
     pub(crate) quota_bytes: Option<u64>,
 }
@@ -92,11 +90,10 @@ pub(crate) fn decide(
     }
     let hash = content.as_ref().map(|content| content.hash);
     let judged_before = state.judged;
-    let quota_bytes = limits.quota_bytes;
-    let performed = perform(&mut transaction, (client, &mut state), request, content, limits);
+    let performed = perform(&mut transaction, (client, &mut state), request, (content, limits.contested));
     let (effect, outcome) = performed?;
     let mut volume = transaction.state()?;
-    quota::check(quota_bytes, used_before, volume.used_bytes)?;
+    quota::check(limits.quota_bytes, used_before, volume.used_bytes)?;
     volume.change = volume.change.next();
     transaction.put_state(&volume);
     let Effect { directories, objects, freed } = effect;
@@ -117,12 +114,10 @@ fn perform(
     transaction: &mut Transaction<'_>,
     (client, state): (ClientId, &mut ClientState),
     request: &ApplyRequest,
-    content: Option<NewContent>,
-    limits: Limits,
+    (content, contested): (Option<NewContent>, Option<Refusal>),
 ) -> Result<(Effect, Outcome), Refusal> {
     let redirected = aliases::redirected(transaction, client, state, &request.record)?;
-    let shown = limits.announced.then(|| as_shown(redirected.as_ref().unwrap_or(&request.record))).flatten();
-    let record = shown.as_ref().or(redirected.as_ref()).unwrap_or(&request.record);
+    let record = redirected.as_ref().unwrap_or(&request.record);
     if let Some(content) = &content
         && let Some(merged) = keep::merge(transaction, (client, state), record, content)?
     {
@@ -138,7 +133,7 @@ fn perform(
         let done = |effect| (effect, said(record, redirected.is_some()));
         trashed.map_or_else(|| directory::perform(&mut tried, client, record, content.clone()).map(done), Ok)
     };
-    let refusal = match limits.contested.map_or_else(performed, Err) {
+    let refusal = match contested.map_or_else(performed, Err) {
         Ok(performed) => {
             *transaction = tried;
             return Ok(performed);
@@ -151,12 +146,6 @@ fn perform(
         }
         OnConflict::Keep(_) | OnConflict::Ask | OnConflict::Refuse => Err(refusal),
     }
-}
-
-/// A record that was announced, if that makes it another one: what a connected client takes away was looked at then,
-/// and what was stored since does not come to stand against what others have been shown.
-fn as_shown(record: &CmlRecord) -> Option<CmlRecord> {
-    record.removes.filter(|removed| !removed.alone).map(|_| CmlRecord { removes: None, ..record.clone() })
 }
 
 fn said(record: &CmlRecord, redirected: bool) -> Outcome {

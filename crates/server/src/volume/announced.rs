@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{ChangeNumber, ClientId, CmlRecord, DataVersion, Fid, Instant, Name, StoreId, VnodeId};
+use mafs_proto::{Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Instant, Name, StoreId, VnodeId};
 
 use super::Ticket;
 use super::sessions::{Sessions, Tables};
@@ -19,8 +19,6 @@ pub(super) struct Announcement {
     pub(super) changed: Vec<Announced>,
     /// In conflict with what others have announced, or too many.
     pub(super) refused: Vec<StoreId>,
-    /// Those among them that take away what others have announced.
-    pub(super) contested: Vec<StoreId>,
 }
 
 /// That somebody waits for an announced record.
@@ -92,13 +90,14 @@ impl Sessions {
         let mut tables = self.tables();
         let mut announcement = Announcement::default();
         for record in records {
-            let is_in_conflict =
-                |pending: &Pending, viewer: Viewer<'_>| pending.is_in_conflict(record, ended, viewer, &names_of);
+            let is_in_conflict = |pending: &Pending, viewer: Viewer<'_>| match record.op {
+                CmlOp::Store { fid, base, .. } => pending.is_in_conflict(fid, base, ended, viewer, &names_of),
+                _ => false,
+            };
             // One that was announced before came first then; of two that count, the first that is applied wins.
             let is_known = tables.pending.get(&record.id).is_some();
             if !is_known && tables.view(client, now, is_in_conflict) {
                 announcement.refused.push(record.id);
-                announcement.contested.extend(record.removes.map(|_| record.id));
                 continue;
             }
             match tables.pending.announce(record, change) {
@@ -118,16 +117,18 @@ impl Sessions {
         announcement
     }
 
-    /// Whether a record that is not announced is in conflict with what others have announced.
+    /// Whether a Store of `client`'s that is not announced is in conflict with what others have announced.
     pub(super) fn is_in_conflict(
         &self,
-        record: &CmlRecord,
+        client: ClientId,
+        fid: Fid,
+        base: Base,
         ended: &BTreeSet<StoreId>,
         names_of: impl Fn(Fid) -> u32,
     ) -> bool {
         let tables = self.tables();
         let now = self.clock.now();
-        tables.view(record.id.client, now, |pending, viewer| pending.is_in_conflict(record, ended, viewer, names_of))
+        tables.view(client, now, |pending, viewer| pending.is_in_conflict(fid, base, ended, viewer, names_of))
     }
 
     pub(super) fn is_announced(&self, id: &StoreId) -> bool {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mafs_durable::{Batch, LoggedIndexError};
-use mafs_proto::{ChangeNumber, ClientId, Fid, FidRange, FsError, Instant, StoreId};
+use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, FidRange, FsError, Instant, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
 use super::committer::{Answer, Job};
@@ -251,8 +251,7 @@ impl<'s> Group<'s> {
         let full = || self.full.refusal(directory::grows(&apply.request.record.op));
         let closed = not_taken.or_else(read_only).or_else(full);
         let contested = self.conflict(&apply);
-        let announced = self.shared.sessions.is_announced(&apply.request.record.id);
-        let limits = Limits { closed, contested, announced, quota_bytes: self.shared.file.quota_bytes };
+        let limits = Limits { closed, contested, quota_bytes: self.shared.file.quota_bytes };
         match replies::decide(&self.overlay, apply.ticket.client, &apply.request, content, limits) {
             Ok(Decision::Known(reply)) => {
                 self.drop_content(&apply);
@@ -289,13 +288,15 @@ impl<'s> Group<'s> {
     }
 
     /// Who announced first comes first: a Store that is not announced does not pass one of another client that is, nor
-    /// what takes its file away; nor does what takes a file away pass a Store of it.
+    /// what takes its file away.
     fn conflict(&self, apply: &Apply) -> Option<Refusal> {
         let record = &apply.request.record;
+        let CmlOp::Store { fid, base, .. } = record.op else { return None };
         let (sessions, names_of) = (&self.shared.sessions, |fid| self.names_of(fid));
-        let passes = !sessions.is_announced(&record.id) && sessions.is_in_conflict(record, &self.ended, names_of);
+        let passes = !sessions.is_announced(&record.id)
+            && sessions.is_in_conflict(record.id.client, fid, base, &self.ended, names_of);
         passes.then(|| {
-            Refusal::new(FsError::BaseChanged, "another client has announced a content of the file, or its end")
+            Refusal::new(FsError::BaseChanged, format!("another client has announced a content of {fid}, or its end"))
         })
     }
 

@@ -1,19 +1,16 @@
 //! What becomes of records in conflict: nothing of them is lost, and nothing of what they are in conflict with.
 
 use mafs_durable::Kv;
-use mafs_proto::call::{ApplyReply, ApplyRequest, ConflictsRequest, InvalidateRequest};
+use mafs_proto::call::{ApplyReply, ApplyRequest, ConflictsRequest};
 use mafs_proto::{
     Base, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, DataVersion, Fid, FidRange, FsError, Incarnation, Mode,
-    OnConflict, Origin, Outcome, PlacedName, Removed, RenameMode, SetAttr, SymlinkTarget,
+    OnConflict, Origin, Outcome, PlacedName, RenameMode, SetAttr, SymlinkTarget,
 };
 
 use super::{CLIENT, ROOT, World, attach, create, make_dir, name, store};
-use crate::core::replies::{self, Decision, Limits};
-use crate::core::{Overlay, announce, clients, conflicts, tables};
+use crate::core::{Overlay, clients, conflicts, tables};
 
 const OTHER: ClientId = ClientId([9; 16]);
-/// What a client knew of a file that it has removed without a connection.
-const ALONE: Removed = Removed { version: DataVersion(1), alone: true };
 
 /// A volume with two clients; the first makes what is there, then both go their ways.
 struct Apart {
@@ -260,7 +257,7 @@ fn a_file_saved_by_renaming_is_kept_beside_what_others_have_saved() {
     apart.other(|apart| apart.world.store(file, Base::Version(DataVersion(1)), b"theirs")).unwrap();
     let temp = apart.world.create(ROOT, "f.tmp");
     let record = apart.world.next_record(rename((ROOT, "f.tmp"), (ROOT, "f.txt"), temp, Some(file)));
-    let record = CmlRecord { removes: Some(ALONE), ..record };
+    let record = CmlRecord { removes: Some(DataVersion(1)), ..record };
     apart.late(record, (ROOT, "f.txt"), None).unwrap();
     assert_eq!(apart.meaning(ROOT, "f.txt"), Some(file));
     assert_eq!((apart.meaning(ROOT, "f.tmp"), apart.meaning(ROOT, KEPT)), (None, Some(temp)));
@@ -274,33 +271,12 @@ fn a_file_saved_by_renaming_is_kept_beside_what_others_have_saved() {
 }
 
 #[test]
-fn what_another_client_has_stored_is_not_replaced_by_one_that_has_not_heard_of_it() {
-    let mut apart = Apart::new();
-    let file = apart.world.create(ROOT, "f.txt");
-    let temp = apart.world.create(ROOT, "f.tmp");
-    let record = apart.world.next_record(rename((ROOT, "f.tmp"), (ROOT, "f.txt"), temp, Some(file)));
-    apart.other(|apart| apart.world.store(file, Base::Version(DataVersion(1)), b"theirs")).unwrap();
-    let knowing = CmlRecord { removes: Some(Removed { alone: false, ..ALONE }), ..record };
-    let request = InvalidateRequest { records: vec![knowing.clone()], ..Default::default() };
-    let checked = announce::check(&mut apart.overlay().begin(), CLIENT, &request, |_| false).unwrap();
-    assert_eq!((checked.records, checked.refused), (vec![], vec![knowing.id]), "nobody is shown it");
-    // Somebody may have been, if it was announced before that.
-    let announced = Limits { announced: true, ..Limits::default() };
-    let request = ApplyRequest::new(knowing.clone(), None);
-    let decided = replies::decide(&apart.overlay(), CLIENT, &request, None, announced);
-    assert!(matches!(decided, Ok(Decision::Apply(_))), "{decided:?}");
-    apart.late(knowing, (ROOT, "f.txt"), None).unwrap();
-    assert_eq!((apart.meaning(ROOT, "f.txt"), apart.meaning(ROOT, KEPT)), (Some(file), Some(temp)));
-    assert_eq!(apart.text(file), b"theirs");
-}
-
-#[test]
 fn what_others_have_changed_is_not_removed() {
     let mut apart = Apart::new();
     let file = apart.world.create(ROOT, "f");
     apart.other(|apart| apart.world.store(file, Base::Version(DataVersion(1)), b"theirs")).unwrap();
     let record = apart.world.next_record(remove(ROOT, "f", file));
-    let record = CmlRecord { removes: Some(ALONE), ..record };
+    let record = CmlRecord { removes: Some(DataVersion(1)), ..record };
     assert_eq!(apart.late(record, (ROOT, "f"), None), Err(FsError::BaseChanged));
     let directory = apart.world.make_dir(ROOT, "d");
     apart.other(|apart| apart.world.create(directory, "new"));

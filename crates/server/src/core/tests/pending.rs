@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use mafs_proto::{
-    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, Kind, Mode, Removed, RenameMode,
-    SetAttr, Status, StatusVersion, StoreId, SymlinkTarget, Uniquifier, VnodeId, XattrMode, XattrName, XattrValue,
+    Base, ChangeNumber, ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, Kind, Mode, RenameMode, SetAttr,
+    Status, StatusVersion, StoreId, SymlinkTarget, Uniquifier, VnodeId, XattrMode, XattrName, XattrValue,
 };
 use proptest::prelude::*;
 
@@ -30,11 +30,6 @@ fn record(client: ClientId, seq: u64, op: CmlOp) -> CmlRecord {
 fn store(client: ClientId, seq: u64, size: u64) -> CmlRecord {
     let base = Base::Version(DataVersion(1));
     record(client, seq, CmlOp::Store { fid: FILE, base, size, mtime: time(500) })
-}
-
-/// One of Bob's.
-fn store_on(fid: Fid, base: Base) -> CmlRecord {
-    record(BOB, 2, CmlOp::Store { fid, base, size: 1, mtime: time(500) })
 }
 
 fn rename(client: ClientId, seq: u64) -> CmlRecord {
@@ -160,22 +155,11 @@ fn a_directory_with_announced_names_is_touched_and_shown_as_it_is() {
 
 #[test]
 fn of_two_changes_only_the_later_one_finds_the_other_before_it() {
-    let (first, second, third) = (store(CAROL, 1, 5), store(ALICE, 1, 10), store(ALICE, 2, 20));
-    let never = store(BOB, 1, 5);
-    let pending = pending(&[first.clone(), second.clone(), third.clone()]);
-    let is_before = |one: &CmlRecord, other: &CmlRecord| pending.is_before(&one.id, other);
-    assert!(is_before(&first, &second) && !is_before(&second, &first));
-    assert!(is_before(&second, &third) && !is_before(&second, &second));
-    assert!(is_before(&second, &never) && !is_before(&never, &second), "one is not announced");
-}
-
-#[test]
-fn what_comes_before_an_announced_change_of_a_name_in_its_log_counts_as_announced_with_it() {
-    let made = |client, seq| record(client, seq, create(ROOT, "f", FILE));
-    let pending = pending(&[made(ALICE, 5), made(BOB, 1)]);
-    assert!(!pending.is_before(&id(BOB, 1), &made(ALICE, 2)), "Bob's waits for the other, which waits for this");
-    assert!(pending.is_before(&id(BOB, 1), &made(ALICE, 6)), "it is behind");
-    assert!(pending.is_before(&id(BOB, 1), &record(ALICE, 2, create(ROOT, "g", FILE))), "it is about another name");
+    let pending = pending(&[store(CAROL, 1, 5), store(ALICE, 1, 10), store(ALICE, 2, 20)]);
+    let (first, second, never) = (id(CAROL, 1), id(ALICE, 1), id(BOB, 1));
+    assert!(pending.is_before(&first, &second) && !pending.is_before(&second, &first));
+    assert!(pending.is_before(&second, &id(ALICE, 2)) && !pending.is_before(&second, &second));
+    assert!(pending.is_before(&second, &never) && !pending.is_before(&never, &second), "one is not announced");
 }
 
 #[test]
@@ -216,24 +200,18 @@ fn one_client_announces_no_more_than_the_bound_and_that_holds_up_nobody_else() {
 fn a_store_on_a_version_is_in_conflict_with_another_content_or_the_end_that_another_client_has_announced() {
     let pending = pending(&[store(ALICE, 1, 10), rename(CAROL, 1)]);
     let (base, none) = (Base::Version(DataVersion(1)), BTreeSet::new());
-    assert!(pending.is_in_conflict(&store_on(FILE, base), &none, bob(EVERYBODY), |_| 1));
-    assert!(!pending.is_in_conflict(&store_on(FILE, base), &none, bob(NOBODY), |_| 1), "its client is gone");
+    assert!(pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 1));
+    assert!(!pending.is_in_conflict(FILE, base, &none, bob(NOBODY), |_| 1), "its client is gone");
     assert!(
-        !pending.is_in_conflict(&store_on(FILE, base), &BTreeSet::from([id(ALICE, 1)]), bob(EVERYBODY), |_| 1),
+        !pending.is_in_conflict(FILE, base, &BTreeSet::from([id(ALICE, 1)]), bob(EVERYBODY), |_| 1),
         "it only moves"
     );
-    assert!(
-        !pending.is_in_conflict(&store_on(FILE, Base::Record(id(BOB, 1))), &none, bob(EVERYBODY), |_| 1),
-        "its own chain"
-    );
-    assert!(pending.is_in_conflict(&store_on(OLD, base), &none, bob(EVERYBODY), |_| 1), "it is replaced");
-    assert!(
-        !pending.is_in_conflict(&store_on(OLD, base), &BTreeSet::from([id(CAROL, 1)]), bob(EVERYBODY), |_| 1),
-        "it has been"
-    );
+    assert!(!pending.is_in_conflict(FILE, Base::Record(id(BOB, 1)), &none, bob(EVERYBODY), |_| 1), "its own chain");
+    assert!(pending.is_in_conflict(OLD, base, &none, bob(EVERYBODY), |_| 1), "it is replaced");
+    assert!(!pending.is_in_conflict(OLD, base, &BTreeSet::from([id(CAROL, 1)]), bob(EVERYBODY), |_| 1), "it has been");
     let viewer = |client| Viewer { client, is_live: EVERYBODY };
-    assert!(!pending.is_in_conflict(&store_on(FILE, base), &none, viewer(ALICE), |_| 1), "its own");
-    assert!(!pending.is_in_conflict(&store_on(OLD, base), &none, viewer(CAROL), |_| 1), "its own");
+    assert!(!pending.is_in_conflict(FILE, base, &none, viewer(ALICE), |_| 1), "its own");
+    assert!(!pending.is_in_conflict(OLD, base, &none, viewer(CAROL), |_| 1), "its own");
 }
 
 #[test]
@@ -246,27 +224,9 @@ fn a_store_is_in_conflict_with_an_announced_removal_but_not_with_an_exchange() {
     let exchange = CmlOp::Rename { from_parent, from_name, to_parent, to_name, fid, replaced, mode };
     let pending = pending(&[record(ALICE, 1, removal), record(CAROL, 1, exchange)]);
     let (base, none) = (Base::Version(DataVersion(1)), BTreeSet::new());
-    assert!(
-        pending.is_in_conflict(&store_on(FILE, base), &none, bob(EVERYBODY), |_| 1),
-        "the removal would take it along"
-    );
-    assert!(!pending.is_in_conflict(&store_on(FILE, base), &none, bob(EVERYBODY), |_| 2), "it has another name");
-    assert!(!pending.is_in_conflict(&store_on(OLD, base), &none, bob(EVERYBODY), |_| 1), "it is still there");
-}
-
-#[test]
-fn who_takes_away_a_content_it_knew_is_in_conflict_with_one_that_is_announced() {
-    let pending = pending(&[store(ALICE, 1, 10)]);
-    let knew = Some(Removed { version: DataVersion(1), alone: false });
-    let removal = record(BOB, 2, CmlOp::Remove { parent: ROOT, name: name("f"), fid: FILE });
-    let knowing = CmlRecord { removes: knew, ..removal.clone() };
-    let replacing = CmlRecord { removes: knew, ..rename(BOB, 2) };
-    let (none, ended) = (BTreeSet::new(), BTreeSet::from([id(ALICE, 1)]));
-    assert!(pending.is_in_conflict(&knowing, &none, bob(EVERYBODY), |_| 1));
-    assert!(!pending.is_in_conflict(&knowing, &none, bob(EVERYBODY), |_| 2), "it keeps a name");
-    assert!(!pending.is_in_conflict(&knowing, &ended, bob(EVERYBODY), |_| 1), "that is there by now");
-    assert!(!pending.is_in_conflict(&removal, &none, bob(EVERYBODY), |_| 1), "it has heard of something newer");
-    assert!(!pending.is_in_conflict(&replacing, &none, bob(EVERYBODY), |_| 1), "what it moves stays");
+    assert!(pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 1), "the removal would take it along");
+    assert!(!pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 2), "it has another name");
+    assert!(!pending.is_in_conflict(OLD, base, &none, bob(EVERYBODY), |_| 1), "it is still there");
 }
 
 #[test]
@@ -275,9 +235,9 @@ fn a_store_is_not_in_conflict_with_a_removal_if_another_name_is_announced() {
     let link = CmlOp::Link { parent: ROOT, name: name("g"), fid: FILE };
     let pending = pending(&[record(ALICE, 1, link), record(ALICE, 2, removal)]);
     let (base, none) = (Base::Version(DataVersion(1)), BTreeSet::new());
-    assert!(!pending.is_in_conflict(&store_on(FILE, base), &none, bob(EVERYBODY), |_| 1));
+    assert!(!pending.is_in_conflict(FILE, base, &none, bob(EVERYBODY), |_| 1));
     let ended = BTreeSet::from([id(ALICE, 1)]);
-    assert!(pending.is_in_conflict(&store_on(FILE, base), &ended, bob(EVERYBODY), |_| 1), "it came to nothing");
+    assert!(pending.is_in_conflict(FILE, base, &ended, bob(EVERYBODY), |_| 1), "it came to nothing");
 }
 
 #[test]

@@ -160,14 +160,13 @@ impl Group<'_> {
         }
         checked.records.retain(|record| !entered.refused.contains(&record.id));
         checked.refused.extend(entered.refused);
-        checked.contested.extend(entered.contested);
         let confirmed = request.confirmed_below.map(|below| self.shared.sessions.announced_below(below));
         let ending = request.retracted.iter().chain(&checked.refused).copied().chain(confirmed.into_iter().flatten());
         self.end(ending.collect());
         let known = request.records.iter().filter(|record| !checked.refused.contains(&record.id));
         let known = known.flat_map(|record| touched(&record.op)).collect();
         let touched = checked.records.iter().flat_map(|record| touched(&record.op)).collect();
-        let reply = InvalidateReply { refused: checked.refused, contested: checked.contested };
+        let reply = InvalidateReply { refused: checked.refused };
         Ok(Decided { reply, change, touched, known, settled })
     }
 }
