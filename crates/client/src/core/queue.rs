@@ -461,11 +461,10 @@ impl Queue {
         let Some(entry) = self.entries.get(&id).filter(|entry| entry.place == Place::Waiting) else {
             return Vec::new();
         };
-        let blocks = |before: &StoreId| {
-            let is_named = entry.queued.record.depends_on.contains(before);
-            self.entries.get(before).is_some_and(|before| before.blocks(is_named))
+        let blocks = |before: &Entry| {
+            before.dependents.iter().any(|(dependent, is_named)| *dependent == id && before.blocks(*is_named))
         };
-        entry.before().filter(blocks).collect()
+        entry.before().filter(|before| self.entries.get(before).is_some_and(blocks)).collect()
     }
 
     pub(crate) fn contains(&self, id: StoreId) -> bool {

@@ -364,10 +364,7 @@ impl Inner {
     /// Whether who gives a lock up waits for as long as it takes until the server has what was written under it. Where
     /// a lock that is lost is to be an error of who had it, what it wrote must not turn out to be in conflict later.
     fn unlock_waits(&self) -> bool {
-        let tells_of_loss = match self.locks.locking {
-            Locking::Fail | Locking::Strict => true,
-            Locking::Local | Locking::Kernel => false,
-        };
+        let tells_of_loss = self.locks.locking != Locking::Local;
         tells_of_loss || self.settings.fsync == Fsync::Server || !self.settings.writeback.is_logged()
     }
 

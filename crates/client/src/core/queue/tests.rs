@@ -88,6 +88,26 @@ fn a_broken_connection_has_records_sent_again_in_order() {
 }
 
 #[test]
+fn what_holds_a_record_up_is_known_while_it_waits() {
+    let mut log = Log::new();
+    let (first, second) = (log.push(store(20, 100)), log.push(store(20, 100)));
+    assert_eq!(log.queue.held_up_by(second), [first], "it waits to be sent");
+    assert_eq!(log.poll_all(), [first]);
+    assert_eq!(log.queue.held_up_by(second), [first], "the server takes one content of a file at a time");
+    log.answer(first);
+    assert_eq!(log.queue.held_up_by(second), []);
+    assert_eq!(log.poll_all(), [second]);
+    let (made, below) = (log.push(make_dir(1, 30)), log.push(make_dir(30, 31)));
+    assert_eq!(log.poll_all(), [made, below]);
+    assert_eq!(log.queue.held_up_by(below), [], "it is under way");
+    for id in [made, below] {
+        log.queue.postpone(id, true);
+    }
+    assert_eq!(log.poll_all(), [made]);
+    assert_eq!(log.queue.held_up_by(below), [made], "one that was refused goes alone");
+}
+
+#[test]
 fn stores_under_way_are_bounded_and_small_records_pass_them() {
     let mut log = Log::new();
     let big: Vec<_> = (0..3).map(|at| log.push(store(20 + at, STORE_BYTES_MAX))).collect();
