@@ -140,7 +140,7 @@ async fn a_retraction_lets_the_waiting_go_on() {
         settled: Vec::new(),
     };
     let (opened, retracted) = tokio::join!(timeout(SOON, bob.status(file, true)), alice.invalidate(retract));
-    assert_eq!(retracted.unwrap(), InvalidateReply { refused: Vec::new() });
+    assert_eq!(retracted.unwrap(), InvalidateReply::default());
     let reply = opened.unwrap().unwrap();
     assert_eq!((reply.pending.len(), reply.stale), (0, false));
     assert_eq!(reply.objects[0].status.data_version, DataVersion(2));

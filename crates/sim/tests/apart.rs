@@ -13,13 +13,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Writeback};
 use mafs_proto::{FsError, Mode, Random, VnodeId};
-use mafs_sim::{Crash, World};
+use mafs_sim::{Crash, Machine, World};
 use support::worker::{DIRS, Tree, Worker, tree};
 use support::{BLACK_HOLE, CALLER, first_seed, seeds, simulate, usable_apart};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 const CLIENTS: usize = 3;
 const STEPS: u64 = 25;
+/// Until all is sent of those who come back together: nobody is waited for to the end of a lease.
+const SENT_MAX: Duration = Duration::from_secs(30);
+
+/// How clients come back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Back {
+    InTurn,
+    Together,
+}
 
 /// A tree that all clients have in their caches, and what it holds.
 async fn everybody_has_the_tree(world: &World, own: bool) -> Tree {
@@ -58,14 +67,19 @@ async fn part(world: &World) {
     assert!(world.machines().iter().all(|machine| !machine.client().status().connected));
 }
 
-async fn plug_in(world: &World, number: usize) {
-    let machine = &world.machines()[number];
-    machine.break_silence();
-    while !machine.client().status().connected {
-        sleep(Duration::from_millis(100)).await;
+/// Those with these numbers come back at the same time, and send what they have done.
+async fn plug_in(world: &World, numbers: &[usize]) {
+    let machines = || numbers.iter().map(|number| &world.machines()[*number]);
+    machines().for_each(Machine::break_silence);
+    for machine in machines() {
+        while !machine.client().status().connected {
+            sleep(Duration::from_millis(100)).await;
+        }
     }
-    let synced = machine.client().sync().await;
-    assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "{synced:?}");
+    for machine in machines() {
+        let synced = timeout(SENT_MAX, machine.client().sync()).await.expect("nobody waits for another");
+        assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "{synced:?}");
+    }
 }
 
 /// What was written while apart, by whoever it was.
@@ -73,7 +87,7 @@ fn contents(tree: &Tree) -> BTreeSet<Vec<u8>> {
     tree.values().flatten().cloned().collect()
 }
 
-async fn work_apart(seed: u64, own: bool) {
+async fn work_apart(seed: u64, own: bool, back: Back) {
     let world = World::start_several(seed, CLIENTS, Duration::from_millis(10), false).await.expect("a world");
     let mut world = usable_apart(world, if seed.is_multiple_of(3) { Writeback::Async } else { Writeback::Sirp }).await;
     let before = everybody_has_the_tree(&world, own).await;
@@ -97,8 +111,9 @@ async fn work_apart(seed: u64, own: bool) {
         world.machines_mut()[victim].start().await.expect("it starts without the server");
     }
     let first = usize::try_from(random.below(CLIENTS as u64)).expect("small");
-    for number in (0..CLIENTS).map(|number| (first + number) % CLIENTS) {
-        plug_in(&world, number).await;
+    let order: Vec<usize> = (0..CLIENTS).map(|number| (first + number) % CLIENTS).collect();
+    for together in order.chunks(if back == Back::Together { CLIENTS } else { 1 }) {
+        plug_in(&world, together).await;
     }
     if random.below(2) == 0 {
         // What it finds on its disk that nobody names it removes.
@@ -134,7 +149,7 @@ async fn work_apart(seed: u64, own: bool) {
 fn invariant_9_nothing_is_lost_that_clients_have_done_to_the_same_files_while_apart() {
     let first = first_seed(0);
     for seed in first..first + seeds(8) {
-        simulate(work_apart(seed, false));
+        simulate(work_apart(seed, false, Back::InTurn));
     }
 }
 
@@ -142,12 +157,20 @@ fn invariant_9_nothing_is_lost_that_clients_have_done_to_the_same_files_while_ap
 fn who_works_on_other_files_while_apart_has_no_conflict() {
     let first = first_seed(0);
     for seed in first..first + seeds(4) {
-        simulate(work_apart(seed, true));
+        simulate(work_apart(seed, true, Back::InTurn));
+    }
+}
+
+#[test]
+fn invariant_9_nothing_is_lost_of_those_who_come_back_at_the_same_time() {
+    let first = first_seed(0);
+    for seed in first..first + seeds(8) {
+        simulate(work_apart(seed, false, Back::Together));
     }
 }
 
 /// A name was made before one that had been made earlier, which was in conflict: their answers waited for each other.
 #[test]
 fn regression_answers_that_wait_for_each_other_are_taken_in() {
-    simulate(work_apart(401, false));
+    simulate(work_apart(401, false, Back::InTurn));
 }

@@ -152,7 +152,11 @@ impl Inner {
             Heard::But(refused) => tracing::debug!(?ids, ?refused, "announced"),
             Heard::Perhaps => tracing::debug!(?ids, "an announcement was not answered"),
         }
-        self.replay.queue().end_announcement(&announcement, heard);
+        {
+            let mut queue = self.replay.queue();
+            queue.end_announcement(&announcement, heard);
+            answer.iter().for_each(|reply| queue.note_contested(&reply.contested));
+        }
         self.replay.note_progress();
         self.note_queue_changed();
     }

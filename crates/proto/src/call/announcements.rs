@@ -29,6 +29,9 @@ impl InvalidateRequest {
 pub struct InvalidateReply {
     /// Records that are not announced: in conflict with others, or too many. Nobody waits for them.
     pub refused: Vec<StoreId>,
+    /// Those among them that give a name to what is not there and was not announced before: whatever becomes of them,
+    /// it is not what they say.
+    pub contested: Vec<StoreId>,
 }
 
 /// Made by the server: somebody waits for announced records. The client sends them now, with all that they depend on,

@@ -425,11 +425,14 @@ impl Convert for InvalidateReply {
     const NAME: &'static str = "InvalidateReply";
 
     fn to_message(&self) -> wire::InvalidateReply {
-        wire::InvalidateReply { refused: to_messages(&self.refused) }
+        wire::InvalidateReply { refused: to_messages(&self.refused), contested: to_messages(&self.contested) }
     }
 
     fn from_message(message: wire::InvalidateReply) -> Result<Self, Malformed> {
-        Ok(Self { refused: list(message.refused, InvalidateRequest::RECORDS_MAX, "refused")? })
+        Ok(Self {
+            refused: list(message.refused, InvalidateRequest::RECORDS_MAX, "refused")?,
+            contested: list(message.contested, InvalidateRequest::RECORDS_MAX, "contested")?,
+        })
     }
 }
 

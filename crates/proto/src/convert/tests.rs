@@ -406,8 +406,8 @@ round_trips! {
                 settled,
             },
         );
-    proptest_invalidate_replies_round_trip: InvalidateReply = vec(store_id(), 0..5)
-        .prop_map(|refused| InvalidateReply { refused });
+    proptest_invalidate_replies_round_trip: InvalidateReply = (vec(store_id(), 0..5), vec(store_id(), 0..5))
+        .prop_map(|(refused, contested)| InvalidateReply { refused, contested });
     proptest_pull_requests_round_trip: PullRequest = vec(store_id(), 0..5).prop_map(|ids| PullRequest { ids });
     proptest_pull_replies_round_trip: PullReply = vec(store_id(), 0..5).prop_map(|missing| PullReply { missing });
     proptest_apply_requests_round_trip: ApplyRequest = apply_request();

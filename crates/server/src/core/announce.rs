@@ -19,6 +19,8 @@ pub(crate) struct Checked {
     pub(crate) records: Vec<CmlRecord>,
     /// In conflict.
     pub(crate) refused: Vec<StoreId>,
+    /// Those among them that give a name to what is not there, unless that is still to be announced.
+    pub(crate) contested: Vec<StoreId>,
 }
 
 /// Looks at an announcement of `client`, and takes note of the replies that it confirms. `is_made` tells
@@ -49,9 +51,13 @@ pub(crate) fn check(
             continue;
         }
         let is_made = |fid| is_made(fid) || checked.records.iter().any(|record| record.op.made() == Some(fid));
-        match is_on_present(transaction, record, is_made)? {
-            true => checked.records.push(record.clone()),
-            false => checked.refused.push(record.id),
+        match look(transaction, record, is_made)? {
+            Found::Expected => checked.records.push(record.clone()),
+            Found::OlderOrNewer => checked.refused.push(record.id),
+            Found::Gone => {
+                checked.refused.push(record.id);
+                checked.contested.push(record.id);
+            }
         }
     }
     Ok(checked)
@@ -99,23 +105,40 @@ fn check_volume(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<(),
     }
 }
 
-/// Whether a Store was made from the version that the file has, and whether what is given a name exists or is announced
-/// to be made: or others would be shown an empty file under that name. Of what another record makes, that record's fate
-/// decides.
-fn is_on_present(
+/// What a record finds in the volume.
+enum Found {
+    /// What its client knew.
+    Expected,
+    /// Another version of the file that it stores.
+    OlderOrNewer,
+    /// Nothing to give a name to.
+    Gone,
+}
+
+/// Looks whether a Store was made from the version that the file has, and whether what is given a name exists or is
+/// announced to be made: or others would be shown an empty file under that name. Of what another record makes, that
+/// record's fate decides.
+fn look(
     transaction: &Transaction<'_>,
     record: &CmlRecord,
     is_made: impl FnOnce(Fid) -> bool,
-) -> Result<bool, Refusal> {
-    let (fid, base) = match record.op {
-        CmlOp::Store { base: Base::Record(id), .. } => return Ok(id.client == record.id.client),
-        CmlOp::Store { fid, base: Base::Version(version), .. } => (fid, Some(version)),
-        CmlOp::Rename { fid, .. } | CmlOp::Link { fid, .. } => (fid, None),
-        _ => return Ok(true),
-    };
-    match transaction.node(fid) {
-        Ok(node) => Ok(base.is_none_or(|base| node.status.data_version == base)),
-        Err(refusal) if refusal.error == FsError::Stale => Ok(is_made(fid)),
+) -> Result<Found, Refusal> {
+    let found = |fid: Fid| match transaction.node(fid) {
+        Ok(node) => Ok(Some(node)),
+        Err(refusal) if refusal.error == FsError::Stale => Ok(None),
         Err(refusal) => Err(refusal),
+    };
+    if let Some(fid) = record.op.named_fid() {
+        let is_there = found(fid)?.is_some() || is_made(fid);
+        return Ok(if is_there { Found::Expected } else { Found::Gone });
     }
+    let is_expected = match record.op {
+        CmlOp::Store { base: Base::Record(id), .. } => id.client == record.id.client,
+        CmlOp::Store { fid, base: Base::Version(base), .. } => match found(fid)? {
+            Some(node) => node.status.data_version == base,
+            None => is_made(fid),
+        },
+        _ => true,
+    };
+    Ok(if is_expected { Found::Expected } else { Found::OlderOrNewer })
 }

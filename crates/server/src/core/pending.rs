@@ -148,10 +148,15 @@ impl Pending {
         self.records.get(id)
     }
 
-    /// Whether a record was announced before another, or only it was.
-    pub(crate) fn is_before(&self, id: &StoreId, other: &StoreId) -> bool {
+    /// Whether a record was announced before another, or only it was. What comes before an announced record of a name
+    /// in its client's log counts as announced with it: or another that waits for that one would wait for itself.
+    pub(crate) fn is_before(&self, id: &StoreId, other: &CmlRecord) -> bool {
         let place = |id: &StoreId| self.get(id).map(|announced| (announced.since, announced.record.id));
-        place(id).is_some_and(|first| place(other).is_none_or(|second| first < second))
+        let names = changed_names(&other.op).into_iter();
+        let of_names = names.flat_map(|(parent, name)| self.places(&About::Name(parent.vnode, name.clone())));
+        let behind = of_names.filter(|(_, id)| id.client == other.id.client && *id >= other.id);
+        let second = behind.chain(place(&other.id)).min();
+        place(id).is_some_and(|first| second.is_none_or(|second| first < second))
     }
 
     /// All of a client, in the order of its log.

@@ -104,7 +104,7 @@ impl Tables {
             let found = found.map(|(directory, name, _)| About::Name(directory.vnode, name.clone()));
             let first = found.flat_map(|about| pending.touching(&about, viewer));
             let all = abouts.flat_map(|about| pending.touching(&about, viewer)).filter(makes).chain(first);
-            all.filter(|id| pending.is_before(id, &record.id)).collect()
+            all.filter(|id| pending.is_before(id, record)).collect()
         });
         obstacles.announced = announced.into_iter().collect();
         obstacles

@@ -57,7 +57,7 @@ pub(crate) fn new_content(client: &mut Client, file: Fid) -> CmlRecord {
 }
 
 pub(crate) async fn announce_all(client: &Client, records: &[CmlRecord]) {
-    assert_eq!(client.announce(records).await.unwrap(), InvalidateReply { refused: Vec::new() });
+    assert_eq!(client.announce(records).await.unwrap(), InvalidateReply::default());
 }
 
 pub(crate) async fn deliver(client: &Client, record: CmlRecord) -> Result<ApplyReply, Refused> {

@@ -44,11 +44,18 @@ pub(super) enum Told {
     Present,
     /// It did not want to hear of the record as it is.
     Refused,
+    /// Nor did it, for others have done something that the record is in conflict with: it will not be done as it is.
+    Contested,
 }
 
 impl Told {
     fn is_heard(self) -> bool {
         matches!(self, Self::Perhaps | Self::Present)
+    }
+
+    /// Whether others that are shown names need not wait for the record.
+    fn is_settled(self) -> bool {
+        matches!(self, Self::Present | Self::Contested)
     }
 }
 
@@ -230,6 +237,22 @@ impl Queue {
         }
     }
 
+    /// The server has said why it did not take these. Where it has not heard of what makes an object that is given a
+    /// name, that is why.
+    pub(crate) fn note_contested(&mut self, ids: &[StoreId]) {
+        for id in ids {
+            if self.entries.get(id).is_none_or(|entry| entry.telling.told != Told::Refused) {
+                continue;
+            }
+            let named = self.records_named_by(*id);
+            let mut named = named.iter().filter_map(|before| self.entries.get(before));
+            let maker = named.find(|before| before.queued.record.op.made().is_some());
+            if maker.is_none_or(|maker| maker.telling.told.is_settled()) {
+                self.set_told(*id, Told::Contested);
+            }
+        }
+    }
+
     /// Whether the server is known to have heard of a record, or to want to hear nothing; `None` if the record is not
     /// in the queue.
     pub(crate) fn is_announced(&self, id: StoreId) -> Option<bool> {
@@ -276,7 +299,7 @@ impl Queue {
                 }
             }
             let Some(Telling { told, .. }) = self.entries.get(&id).map(|entry| entry.telling) else { continue };
-            untold.count += usize::from(told != Told::Present);
+            untold.count += usize::from(!told.is_settled());
             if told == Told::Refused {
                 untold.refused.push(id);
             }
@@ -285,14 +308,18 @@ impl Queue {
         untold
     }
 
-    /// The records that one waits for about what it gives a name to.
-    fn records_named_by(&self, id: StoreId) -> impl Iterator<Item = StoreId> {
+    /// The records before one that are about what it gives a name to, down to the one that makes that.
+    fn records_named_by(&self, id: StoreId) -> BTreeSet<StoreId> {
         let entry = self.entries.get(&id);
-        let named = entry.and_then(|entry| entry.queued.record.op.named_fid());
-        let is_of_it = move |before: &StoreId| {
-            self.entries.get(before).is_some_and(|before| Some(before.queued.record.op.fid()) == named)
-        };
-        entry.into_iter().flat_map(Entry::before).filter(is_of_it)
+        let Some(named) = entry.and_then(|entry| entry.queued.record.op.named_fid()) else { return BTreeSet::new() };
+        let (mut found, mut left) = (BTreeSet::new(), vec![id]);
+        while let Some(entry) = left.pop().and_then(|id| self.entries.get(&id)) {
+            let is_of_it = |before: &StoreId| {
+                self.entries.get(before).is_some_and(|before| before.queued.record.op.fid() == named)
+            };
+            left.extend(entry.before().filter(is_of_it).filter(|before| found.insert(*before)));
+        }
+        found
     }
 
     /// What the server knew it knows no more: its history is another.
@@ -380,7 +407,7 @@ impl Queue {
         for (dependent, _) in &entry.dependents {
             let Some(entry) = self.entries.get_mut(dependent) else { continue };
             entry.telling.unblocked = entry.telling.under_way;
-            if entry.telling.told == Told::Refused {
+            if matches!(entry.telling.told, Told::Refused | Told::Contested) {
                 self.set_told(*dependent, Told::Nothing);
                 self.note_candidate(*dependent);
             }

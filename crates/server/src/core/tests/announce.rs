@@ -61,6 +61,7 @@ fn a_store_is_entered_if_it_was_made_from_the_present_version() {
         let checked = checked(&world, &of(vec![record.clone()])).unwrap();
         let expected = if is_entered { (vec![record], Vec::new()) } else { (Vec::new(), vec![record.id]) };
         assert_eq!((checked.records, checked.refused), expected, "{fid} {base:?}");
+        assert!(checked.contested.is_empty(), "it keeps nobody from its names");
     }
 }
 
@@ -94,7 +95,7 @@ fn a_name_is_entered_if_what_it_is_given_to_exists_or_is_made() {
     let mut named = |fid| world.next_record(CmlOp::Link { parent: ROOT, name: name("g"), fid });
     let (of_file, of_new) = (named(file), named(new));
     let alone = checked(&world, &of(vec![of_file.clone(), of_new.clone()])).unwrap();
-    assert_eq!((alone.records, alone.refused), (vec![of_file], vec![of_new.id]));
+    assert_eq!((alone.records, alone.refused, alone.contested), (vec![of_file], vec![of_new.id], vec![of_new.id]));
     let together = checked(&world, &of(vec![made.clone(), of_new.clone()])).unwrap();
     assert_eq!((together.records, together.refused), (vec![made, of_new], Vec::new()));
 }

@@ -155,11 +155,22 @@ fn a_directory_with_announced_names_is_touched_and_shown_as_it_is() {
 
 #[test]
 fn of_two_changes_only_the_later_one_finds_the_other_before_it() {
-    let pending = pending(&[store(CAROL, 1, 5), store(ALICE, 1, 10), store(ALICE, 2, 20)]);
-    let (first, second, never) = (id(CAROL, 1), id(ALICE, 1), id(BOB, 1));
-    assert!(pending.is_before(&first, &second) && !pending.is_before(&second, &first));
-    assert!(pending.is_before(&second, &id(ALICE, 2)) && !pending.is_before(&second, &second));
-    assert!(pending.is_before(&second, &never) && !pending.is_before(&never, &second), "one is not announced");
+    let (first, second, third) = (store(CAROL, 1, 5), store(ALICE, 1, 10), store(ALICE, 2, 20));
+    let never = store(BOB, 1, 5);
+    let pending = pending(&[first.clone(), second.clone(), third.clone()]);
+    let is_before = |one: &CmlRecord, other: &CmlRecord| pending.is_before(&one.id, other);
+    assert!(is_before(&first, &second) && !is_before(&second, &first));
+    assert!(is_before(&second, &third) && !is_before(&second, &second));
+    assert!(is_before(&second, &never) && !is_before(&never, &second), "one is not announced");
+}
+
+#[test]
+fn what_comes_before_an_announced_change_of_a_name_in_its_log_counts_as_announced_with_it() {
+    let made = |client, seq| record(client, seq, create(ROOT, "f", FILE));
+    let pending = pending(&[made(ALICE, 5), made(BOB, 1)]);
+    assert!(!pending.is_before(&id(BOB, 1), &made(ALICE, 2)), "Bob's waits for the other, which waits for this");
+    assert!(pending.is_before(&id(BOB, 1), &made(ALICE, 6)), "it is behind");
+    assert!(pending.is_before(&id(BOB, 1), &record(ALICE, 2, create(ROOT, "g", FILE))), "it is about another name");
 }
 
 #[test]

@@ -166,7 +166,7 @@ impl Group<'_> {
         let known = request.records.iter().filter(|record| !checked.refused.contains(&record.id));
         let known = known.flat_map(|record| touched(&record.op)).collect();
         let touched = checked.records.iter().flat_map(|record| touched(&record.op)).collect();
-        let reply = InvalidateReply { refused: checked.refused };
+        let reply = InvalidateReply { refused: checked.refused, contested: checked.contested };
         Ok(Decided { reply, change, touched, known, settled })
     }
 }

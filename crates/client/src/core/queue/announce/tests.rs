@@ -76,6 +76,47 @@ fn what_is_sent_at_once_is_announced_when_it_was_refused() {
     assert_eq!(announce_all(&mut log), [set]);
 }
 
+/// Two clients would wait for each other to tell of names that will not be given.
+#[test]
+fn who_asks_for_names_does_not_wait_for_those_that_are_in_conflict() {
+    let mut log = log(Policy::Waiting);
+    let named = log.push(rename(20, 20, 1));
+    let refuse = |log: &mut Log, contested: &[StoreId]| {
+        let (announcement, ids) = announce(log).unwrap();
+        log.queue.end_announcement(&announcement, Heard::But(&ids));
+        log.queue.note_contested(contested);
+    };
+    assert_eq!(log.queue.recall(&[named]).count, 1);
+    refuse(&mut log, &[]);
+    assert_eq!(log.queue.recall(&[named]), Untold { count: 1, refused: vec![named] });
+    log.queue.note_contested(&[named]);
+    assert_eq!(log.queue.recall(&[named]), Untold::default());
+    assert_eq!(log.queue.is_announced(named), Some(false));
+}
+
+/// Told before the content that it is to show, it would show an empty file (fleet, seed 790058).
+#[test]
+fn a_name_of_what_is_not_made_yet_is_told_when_that_is() {
+    let mut log = log(Policy::Waiting);
+    let (made, stored, named) = (log.push(create(1, 20)), log.push(store(20, BIG)), log.push(rename(20, 20, 1)));
+    assert_eq!(log.poll_all(), [made, stored, named]);
+    log.queue.recall(&[named]);
+    let (announcement, ids) = announce(&mut log).unwrap();
+    assert_eq!(ids, [made, stored, named]);
+    // Nobody knows whether the server has heard of the first.
+    let only = |id: StoreId| Announcement {
+        records: announcement.records.iter().filter(|record| record.id == id).cloned().collect(),
+        retracted: Vec::new(),
+    };
+    log.queue.end_announcement(&only(named), Heard::But(&[named]));
+    log.queue.note_contested(&[named]);
+    log.queue.end_announcement(&only(stored), Heard::But(&[stored]));
+    log.queue.end_announcement(&only(made), Heard::Perhaps);
+    assert_eq!(log.queue.recall(&[named]), Untold { count: 3, refused: vec![stored, named] });
+    log.answer(made);
+    assert_eq!(announce_all(&mut log), [stored, named]);
+}
+
 /// Announcements overtake the records that they depend on: the server did not know the file yet.
 #[test]
 fn regression_a_refusal_that_was_overtaken_by_the_making_of_the_file_is_not_the_last_word() {
