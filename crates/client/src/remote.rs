@@ -30,8 +30,8 @@ use mafs_proto::call::{
     HeldLocks, InvalidateReply, InvalidateRequest, Mark, PullReply, PullRequest,
 };
 use mafs_proto::{
-    Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Generation,
-    Incarnation, Method, OnConflict, Purpose, Removals, StoreId, Timestamp, VolumeName, Wire,
+    Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method,
+    OnConflict, Purpose, Removals, Removed, StoreId, Timestamp, VolumeName, Wire,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -268,7 +268,7 @@ impl Remote {
     /// `removes` is as in [`CmlRecord`].
     pub(crate) fn queued_record(
         &self,
-        (op, removes): (CmlOp, Option<DataVersion>),
+        (op, removes): (CmlOp, Option<Removed>),
         owner: (u32, u32),
         time: Timestamp,
     ) -> (CmlRecord, Vec<StoreId>) {

@@ -72,11 +72,24 @@ pub enum Outcome {
     Elsewhere(Vec<PlacedName>),
     /// What it removes has gone to the trash: these names have got a meaning.
     Trashed(Vec<PlacedName>),
+    /// What it says, but what loses its last name by it has got this one: others had stored there what its client had
+    /// not heard of.
+    SetAside(PlacedName),
 }
 
 impl Outcome {
     /// The most names that one record places: the way to where it is kept.
     pub const PLACED_MAX: usize = Origin::DEPTH_MAX + 4;
+
+    /// The names that have got another meaning besides those in the record, or instead of them.
+    #[must_use]
+    pub fn placed(&self) -> &[PlacedName] {
+        match self {
+            Self::AsSaid | Self::WasSo => &[],
+            Self::Elsewhere(placed) | Self::Trashed(placed) => placed,
+            Self::SetAside(place) => std::slice::from_ref(place),
+        }
+    }
 }
 
 /// Why something was kept.

@@ -37,7 +37,7 @@ pub use identity::{
 };
 pub use lock::{HeldRange, Holder, Lock, LockKind, LockOwner, LockRange, LockTable};
 pub use name::{InvalidName, Name, SymlinkTarget, VolumeName};
-pub use op::{Base, CmlOp, CmlRecord, RenameMode, SetAttr};
+pub use op::{Base, CmlOp, CmlRecord, Removed, RenameMode, SetAttr};
 pub use random::Random;
 pub use segments::{BadSegments, ContentPart, Segment, SegmentReader};
 pub use size::{InvalidSize, parse_size};

@@ -17,9 +17,9 @@ pub struct CmlRecord {
     pub uid: u32,
     /// The caller's group.
     pub gid: u32,
-    /// The content that an object had here which loses a name by it, if that was removed while nobody could be asked:
-    /// what others have changed meanwhile stays. `None`: whatever it holds.
-    pub removes: Option<DataVersion>,
+    /// What the object was known to hold that loses a name by it: what others have stored there meanwhile stays.
+    /// `None`: whatever it holds.
+    pub removes: Option<Removed>,
     /// What is done.
     pub op: CmlOp,
 }
@@ -27,6 +27,15 @@ pub struct CmlRecord {
 impl CmlRecord {
     /// The most records one may depend on.
     pub const DEPENDS_ON_MAX: usize = 1024;
+}
+
+/// What loses a name, as its client knew it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Removed {
+    /// What it held.
+    pub version: DataVersion,
+    /// Whether nobody could be asked.
+    pub alone: bool,
 }
 
 /// What a mutation does. Names as in Coda's client modify log.
@@ -250,6 +259,16 @@ impl CmlOp {
     pub fn named_fid(&self) -> Option<Fid> {
         match self {
             Self::Rename { fid, .. } | Self::Link { fid, .. } => Some(*fid),
+            _ => None,
+        }
+    }
+
+    /// What loses a name and is given none.
+    #[must_use]
+    pub fn unnamed_fid(&self) -> Option<Fid> {
+        match self {
+            Self::Remove { fid, .. } | Self::RemoveDir { fid, .. } => Some(*fid),
+            Self::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced,
             _ => None,
         }
     }

@@ -9,6 +9,7 @@
 
 mod aliases;
 pub(crate) mod announce;
+mod aside;
 pub(crate) mod changes;
 pub(crate) mod clients;
 mod conflict_name;

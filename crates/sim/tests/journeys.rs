@@ -514,3 +514,9 @@ fn regression_what_was_stored_into_a_file_that_another_has_made_too_is_kept_wher
 fn regression_what_was_written_under_a_lock_that_was_given_up_is_there() {
     simulate(travel(6, false));
 }
+
+/// A client that was back stored into a file that another one had just replaced, before the server had heard of that.
+#[test]
+fn regression_what_is_about_to_be_replaced_takes_no_new_content_with_it() {
+    simulate(travel(818, false));
+}

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, Incarnation, StoreId};
 
 use super::queue::Queued;
-use super::touched::unnamed_by;
 
 /// Names a container file of one object. Never used twice, so that an index that has lost its last changes names the
 /// old file, and never new bytes.
@@ -291,14 +290,14 @@ impl LogState {
     pub(crate) fn drops_durable(&self, entry: &LogEntry) -> bool {
         let LogEntry::Queued(queued) = entry else { return false };
         let is_durable = |id| self.logged.get(&id).is_some_and(|store| store.durable);
-        unnamed_by(&queued.record.op).is_some_and(|fid| self.stores_of(fid).any(is_durable))
+        queued.record.op.unnamed_fid().is_some_and(|fid| self.stores_of(fid).any(is_durable))
     }
 
     /// The changed files from which a record takes a name, and that may have been the last: a crash came before the log
     /// was told.
     pub(crate) fn perhaps_unlinked(&self) -> Vec<Fid> {
         let is_left = |fid: &Fid| self.writing.get(fid).is_some_and(|writing| writing.unlinked.is_none());
-        self.queued.values().filter_map(|queued| unnamed_by(&queued.record.op)).filter(is_left).collect()
+        self.queued.values().filter_map(|queued| queued.record.op.unnamed_fid()).filter(is_left).collect()
     }
 
     /// The records that the server may have, or is to get.

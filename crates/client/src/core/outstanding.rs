@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use mafs_proto::{ClientId, CmlOp, CmlRecord, DataVersion, Fid, Incarnation, StoreId, Timestamp};
+use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, Removed, StoreId, Timestamp};
 
 use super::touched::{TouchIndex, discards};
 
@@ -66,7 +66,7 @@ impl Outstanding {
     /// The same of one that waits in a queue, with what it must wait for besides what it names.
     pub(crate) fn begin_queued(
         &mut self,
-        (op, removes): (CmlOp, Option<DataVersion>),
+        (op, removes): (CmlOp, Option<Removed>),
         time: Timestamp,
         (uid, gid): (u32, u32),
     ) -> (CmlRecord, Vec<StoreId>) {
@@ -78,7 +78,7 @@ impl Outstanding {
     fn make(
         &mut self,
         op: CmlOp,
-        removes: Option<DataVersion>,
+        removes: Option<Removed>,
         time: Timestamp,
         (uid, gid): (u32, u32),
     ) -> (CmlRecord, Vec<StoreId>) {

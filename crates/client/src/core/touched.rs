@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use mafs_proto::{CmlOp, Fid, Name, RenameMode, StoreId};
+use mafs_proto::{CmlOp, Fid, Name, StoreId};
 
 /// Something that order matters for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -65,7 +65,7 @@ impl TouchIndex {
 /// which may take long. If the name was the last one the store is refused, and nobody wants it.
 pub(crate) fn discards(op: &CmlOp, earlier: &CmlOp) -> bool {
     let CmlOp::Store { fid: stored, .. } = earlier else { return false };
-    unnamed_by(op) == Some(*stored)
+    op.unnamed_fid() == Some(*stored)
 }
 
 /// Whether `op` is about an object or a name that `earlier` is about, and has to wait for that.
@@ -74,15 +74,6 @@ pub(crate) fn waits_for(op: &CmlOp, earlier: &CmlOp) -> bool {
     let object = objects.iter().flatten().any(|fid| objects_before.contains(&Some(*fid)));
     let name = names.iter().flatten().any(|name| names_before.contains(&Some(*name)));
     (object || name) && !discards(op, earlier)
-}
-
-/// The object from which a record takes a name.
-pub(crate) fn unnamed_by(op: &CmlOp) -> Option<Fid> {
-    match op {
-        CmlOp::Remove { fid, .. } | CmlOp::RemoveDir { fid, .. } => Some(*fid),
-        CmlOp::Rename { replaced, mode: RenameMode::Replace, .. } => *replaced,
-        _ => None,
-    }
 }
 
 /// A name in a directory.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use mafs_arpc::blocking;
 use mafs_proto::{
-    CmlOp, CmlRecord, DataVersion, Fid, FsError, Kind, Name, Object, RenameMode, Status, StoreId, VnodeId, XattrMode,
+    CmlOp, CmlRecord, Fid, FsError, Kind, Name, Object, Removed, RenameMode, Status, StoreId, VnodeId, XattrMode,
     Xattrs,
 };
 use tokio::sync::oneshot;
@@ -20,7 +20,6 @@ use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, Known, NameEdit};
 use crate::core::log::LogEntry;
 use crate::core::queue::{Policy, Queue, Queued};
-use crate::core::touched::unnamed_by;
 use crate::remote::HOLDER_WAIT;
 
 /// The most records that wait for the server; more are refused as by a full disk. Each takes about 1 KB of memory.
@@ -74,7 +73,7 @@ pub enum Close {
 pub(super) struct Change {
     op: CmlOp,
     /// As in [`CmlRecord`].
-    removes: Option<DataVersion>,
+    removes: Option<Removed>,
     kind: Kind,
     replaced: Option<Kind>,
     exclusive: bool,
@@ -188,7 +187,7 @@ impl Inner {
 
     /// Checks a change against what is known, and logs it.
     fn log_now(&self, mut change: Change, caller: Caller) -> Result<LoggedChange, Error> {
-        change.removes = self.removed_version(&change.op)?;
+        change.removes = self.removed(&change.op)?;
         self.note_place(&change.op);
         let mut queue = self.replay.queue();
         self.check_change(&change.op, change.kind)?;
@@ -212,7 +211,7 @@ impl Inner {
         if let Some(id) = self.fold(&mut queue, &change)? {
             return Ok(LoggedChange { id: Some(id), verdict: None, decider: Decider::Client, gone: None });
         }
-        let losing = match unnamed_by(&change.op) {
+        let losing = match change.op.unnamed_fid() {
             Some(fid) => self.cache.index.object(fid.vnode)?.map(|cached| cached.object),
             None => None,
         };

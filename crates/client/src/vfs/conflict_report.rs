@@ -195,7 +195,7 @@ impl Inner {
             uid: queued.record.uid,
             time_s: queued.record.time.seconds(),
             trash: false,
-            base: queued.record.removes.map(|version| version.0),
+            base: queued.record.removes.map(|removed| removed.version.0),
             mine: None,
             theirs: None,
         };

@@ -77,6 +77,26 @@ impl Inner {
         noted
     }
 
+    /// What others had stored in a file that this client has replaced or removed has another name now.
+    pub(super) fn take_in_set_aside(
+        &self,
+        queued: &Queued,
+        answer: &Answer<ApplyReply>,
+        place: &PlacedName,
+    ) -> Result<(), CacheError> {
+        let noted = self.cache.index.applied_otherwise(&answer.reply, answer.session, queued);
+        self.forget_refused(queued);
+        self.note_not_unnamed(&queued.record.op);
+        self.show_names(std::slice::from_ref(place));
+        self.conflicts.kept();
+        let directory = self.path_of(place.directory).unwrap_or_else(|| place.directory.to_string());
+        tracing::warn!(
+            %directory, name = %place.name,
+            "another client had stored in a file that has been replaced or removed here: that is kept under this name"
+        );
+        noted
+    }
+
     /// A content has gone into another file than the one that was written: that is shown as the server has it, from the
     /// next open on. Who has it open goes on with what was written, and what they write goes where that went.
     pub(super) fn take_in_kept(

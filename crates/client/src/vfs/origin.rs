@@ -3,11 +3,10 @@
 //! Nearly no change is in conflict, so the server is told only when it has asked. It asks before a large content is
 //! sent, if it knows by then. Nor is it told earlier because this client may remove a file while its content is sent.
 
-use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, Mode, Name, OnConflict, Origin, Removals};
+use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, Mode, Name, OnConflict, Origin, Removals, Removed};
 
 use super::{Error, Inner};
 use crate::cache::CachedObject;
-use crate::core::touched::unnamed_by;
 
 /// Of what is not known here any more: nobody else is to read it.
 const MODE_UNKNOWN: u32 = 0o600;
@@ -114,15 +113,16 @@ impl Inner {
         }
     }
 
-    /// The content of the file whose last name a change takes, as the server has shown it, if nobody can be asked: what
-    /// others change meanwhile is not to be removed. Among those who can be, the server's order is what counts: others
-    /// are shown a rename that was announced, and it may not turn out to be in conflict afterwards.
-    pub(super) fn removed_version(&self, op: &CmlOp) -> Result<Option<DataVersion>, Error> {
-        let Some(fid) = unnamed_by(op).filter(|_| self.cache.index.is_apart()) else { return Ok(None) };
-        let file = self.files().get(fid.vnode);
-        if let Some(file) = file {
-            return Ok(Some(file.state().base).filter(|base| *base != DataVersion::NONE));
-        }
-        Ok(self.cache.index.object(fid.vnode)?.map(|known| known.object.status.data_version))
+    /// What the server has shown of a file whose last name a change takes: what others have stored since is not to be
+    /// removed. Who has heard that there is something newer, whatever it is, may remove that.
+    pub(super) fn removed(&self, op: &CmlOp) -> Result<Option<Removed>, Error> {
+        let Some(fid) = op.unnamed_fid() else { return Ok(None) };
+        let alone = self.cache.index.is_apart();
+        let file = self.files().get(fid.vnode).filter(|_| alone);
+        let version = match file {
+            Some(file) => Some(file.state().base).filter(|base| *base != DataVersion::NONE),
+            None => self.cache.index.valid_object(fid.vnode)?.map(|known| known.object.status.data_version),
+        };
+        Ok(version.map(|version| Removed { version, alone }))
     }
 }

@@ -18,7 +18,6 @@ use crate::cache::Hold;
 use crate::core::arrivals::Arrivals;
 use crate::core::pauses::Pauses;
 use crate::core::queue::{Policy, Polled, Queue, Queued};
-use crate::core::touched::unnamed_by;
 use crate::remote::{Link, RemoteError};
 
 /// Answers that may wait to be taken in: more than there are records under way.
@@ -239,7 +238,7 @@ impl Inner {
         let awaited = self.replay.is_awaited(record.id);
         let purpose =
             if awaited || self.replay.queue().is_raised(record.id) { Purpose::Change } else { Purpose::Replay };
-        if unnamed_by(&record.op).is_some()
+        if record.op.unnamed_fid().is_some()
             && let Err(error) = blocking(|| self.cache.cml.sync_drops())
         {
             return Answered { record, result: Err(NotSent::Here(error.into())), whole: true };

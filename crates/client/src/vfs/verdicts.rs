@@ -17,7 +17,6 @@ use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
 use crate::core::pauses::Verdict;
 use crate::core::queue::Queued;
-use crate::core::touched::unnamed_by;
 use crate::remote::{Answer, RemoteError};
 
 /// A record's answer.
@@ -161,6 +160,7 @@ impl Inner {
             Outcome::WasSo => self.take_in_otherwise(&queued, answer, &[]),
             Outcome::Elsewhere(placed) => self.take_in_otherwise(&queued, answer, placed),
             Outcome::Trashed(placed) => self.take_in_trashed(&queued, answer, placed),
+            Outcome::SetAside(place) => self.take_in_set_aside(&queued, answer, place),
         };
         self.replay.queue().remove(id);
         // Or the server forgets a reply that the next start asks for again.
@@ -294,7 +294,7 @@ impl Inner {
 
     /// What was to lose its last name by a change has one.
     pub(super) fn note_not_unnamed(&self, op: &CmlOp) {
-        let Some(fid) = unnamed_by(op) else { return };
+        let Some(fid) = op.unnamed_fid() else { return };
         self.kernel.note_kept(fid.vnode);
         let file = self.files().get(fid.vnode);
         file.into_iter().for_each(|file| self.note_kept(&file));

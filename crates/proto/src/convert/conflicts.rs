@@ -11,20 +11,24 @@ use crate::{ClientId, Conflict, ConflictKind, DataVersion, Name, Origin, Outcome
 const CLIENT_NAME_BYTES_MAX: usize = 255;
 
 pub(super) fn outcome_to_message(outcome: &Outcome) -> (u32, Vec<wire::PlacedName>) {
-    match outcome {
-        Outcome::AsSaid => (0, Vec::new()),
-        Outcome::WasSo => (1, Vec::new()),
-        Outcome::Elsewhere(placed) => (2, to_messages(placed)),
-        Outcome::Trashed(placed) => (3, to_messages(placed)),
-    }
+    let number = match outcome {
+        Outcome::AsSaid => 0,
+        Outcome::WasSo => 1,
+        Outcome::Elsewhere(_) => 2,
+        Outcome::Trashed(_) => 3,
+        Outcome::SetAside(_) => 4,
+    };
+    (number, to_messages(outcome.placed()))
 }
 
 pub(super) fn outcome(number: u32, placed: Vec<wire::PlacedName>) -> Result<Outcome, Malformed> {
+    let mut placed: Vec<PlacedName> = list(placed, Outcome::PLACED_MAX, "placed")?;
     match number {
         0 => Ok(Outcome::AsSaid),
         1 => Ok(Outcome::WasSo),
-        2 => Ok(Outcome::Elsewhere(list(placed, Outcome::PLACED_MAX, "placed")?)),
-        3 => Ok(Outcome::Trashed(list(placed, Outcome::PLACED_MAX, "placed")?)),
+        2 => Ok(Outcome::Elsewhere(placed)),
+        3 => Ok(Outcome::Trashed(placed)),
+        4 => placed.pop().map(Outcome::SetAside).ok_or(Malformed::Missing("placed")),
         other => Err(Malformed::invalid("outcome", format_args!("{other} is none"))),
     }
 }

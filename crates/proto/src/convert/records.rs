@@ -3,7 +3,7 @@
 use super::nouns::{kind, kind_number, mode, name, size, target};
 use super::xattrs::{self, xattr_name, xattr_value};
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
-use crate::{Base, CmlOp, CmlRecord, DataVersion, Kind, Mode, RenameMode, SetAttr};
+use crate::{Base, CmlOp, CmlRecord, DataVersion, Kind, Mode, Removed, RenameMode, SetAttr};
 
 type WireOp = wire::cml_record::Op;
 
@@ -18,7 +18,8 @@ impl Convert for CmlRecord {
             time: Some(self.time.to_message()),
             uid: self.uid,
             gid: self.gid,
-            removes: self.removes.map_or(0, |version| version.0),
+            removes: self.removes.map_or(0, |removed| removed.version.0),
+            alone: self.removes.is_some_and(|removed| removed.alone),
             op: Some(op_to_message(&self.op)),
         }
     }
@@ -30,7 +31,8 @@ impl Convert for CmlRecord {
             time: required(message.time, "time")?,
             uid: message.uid,
             gid: message.gid,
-            removes: (message.removes != 0).then_some(DataVersion(message.removes)),
+            removes: (message.removes != 0)
+                .then_some(Removed { version: DataVersion(message.removes), alone: message.alone }),
             op: op_from_message(message.op.ok_or(Malformed::Missing("op"))?)?,
         })
     }

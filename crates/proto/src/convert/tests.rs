@@ -21,9 +21,9 @@ use crate::call::{
 use crate::{
     Base, ChangeNumber, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, ContentHash, DataVersion, Entry,
     FILE_SIZE_MAX, Fid, FidRange, Generation, HistoryId, Incarnation, Kind, Lock, LockKind, LockOwner, LockRange, Mode,
-    Name, Object, OnConflict, Origin, Outcome, PlacedName, Removals, RenameMode, ServerEpoch, ServerId, SetAttr,
-    Status, StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName, XattrMode,
-    XattrName, XattrValue, Xattrs,
+    Name, Object, OnConflict, Origin, Outcome, PlacedName, Removals, Removed, RenameMode, ServerEpoch, ServerId,
+    SetAttr, Status, StatusVersion, StoreId, SymlinkTarget, Timestamp, Uniquifier, VnodeId, VolumeId, VolumeName,
+    XattrMode, XattrName, XattrValue, Xattrs,
 };
 
 fn fid() -> impl Strategy<Value = Fid> {
@@ -178,9 +178,10 @@ fn op() -> impl Strategy<Value = CmlOp> {
 prop_compose! {
     fn record()(
         id in store_id(), depends_on in vec(store_id(), 0..4), time in time(), uid in any::<u32>(), gid in any::<u32>(),
-        removes in option::of(1u64..), op in op(),
+        removes in option::of((1u64.., any::<bool>())), op in op(),
     ) -> CmlRecord {
-        CmlRecord { id, depends_on, time, uid, gid, removes: removes.map(DataVersion), op }
+        let removes = removes.map(|(version, alone)| Removed { version: DataVersion(version), alone });
+        CmlRecord { id, depends_on, time, uid, gid, removes, op }
     }
 }
 
@@ -306,6 +307,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::WasSo),
         vec(placed(), 0..4).prop_map(Outcome::Elsewhere),
         vec(placed(), 0..4).prop_map(Outcome::Trashed),
+        placed().prop_map(Outcome::SetAside),
     ]
 }
 

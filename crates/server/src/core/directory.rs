@@ -4,13 +4,13 @@
 //! is refused: nothing another client did is ever undone silently (invariant 9).
 
 use mafs_proto::{
-    Base, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Name, SetAttr, Status,
-    StatusVersion, SymlinkTarget, Timestamp,
+    Base, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Name, Removed, SetAttr,
+    Status, StatusVersion, SymlinkTarget, Timestamp,
 };
 
 use super::edit::{Edit, Effect};
 use super::rename::{Rename, rename};
-use super::{Content, NewContent, Node, Place, Refusal, Transaction, fids, replies, xattrs};
+use super::{Content, NewContent, Node, Place, Refusal, Transaction, aside, fids, replies, xattrs};
 
 /// Whether an operation may make the volume larger; a full disk still takes the others.
 pub(crate) fn grows(op: &CmlOp) -> bool {
@@ -125,7 +125,7 @@ fn remove(edit: &mut Edit<'_, '_>) -> Result<(), Refusal> {
     let Some(removal) = Removal::of(edit.record()) else { return Ok(()) };
     let node = removal.check(edit)?;
     edit.leave(removal.parent, removal.name, node.status.kind)?;
-    edit.unlink(removal.fid)
+    aside::unlink(edit, (removal.parent, removal.name), removal.fid, &node)
 }
 
 /// A removal as its record says it.
@@ -136,7 +136,7 @@ pub(super) struct Removal<'r> {
     /// Whether it is of a directory.
     pub(super) is_directory: bool,
     /// What it must hold.
-    removes: Option<DataVersion>,
+    removes: Option<Removed>,
 }
 
 impl<'r> Removal<'r> {
@@ -160,7 +160,7 @@ impl<'r> Removal<'r> {
                 Err(Refusal::new(FsError::NotEmpty, format!("{name} has {} entries", node.status.size)))
             }
             (true, true) => Ok(node),
-            (false, false) => check_unchanged(edit, *fid, &node, *removes).map(|()| node),
+            (false, false) => aside::check(edit, *fid, &node, *removes).map(|()| node),
         }
     }
 }
@@ -184,23 +184,6 @@ fn store(edit: &mut Edit<'_, '_>, fid: Fid, base: Base, content: NewContent, mti
         return Err(Refusal::new(FsError::BaseChanged, format!("the file {fid} is at version {}", version.0)));
     }
     edit.store(fid, content, mtime)
-}
-
-/// Checks that what is about to lose its last name has not been changed by others than the client that knew this
-/// version of it.
-pub(super) fn check_unchanged(
-    edit: &Edit<'_, '_>,
-    fid: Fid,
-    node: &Node,
-    known: Option<DataVersion>,
-) -> Result<(), Refusal> {
-    let Some(known) = known.filter(|_| node.status.kind == Kind::File && node.status.nlink == 1) else { return Ok(()) };
-    let is_own = node.data_by.is_some_and(|by| by.client == edit.record().id.client);
-    if is_own || node.status.data_version == known {
-        return Ok(());
-    }
-    let version = node.status.data_version.0;
-    Err(Refusal::new(FsError::BaseChanged, format!("the file {fid} has been changed, it is at version {version}")))
 }
 
 /// Whether a file has this content.

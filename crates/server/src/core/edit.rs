@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use mafs_proto::call::DirectoryChange;
 use mafs_proto::{
-    CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, Status, Timestamp, Wire, Xattrs,
+    CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Name, Object, PlacedName, Status, Timestamp, Wire, Xattrs,
 };
 
 use super::{Content, ContentId, ContentSerial, Node, Place, Refusal, Transaction, conflicts, keep, tables};
@@ -52,6 +52,8 @@ pub(crate) struct Effect {
     pub(crate) objects: Vec<Object>,
     /// Content files that nothing names any more once this is committed.
     pub(crate) freed: Vec<ContentId>,
+    /// The name that what was to lose its last one has got instead.
+    pub(crate) aside: Option<PlacedName>,
 }
 
 /// One operation's changes.
@@ -59,6 +61,7 @@ pub(crate) struct Edit<'t, 'o> {
     transaction: &'t mut Transaction<'o>,
     record: &'t CmlRecord,
     touched: BTreeMap<Fid, Touched>,
+    aside: Option<PlacedName>,
 }
 
 struct Touched {
@@ -69,7 +72,7 @@ struct Touched {
 
 impl<'t, 'o> Edit<'t, 'o> {
     pub(crate) fn new(transaction: &'t mut Transaction<'o>, record: &'t CmlRecord) -> Self {
-        Self { transaction, record, touched: BTreeMap::new() }
+        Self { transaction, record, touched: BTreeMap::new(), aside: None }
     }
 
     pub(crate) fn record(&self) -> &'t CmlRecord {
@@ -170,6 +173,11 @@ impl<'t, 'o> Edit<'t, 'o> {
         Ok(())
     }
 
+    /// Takes note that what was to lose its last name has got this one instead.
+    pub(crate) fn note_aside(&mut self, place: PlacedName) {
+        self.aside = Some(place);
+    }
+
     /// Gives a file its next content.
     pub(crate) fn store(&mut self, fid: Fid, content: NewContent, mtime: Timestamp) -> Result<(), Refusal> {
         let id = self.record.id;
@@ -212,7 +220,7 @@ impl<'t, 'o> Edit<'t, 'o> {
     /// here.
     pub(crate) fn finish(self) -> Result<Effect, Refusal> {
         let mut state = self.transaction.state()?;
-        let mut effect = Effect::default();
+        let mut effect = Effect { aside: self.aside, ..Effect::default() };
         for (fid, Touched { before, mut now }) in self.touched {
             if let Some(before) = &before {
                 now.status.status_version = before.status.status_version.next();

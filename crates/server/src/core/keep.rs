@@ -269,7 +269,8 @@ fn is_the_same(there: &Node, made: &Node) -> bool {
     }
 }
 
-fn mark(edit: &mut Edit<'_, '_>, fid: Fid, kind: ConflictKind) -> Result<(), Refusal> {
+/// Says on what is kept why it is.
+pub(super) fn mark(edit: &mut Edit<'_, '_>, fid: Fid, kind: ConflictKind) -> Result<(), Refusal> {
     let (Ok(name), Some(value)) = (XattrName::new(XATTR), XattrValue::new(kind.to_string())) else { return Ok(()) };
     match xattrs::set(edit, fid, &name, &value, XattrMode::Either) {
         // There is no room for it, and it is only said a second time.

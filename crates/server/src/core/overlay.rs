@@ -151,6 +151,19 @@ impl Transaction<'_> {
         Ok(self.below.index.scan(prefix, after, limit)?.into_iter().map(|(_, value)| value).collect())
     }
 
+    /// The first *committed* name of an object in a directory, among so many.
+    pub(crate) fn committed_name(
+        &self,
+        directory: Fid,
+        fid: Fid,
+        looked_at_max: usize,
+    ) -> Result<Option<Name>, Refusal> {
+        let (entries, means) = (tables::entries(directory), tables::fid_bytes(fid));
+        let rows = self.below.index.scan(&entries, None, looked_at_max)?;
+        let found = rows.into_iter().find(|(_, meaning)| *meaning == means);
+        Ok(found.and_then(|(key, _)| Name::new(key.get(entries.len()..)?.to_vec()).ok()))
+    }
+
     fn check_volume(&self, fid: Fid) -> Result<(), Refusal> {
         if fid.volume == self.volume() {
             return Ok(());

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use mafs_proto::call::{ApplyReply, BreakRequest, Broken, BrokenObject, DirectoryChange};
-use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, Generation, Instant, Name, Object, Outcome, VnodeId};
+use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, Generation, Instant, Name, Object, VnodeId};
 
 /// How long things hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,9 +53,7 @@ pub(crate) struct Owed(Vec<(SessionId, BatchNumber)>);
 /// What a mutation touched, by its reply.
 pub(crate) fn touched(op: &CmlOp, reply: &ApplyReply) -> Vec<Touched> {
     let mut names = changed_names(op);
-    if let Outcome::Elsewhere(placed) | Outcome::Trashed(placed) = &reply.outcome {
-        names.extend(placed.iter().map(|place| (place.directory, &place.name)));
-    }
+    names.extend(reply.outcome.placed().iter().map(|place| (place.directory, &place.name)));
     let names_of = |fid| names.iter().filter(|(parent, _)| *parent == fid).map(|(_, name)| (*name).clone()).collect();
     let objects = reply.objects.iter();
     let mut touched: Vec<_> = objects

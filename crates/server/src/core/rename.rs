@@ -1,10 +1,9 @@
 //! Rename: one name moves, replaces or is exchanged, as rename(2) and renameat2(2) say.
 
-use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, RenameMode};
+use mafs_proto::{Fid, FsError, Kind, Name, Removed, RenameMode};
 
-use super::directory::check_unchanged;
 use super::edit::Edit;
-use super::{Node, Refusal};
+use super::{Node, Refusal, aside};
 
 /// A rename as its record says it.
 pub(crate) struct Rename<'r> {
@@ -15,7 +14,7 @@ pub(crate) struct Rename<'r> {
     /// What the target name must mean.
     pub(crate) replaced: Option<Fid>,
     /// What that must hold.
-    pub(crate) removes: Option<DataVersion>,
+    pub(crate) removes: Option<Removed>,
     pub(crate) mode: RenameMode,
 }
 
@@ -56,9 +55,9 @@ fn replace(edit: &mut Edit<'_, '_>, rename: &Rename<'_>, moved: &Node, target: O
         // Before anything leaves: the target may be the directory that the name moves out of.
         let node = edit.look(target)?;
         check_replaceable(moved, &node, rename.to.1)?;
-        check_unchanged(edit, target, &node, rename.removes)?;
+        aside::check(edit, target, &node, rename.removes)?;
         edit.leave(rename.to.0, rename.to.1, node.status.kind)?;
-        edit.unlink(target)?;
+        aside::unlink(edit, rename.to, target, &node)?;
     }
     edit.leave(rename.from.0, rename.from.1, moved.status.kind)?;
     edit.enter(rename.to.0, rename.to.1, rename.fid, moved.status.kind)?;

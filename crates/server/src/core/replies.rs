@@ -96,7 +96,7 @@ pub(crate) fn decide(
     quota::check(limits.quota_bytes, used_before, volume.used_bytes)?;
     volume.change = volume.change.next();
     transaction.put_state(&volume);
-    let Effect { directories, objects, freed } = effect;
+    let Effect { directories, objects, freed, aside: _ } = effect;
     let reply = ApplyReply { change: volume.change, directories, objects, hash, exclusive: Vec::new(), outcome };
     let (change, touched) = (reply.change, promises::touched(&record.op, &reply));
     let digest = digest(record);
@@ -130,7 +130,10 @@ fn perform(
             Some(begun) => trash::take(&mut tried, (client, state), (request, record), begun)?,
             None => None,
         };
-        let done = |effect| (effect, said(record, redirected.is_some()));
+        let done = |effect: Effect| {
+            let outcome = said(record, redirected.is_some(), effect.aside.clone());
+            (effect, outcome)
+        };
         trashed.map_or_else(|| directory::perform(&mut tried, client, record, content.clone()).map(done), Ok)
     };
     let refusal = match contested.map_or_else(performed, Err) {
@@ -148,12 +151,15 @@ fn perform(
     }
 }
 
-fn said(record: &CmlRecord, redirected: bool) -> Outcome {
+fn said(record: &CmlRecord, redirected: bool, aside: Option<PlacedName>) -> Outcome {
     let placed = |(directory, name): (Fid, &Name)| PlacedName { directory, name: name.clone() };
-    if redirected {
-        Outcome::Elsewhere(promises::changed_names(&record.op).into_iter().map(placed).collect())
-    } else {
-        Outcome::AsSaid
+    match aside {
+        _ if redirected => {
+            let changed = promises::changed_names(&record.op).into_iter().map(placed);
+            Outcome::Elsewhere(changed.chain(aside).collect())
+        }
+        Some(place) => Outcome::SetAside(place),
+        None => Outcome::AsSaid,
     }
 }
 

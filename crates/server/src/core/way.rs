@@ -1,6 +1,6 @@
 //! Way: directories that the server makes on the way to a place of its own, as far as they are not there.
 
-use mafs_proto::{Fid, FsError, Kind, Mode, Name, PlacedName};
+use mafs_proto::{Fid, FsError, Kind, Mode, Name, Origin, PlacedName};
 
 use super::directory::new_node;
 use super::edit::Edit;
@@ -8,6 +8,9 @@ use super::{Refusal, conflict_name, fids};
 
 /// Names that are tried: each is taken only if there are so many of one name.
 pub(super) const NAMES_MAX: u32 = 1000;
+
+/// Entries of one directory that are looked at, to find out what a directory in it is called.
+const LOOKED_AT_MAX: usize = 100_000;
 
 /// One of them.
 pub(super) struct Stage {
@@ -43,6 +46,20 @@ pub(super) fn make(
         path.push(name);
     }
     Ok((at, path))
+}
+
+/// The names that lead to a directory from the root, as committed. Empty if one is not found: it is new, or one of very
+/// many.
+pub(super) fn names_to(edit: &mut Edit<'_, '_>, directory: Fid) -> Result<Vec<Name>, Refusal> {
+    let (mut at, mut names) = (directory, Vec::new());
+    while let Some(parent) = edit.look(at)?.parent {
+        let found = edit.transaction().committed_name(parent, at, LOOKED_AT_MAX)?;
+        let Some(name) = found.filter(|_| names.len() < Origin::DEPTH_MAX) else { return Ok(Vec::new()) };
+        names.push(name);
+        at = parent;
+    }
+    names.reverse();
+    Ok(names)
 }
 
 /// A name that is free, or means a directory.

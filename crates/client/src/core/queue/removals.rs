@@ -41,24 +41,25 @@ impl Queue {
     }
 }
 
-/// Whether a record removes something, and was made while nobody could be asked: only then a removal says what it
-/// removes.
+/// Whether a record removes something, and was made while nobody could be asked.
 fn is_removal_alone(record: &CmlRecord) -> bool {
-    record.removes.is_some() && matches!(record.op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. })
+    record.removes.is_some_and(|removed| removed.alone)
+        && matches!(record.op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. })
 }
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{ClientId, DataVersion, Fid, Incarnation, Kind, Name, Timestamp, VolumeId};
+    use mafs_proto::{ClientId, DataVersion, Fid, Incarnation, Kind, Name, Removed, Timestamp, VolumeId};
 
     use super::super::Queued;
     use super::*;
 
-    fn removal(seq: u64, removes: Option<DataVersion>) -> Queued {
+    fn removal(seq: u64, alone: bool) -> Queued {
         let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(1), seq };
         let root = Fid::root(VolumeId(1));
         let op = CmlOp::Remove { parent: root, name: Name::new(format!("f{seq}")).unwrap(), fid: root };
         let time = Timestamp::default();
+        let removes = Some(Removed { version: DataVersion(1), alone });
         let record = CmlRecord { id, depends_on: Vec::new(), time, uid: 0, gid: 0, removes, op };
         Queued { record, kind: Kind::File, replaced: None }
     }
@@ -66,9 +67,9 @@ mod tests {
     #[test]
     fn removals_count_together_until_the_server_has_all_of_them() {
         let mut queue = Queue::default();
-        let alone: Vec<_> = (1..=4).map(|seq| removal(seq, Some(DataVersion(1)))).collect();
+        let alone: Vec<_> = (1..=4).map(|seq| removal(seq, true)).collect();
         let id = |number: usize| alone[number].record.id;
-        let connected = removal(5, None);
+        let connected = removal(5, false);
         queue.push(connected.clone(), &[]);
         assert_eq!(queue.removals_with(&connected.record), None);
         queue.push(alone[0].clone(), &[]);

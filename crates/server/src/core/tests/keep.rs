@@ -4,13 +4,16 @@ use mafs_durable::Kv;
 use mafs_proto::call::{ApplyReply, ApplyRequest, ConflictsRequest};
 use mafs_proto::{
     Base, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, DataVersion, Fid, FidRange, FsError, Incarnation, Mode,
-    OnConflict, Origin, Outcome, PlacedName, RenameMode, SetAttr, SymlinkTarget,
+    OnConflict, Origin, Outcome, PlacedName, Removed, RenameMode, SetAttr, SymlinkTarget,
 };
 
 use super::{CLIENT, ROOT, World, attach, create, make_dir, name, store};
 use crate::core::{Overlay, clients, conflicts, tables};
 
 const OTHER: ClientId = ClientId([9; 16]);
+/// What a client knew of a file that it has removed without a connection, and with one.
+const ALONE: Removed = Removed { version: DataVersion(1), alone: true };
+const CONNECTED: Removed = Removed { alone: false, ..ALONE };
 
 /// A volume with two clients; the first makes what is there, then both go their ways.
 struct Apart {
@@ -257,7 +260,7 @@ fn a_file_saved_by_renaming_is_kept_beside_what_others_have_saved() {
     apart.other(|apart| apart.world.store(file, Base::Version(DataVersion(1)), b"theirs")).unwrap();
     let temp = apart.world.create(ROOT, "f.tmp");
     let record = apart.world.next_record(rename((ROOT, "f.tmp"), (ROOT, "f.txt"), temp, Some(file)));
-    let record = CmlRecord { removes: Some(DataVersion(1)), ..record };
+    let record = CmlRecord { removes: Some(ALONE), ..record };
     apart.late(record, (ROOT, "f.txt"), None).unwrap();
     assert_eq!(apart.meaning(ROOT, "f.txt"), Some(file));
     assert_eq!((apart.meaning(ROOT, "f.tmp"), apart.meaning(ROOT, KEPT)), (None, Some(temp)));
@@ -271,12 +274,54 @@ fn a_file_saved_by_renaming_is_kept_beside_what_others_have_saved() {
 }
 
 #[test]
+fn invariant_9_a_rename_of_a_connected_client_sets_aside_what_another_has_stored() {
+    let mut apart = Apart::new();
+    let directory = apart.world.make_dir(ROOT, "d");
+    let file = apart.world.create(directory, "f.txt");
+    let temp = apart.world.create(directory, "f.tmp");
+    apart.other(|apart| apart.world.store(file, Base::Version(DataVersion(1)), b"theirs")).unwrap();
+    let record = apart.world.next_record(rename((directory, "f.tmp"), (directory, "f.txt"), temp, Some(file)));
+    let record = CmlRecord { removes: Some(CONNECTED), ..record };
+    let reply = apart.late(record, (directory, "f.txt"), None).unwrap();
+    assert_eq!(reply.outcome, Outcome::SetAside(placed(directory, KEPT)));
+    assert_eq!((apart.meaning(directory, "f.txt"), apart.meaning(directory, "f.tmp")), (Some(temp), None));
+    assert_eq!(apart.meaning(directory, KEPT), Some(file));
+    assert_eq!(apart.text(file), b"theirs");
+    let listed = apart.conflicts();
+    assert_eq!((listed[0].client, listed[0].mine, listed[0].kind), (OTHER, file, ConflictKind::Update));
+    assert_eq!((listed[0].path.as_slice(), &listed[0].wanted), (&[name("d")][..], &placed(directory, "f.txt")));
+    apart.check_counters();
+}
+
+#[test]
+fn invariant_9_a_removal_of_a_connected_client_sets_aside_what_another_has_stored() {
+    let mut apart = Apart::new();
+    let [changed, known, linked] = ["changed", "known", "linked"].map(|text| apart.world.create(ROOT, text));
+    apart.world.apply(CmlOp::Link { parent: ROOT, name: name("other"), fid: linked }).unwrap();
+    for file in [changed, known, linked] {
+        apart.other(|apart| apart.world.store(file, Base::Version(DataVersion(1)), b"theirs")).unwrap();
+    }
+    let mut removed = |text: &str, fid, removes| {
+        let record = apart.world.next_record(remove(ROOT, text, fid));
+        apart.late(CmlRecord { removes: Some(removes), ..record }, (ROOT, text), None).unwrap().outcome
+    };
+    let Outcome::SetAside(place) = removed("changed", changed, CONNECTED) else { panic!("it is kept") };
+    let now = Removed { version: DataVersion(2), alone: false };
+    assert_eq!(removed("known", known, now), Outcome::AsSaid, "it was known");
+    assert_eq!(removed("linked", linked, CONNECTED), Outcome::AsSaid, "it has another name");
+    assert_eq!(apart.overlay().begin().entry(ROOT, &place.name).unwrap(), Some(changed));
+    assert_eq!(apart.meaning(ROOT, "changed"), None);
+    assert!(apart.overlay().begin().node(known).is_err());
+    apart.check_counters();
+}
+
+#[test]
 fn what_others_have_changed_is_not_removed() {
     let mut apart = Apart::new();
     let file = apart.world.create(ROOT, "f");
     apart.other(|apart| apart.world.store(file, Base::Version(DataVersion(1)), b"theirs")).unwrap();
     let record = apart.world.next_record(remove(ROOT, "f", file));
-    let record = CmlRecord { removes: Some(DataVersion(1)), ..record };
+    let record = CmlRecord { removes: Some(ALONE), ..record };
     assert_eq!(apart.late(record, (ROOT, "f"), None), Err(FsError::BaseChanged));
     let directory = apart.world.make_dir(ROOT, "d");
     apart.other(|apart| apart.world.create(directory, "new"));

@@ -4,13 +4,15 @@ use mafs_durable::Kv;
 use mafs_proto::call::{ApplyReply, ApplyRequest, ConflictsRequest};
 use mafs_proto::{
     Base, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, DataVersion, Fid, FsError, Mode, Outcome, Removals,
-    RenameMode, SetAttr, StoreId,
+    Removed, RenameMode, SetAttr, StoreId,
 };
 
 use super::{CLIENT, ROOT, World, attach, clients, name};
 use crate::core::{conflicts, tables};
 
 const OTHER: ClientId = ClientId([9; 16]);
+/// What a client knew of a file that it has removed without a connection.
+const ALONE: Removed = Removed { version: DataVersion(1), alone: true };
 
 /// A volume in which one client has made files, and another removes some without a connection.
 struct Gone {
@@ -32,7 +34,7 @@ impl Gone {
 
     fn request(&mut self, op: CmlOp, path: &[&str]) -> ApplyRequest {
         let record = self.world.next_record(op);
-        let record = CmlRecord { removes: Some(DataVersion(1)), ..record };
+        let record = CmlRecord { removes: Some(ALONE), ..record };
         let up_to = StoreId { seq: self.up_to, ..record.id };
         let path = path.iter().map(|text| name(text)).collect();
         let removals = Some(Removals { count: self.count, up_to, path });
@@ -117,7 +119,7 @@ fn invariant_9_most_of_what_others_have_made_goes_to_the_trash() {
     // Of the first in `b` others have made another version than this client knew.
     assert_eq!(gone.remove(remove(b, "f0", in_b[0]), &["a", "b"]), Err(FsError::BaseChanged));
     let mut request = gone.request(remove(b, "f0", in_b[0]), &["a", "b"]);
-    request.record.removes = Some(DataVersion(2));
+    request.record.removes = Some(Removed { version: DataVersion(2), ..ALONE });
     let reply = gone.world.apply_request(&request, None).unwrap();
     let Outcome::Trashed(placed) = &reply.outcome else { panic!("{reply:?}") };
     assert_eq!(placed.iter().map(|place| place.name.to_string()).collect::<Vec<_>>(), ["b", "f0"]);
