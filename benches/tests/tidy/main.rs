@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read is a test that fails")]
 
 mod layers;
+mod modules;
 mod plants;
 mod shape;
 mod source;

@@ -52,8 +52,8 @@ fn found_by(patch: &str, read: impl Fn(&str) -> Option<String>) -> Result<(), St
     line("Bug: ").ok_or("it does not say what the bug is")?;
     let found_by = line("Found by: ").ok_or("it does not say what finds it")?;
     let (test, seeds) = found_by.split_once(" seeds ").map_or((found_by, None), |(test, seeds)| (test, Some(seeds)));
-    let (binary, test) = test.split_once("::").ok_or_else(|| format!("{test} is no test"))?;
-    let text = read(&format!("crates/sim/tests/{binary}.rs")).ok_or_else(|| format!("there are no tests {binary}"))?;
+    let (module, test) = test.split_once("::").ok_or_else(|| format!("{test} is no test"))?;
+    let text = read(&format!("crates/sim/tests/{module}.rs")).ok_or_else(|| format!("there are no tests {module}"))?;
     if !text.contains(&format!("#[test]\nfn {test}() {{\n")) {
         return Err(format!("there is no test {test}"));
     }

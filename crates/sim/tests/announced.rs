@@ -1,21 +1,17 @@
 //! `writeback=sirp`: from the announcement on every open gets the new version, wherever its bytes are by then; looking
 //! waits for nothing.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    CALLER, WRITE, clients, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
+    write_and_close,
+};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Cached, Close, Error, ObjectReport, OpenMode, RecordState, Stale, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, Path, Silence, Way, World};
-use support::{
-    CALLER, WRITE, clients, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
-    write_and_close,
-};
 use tokio::time::{Instant, sleep};
 
 /// The writer's link: 64 KB/s, and its round trip.
@@ -305,7 +301,7 @@ fn regression_a_file_that_is_open_at_an_old_version_is_replaced_at_its_newest() 
         let world = world(Writeback::Sirp).await;
         prepared(&world).await;
         let [writer, other, reader] = clients(&world);
-        let held = open_as(&other, "f", support::READ).await;
+        let held = open_as(&other, "f", crate::support::READ).await;
         overwrite(&writer, "f", vec![2; FILE_BYTES]).await;
         until_announced(&writer, "f").await;
         let file = open_as(&other, "f", OpenMode { truncate: true, ..WRITE }).await;
@@ -357,7 +353,7 @@ fn a_writer_that_brings_nothing_is_waited_for_as_long_as_the_user_likes() {
             let silence = Silence { way: Way::Both, connecting: mafs_sim::Connecting::Hangs };
             world.machines()[0].fall_silent(silence);
             let begun = Instant::now();
-            let opened = reader.open(vnode, support::READ, CALLER).await;
+            let opened = reader.open(vnode, crate::support::READ, CALLER).await;
             let took = begun.elapsed();
             println!("{stale:?}: {took:?}");
             assert!((30..45).contains(&took.as_secs()), "{took:?}");

@@ -1,20 +1,16 @@
 //! Writes and reads at random under `close=announced`: what a close has returned for is seen by every later open and
 //! look, whoever has its bytes.
 //!
-//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test announced_at_random` is the long run.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test sim announced_at_random::` is the long run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::support::{CALLER, READ, WRITE, clients, configured, look, seeds, simulate, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, Error, OpenMode, Vfs, Writeback};
 use mafs_proto::Random;
 use mafs_sim::{History, Path, Register, World};
-use support::{CALLER, READ, WRITE, clients, configured, look, seeds, simulate, write_and_close};
 use tokio::time::sleep;
 
 /// Of the slower of two links.

@@ -1,21 +1,17 @@
 //! Clients that change one tree while nobody can reach the server, and come back one after the other: whatever one of
 //! them had in the end is there, all see the same, and who did not touch what another has changed has no conflict.
 //!
-//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test apart` is the long run.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test sim apart::` is the long run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::worker::{DIRS, Tree, Worker, tree};
+use crate::support::{BLACK_HOLE, CALLER, first_seed, seeds, simulate, usable_apart};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Writeback};
 use mafs_proto::{FsError, Mode, Random, VnodeId};
 use mafs_sim::{Crash, Machine, World};
-use support::worker::{DIRS, Tree, Worker, tree};
-use support::{BLACK_HOLE, CALLER, first_seed, seeds, simulate, usable_apart};
 use tokio::time::{sleep, timeout};
 
 const CLIENTS: usize = 3;

@@ -1,20 +1,16 @@
 //! Writing back in the background, most of it with `writeback=async`: a close returns at once, and the server gets
 //! everything in the end, in an order that shows nobody what was not so.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    CALLER, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
+};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Error, Fsync, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, Path, World};
-use support::{
-    CALLER, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
-};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 

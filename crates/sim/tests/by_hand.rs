@@ -1,18 +1,14 @@
 //! The user ends the connection by hand, and later wants it again (docs/semantics.md, "Disconnected by hand").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
-use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
-use mafs_proto::{LockKind, LockOwner, LockRange, VnodeId};
-use mafs_sim::{Connecting, Silence, Way, World};
-use support::{
+use crate::support::{
     CALLER, READ, WRITE, clients, configured, content, look, make_dir, names, open_as, overwrite, simulate,
     write_and_close,
 };
+use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
+use mafs_proto::{LockKind, LockOwner, LockRange, VnodeId};
+use mafs_sim::{Connecting, Silence, Way, World};
 use tokio::time::{Instant, sleep};
 
 const NEAR: Duration = Duration::from_millis(10);
@@ -153,7 +149,7 @@ fn without_disconnected_operation_everything_fails() {
     simulate(async {
         let (_world, [_, two]) = two(Writeback::Sync, false).await;
         two.disconnect().await;
-        let found = two.lookup(VnodeId::ROOT, support::name("a")).await;
+        let found = two.lookup(VnodeId::ROOT, crate::support::name("a")).await;
         assert!(matches!(found, Err(Error::ByHand)), "{found:?}");
         let begun = Instant::now();
         let made = make_dir(&two, VnodeId::ROOT, "dir").await;

@@ -1,15 +1,11 @@
 //! Closing: the kernel tells at once of a close(2), as FLUSH, and some time after it has returned that the handle is
 //! gone, as RELEASE. Meanwhile another client may have stored what comes next.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{WRITE, clients, configured, content, create, look, open_as, simulate};
 use mafs_client::vfs::{Close, FileHandle, OpenMode, Vfs, Writeback};
 use mafs_sim::{Machine, World};
-use support::{WRITE, clients, configured, content, create, look, open_as, simulate};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 

@@ -1,19 +1,15 @@
 //! Figure M1 on a small scale: whoever compiles on a slow link is faster with `writeback=async` and priorities than
 //! with neither.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::simulated;
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Writeback;
 use mafs_server::ServerConfig;
 use mafs_sim::workload::{Compilation, Compiled, Tree};
 use mafs_sim::{Path, World};
-use support::simulated;
 
 const CACHE_BYTES: u64 = 1 << 30;
 

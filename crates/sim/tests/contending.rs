@@ -1,17 +1,13 @@
 //! Figure M2 on a smaller scale: somebody searches and reads beside a program that writes more than the link carries.
 //! With `writeback=async` the writer never waits, and the others wait hardly longer than with the link to themselves.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::simulated;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Writeback;
 use mafs_sim::workload::Tree;
 use mafs_sim::{Machine, Path, World};
-use support::simulated;
 use tokio::time::{Instant, sleep};
 
 const CACHE_BYTES: u64 = 1 << 30;

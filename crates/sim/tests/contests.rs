@@ -1,20 +1,16 @@
 //! Names that several clients try to make at once in directories that now one of them has to itself, now all share: of
 //! those that succeed exactly one has the name in the end, and no other is left in the belief that it has.
 //!
-//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test contests` is the long run.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test sim contests::` is the long run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::support::{CALLER, WRITE, configured, seeds, simulate};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, OpenMode, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, Random, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
-use support::{CALLER, WRITE, configured, seeds, simulate};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 

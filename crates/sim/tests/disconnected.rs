@@ -1,21 +1,17 @@
 //! The server is out of reach: what is cached is used all the same, changes wait in the log, and the rest fails at once
 //! (consistency.md, "What a user may rely on"; cli.md, "Path dead").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::{
+    BLACK_HOLE, CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively,
+    name, names, overwrite, simulate, usable_apart, write_and_close,
+};
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId, XattrMode};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
-use support::{
-    BLACK_HOLE, CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively,
-    name, names, overwrite, simulate, usable_apart, write_and_close,
-};
 use tokio::time::{Instant, sleep};
 
 const NEAR: Duration = Duration::from_millis(10);

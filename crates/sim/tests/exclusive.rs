@@ -1,17 +1,13 @@
 //! Directories that one client has to itself, and what becomes of that when another asks for them (consistency.md,
 //! "Promises and leases").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{CALLER, configured, make_dir, make_exclusively, name, names, simulate};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
-use support::{CALLER, configured, make_dir, make_exclusively, name, names, simulate};
 use tokio::time::{Instant, sleep, timeout};
 
 /// One way.

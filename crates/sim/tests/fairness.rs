@@ -2,21 +2,17 @@
 //! delays nobody. Where nothing in the server knows the uplink that comes of the sessions' own windows, and is no
 //! bound; a server that is told its rate has a gate, which is one.
 //!
-//! `MAFS_SIM_SEEDS=10 cargo test -p mafs-sim --test fairness -- --nocapture` shows the figures of more seeds.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=10 cargo test -p mafs-sim --test sim fairness:: -- --nocapture` shows the figures of more seeds.
 
 use std::time::Duration;
 
+use crate::support::{CALLER, content, seeds, simulated, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::{Profile, Rate, Uplink};
 use mafs_client::vfs::Vfs;
 use mafs_proto::{Clock, Instant, Random, VnodeId};
 use mafs_server::ServerConfig;
 use mafs_sim::{Path, VirtualClock, World};
-use support::{CALLER, content, seeds, simulated, write_and_close};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 

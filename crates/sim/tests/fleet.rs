@@ -1,17 +1,13 @@
 //! Three clients that send in the background, against the reference model of versions. A failure names the seed that
 //! replays it, with `MAFS_SIM_FIRST_SEED=SEED MAFS_SIM_SEEDS=1`.
 //!
-//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test fleet reftest` is the long run.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test sim fleet::reftest` is the long run.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::support::{assert_same, first_seed, seeds, simulated};
 use mafs_sim::{Faults, run_fleet};
-use support::{assert_same, first_seed, seeds, simulated};
 
 const OPERATIONS: usize = 500;
 /// Seeds without faults: fewer without optimisation, where one takes seconds.

@@ -1,16 +1,12 @@
 //! fsync goes where the user wants it to; and what it waits for at the server goes before what nobody waits for so.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{WRITE, configured, content, create, open_as, simulate, until_all_is_sent, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{FileHandle, Fsync, Vfs, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Crash, Path, World};
-use support::{WRITE, configured, content, create, open_as, simulate, until_all_is_sent, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 

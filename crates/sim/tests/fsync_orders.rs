@@ -1,19 +1,15 @@
 //! consistency.md: "fsync orders: no other client, and no crash of the writer, ever shows an update made after fsync()
 //! returned without what was fsynced." Here the file that is fsynced stays open.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{WRITE, clients, configured, content, open_as, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Error, FileHandle, Vfs, Writeback};
 use mafs_durable::Disk;
 use mafs_proto::{FsError, VnodeId};
 use mafs_sim::{Crash, Path, World};
-use support::{WRITE, clients, configured, content, open_as, simulate, write_and_close};
 use tokio::time::sleep;
 
 const LARGE: usize = 300_000;
@@ -199,7 +195,7 @@ fn fsyncs_of_one_open_file_cost_no_copies() {
             let [writer, reader] = clients(&world);
             let [database] = opened(&writer, ["database"]).await;
             world.machines()[0].isolate();
-            let vnode = support::look(&writer, "database").await.fid.vnode;
+            let vnode = crate::support::look(&writer, "database").await.fid.vnode;
             let directory = format!("containers/{:02x}", vnode.0 & 0xff);
             for round in 0..100 {
                 write(&writer, database, passthrough, vec![round; LARGE]).await;

@@ -6,13 +6,10 @@
 //! that moment. Each is looked at by a client that has nothing else, after the writer's lease, and what that sees is
 //! given to the real git.
 //!
-//! `MAFS_SIM_SEEDS=2 cargo test --release -p mafs-sim --test git -- --ignored` does it with `writeback=async` too.
+//! `MAFS_SIM_SEEDS=2 cargo test --release -p mafs-sim --test sim git:: -- --ignored` does it with `writeback=async`
+//! too.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-#[path = "git/recording.rs"]
 mod recording;
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,12 +17,12 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use crate::support::{READ, configured, seeds, simulated};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Kind, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, ServerImage, World};
 use recording::{Recording, Replayer};
-use support::{READ, configured, seeds, simulated};
 
 /// Small files take long enough for the next ones to wait.
 const RATE: u64 = 8_000;
@@ -106,7 +103,7 @@ async fn seen(image: ServerImage) -> Tree {
                 left.push((entry.vnode, format!("{path}/")));
                 tree.insert(path, None);
             } else {
-                let file = vfs.open(entry.vnode, READ, support::CALLER).await.expect("an open").file;
+                let file = vfs.open(entry.vnode, READ, crate::support::CALLER).await.expect("an open").file;
                 let content = vfs.read(file, 0, u32::MAX / 2).await.expect("a read");
                 vfs.release(file);
                 tree.insert(path, Some(content.to_vec()));

@@ -1,21 +1,17 @@
 //! The hoard: what it means is fetched before anybody opens it, is kept while the rest of the cache comes and goes, and
 //! delays nobody (docs/semantics.md, "What is kept here").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    BLACK_HOLE, CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite,
+    simulate, write_and_close,
+};
 use mafs_arpc::link::Profile;
 use mafs_client::hoard::HoardSpec;
 use mafs_client::vfs::{Cached, Error, HoardFailure, Vfs, Writeback};
 use mafs_proto::{Class, FsError, Mode, VnodeId, XattrMode};
 use mafs_sim::{Crash, Path, World};
-use support::{
-    BLACK_HOLE, CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite,
-    simulate, write_and_close,
-};
 use tokio::time::{Instant, sleep};
 
 const NEAR: Duration = Duration::from_millis(10);

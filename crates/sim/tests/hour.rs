@@ -1,15 +1,11 @@
 //! An hour of light use over links that change. A failure names the seed that replays it.
 //!
-//! `MAFS_SIM_SEEDS=100 cargo test --release -p mafs-sim --test hour` is the long run.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=100 cargo test --release -p mafs-sim --test sim hour::` is the long run.
 
 use std::time::Duration;
 
+use crate::support::{assert_same, seeds, simulated};
 use mafs_sim::{Hour, run_for};
-use support::{assert_same, seeds, simulated};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -1,21 +1,17 @@
 //! A fetch that is interrupted goes on where it was, when there is a connection again: nobody has to ask for it, and
 //! what has come does not come again (docs/semantics.md, "Without a connection").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    BLACK_HOLE, READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, usable_apart,
+    write_and_close,
+};
 use mafs_arpc::link::Profile;
 use mafs_client::hoard::HoardSpec;
 use mafs_client::vfs::{Cached, Error, FileHandle, Vfs, Writeback};
 use mafs_proto::{Class, Random, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
-use support::{
-    BLACK_HOLE, READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, usable_apart,
-    write_and_close,
-};
 use tokio::time::{Instant, sleep};
 
 const RATE: u64 = 1_000_000;
@@ -84,7 +80,7 @@ fn a_read_fails_while_the_link_is_gone_and_goes_on_afterwards() {
         assert!(begun.elapsed() < DEAD_AFTER, "it took {:?}", begun.elapsed());
         let begun = Instant::now();
         assert!(read(&two, file, 15_000_000).await.is_err());
-        assert!(two.open(vnode, READ, support::CALLER).await.is_err(), "it is not here whole");
+        assert!(two.open(vnode, READ, crate::support::CALLER).await.is_err(), "it is not here whole");
         assert_eq!(read(&two, file, 5_000_000).await.expect("what has come"), large()[5_000_000..5_004_096]);
         assert!(begun.elapsed() < INSTANT, "it took {:?}", begun.elapsed());
         let report = two.object_report(vnode).expect("a report");
@@ -149,7 +145,7 @@ fn what_was_looked_for_in_vain_is_not_fetched_later() {
         let vnode = look(&two, "large").await.fid.vnode;
         world.machines()[1].fall_silent_for(BLACK_HOLE, UNPLUGGED, true);
         for _ in 0..3 {
-            assert!(two.open(vnode, READ, support::CALLER).await.is_err());
+            assert!(two.open(vnode, READ, crate::support::CALLER).await.is_err());
         }
         until_connected(&two).await;
         sleep(Duration::from_secs(30)).await;

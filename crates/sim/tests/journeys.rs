@@ -2,11 +2,8 @@
 //! kills, clocks that are set, and a counter under locks. Nothing that close() has acknowledged is lost, who works on
 //! other files has no conflict, all are shown one tree when they are back, and no two hold a lock at a time.
 //!
-//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test journeys` is the long run; a failure names its seed.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test sim journeys::` is the long run; a failure names its
+//! seed.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,13 +12,13 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::support::worker::{DIRS, Tree, Worker, tree};
+use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
+use crate::support::{configured, make_dir};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, Random, VnodeId};
 use mafs_sim::{Crash, World};
-use support::worker::{DIRS, Tree, Worker, tree};
-use support::{BLACK_HOLE, CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
-use support::{configured, make_dir};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 const CLIENTS: usize = 3;

@@ -1,15 +1,11 @@
 //! What a user limits stays limited, whatever becomes of the connection, and nothing else is.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{clients, content, create, simulate, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
 use mafs_sim::{Path, World};
-use support::{clients, content, create, simulate, write_and_close};
 use tokio::time::Instant;
 
 const CONTENT_BYTES: usize = 1 << 20;

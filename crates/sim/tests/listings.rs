@@ -1,19 +1,15 @@
 //! Directories that are read while they change, while others are read, and while the link breaks.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{CALLER, simulate, with_empty_cache, world};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{KernelCache, Vfs};
 use mafs_proto::{Kind, Mode, Name, RenameMode, VnodeId};
 use mafs_sim::{Path, World};
-use support::{CALLER, simulate, with_empty_cache, world};
 
 /// Keeps nothing, but listings are shown to it.
 struct Kernel;

@@ -1,18 +1,16 @@
 //! Locks among clients: granted by the server, kept and lost with the lease, barriers when they are given up, and what
 //! holds while the server is out of reach (consistency.md, "Locks").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
+use crate::support::{
+    BLACK_HOLE, CALLER, clients, configured, content, create, name, names, simulate, write_and_close,
+};
 use mafs_client::options::FSYNC_WAIT_DEFAULT;
 use mafs_client::vfs::{Error, LockStop, Locking, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
-use support::locking::{Process, is_locked, until_connected, until_out_of_reach};
-use support::{BLACK_HOLE, CALLER, clients, configured, content, create, name, names, simulate, write_and_close};
 use tokio::time::{Instant, sleep, timeout};
 
 const NEAR: Duration = Duration::from_millis(10);
@@ -503,7 +501,7 @@ fn what_was_arriving_under_a_lock_when_the_client_died_is_nobodys_change() {
             holder.write(vec![2; 1 << 20], true).await;
             one.fsync(holder.file).await.expect("an fsync");
             one.flush(holder.file).await.expect("a flush");
-            support::overwrite(&two, "file", vec![3; 1 << 20]).await;
+            crate::support::overwrite(&two, "file", vec![3; 1 << 20]).await;
             let locking = tokio::spawn(async move { holder.lock().await });
             sleep(Duration::from_millis(after)).await;
             world.crash_machine(0, crash);

@@ -1,18 +1,14 @@
 //! Locks that a program of a machine gives up are had in turn by another program of it, before the server has all that
 //! was written under them; by another client after.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
+use crate::support::{BLACK_HOLE, clients, configured, content, name, names, simulate, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Error, Locking, Vfs, Writeback};
 use mafs_proto::LockKind;
 use mafs_sim::{LEASE, Path, World};
-use support::locking::{Process, is_locked, until_connected, until_out_of_reach};
-use support::{BLACK_HOLE, clients, configured, content, name, names, simulate, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -1,7 +1,5 @@
 //! As many sessions as a server takes, on one file.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 #[path = "../../server/tests/support/mod.rs"]
 mod peers;
 

@@ -1,18 +1,14 @@
 //! Names to come: a name shows at once what another client has announced it to mean. Whoever changes it then builds on
 //! what the server does not have yet.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{CALLER, clients, configured, content, look, rename, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, VnodeId};
 use mafs_sim::{Machine, Path, World};
-use support::{CALLER, clients, configured, content, look, rename, simulate, write_and_close};
 
 /// Four seconds of the writer's link.
 const FILE_BYTES: usize = 256 << 10;

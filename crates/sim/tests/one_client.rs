@@ -1,16 +1,12 @@
 //! One client against the reference model, with every kind of crash. A failure names the seed that replays it.
 //!
-//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test one_client` is the long run.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test sim one_client::` is the long run.
 
 use std::time::Duration;
 
+use crate::support::{assert_same, seeds, simulated};
 use mafs_client::vfs::Writeback;
 use mafs_sim::{Faults, run, run_in_background};
-use support::{assert_same, seeds, simulated};
 
 /// The longest of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);

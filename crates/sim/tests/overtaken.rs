@@ -1,20 +1,16 @@
 //! Overtaken: what a client shows of a file that another has changed since, on top of its own version or in conflict
 //! with it, while it waits to hear what has become of its own.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::{
+    CALLER, WRITE, clients, configured, content, look, open_as, overwrite, rename, simulate, write_and_close,
+};
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Machine, Path, World};
-use support::{
-    CALLER, WRITE, clients, configured, content, look, open_as, overwrite, rename, simulate, write_and_close,
-};
 use tokio::time::sleep;
 
 /// The round trip of the first client.

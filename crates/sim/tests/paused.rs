@@ -1,15 +1,13 @@
 //! The user pauses the queue: contents that nobody has asked for wait (docs/semantics.md, "A queue that is paused").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    WRITE, clients, configured, content, make_dir, names, open_as, overwrite, simulate, write_and_close,
+};
 use mafs_client::vfs::{Fsync, QueuePage, Vfs, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::World;
-use support::{WRITE, clients, configured, content, make_dir, names, open_as, overwrite, simulate, write_and_close};
 use tokio::time::sleep;
 
 const NEAR: Duration = Duration::from_millis(10);

@@ -1,17 +1,13 @@
 //! What will be opened next is fetched before that: how much quicker programs are for it, and what it costs in vain
 //! (docs/semantics.md, "What is kept here"). `--nocapture` shows the figures.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{CALLER, READ, WRITE, clients, configured, make_dir, name, names, overwrite, simulate, simulated};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{PrefetchReport, Program, Vfs, Writeback};
 use mafs_proto::{Mode, Random, VnodeId};
 use mafs_sim::{Path, World};
-use support::{CALLER, READ, WRITE, clients, configured, make_dir, name, names, overwrite, simulate, simulated};
 use tokio::time::{Instant, sleep};
 
 const RATE: u64 = 1_000_000;
@@ -249,13 +245,13 @@ fn what_is_fetched_ahead_delays_a_demanded_fetch_by_no_more_than_a_chunk() {
             let (_world, [one, two]) = two_over(thin, prefetch).await;
             let dir = make_dir(&one, VnodeId::ROOT, "dir").await.expect("a directory");
             let files = make_files(&one, dir, 60, |_| 20_000).await;
-            support::write_and_close(&one, "wanted", vec![1; 64_000]).await;
+            crate::support::write_and_close(&one, "wanted", vec![1; 64_000]).await;
             names(&two, VnodeId::ROOT).await.expect("names");
             names(&two, dir).await.expect("names");
             for file in &files[..40] {
                 read(&two, *file).await;
             }
-            let wanted = support::look(&two, "wanted").await.fid.vnode;
+            let wanted = crate::support::look(&two, "wanted").await.fid.vnode;
             let begun = Instant::now();
             read(&two, wanted).await;
             (begun.elapsed(), two.status().prefetch)
@@ -274,17 +270,17 @@ fn what_was_fetched_ahead_is_never_shown_when_it_is_out_of_date() {
     simulate(async {
         let (_world, [one, two]) = two(true).await;
         for file in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
-            support::write_and_close(&one, file, vec![1; 3000]).await;
+            crate::support::write_and_close(&one, file, vec![1; 3000]).await;
         }
         names(&two, VnodeId::ROOT).await.expect("names");
         for file in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
-            assert_eq!(support::content(&two, file).await, vec![1; 3000]);
+            assert_eq!(crate::support::content(&two, file).await, vec![1; 3000]);
         }
         sleep(Duration::from_secs(2)).await;
         assert!(two.status().prefetch.files > 1, "{:?}", two.status().prefetch);
         for file in ["k", "l"] {
             overwrite(&one, file, vec![2; 3000]).await;
-            assert_eq!(support::content(&two, file).await, vec![2; 3000]);
+            assert_eq!(crate::support::content(&two, file).await, vec![2; 3000]);
         }
     });
 }

@@ -1,16 +1,12 @@
 //! The rules of promises and leases, each by the case that it is there for (consistency.md, "Promises and leases").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{CALLER, READ, WRITE, clients, content, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{BREAK_TIMEOUT, Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
-use support::{CALLER, READ, WRITE, clients, content, simulate, write_and_close};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Far longer than some round trips, far shorter than a lease.

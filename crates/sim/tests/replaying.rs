@@ -1,19 +1,15 @@
 //! Figure M3 on a smaller scale: where reads and writes contend, `writeback=async` with priorities makes a trace
 //! shorter than neither, and reads then take as long as they do with nobody who writes.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::simulated;
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Writeback;
 use mafs_server::ServerConfig;
 use mafs_sim::workload::{Replayed, Trace, TraceShape, Tree, populate_trace, replay};
 use mafs_sim::{Path, World};
-use support::simulated;
 
 const CACHE_BYTES: u64 = 1 << 30;
 /// Nobody gives up.

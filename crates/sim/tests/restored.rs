@@ -1,16 +1,14 @@
 //! Restored: a cache that a backup or a snapshot of the machine has brought back, with a log whose records the server
 //! has had since (consistency.md, "Objects").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    clients, configured, content, look, overwrite, rename, simulate, until_all_is_sent, write_and_close,
+};
 use mafs_client::vfs::{Close, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Machine, World};
-use support::{clients, configured, content, look, overwrite, rename, simulate, until_all_is_sent, write_and_close};
 
 const DELAY: Duration = Duration::from_millis(1);
 const HERE: usize = 0;

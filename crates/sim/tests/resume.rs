@@ -1,17 +1,13 @@
 //! A store that is interrupted goes on where it was: over a link that breaks sooner than a large content is through it
 //! would never end otherwise (arpc.md, "payloads continue at the last durable offset").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{configured, content, create, seeds, simulate, with_empty_cache, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::Random;
 use mafs_sim::{Crash, Path, World};
-use support::{configured, content, create, seeds, simulate, with_empty_cache, write_and_close};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -200,7 +196,7 @@ async fn interrupt_at_random(seed: u64, writeback: Writeback, bytes_per_s: u64, 
     sent += sent_bytes(world.client());
     closing.abort();
     with_empty_cache(&mut world).await;
-    assert!(support::content(world.client(), "huge").await == content, "{seed}");
+    assert!(crate::support::content(world.client(), "huge").await == content, "{seed}");
     sent
 }
 

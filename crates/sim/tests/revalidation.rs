@@ -1,19 +1,15 @@
 //! What a client knows is asked for again after a long outage by one question: what has changed since (consistency.md,
 //! "Revalidation").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
-use mafs_client::vfs::{Attributes, Error, Vfs, Writeback};
-use mafs_proto::{FsError, Mode, VnodeId};
-use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
-use support::{
+use crate::support::{
     BLACK_HOLE, CALLER, clients, content, look, make_dir, make_exclusively, name, names, overwrite, rename, simulate,
     usable_apart, write_and_close,
 };
+use mafs_client::vfs::{Attributes, Error, Vfs, Writeback};
+use mafs_proto::{FsError, Mode, VnodeId};
+use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use tokio::time::{Instant, sleep};
 
 const DELAY: Duration = Duration::from_millis(100);

@@ -1,16 +1,12 @@
 //! Several clients against the reference models, with every kind of crash and with clients cut off. A failure names
 //! the seed that replays it.
 //!
-//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test several_clients` is the long run.
-
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
+//! `MAFS_SIM_SEEDS=1000 cargo test --release -p mafs-sim --test sim several_clients::` is the long run.
 
 use std::time::Duration;
 
+use crate::support::{assert_same, seeds, simulated};
 use mafs_sim::{Faults, run_in_turns, run_together};
-use support::{assert_same, seeds, simulated};
 
 /// The longest of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);

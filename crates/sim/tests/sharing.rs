@@ -1,16 +1,12 @@
 //! Figure M4 on a small scale: no reader is shown a version older than one that has been announced.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::simulated;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, StatusReport, Writeback};
 use mafs_sim::workload::{Plan, READERS, Shared, Tree, older_than_announced, populate_shared, share};
 use mafs_sim::{Path, World};
-use support::simulated;
 
 const CACHE_BYTES: u64 = 1 << 30;
 const RTT: Duration = Duration::from_millis(20);

@@ -1,15 +1,11 @@
 //! The time of day of a client is set, back or forward: it is what files show, and nothing depends on it (leases and
 //! waits go by a clock that nobody sets).
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{BLACK_HOLE, clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_sim::{Crash, LEASE, World};
-use support::{BLACK_HOLE, clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
 use tokio::time::{Instant, sleep};
 
 const DAY_S: i64 = 86_400;

@@ -1,17 +1,13 @@
 //! `rm -rf` without a connection: what was most of all that others have made is in the trash when the client is back,
 //! whatever ends in the middle; less than that is gone, as is what the client made itself.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs, Writeback};
 use mafs_proto::{ConflictKind, FsError, Kind, Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, World};
-use support::{BLACK_HOLE, CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
 use tokio::time::sleep;
 
 const DIRS: [&str; 2] = ["photos", "work"];

@@ -1,16 +1,12 @@
 //! Troubles of the cache's disk: what of the modify log is lost must cost nobody's content.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{CALLER, WRITE, content, create, open_as, simulate, world, write_and_close};
 use bytes::Bytes;
 use mafs_client::vfs::{OpenMode, Vfs};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, World};
-use support::{CALLER, WRITE, content, create, open_as, simulate, world, write_and_close};
 
 const EMPTIED: OpenMode = OpenMode { truncate: true, ..WRITE };
 

@@ -1,20 +1,16 @@
 //! Unplugged in the middle of work: what was on its way is lost, and all the rest is sent soon after the link is there
 //! again (consistency.md, "Replay").
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    BLACK_HOLE, CALLER, EXCLUSIVE, clients, make_dir, make_exclusively, name, names, simulate, usable_apart,
+};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Path, World};
-use support::{
-    BLACK_HOLE, CALLER, EXCLUSIVE, clients, make_dir, make_exclusively, name, names, simulate, usable_apart,
-};
 use tokio::time::{Instant, sleep};
 
 const UNPLUGGED: Duration = Duration::from_secs(20);

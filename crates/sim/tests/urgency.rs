@@ -1,18 +1,14 @@
 //! What is on its way is as urgent as somebody waits for it: the rest of a file that nobody has open any more delays
 //! nothing that is open, and is urgent again when somebody opens the file.
 
-#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{CALLER, content, open_by_name, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
 use mafs_proto::{Class, VnodeId};
 use mafs_sim::{Crash, Path, World};
-use support::{CALLER, content, open_by_name, simulate, write_and_close};
 use tokio::time::{Instant, sleep};
 
 const BYTES_PER_S: u64 = 64_000;

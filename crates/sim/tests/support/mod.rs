@@ -1,7 +1,5 @@
 //! What tests do again and again.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
-
 pub(crate) mod worker;
 
 pub(crate) mod locking;
@@ -12,7 +10,6 @@ use bytes::Bytes;
 use mafs_client::vfs::{Error, FileHandle, Fsync, OpenMode, Vfs, Writeback};
 use mafs_durable::Disk;
 use mafs_proto::{FsError, Mode, Object, RenameMode, VnodeId};
-#[allow(unused_imports, reason = "each test binary uses a part")]
 pub(crate) use mafs_sim::workload::{CALLER, READ, WRITE};
 use mafs_sim::{Connecting, Machine, Silence, Way, World};
 
