@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    CALLER, WRITE, clients, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
-    write_and_close,
-};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Cached, Close, Error, ObjectReport, OpenMode, RecordState, Stale, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, Path, Silence, Way, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{
+    CALLER, WRITE, clients, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
+    write_and_close,
+};
 
 /// The writer's link: 64 KB/s, and its round trip.
 const RATE: u64 = 64_000;

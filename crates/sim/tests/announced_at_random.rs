@@ -6,12 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::support::{CALLER, READ, WRITE, clients, configured, look, seeds, simulate, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, Error, OpenMode, Vfs, Writeback};
 use mafs_proto::Random;
 use mafs_sim::{History, Path, Register, World};
 use tokio::time::sleep;
+
+use crate::support::{CALLER, READ, WRITE, clients, configured, look, seeds, simulate, write_and_close};
 
 /// Of the slower of two links.
 const RATE: u64 = 64_000;

@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::worker::{DIRS, Tree, Worker, tree};
-use crate::support::{BLACK_HOLE, CALLER, first_seed, seeds, simulate, usable_apart};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Writeback};
 use mafs_proto::{FsError, Mode, Random, VnodeId};
 use mafs_sim::{Crash, Machine, World};
 use tokio::time::{sleep, timeout};
+
+use crate::support::worker::{DIRS, Tree, Worker, tree};
+use crate::support::{BLACK_HOLE, CALLER, first_seed, seeds, simulate, usable_apart};
 
 const CLIENTS: usize = 3;
 const STEPS: u64 = 25;

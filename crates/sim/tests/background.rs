@@ -3,9 +3,6 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    CALLER, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
-};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Error, Fsync, Vfs, Writeback};
@@ -13,6 +10,10 @@ use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, Path, World};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+use crate::support::{
+    CALLER, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
+};
 
 /// What a call that waits for nobody may take: virtual time passes only while somebody waits.
 const AT_ONCE: Duration = Duration::from_millis(1);

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    CALLER, READ, WRITE, clients, configured, content, look, make_dir, names, open_as, overwrite, simulate,
-    write_and_close,
-};
 use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
 use mafs_proto::{LockKind, LockOwner, LockRange, VnodeId};
 use mafs_sim::{Connecting, Silence, Way, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{
+    CALLER, READ, WRITE, clients, configured, content, look, make_dir, names, open_as, overwrite, simulate,
+    write_and_close,
+};
 
 const NEAR: Duration = Duration::from_millis(10);
 /// An operation that asks nobody.

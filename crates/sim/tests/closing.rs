@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use crate::support::{WRITE, clients, configured, content, create, look, open_as, simulate};
 use mafs_client::vfs::{Close, FileHandle, OpenMode, Vfs, Writeback};
 use mafs_sim::{Machine, World};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+use crate::support::{WRITE, clients, configured, content, create, look, open_as, simulate};
 
 const DELAY: Duration = Duration::from_millis(1);
 

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use crate::support::simulated;
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Writeback;
 use mafs_server::ServerConfig;
 use mafs_sim::workload::{Compilation, Compiled, Tree};
 use mafs_sim::{Path, World};
+
+use crate::support::simulated;
 
 const CACHE_BYTES: u64 = 1 << 30;
 

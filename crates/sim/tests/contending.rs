@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::support::simulated;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Writeback;
 use mafs_sim::workload::Tree;
 use mafs_sim::{Machine, Path, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::simulated;
 
 const CACHE_BYTES: u64 = 1 << 30;
 const RTT: Duration = Duration::from_millis(20);

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    CALLER, READ, WRITE, content, create, open_as, open_by_name, restart_client, simulate, until_all_is_sent,
-    with_empty_cache, world, write_and_close,
-};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Caller, Error, OpenMode, SetTime, Vfs};
 use mafs_durable::Disk;
 use mafs_proto::{Class, FsError, Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, Path, World};
+
+use crate::support::{
+    CALLER, READ, WRITE, content, create, open_as, open_by_name, restart_client, simulate, until_all_is_sent,
+    with_empty_cache, world, write_and_close,
+};
 
 #[test]
 fn a_file_is_readable_while_the_rest_of_it_arrives() {

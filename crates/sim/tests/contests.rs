@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::support::{CALLER, WRITE, configured, seeds, simulate};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, OpenMode, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, Random, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+
+use crate::support::{CALLER, WRITE, configured, seeds, simulate};
 
 const EXCLUSIVE: OpenMode = OpenMode { exclusive: true, ..WRITE };
 const CLIENTS: usize = 3;

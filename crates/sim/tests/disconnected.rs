@@ -4,15 +4,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::{
-    BLACK_HOLE, CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively,
-    name, names, overwrite, simulate, usable_apart, write_and_close,
-};
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId, XattrMode};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{
+    BLACK_HOLE, CALLER, EXCLUSIVE, READ, WRITE, clients, configured, content, create, look, make_dir, make_exclusively,
+    name, names, overwrite, simulate, usable_apart, write_and_close,
+};
 
 const NEAR: Duration = Duration::from_millis(10);
 /// An operation that needs no server, or knows that there is none.

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, configured, make_dir, make_exclusively, name, names, simulate};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{CALLER, configured, make_dir, make_exclusively, name, names, simulate};
 
 /// One way.
 const FAR: Duration = Duration::from_millis(300);

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, content, seeds, simulated, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::{Profile, Rate, Uplink};
 use mafs_client::vfs::Vfs;
@@ -15,6 +14,8 @@ use mafs_server::ServerConfig;
 use mafs_sim::{Path, VirtualClock, World};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+
+use crate::support::{CALLER, content, seeds, simulated, write_and_close};
 
 const UPLINK_BYTES_PER_S: u64 = 1_000_000;
 /// Deep, so that whoever keeps much on its way delays the others.

@@ -1,10 +1,14 @@
 //! Figures 5 and 6 of the MAFS paper, from what really happens: docs/protocol.md, "An update on its way", shows them.
 
+#![allow(clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
+
+#[allow(dead_code, reason = "one binary uses a part")]
+mod support;
+
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::support::{WRITE, clients, configured, content, look, open_as, simulate, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{RecordState, Vfs, Writeback};
 use mafs_proto::VnodeId;
@@ -13,6 +17,8 @@ use tokio::time::{Instant, sleep};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+
+use crate::support::{WRITE, clients, configured, content, look, open_as, simulate, write_and_close};
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
 

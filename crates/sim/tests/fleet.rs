@@ -6,8 +6,9 @@
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::{assert_same, first_seed, seeds, simulated};
 use mafs_sim::{Faults, run_fleet};
+
+use crate::support::{assert_same, first_seed, seeds, simulated};
 
 const OPERATIONS: usize = 500;
 /// Seeds without faults: fewer without optimisation, where one takes seconds.

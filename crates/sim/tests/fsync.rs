@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{WRITE, configured, content, create, open_as, simulate, until_all_is_sent, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{FileHandle, Fsync, Vfs, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Crash, Path, World};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+
+use crate::support::{WRITE, configured, content, create, open_as, simulate, until_all_is_sent, write_and_close};
 
 const BYTES_PER_S: u64 = 64_000;
 const RTT: Duration = Duration::from_millis(20);

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use crate::support::{WRITE, clients, configured, content, open_as, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Error, FileHandle, Vfs, Writeback};
@@ -11,6 +10,8 @@ use mafs_durable::Disk;
 use mafs_proto::{FsError, VnodeId};
 use mafs_sim::{Crash, Path, World};
 use tokio::time::sleep;
+
+use crate::support::{WRITE, clients, configured, content, open_as, simulate, write_and_close};
 
 const LARGE: usize = 300_000;
 const POLICIES: [Writeback; 2] = [Writeback::Async, Writeback::Sirp];

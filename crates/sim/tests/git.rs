@@ -17,12 +17,13 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::support::{READ, configured, seeds, simulated};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Kind, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, ServerImage, World};
 use recording::{Recording, Replayer};
+
+use crate::support::{READ, configured, seeds, simulated};
 
 /// Small files take long enough for the next ones to wait.
 const RATE: u64 = 8_000;

@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    BLACK_HOLE, CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite,
-    simulate, write_and_close,
-};
 use mafs_arpc::link::Profile;
 use mafs_client::hoard::HoardSpec;
 use mafs_client::vfs::{Cached, Error, HoardFailure, Vfs, Writeback};
 use mafs_proto::{Class, FsError, Mode, VnodeId, XattrMode};
 use mafs_sim::{Crash, Path, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{
+    BLACK_HOLE, CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite,
+    simulate, write_and_close,
+};
 
 const NEAR: Duration = Duration::from_millis(10);
 /// A walk that is not asked for has ended after a change by another client.

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use crate::support::{assert_same, seeds, simulated};
 use mafs_sim::{Hour, run_for};
+
+use crate::support::{assert_same, seeds, simulated};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    BLACK_HOLE, READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, usable_apart,
-    write_and_close,
-};
 use mafs_arpc::link::Profile;
 use mafs_client::hoard::HoardSpec;
 use mafs_client::vfs::{Cached, Error, FileHandle, Vfs, Writeback};
 use mafs_proto::{Class, Random, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{
+    BLACK_HOLE, READ, clients, configured, content, look, open_by_name, overwrite, seeds, simulate, usable_apart,
+    write_and_close,
+};
 
 const RATE: u64 = 1_000_000;
 const RTT: Duration = Duration::from_millis(50);

@@ -12,14 +12,15 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::support::worker::{DIRS, Tree, Worker, tree};
-use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
-use crate::support::{configured, make_dir};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, Random, VnodeId};
 use mafs_sim::{Crash, World};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::support::worker::{DIRS, Tree, Worker, tree};
+use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
+use crate::support::{configured, make_dir};
 
 const CLIENTS: usize = 3;
 const ROUNDS: u64 = 3;

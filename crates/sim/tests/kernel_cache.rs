@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{CALLER, WRITE, configured, look, open_as, simulate, world, write_and_close};
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Caller, Error, Fsync, KernelCache, OpenMode, Vfs, Writeback};
 use mafs_proto::{Mode, Name, RenameMode, VnodeId, XattrMode};
 use mafs_sim::{Crash, World};
+
+use crate::support::{CALLER, WRITE, configured, look, open_as, simulate, world, write_and_close};
 
 /// The names and inodes that the kernel was told to forget.
 #[derive(Default)]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::{clients, content, create, simulate, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
 use mafs_sim::{Path, World};
 use tokio::time::Instant;
+
+use crate::support::{clients, content, create, simulate, write_and_close};
 
 const CONTENT_BYTES: usize = 1 << 20;
 const LIMIT: &str = "store=64k";

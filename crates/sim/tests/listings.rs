@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{CALLER, simulate, with_empty_cache, world};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{KernelCache, Vfs};
 use mafs_proto::{Kind, Mode, Name, RenameMode, VnodeId};
 use mafs_sim::{Path, World};
+
+use crate::support::{CALLER, simulate, with_empty_cache, world};
 
 /// Keeps nothing, but listings are shown to it.
 struct Kernel;

@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
-use crate::support::{
-    BLACK_HOLE, CALLER, clients, configured, content, create, name, names, simulate, write_and_close,
-};
 use mafs_client::options::FSYNC_WAIT_DEFAULT;
 use mafs_client::vfs::{Error, LockStop, Locking, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
+use crate::support::{
+    BLACK_HOLE, CALLER, clients, configured, content, create, name, names, simulate, write_and_close,
+};
 
 const NEAR: Duration = Duration::from_millis(10);
 /// An operation that needs no server.

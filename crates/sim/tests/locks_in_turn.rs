@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
-use crate::support::{BLACK_HOLE, clients, configured, content, name, names, simulate, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Error, Locking, Vfs, Writeback};
 use mafs_proto::LockKind;
 use mafs_sim::{LEASE, Path, World};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
+use crate::support::{BLACK_HOLE, clients, configured, content, name, names, simulate, write_and_close};
 
 const BYTES_PER_S: u64 = 64_000;
 const RTT: Duration = Duration::from_millis(100);

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, clients, configured, content, look, rename, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, VnodeId};
 use mafs_sim::{Machine, Path, World};
+
+use crate::support::{CALLER, clients, configured, content, look, rename, simulate, write_and_close};
 
 /// Four seconds of the writer's link.
 const FILE_BYTES: usize = 256 << 10;

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use crate::support::{assert_same, seeds, simulated};
 use mafs_client::vfs::Writeback;
 use mafs_sim::{Faults, run, run_in_background};
+
+use crate::support::{assert_same, seeds, simulated};
 
 /// The longest of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);

@@ -4,14 +4,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::{
-    CALLER, WRITE, clients, configured, content, look, open_as, overwrite, rename, simulate, write_and_close,
-};
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, RenameMode, VnodeId};
 use mafs_sim::{Machine, Path, World};
 use tokio::time::sleep;
+
+use crate::support::{
+    CALLER, WRITE, clients, configured, content, look, open_as, overwrite, rename, simulate, write_and_close,
+};
 
 /// The round trip of the first client.
 const FAR_RTT: Duration = Duration::from_millis(100);

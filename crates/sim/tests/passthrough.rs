@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::support::{
-    CALLER, READ, WRITE, container_path, content, restart_client, simulate, until_all_is_sent, with_empty_cache,
-    write_and_close,
-};
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes, OpenMode, Opened, SetTime, Vfs, Writeback};
 use mafs_durable::{Disk, DiskFile};
 use mafs_proto::{Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, World};
+
+use crate::support::{
+    CALLER, READ, WRITE, container_path, content, restart_client, simulate, until_all_is_sent, with_empty_cache,
+    write_and_close,
+};
 
 async fn world() -> World {
     World::start_with(1, Duration::from_millis(50), true).await.expect("a world")

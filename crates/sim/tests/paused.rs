@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    WRITE, clients, configured, content, make_dir, names, open_as, overwrite, simulate, write_and_close,
-};
 use mafs_client::vfs::{Fsync, QueuePage, Vfs, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::World;
 use tokio::time::sleep;
+
+use crate::support::{
+    WRITE, clients, configured, content, make_dir, names, open_as, overwrite, simulate, write_and_close,
+};
 
 const NEAR: Duration = Duration::from_millis(10);
 /// Longer than anything takes that is sent.

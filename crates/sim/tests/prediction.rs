@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, READ, WRITE, clients, configured, make_dir, name, names, overwrite, simulate, simulated};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{PrefetchReport, Program, Vfs, Writeback};
 use mafs_proto::{Mode, Random, VnodeId};
 use mafs_sim::{Path, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{CALLER, READ, WRITE, clients, configured, make_dir, name, names, overwrite, simulate, simulated};
 
 const RATE: u64 = 1_000_000;
 const RTT: Duration = Duration::from_millis(300);

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, READ, WRITE, clients, content, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{BREAK_TIMEOUT, Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{CALLER, READ, WRITE, clients, content, simulate, write_and_close};
 
 /// Far longer than some round trips, far shorter than a lease.
 const SOON: Duration = Duration::from_secs(1);

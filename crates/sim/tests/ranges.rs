@@ -1,11 +1,12 @@
 //! Ranges of contents: reserved, punched, sought and copied, also while they are being fetched and sent.
 
-use crate::support::{
-    CALLER, READ, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close,
-};
 use mafs_client::vfs::{Error, Fallocate, SeekTarget};
 use mafs_proto::VnodeId;
 use mafs_sim::Crash;
+
+use crate::support::{
+    CALLER, READ, WRITE, content, create, open_by_name, simulate, with_empty_cache, world, write_and_close,
+};
 
 #[test]
 fn changed_ranges_are_stored_and_fetched_like_any_content() {

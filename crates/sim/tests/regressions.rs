@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    CALLER, WRITE, clients, configured, content, create, look, open_as, open_by_name, overwrite, rename, simulate,
-    with_empty_cache, world, write_and_close,
-};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Attributes, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
+
+use crate::support::{
+    CALLER, WRITE, clients, configured, content, create, look, open_as, open_by_name, overwrite, rename, simulate,
+    with_empty_cache, world, write_and_close,
+};
 
 #[test]
 fn regression_sync_does_not_drop_files_that_were_opened_again_meanwhile() {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, WRITE, simulate};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Fsync, Vfs, Writeback};
 use mafs_durable::Disk;
 use mafs_proto::{DataVersion, Mode, VnodeId};
 use mafs_sim::{Crash, Path, World};
+
+use crate::support::{CALLER, WRITE, simulate};
 
 /// Each is created, stored and closed, and of four one is removed again. More of them take the memory disk long, which
 /// looks at all its files when it is asked for room: `cache/cml.rs` reads a log of 100,000 records.

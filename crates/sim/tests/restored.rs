@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    clients, configured, content, look, overwrite, rename, simulate, until_all_is_sent, write_and_close,
-};
 use mafs_client::vfs::{Close, Writeback};
 use mafs_proto::VnodeId;
 use mafs_sim::{Machine, World};
+
+use crate::support::{
+    clients, configured, content, look, overwrite, rename, simulate, until_all_is_sent, write_and_close,
+};
 
 const DELAY: Duration = Duration::from_millis(1);
 const HERE: usize = 0;

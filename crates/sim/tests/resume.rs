@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use crate::support::{configured, content, create, seeds, simulate, with_empty_cache, write_and_close};
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::Random;
 use mafs_sim::{Crash, Path, World};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+use crate::support::{configured, content, create, seeds, simulate, with_empty_cache, write_and_close};
 
 /// [`large`] takes more than 3 s.
 async fn slow_world() -> World {

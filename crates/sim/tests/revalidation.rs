@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    BLACK_HOLE, CALLER, clients, content, look, make_dir, make_exclusively, name, names, overwrite, rename, simulate,
-    usable_apart, write_and_close,
-};
 use mafs_client::vfs::{Attributes, Error, Vfs, Writeback};
 use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{
+    BLACK_HOLE, CALLER, clients, content, look, make_dir, make_exclusively, name, names, overwrite, rename, simulate,
+    usable_apart, write_and_close,
+};
 
 const DELAY: Duration = Duration::from_millis(100);
 const RTT: Duration = Duration::from_millis(200);

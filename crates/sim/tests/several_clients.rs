@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use crate::support::{assert_same, seeds, simulated};
 use mafs_sim::{Faults, run_in_turns, run_together};
+
+use crate::support::{assert_same, seeds, simulated};
 
 /// The longest of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::simulated;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Close, StatusReport, Writeback};
 use mafs_sim::workload::{Plan, READERS, Shared, Tree, older_than_announced, populate_shared, share};
 use mafs_sim::{Path, World};
+
+use crate::support::simulated;
 
 const CACHE_BYTES: u64 = 1 << 30;
 const RTT: Duration = Duration::from_millis(20);

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use crate::support::{BLACK_HOLE, clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_sim::{Crash, LEASE, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{BLACK_HOLE, clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
 
 const DAY_S: i64 = 86_400;
 const NEAR: Duration = Duration::from_millis(10);

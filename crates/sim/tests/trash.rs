@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
 use bytes::Bytes;
 use mafs_client::vfs::{Error, Vfs, Writeback};
 use mafs_proto::{ConflictKind, FsError, Kind, Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, World};
 use tokio::time::sleep;
+
+use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
 
 const DIRS: [&str; 2] = ["photos", "work"];
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, WRITE, content, create, open_as, simulate, world, write_and_close};
 use bytes::Bytes;
 use mafs_client::vfs::{OpenMode, Vfs};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, World};
+
+use crate::support::{CALLER, WRITE, content, create, open_as, simulate, world, write_and_close};
 
 const EMPTIED: OpenMode = OpenMode { truncate: true, ..WRITE };
 

@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use crate::support::{
-    BLACK_HOLE, CALLER, EXCLUSIVE, clients, make_dir, make_exclusively, name, names, simulate, usable_apart,
-};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Path, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{
+    BLACK_HOLE, CALLER, EXCLUSIVE, clients, make_dir, make_exclusively, name, names, simulate, usable_apart,
+};
 
 const UNPLUGGED: Duration = Duration::from_secs(20);
 const RATE: u64 = 4 << 20;

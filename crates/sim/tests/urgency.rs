@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use crate::support::{CALLER, content, open_by_name, simulate, write_and_close};
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::Vfs;
 use mafs_proto::{Class, VnodeId};
 use mafs_sim::{Crash, Path, World};
 use tokio::time::{Instant, sleep};
+
+use crate::support::{CALLER, content, open_by_name, simulate, write_and_close};
 
 const BYTES_PER_S: u64 = 64_000;
 /// Nothing has to go.

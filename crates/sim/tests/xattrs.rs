@@ -1,10 +1,11 @@
 //! Extended attributes: what they cost, and what becomes of them without a name, a cache or a connection.
 
-use crate::support::{CALLER, WRITE, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 use bytes::Bytes;
 use mafs_client::vfs::{Caller, Error, Vfs};
 use mafs_proto::{FsError, Mode, VnodeId, XattrMode};
 use mafs_sim::{Crash, LEASE};
+
+use crate::support::{CALLER, WRITE, create, open_by_name, simulate, with_empty_cache, world, write_and_close};
 
 const NAME: &str = "user.note";
 
