@@ -6,6 +6,7 @@
 mod announced;
 mod announced_at_random;
 mod apart;
+mod aside;
 mod background;
 mod by_hand;
 mod closing;
