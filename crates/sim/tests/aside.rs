@@ -8,7 +8,9 @@ use mafs_client::vfs::{Vfs, Writeback};
 use mafs_proto::{ConflictKind, RenameMode, VnodeId};
 use mafs_sim::{Path, World};
 
-use crate::support::{CALLER, clients, configured, content, names, overwrite, rename, simulate, write_and_close};
+use crate::support::{
+    CALLER, all_is_sent, clients, configured, content, names, overwrite, rename, simulate, write_and_close,
+};
 
 const NEAR: Duration = Duration::from_millis(5);
 /// What the far one does is under way for so long when the near one stores.
@@ -18,20 +20,14 @@ const FAR: Duration = Duration::from_millis(300);
 async fn near_and_far(writeback: Writeback) -> (World, [Vfs; 2]) {
     let world = World::start_over(1, vec![Path::Delay(NEAR), Path::Delay(FAR)], false).await.expect("a world");
     let world = configured(world, |machine| machine.set_writeback(writeback)).await;
-    let [near, far] = clients(&world);
-    write_and_close(&near, "f", b"first".to_vec()).await;
-    write_and_close(&far, "f.new", b"by the far one".to_vec()).await;
-    all_is_sent(&[&near, &far]).await;
-    assert_eq!(content(&far, "f").await, b"first");
-    assert_eq!(content(&near, "f").await, b"first");
-    (world, [near, far])
-}
-
-async fn all_is_sent(clients: &[&Vfs]) {
-    for vfs in clients {
-        vfs.sync().await.expect("a sync");
-        assert_eq!(vfs.status().refused, []);
-    }
+    let both = clients(&world);
+    let [near, far] = &both;
+    write_and_close(near, "f", b"first".to_vec()).await;
+    write_and_close(far, "f.new", b"by the far one".to_vec()).await;
+    all_is_sent(&both).await;
+    assert_eq!(content(far, "f").await, b"first");
+    assert_eq!(content(near, "f").await, b"first");
+    (world, both)
 }
 
 /// The one name beside `f`, which everybody is shown, with what the near one stored.
@@ -55,13 +51,13 @@ async fn kept(clients: &[Vfs; 2], others: &[&str], kind: ConflictKind) -> Bytes 
 fn what_is_replaced_meanwhile_is_kept_beside() {
     for writeback in [Writeback::Async, Writeback::Sirp] {
         simulate(async {
-            let (_world, [near, far]) = near_and_far(writeback).await;
-            rename(&far, "f.new", "f").await.expect("a rename");
-            overwrite(&near, "f", b"after".to_vec()).await;
-            all_is_sent(&[&near, &far]).await;
-            let clients = [near, far];
-            kept(&clients, &["f"], ConflictKind::Update).await;
-            for vfs in &clients {
+            let (_world, both) = near_and_far(writeback).await;
+            let [near, far] = &both;
+            rename(far, "f.new", "f").await.expect("a rename");
+            overwrite(near, "f", b"after".to_vec()).await;
+            all_is_sent(&both).await;
+            kept(&both, &["f"], ConflictKind::Update).await;
+            for vfs in &both {
                 assert_eq!(content(vfs, "f").await, b"by the far one", "{writeback:?}");
             }
         });
@@ -72,17 +68,17 @@ fn what_is_replaced_meanwhile_is_kept_beside() {
 fn what_is_removed_meanwhile_is_kept_beside_and_can_be_taken_back() {
     for writeback in [Writeback::Async, Writeback::Sirp] {
         simulate(async {
-            let (_world, [near, far]) = near_and_far(writeback).await;
+            let (_world, both) = near_and_far(writeback).await;
+            let [near, far] = &both;
             far.unlink(VnodeId::ROOT, Bytes::from("f"), CALLER).await.expect("a removal");
-            overwrite(&near, "f", b"after".to_vec()).await;
-            all_is_sent(&[&near, &far]).await;
-            let clients = [near, far];
-            let place = kept(&clients, &["f.new"], ConflictKind::Removed).await;
+            overwrite(near, "f", b"after".to_vec()).await;
+            all_is_sent(&both).await;
+            let place = kept(&both, &["f.new"], ConflictKind::Removed).await;
             let (root, back) = (VnodeId::ROOT, Bytes::from("f"));
-            clients[0].rename(root, place, root, back, RenameMode::NoReplace, CALLER).await.expect("it is taken back");
-            all_is_sent(&[&clients[0], &clients[1]]).await;
-            assert_eq!(content(&clients[1], "f").await, b"after");
-            assert_eq!(clients[1].conflicts().await.expect("the conflicts"), []);
+            near.rename(root, place, root, back, RenameMode::NoReplace, CALLER).await.expect("it is taken back");
+            all_is_sent(&both).await;
+            assert_eq!(content(far, "f").await, b"after");
+            assert_eq!(far.conflicts().await.expect("the conflicts"), []);
         });
     }
 }

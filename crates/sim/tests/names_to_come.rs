@@ -9,7 +9,7 @@ use mafs_client::vfs::{Close, Error, Vfs, Writeback};
 use mafs_proto::{FsError, VnodeId};
 use mafs_sim::{Machine, Path, World};
 
-use crate::support::{CALLER, clients, configured, content, look, rename, simulate, write_and_close};
+use crate::support::{CALLER, all_is_sent, clients, configured, content, look, rename, simulate, write_and_close};
 
 /// Four seconds of the writer's link.
 const FILE_BYTES: usize = 256 << 10;
@@ -40,13 +40,6 @@ async fn announced_over(writeback: Writeback) -> (World, [Vfs; 2]) {
     assert_eq!(look(&other, "f").await.fid, look(&writer, "f").await.fid);
     assert!(writer.status().unsent_bytes > 0, "nothing is to come");
     (world, [writer, other])
-}
-
-async fn all_is_sent(clients: &[Vfs; 2]) {
-    for vfs in clients {
-        vfs.sync().await.expect("a sync");
-        assert_eq!(vfs.status().refused, []);
-    }
 }
 
 async fn means_nothing(vfs: &Vfs, name: &'static str) -> bool {

@@ -102,6 +102,14 @@ pub(crate) async fn restart_client(world: &mut World, times: usize) {
     }
 }
 
+/// Waits until the server has all that these clients have done, and has refused none of it.
+pub(crate) async fn all_is_sent(clients: &[Vfs]) {
+    for vfs in clients {
+        vfs.sync().await.expect("a sync");
+        assert_eq!(vfs.status().refused, []);
+    }
+}
+
 /// Waits until the server has everything that was closed.
 pub(crate) async fn until_all_is_sent(vfs: &Vfs) {
     for _ in 0..1000 {
