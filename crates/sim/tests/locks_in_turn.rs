@@ -152,6 +152,26 @@ fn after_an_outage_the_next_program_waits_for_nothing_that_was_written_in_it() {
 }
 
 #[test]
+fn what_was_being_given_up_when_the_link_went_waits_for_nothing_that_was_written_since() {
+    simulate(async {
+        let Scene { world, slow, first, next, other, .. } = scene().await;
+        first.lock().await.expect("a lock");
+        world.machines()[0].fall_silent(BLACK_HOLE);
+        first.unlock().await.expect("an unlock, which goes on");
+        until_out_of_reach(&slow).await;
+        write_and_close(&slow, "large", vec![1; LARGE_BYTES]).await;
+        let others = locking(&other);
+        world.machines()[0].break_silence();
+        until_connected(&slow).await;
+        let begun = Instant::now();
+        others.await.expect("it ends").expect("a lock");
+        other.unlock().await.expect("an unlock");
+        next.lock().await.expect("a lock");
+        assert!(begun.elapsed() < 4 * SOON, "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
 fn what_another_client_has_got_meanwhile_is_lost_for_who_had_it_in_turn() {
     simulate(async {
         let Scene { world, slow, first, next, other, .. } = scene().await;

@@ -219,27 +219,26 @@ impl Locks {
         self.releases.get(&number).map(|releasing| (releasing.release, releasing.turn))
     }
 
-    /// Ranges that are to be given up at the server now: those that the owner has not taken again since. `None`:
-    /// another program has had it in turn since `turn`, or has it now.
-    pub(crate) fn begin_unlock(&mut self, number: u64, turn: u64) -> Option<Vec<LockRange>> {
-        if self.is_taken_over(number) {
-            return None;
-        }
-        let Some(releasing) = self.releases.get_mut(&number) else { return Some(Vec::new()) };
-        if releasing.turn != turn {
-            return None;
-        }
-        releasing.is_sent = true;
-        let Release { fid, owner, .. } = releasing.release;
+    /// The server is about to be told, all that was written being there: from now on no program of this machine gets it
+    /// in turn. Returns whether that may be: not if another program has had it in turn since `turn`, or has it now.
+    pub(crate) fn begin_unlock(&mut self, number: u64, turn: u64) -> bool {
+        let is_taken_over = self.is_taken_over(number);
+        let Some(releasing) = self.releases.get_mut(&number) else { return true };
+        releasing.is_sent = !is_taken_over && releasing.turn == turn;
+        releasing.is_sent
+    }
+
+    /// Ranges that are to be given up at the server now: those that the owner has not taken again since.
+    pub(crate) fn to_unlock(&self, number: u64) -> Vec<LockRange> {
+        let Some(Releasing { release, ranges, .. }) = self.releases.get(&number) else { return Vec::new() };
         let mut table = LockTable::default();
-        for held in &releasing.ranges {
+        for held in ranges {
             table.lock(held.holder, held.range, held.kind);
         }
-        let taken: Vec<_> = self.of(fid, owner).copied().collect();
-        for held in taken {
-            table.unlock(&held.holder, held.range);
+        for taken in self.of(release.fid, release.owner) {
+            table.unlock(&taken.holder, taken.range);
         }
-        Some(table.iter().map(|held| held.range).collect())
+        table.iter().map(|held| held.range).collect()
     }
 
     /// The server knows.

@@ -390,14 +390,23 @@ impl Inner {
             if sent.as_ref().is_err_and(Error::is_unanswered) {
                 return sent;
             }
-            let Some(ranges) = self.locks.locks().begin_unlock(number, turn) else {
-                self.locks.until(|state| !state.locks().is_taken_over(number)).await;
-                continue;
-            };
+            if self.locks.locks().begin_unlock(number, turn) {
+                self.unlock_in_the_end(number, release).await?;
+                return sent;
+            }
+            self.locks.until(|state| !state.locks().is_taken_over(number)).await;
+        }
+    }
+
+    /// Tells the server until it has answered. What was written under the lock is there: what was written since, be it
+    /// in an outage, is nothing that others wait for.
+    async fn unlock_in_the_end(&self, number: u64, release: Release) -> Result<(), Error> {
+        loop {
+            let ranges = self.locks.locks().to_unlock(number);
             if self.unlock_there(release, ranges).await {
                 self.locks.locks().end_release(number);
                 self.locks.changed.send_replace(());
-                return sent;
+                return Ok(());
             }
             self.until_tried_again().await?;
         }

@@ -79,7 +79,8 @@ fn what_is_given_up_is_told_until_the_server_knows() {
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 5);
     let number = give_up(&mut locks, lock(1, 1, range(10, 19)));
     assert_eq!(locks.released(number), Some((Release { fid: fid(1), owner: 1, since: 5 }, 0)));
-    assert_eq!(locks.begin_unlock(number, 0).unwrap(), [range(10, 19)]);
+    assert!(locks.begin_unlock(number, 0));
+    assert_eq!(locks.to_unlock(number), [range(10, 19)]);
     assert!(!locks.holds_any(fid(1), 1, range(10, 19)));
     assert_eq!(locks.counts().held, 2);
     let told: Vec<_> = locks.tell().locks.iter().map(|held| (held.lock.range, held.granted)).collect();
@@ -96,7 +97,10 @@ fn what_is_taken_again_meanwhile_is_not_given_up() {
     let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
     assert!(locks.await_release(fid(1), 1) && !locks.await_release(fid(1), 2));
     locks.grant(&lock(1, 1, range(0, 4)), Granted::Here, 0);
-    assert_eq!(locks.begin_unlock(number, 1).unwrap(), [range(5, 9)]);
+    assert!(locks.begin_unlock(number, 1));
+    assert_eq!(locks.to_unlock(number), [range(5, 9)]);
+    locks.grant(&lock(1, 1, range(5, 6)), Granted::Here, 0);
+    assert_eq!(locks.to_unlock(number), [range(7, 9)], "when it is told again");
 }
 
 #[test]
@@ -111,10 +115,11 @@ fn another_program_of_the_machine_has_in_turn_what_was_given_up() {
     assert!(!locks.may_take_over(&Lock { kind: LockKind::Shared, ..next }));
     locks.grant(&next, Granted::Here, 9);
     assert!(locks.is_taken_over(number) && locks.has_taken_over(&next));
-    assert_eq!(locks.begin_unlock(number, 1), None, "it is held");
+    assert!(!locks.begin_unlock(number, 1), "it is held");
     assert_eq!(locks.release(fid(1), 2, LockRange::ALL), Some(Released::InTurn(5)), "with what the first has written");
-    assert_eq!(locks.begin_unlock(number, 0), None, "what was written meanwhile is not sent");
-    assert_eq!(locks.begin_unlock(number, 1), Some(vec![LockRange::ALL]));
+    assert!(!locks.begin_unlock(number, 0), "what was written meanwhile is not sent");
+    assert!(locks.begin_unlock(number, 1));
+    assert_eq!(locks.to_unlock(number), [LockRange::ALL]);
     assert!(!locks.may_take_over(&next), "the server may have given it to another client");
 }
 
@@ -144,7 +149,8 @@ fn what_the_server_is_being_told_of_is_given_up_there() {
     locks.tell();
     let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
     locks.attached(&attach_reply(4, true, Vec::new()));
-    assert_eq!(locks.begin_unlock(number, 0), Some(vec![LockRange::ALL]));
+    assert!(locks.begin_unlock(number, 0));
+    assert_eq!(locks.to_unlock(number), [LockRange::ALL]);
 }
 
 #[test]
