@@ -9,6 +9,7 @@ mod catching_up;
 mod list;
 mod pause;
 mod removals;
+mod under_way;
 mod up_to;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +21,8 @@ pub(crate) use self::announce::{Announcement, Heard, Policy};
 use self::announce::{Announcing, Telling};
 pub(crate) use self::list::{Listed, Totals};
 use self::removals::Removing;
-
-/// Records without content that may be under way. With the stores fewer than the server lets wait for each other.
-const SMALL_MAX: usize = 128;
-/// Stores that may be under way.
-const STORES_MAX: usize = 64;
-/// Bytes of stores that may be under way unless somebody says how many, but one store always may: what a link of 10
-/// MB/s and 400 ms holds.
-const STORE_BYTES_MAX: u64 = 4 << 20;
+use self::under_way::UnderWay;
+pub(crate) use self::up_to::HeldUp;
 
 /// Where what waits is announced, no more is begun than the link holds twice: what has been sent in part cannot make
 /// way for what somebody asks for. At least and at most, and where nothing is known of the link.
@@ -126,6 +121,7 @@ pub(crate) struct Polled {
 }
 
 /// The records that wait for the server.
+#[derive(Default)]
 pub(crate) struct Queue {
     entries: BTreeMap<StoreId, Entry>,
     /// Counts records that have come, or have changed in their places.
@@ -141,38 +137,13 @@ pub(crate) struct Queue {
     /// How many were refused and come again, and the bytes of the stores among them.
     refused: usize,
     refused_bytes: u64,
+    /// Counts what may let one more be held up: refusals, and changes of what a record depends on.
+    held_up_changes: u64,
     /// The last of those that were made while the server was out of reach.
     made_apart: Option<StoreId>,
-    under_way: BTreeSet<StoreId>,
-    small_under_way: usize,
-    stores_under_way: usize,
-    bytes_under_way: u64,
-    store_bytes_max: u64,
+    under_way: UnderWay,
     announcing: Announcing,
     removing: Removing,
-}
-
-impl Default for Queue {
-    fn default() -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            changes: 0,
-            ready: Default::default(),
-            paused: false,
-            stores: 0,
-            store_bytes: 0,
-            refused: 0,
-            refused_bytes: 0,
-            made_apart: None,
-            under_way: BTreeSet::new(),
-            small_under_way: 0,
-            stores_under_way: 0,
-            bytes_under_way: 0,
-            store_bytes_max: STORE_BYTES_MAX,
-            announcing: Announcing::default(),
-            removing: Removing::default(),
-        }
-    }
 }
 
 impl Queue {
@@ -219,7 +190,7 @@ impl Queue {
 
     /// How many bytes of stores may be under way from now on.
     pub(crate) fn set_store_bytes_max(&mut self, bytes: u64) {
-        self.store_bytes_max = bytes;
+        self.under_way.store_bytes_max = bytes;
     }
 
     /// Takes in a record of an earlier life: nobody knows whether it was sent.
@@ -250,39 +221,29 @@ impl Queue {
             entry.frozen |= entry.store_bytes().is_none();
         });
         self.unready(id);
-        self.count(id, true);
+        if let Some(entry) = self.entries.get(&id) {
+            self.under_way.begin(id, entry);
+        }
         self.note_header(id);
         Some(Polled { record: self.entries.get(&id)?.queued.record.clone(), repeated })
     }
 
     fn next(&self, wanted: impl Fn(&Entry) -> bool) -> Option<StoreId> {
         let wanted = |id: &&StoreId| self.entries.get(*id).is_some_and(&wanted);
+        let has_room = |id: &&StoreId| self.entries.get(*id).is_some_and(|entry| self.under_way.has_room_for(entry));
         let [small, stores, raised, asked] = self.ready.each_ref().map(|ready| ready.iter().find(wanted));
-        if let Some(raised) = raised {
-            return Some(*raised);
+        if let Some(first) = raised.filter(has_room).or(asked.filter(has_room)) {
+            return Some(*first);
         }
-        let small = small.filter(|_| self.small_under_way < SMALL_MAX);
-        let is_store = |id: &&StoreId| self.entries.get(*id).is_some_and(|entry| entry.store_bytes().is_some());
-        let fits = |id: &&StoreId| {
-            let bytes = self.entries.get(*id).and_then(Entry::store_bytes).unwrap_or(0);
-            let alone = self.stores_under_way == 0;
-            alone || (self.stores_under_way < STORES_MAX && self.bytes_under_way + bytes <= self.store_bytes_max)
-        };
-        let asked_now = asked.filter(|id| if is_store(id) { fits(id) } else { self.small_under_way < SMALL_MAX });
-        if let Some(asked) = asked_now {
-            return Some(*asked);
-        }
-        let store = stores.filter(|_| !self.paused && asked.is_none()).filter(fits);
-        small.into_iter().chain(store).min().copied()
+        let stores = stores.filter(|_| !self.paused && raised.is_none() && asked.is_none());
+        small.filter(has_room).into_iter().chain(stores.filter(has_room)).min().copied()
     }
 
     /// The record was not answered for good: it waits again. If it was `refused`, what depends on it waits for it from
     /// now on.
     pub(crate) fn postpone(&mut self, id: StoreId, refused: bool) {
-        if self.entries.get(&id).is_none_or(|entry| entry.place != Place::UnderWay) {
-            return;
-        }
-        self.count(id, false);
+        let Some(entry) = self.entries.get(&id).filter(|entry| entry.place == Place::UnderWay) else { return };
+        self.under_way.end(id, entry);
         self.change(id, |entry| {
             entry.place = Place::Waiting;
             entry.alone |= refused;
@@ -339,8 +300,9 @@ impl Queue {
 
     /// The record has been answered for good.
     pub(crate) fn remove(&mut self, id: StoreId) -> Option<Queued> {
-        if self.entries.get(&id)?.place == Place::UnderWay {
-            self.count(id, false);
+        let entry = self.entries.get(&id)?;
+        if entry.place == Place::UnderWay {
+            self.under_way.end(id, entry);
         }
         self.unready(id);
         self.forget_refusal(id);
@@ -363,13 +325,14 @@ impl Queue {
         self.forget_refusal(id);
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.frozen) else { return };
         self.changes += 1;
+        self.held_up_changes += 1;
         entry.changed = self.changes;
         let under_way = entry.place == Place::UnderWay;
         let before = std::mem::replace(&mut entry.queued.record, record).op;
         if let (CmlOp::Store { size: before, .. }, Some(now)) = (before, entry.store_bytes()) {
             self.store_bytes = self.store_bytes.saturating_sub(before).saturating_add(now);
             if under_way {
-                self.bytes_under_way = self.bytes_under_way.saturating_sub(before).saturating_add(now);
+                self.under_way.resize(before, now);
             }
         }
         self.note_changed(id);
@@ -488,12 +451,13 @@ impl Queue {
     /// Whether everything was tried that could be, and what is left was refused or waits for that.
     pub(crate) fn is_stuck(&self) -> bool {
         let mut ready = self.ready.iter().flatten().filter_map(|id| self.entries.get(id));
-        self.under_way.is_empty() && ready.all(|entry| entry.refused)
+        self.under_way.ids().len() == 0 && ready.all(|entry| entry.refused)
     }
 
     fn note_refused(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.refused) {
             entry.refused = true;
+            self.held_up_changes += 1;
             self.refused += 1;
             self.refused_bytes = self.refused_bytes.saturating_add(entry.store_bytes().unwrap_or(0));
         }
@@ -504,26 +468,6 @@ impl Queue {
             entry.refused = false;
             self.refused -= 1;
             self.refused_bytes = self.refused_bytes.saturating_sub(entry.store_bytes().unwrap_or(0));
-        }
-    }
-
-    fn count(&mut self, id: StoreId, begun: bool) {
-        if begun {
-            self.under_way.insert(id);
-        } else {
-            self.under_way.remove(&id);
-        }
-        let change = |count: usize| if begun { count + 1 } else { count.saturating_sub(1) };
-        match self.entries.get(&id).map(Entry::store_bytes) {
-            Some(Some(bytes)) => {
-                self.stores_under_way = change(self.stores_under_way);
-                self.bytes_under_way = match begun {
-                    true => self.bytes_under_way.saturating_add(bytes),
-                    false => self.bytes_under_way.saturating_sub(bytes),
-                };
-            }
-            Some(None) => self.small_under_way = change(self.small_under_way),
-            None => {}
         }
     }
 

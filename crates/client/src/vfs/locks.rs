@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::file::{File, FileState};
 use super::{Error, FileHandle, Fsync, Inner, Vfs};
 use crate::core::locks::{Granted, Locks, Release, Released};
+use crate::core::queue::{HeldUp, Queue};
 use crate::remote::{Answer, HOLDER_WAIT, Link, RemoteError};
 pub(super) use state::LockState;
 pub use state::{LockStop, Locking};
@@ -464,9 +465,14 @@ impl Inner {
         self.note_queue_changed();
         // A record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
+        let mut left = ids.clone();
         // The last goes last, mostly.
-        let is_gone = |queue: &crate::core::queue::Queue| ids.iter().rev().all(|id| !queue.contains(*id));
-        self.until_gone(is_gone, |queue| queue.is_held_up(&ids), || {}).await
+        let is_gone = |queue: &Queue| {
+            while left.pop_if(|id| !queue.contains(*id)).is_some() {}
+            left.is_empty()
+        };
+        let mut held_up = HeldUp::new(ids);
+        self.until_gone(is_gone, |queue| held_up.is_so(queue), || {}).await
     }
 
     /// A descriptor is closed: what its process has locked of the file is given up.

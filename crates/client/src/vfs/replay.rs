@@ -17,7 +17,7 @@ use super::{Error, Inner};
 use crate::cache::Hold;
 use crate::core::arrivals::Arrivals;
 use crate::core::pauses::Pauses;
-use crate::core::queue::{Policy, Polled, Queue, Queued};
+use crate::core::queue::{HeldUp, Policy, Polled, Queue, Queued};
 use crate::remote::{Link, RemoteError};
 
 /// Answers that may wait to be taken in: more than there are records under way.
@@ -352,7 +352,8 @@ impl Inner {
         // The record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
         let ask = || drop(self.replay.queue().ask(&[id]));
-        self.until_gone(|queue| !queue.contains(id), |queue| queue.is_held_up(&[id]), ask).await
+        let mut held_up = HeldUp::new(vec![id]);
+        self.until_gone(|queue| !queue.contains(id), |queue| held_up.is_so(queue), ask).await
     }
 
     /// Notifies of records that go, and of announcements.
@@ -365,8 +366,8 @@ impl Inner {
     /// If the queue is paused, `ask` asks for what is waited for.
     pub(super) async fn until_gone(
         &self,
-        is_gone: impl Fn(&Queue) -> bool,
-        is_stuck: impl Fn(&Queue) -> bool,
+        mut is_gone: impl FnMut(&Queue) -> bool,
+        mut is_stuck: impl FnMut(&Queue) -> bool,
         ask: impl Fn(),
     ) -> Result<(), Error> {
         let mut progress = self.replay.progress.subscribe();

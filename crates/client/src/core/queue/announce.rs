@@ -149,7 +149,7 @@ impl Queue {
 
     /// Of how many records that are here the server may have heard, without those that are being sent.
     pub(crate) fn heard_and_waiting(&self) -> usize {
-        let sent = self.under_way.iter().filter_map(|id| self.entries.get(id));
+        let sent = self.under_way.ids().filter_map(|id| self.entries.get(&id));
         self.announcing.heard - sent.filter(|entry| entry.telling.told.is_heard()).count()
     }
 
@@ -339,7 +339,9 @@ impl Queue {
         let missing = ids.iter().filter(|id| !self.entries.contains_key(id)).copied().collect();
         let new = self.mark_up_to(ids, |entry| !std::mem::replace(&mut entry.raised, true));
         let under_way = new.iter().filter_map(|id| self.entries.get(id).filter(|entry| entry.place == Place::UnderWay));
-        Raised { missing, under_way: under_way.map(|entry| entry.queued.record.clone()).collect() }
+        let under_way: Vec<CmlRecord> = under_way.map(|entry| entry.queued.record.clone()).collect();
+        under_way.iter().for_each(|_| self.under_way.note_raised());
+        Raised { missing, under_way }
     }
 
     /// Whether somebody waits for a record.

@@ -61,7 +61,7 @@ impl Queue {
             records: self.entries.len(),
             stores: self.stores,
             bytes: self.store_bytes,
-            under_way: self.under_way.len(),
+            under_way: self.under_way.ids().len(),
             announced: self.heard_and_waiting(),
             oldest: self.entries.values().next().map(|entry| entry.queued.record.time),
         }
@@ -79,7 +79,7 @@ impl Queue {
 
     /// The stores that are sent and not answered yet: fewer than 100.
     pub(crate) fn stores_under_way(&self) -> Vec<(StoreId, CmlOp)> {
-        let entries = self.under_way.iter().filter_map(|id| Some((*id, self.entries.get(id)?)));
+        let entries = self.under_way.ids().filter_map(|id| Some((id, self.entries.get(&id)?)));
         let stores = entries.filter(|(_, entry)| entry.store_bytes().is_some());
         stores.map(|(id, entry)| (id, entry.queued.record.op.clone())).collect()
     }

@@ -3,6 +3,7 @@
 use mafs_proto::{Base, ClientId, DataVersion, Fid, Incarnation, Mode, Name, Timestamp, VnodeId, VolumeId};
 use proptest::prelude::*;
 
+use super::under_way::{SMALL_MAX, STORE_BYTES_MAX};
 use super::*;
 use crate::core::outstanding::Outstanding;
 
@@ -141,11 +142,11 @@ fn only_what_was_never_sent_is_changed() {
     let mut record = log.queue.get(id).unwrap().record.clone();
     record.op = store(20, 7);
     log.queue.rewrite(record.clone());
-    assert_eq!(log.queue.bytes_under_way, 7);
+    assert_eq!(log.queue.under_way.bytes, 7);
     assert_eq!(log.queue.freeze(id), Some(record));
     assert!(log.queue.rewritable(id).is_none() && log.queue.is_frozen(id));
     log.answer(id);
-    assert_eq!(log.queue.bytes_under_way, 0);
+    assert_eq!(log.queue.under_way.bytes, 0);
 }
 
 #[test]
@@ -191,7 +192,8 @@ fn a_content_that_is_given_a_name_is_not_dropped_though_it_is_removed_later() {
 
 proptest! {
     /// Whatever is sent, refused, lost and answered, nothing is sent before what it depends on is answered or under
-    /// way, and everything is sent in the end.
+    /// way, and everything is sent in the end. Who asks at every change whether it is held up hears the same as who
+    /// asks once.
     #[test]
     fn proptest_nothing_overtakes_what_it_depends_on(
         ops in proptest::collection::vec((0u64..4, 0u64..6), 1..40),
@@ -205,6 +207,8 @@ proptest! {
                 _ => store(20 + vnode, 1000 * vnode),
             });
         }
+        let all: Vec<StoreId> = log.queue.list(None, usize::MAX).iter().map(|listed| listed.id).collect();
+        let mut asking: Vec<_> = all.chunks(5).map(|ids| (ids, HeldUp::new(ids.to_vec()))).collect();
         let mut under_way: Vec<StoreId> = Vec::new();
         let settle = |log: &mut Log, under_way: &mut Vec<StoreId>, what: usize, at: usize| {
             let id = under_way.remove(at);
@@ -226,6 +230,9 @@ proptest! {
             } else {
                 let at = at.index(under_way.len());
                 settle(&mut log, &mut under_way, what, at);
+            }
+            for (ids, held_up) in &mut asking {
+                prop_assert_eq!(held_up.is_so(&log.queue), log.queue.is_held_up(ids));
             }
         }
         while log.queue.len() > 0 {

@@ -6,6 +6,28 @@ use mafs_proto::{CmlOp, StoreId};
 
 use super::{Entry, Queue, Queued};
 
+/// Whether records are held up, for who asks at every change of the queue: they may be all that was done in an outage,
+/// so no look is at more than has changed what they wait for.
+pub(crate) struct HeldUp {
+    ids: Vec<StoreId>,
+    /// What was found when there had been so many changes.
+    found: Option<(u64, bool)>,
+}
+
+impl HeldUp {
+    pub(crate) fn new(ids: Vec<StoreId>) -> Self {
+        Self { ids, found: None }
+    }
+
+    /// Whether one of the records was refused and comes again, or waits for one that was.
+    pub(crate) fn is_so(&mut self, queue: &Queue) -> bool {
+        let changes = queue.held_up_changes;
+        let is_so = self.found != Some((changes, false)) && queue.is_held_up(&self.ids);
+        self.found = Some((changes, is_so));
+        is_so
+    }
+}
+
 impl Queue {
     /// What these records bring, with all that they depend on.
     pub(crate) fn bytes_up_to(&self, ids: &[StoreId]) -> u64 {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::queue::tests::{Log, create, fid, name, store};
-use crate::core::queue::{STORE_BYTES_MAX, STORES_MAX};
+use crate::core::queue::under_way::{RAISED_MAX, SMALL_MAX, STORE_BYTES_MAX, STORES_MAX};
 
 /// More than fits under way with another.
 const BIG: u64 = STORE_BYTES_MAX;
@@ -342,6 +342,36 @@ fn what_is_asked_for_goes_first_with_all_that_it_depends_on() {
     assert_eq!(log.queue.raise(&[renamed]), Raised::default());
     log.queue.postpone(content, false);
     assert_eq!(log.poll_all(), [content], "it stays first");
+}
+
+#[test]
+fn what_is_asked_for_is_no_more_than_the_server_lets_wait() {
+    let mut log = log(Policy::Waiting);
+    for at in 0..200 {
+        log.push(store(1000 + at, 5));
+        log.push(create(1, 2000 + at));
+    }
+    assert_eq!(log.poll_all().len(), SMALL_MAX + STORES_MAX);
+    let asked: Vec<_> = (0..1000).map(|at| log.push(create(1, 3000 + at))).collect();
+    log.queue.raise(&asked);
+    assert_eq!(log.poll_all(), asked[..RAISED_MAX]);
+    log.answer(asked[1]);
+    assert_eq!(log.poll_all(), [asked[RAISED_MAX]]);
+    log.queue.postpone(asked[0], false);
+    assert_eq!(log.poll_all(), [asked[0]]);
+}
+
+#[test]
+fn what_is_asked_for_while_it_is_under_way_counts_until_it_is_answered() {
+    let mut log = log(Policy::Waiting);
+    let first: Vec<_> = (0..SMALL_MAX as u64).map(|at| log.push(create(1, 2000 + at))).collect();
+    assert_eq!(log.poll_all(), first);
+    log.queue.raise(&first[..RAISED_MAX]);
+    let asked = log.push(create(1, 4000));
+    log.queue.raise(&[asked]);
+    assert_eq!(log.poll_all(), []);
+    log.answer(first[0]);
+    assert_eq!(log.poll_all(), [asked]);
 }
 
 /// A queue and the server at the other end of its calls.
