@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, Incarnation, Removed, StoreId, Timestamp};
 
-use super::touched::{TouchIndex, discards};
+use super::touched::{Conflicting, TouchIndex, discards};
 
 /// Fsynced files that are remembered. Between fsync and rename a program does little else.
 const FSYNCED_MAX: usize = 1024;
@@ -200,15 +200,26 @@ impl Outstanding {
     }
 
     /// The outstanding records that touch what `op` touches, as far as it depends on them, and those behind which
-    /// everything is.
+    /// everything is. Of those with which it has but names in common the last are enough, which are behind the others:
+    /// git gives the same name at every commit, and a program saves as often.
     fn dependencies(&self, op: &CmlOp) -> Dependencies {
         let discarded = |id: &StoreId| self.records.get(id).is_some_and(|earlier| discards(op, &earlier.op));
-        let touching = self.touched.conflicting(op).into_iter().filter(|id| !discarded(id));
-        let mut all: Vec<StoreId> = touching.chain(self.barrier.iter().copied()).collect();
-        all.sort_unstable();
-        all.dedup();
-        let listed = all.split_off(all.len().saturating_sub(CmlRecord::DEPENDS_ON_MAX));
-        Dependencies { listed, unlisted: all }
+        let Conflicting { objects, names } = self.touched.conflicting(op);
+        let mut all: BTreeSet<StoreId> = objects.union(&self.barrier).copied().collect();
+        all.retain(|id| self.barrier.contains(id) || !discarded(id));
+        let mut behind: BTreeSet<StoreId> = all.clone();
+        behind.extend(names.iter().copied().filter(|id| !discarded(id)));
+        let mut covered: BTreeSet<StoreId> = BTreeSet::new();
+        for id in behind.iter().rev() {
+            if !covered.contains(id) {
+                all.insert(*id);
+            }
+            let before = self.records.get(id).into_iter().flat_map(|record| &record.depends_on);
+            covered.extend(before.copied().filter(|before| behind.contains(before)));
+        }
+        let mut unlisted: Vec<StoreId> = all.into_iter().collect();
+        let listed = unlisted.split_off(unlisted.len().saturating_sub(CmlRecord::DEPENDS_ON_MAX));
+        Dependencies { listed, unlisted }
     }
 }
 
@@ -223,6 +234,8 @@ struct Dependencies {
 #[cfg(test)]
 mod tests {
     use mafs_proto::{Base, DataVersion, Mode, Name, RenameMode, VnodeId, VolumeId};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -380,12 +393,102 @@ mod tests {
         assert_eq!(log.fsynced.len(), FSYNCED_MAX);
     }
 
+    /// What git does at every commit, for hours without a connection.
+    #[test]
+    fn a_name_that_is_given_again_and_again_makes_no_record_longer() {
+        let mut log = log();
+        let now = Timestamp::default();
+        let name = |name: &'static str| Name::new(name).unwrap();
+        for vnode in 100..1000 {
+            let made = make_dir(1, "lock", vnode);
+            let renamed = CmlOp::Rename {
+                from_parent: fid(1),
+                from_name: name("lock"),
+                to_parent: fid(1),
+                to_name: name("index"),
+                fid: fid(vnode),
+                replaced: (vnode > 100).then_some(fid(vnode - 1)),
+                mode: RenameMode::Replace,
+            };
+            for op in [made, store(vnode), renamed] {
+                let record = log.begin(op, now, 0, 0);
+                assert!(record.depends_on.len() <= 5, "{record:?}");
+            }
+        }
+    }
+
+    fn any_op((kind, object, names): (u8, u64, [u8; 2])) -> CmlOp {
+        let [from, to] = names.map(|name| Name::new(vec![b'a' + name]).unwrap());
+        let (parent, to_parent) = (fid(1 + object % 2), fid(1 + object / 2 % 2));
+        match kind {
+            0 => CmlOp::MakeDir { parent, name: from, fid: fid(object), mode: Mode::from_bits(0o755) },
+            1 => CmlOp::Remove { parent, name: from, fid: fid(object) },
+            2 => CmlOp::RemoveDir { parent, name: from, fid: fid(object) },
+            3 => CmlOp::SetAttr { fid: fid(object), set: mafs_proto::SetAttr::default() },
+            4 => store(object),
+            _ => CmlOp::Rename {
+                from_parent: parent,
+                from_name: from,
+                to_parent,
+                to_name: to,
+                fid: fid(object),
+                replaced: (kind == 5).then_some(fid(object + 1)),
+                mode: RenameMode::Replace,
+            },
+        }
+    }
+
+    /// All that are before a record by way of what is before others.
+    fn closure(before: &BTreeMap<StoreId, BTreeSet<StoreId>>, id: StoreId) -> BTreeSet<StoreId> {
+        let (mut all, mut open) = (BTreeSet::new(), vec![id]);
+        while let Some(next) = open.pop() {
+            let new = before.get(&next).into_iter().flatten().filter(|before| all.insert(**before));
+            open.extend(new.copied().collect::<Vec<_>>());
+        }
+        all
+    }
+
+    proptest! {
+        /// A record is behind the same others as if it named all that it touches.
+        #[test]
+        fn proptest_a_record_is_behind_all_that_it_touches(
+            ops in vec((0u8..7, 1u64..6, [0u8..3, 0u8..3]), 1..60),
+            barriers in vec(any::<bool>(), 60),
+        ) {
+            let mut log = log();
+            let (mut named, mut touched) = (BTreeMap::new(), BTreeMap::new());
+            for (op, barrier) in ops.into_iter().map(any_op).zip(barriers) {
+                let Conflicting { objects, names } = log.touched.conflicting(&op);
+                let mut all: BTreeSet<StoreId> = objects.union(&names).copied().collect();
+                all.retain(|id| !discards(&op, &log.records[id].op));
+                all.extend(&log.barrier);
+                let objects: BTreeSet<StoreId> = objects.intersection(&all).copied().collect();
+                let record = log.begin(op, Timestamp::default(), 0, 0);
+                let depends_on: BTreeSet<StoreId> = record.depends_on.into_iter().collect();
+                prop_assert!(depends_on.is_superset(&objects), "a content and the name it gets are told of together");
+                named.insert(record.id, depends_on);
+                touched.insert(record.id, all);
+                prop_assert_eq!(closure(&named, record.id), closure(&touched, record.id));
+                if barrier {
+                    log.raise_barrier([record.id]);
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_a_record_cannot_name_is_waited_for() {
         let mut log = log();
         let now = Timestamp::default();
         let count = CmlRecord::DEPENDS_ON_MAX as u64 + 7;
-        let ids: Vec<_> = (0..count).map(|at| log.begin(make_dir(1, "a", 100 + at), now, 0, 0).id).collect();
+        let names = (0..count).map(|at| Name::new(format!("{at}")).unwrap());
+        let dirs = names.zip(100..).map(|(name, vnode)| CmlOp::MakeDir {
+            parent: fid(1),
+            name,
+            fid: fid(vnode),
+            mode: Mode::from_bits(0o755),
+        });
+        let ids: Vec<_> = dirs.map(|op| log.begin(op, now, 0, 0).id).collect();
         let set = CmlOp::SetAttr { fid: fid(1), set: mafs_proto::SetAttr::default() };
         let (record, unlisted) = log.begin_queued((set, None), now, (0, 0));
         assert_eq!(record.depends_on, ids[7..]);

@@ -387,9 +387,11 @@ impl Queue {
         Some(changed)
     }
 
-    /// Takes a record that will never be applied out of those that name it and were not sent; returns these.
+    /// Takes a record that will never be applied out of those that name it and were not sent; returns these. What those
+    /// without content were behind by way of it they name from now on; those with content name all that they touch.
     pub(crate) fn free_dependents(&mut self, id: StoreId) -> Vec<Queued> {
-        let dependents = self.entries.get(&id).map(|entry| entry.dependents.clone()).unwrap_or_default();
+        let Some(entry) = self.entries.get(&id) else { return Vec::new() };
+        let (dependents, before) = (entry.dependents.clone(), entry.before().collect::<Vec<_>>());
         let mut changed = Vec::new();
         for (dependent, _) in dependents {
             if !self.is_unsent(dependent) {
@@ -397,11 +399,27 @@ impl Queue {
             }
             if let Some(entry) = self.entries.get_mut(&dependent) {
                 entry.queued.record.depends_on.retain(|before| *before != id);
-                changed.push(entry.queued.clone());
-                self.note_changed(dependent);
             }
+            before.iter().for_each(|before| self.put_behind(dependent, *before));
+            changed.extend(self.get(dependent).cloned());
+            self.note_changed(dependent);
         }
         changed
+    }
+
+    /// A record without content that was not sent names another.
+    fn put_behind(&mut self, id: StoreId, before: StoreId) {
+        let is_new = |entry: &&mut Entry| entry.store_bytes().is_none() && entry.before().all(|known| known != before);
+        let is_here = self.contains(before);
+        let Some(entry) = self.entries.get_mut(&id).filter(is_new).filter(|_| is_here) else { return };
+        entry.queued.record.depends_on.push(before);
+        entry.queued.record.depends_on.sort_unstable();
+        if let Some(earlier) = self.entries.get_mut(&before) {
+            earlier.dependents.push((id, true));
+            if earlier.blocks(true) {
+                self.block(id);
+            }
+        }
     }
 
     /// Whether a record that waits for this one gives a name to its file.

@@ -16,6 +16,15 @@ enum Key {
     Below(Fid),
 }
 
+/// The records that touch what another does.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Conflicting {
+    /// Those about an object that it is about.
+    pub(crate) objects: BTreeSet<StoreId>,
+    /// Those that it only has a name in common with, or a directory.
+    pub(crate) names: BTreeSet<StoreId>,
+}
+
 /// Finds the records that touch what another does.
 #[derive(Debug, Default)]
 pub(crate) struct TouchIndex {
@@ -41,8 +50,13 @@ impl TouchIndex {
     }
 
     /// The records that touch what `op` touches.
-    pub(crate) fn conflicting(&self, op: &CmlOp) -> BTreeSet<StoreId> {
-        looked_for_by(op).iter().filter_map(|key| self.by_key.get(key)).flatten().copied().collect()
+    pub(crate) fn conflicting(&self, op: &CmlOp) -> Conflicting {
+        let (objects, names) = looked_for_by(op);
+        let of = |keys: &[Key]| keys.iter().filter_map(|key| self.by_key.get(key)).flatten().copied().collect();
+        let objects: BTreeSet<StoreId> = of(&objects);
+        let mut names: BTreeSet<StoreId> = of(&names);
+        names.retain(|id| !objects.contains(id));
+        Conflicting { objects, names }
     }
 
     /// The newest record about an object itself.
@@ -110,10 +124,12 @@ fn left_by(op: &CmlOp) -> Vec<Key> {
     objects.chain(names.flat_map(|(parent, name)| [Key::Name(parent, name.clone()), Key::Below(parent)])).collect()
 }
 
-/// A directory must be there before names in it are made, and empty before it is removed.
-fn looked_for_by(op: &CmlOp) -> Vec<Key> {
+/// The objects, then the names and the directories: one must be there before names in it are made, and empty before it
+/// is removed.
+fn looked_for_by(op: &CmlOp) -> (Vec<Key>, Vec<Key>) {
     let (objects, names) = touched(op);
-    let objects = objects.into_iter().flatten().flat_map(|fid| [Key::Object(fid), Key::Below(fid)]);
-    let names = names.into_iter().flatten();
-    objects.chain(names.flat_map(|(parent, name)| [Key::Name(parent, name.clone()), Key::Object(parent)])).collect()
+    let (objects, names) = (objects.into_iter().flatten(), names.into_iter().flatten());
+    let below = objects.clone().map(Key::Below);
+    let names = names.flat_map(|(parent, name)| [Key::Name(parent, name.clone()), Key::Object(parent)]);
+    (objects.map(Key::Object).collect(), names.chain(below).collect())
 }

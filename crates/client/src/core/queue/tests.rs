@@ -323,6 +323,26 @@ fn what_was_made_apart_is_caught_up_with_when_all_of_it_was_tried() {
     assert!(!log.queue.is_catching_up() && log.queue.contains(later));
 }
 
+#[test]
+fn what_was_behind_another_by_way_of_one_that_is_gone_is_behind_it() {
+    let mut log = Log::new();
+    let remove = CmlOp::Remove { parent: fid(1), name: name(10), fid: fid(10) };
+    let ids = [log.push(create(1, 10)), log.push(remove), log.push(create(1, 10))];
+    let named = |log: &Log| log.queue.get(ids[2]).unwrap().record.depends_on.clone();
+    assert_eq!(log.queue.poll_next().unwrap().record.id, ids[0]);
+    let last = log.push(CmlOp::Link { parent: fid(1), name: name(10), fid: fid(30) });
+    let behind = |log: &Log| log.queue.get(last).unwrap().record.depends_on.clone();
+    assert_eq!((named(&log), behind(&log)), (vec![ids[0], ids[1]], vec![ids[2]]));
+    log.queue.free_dependents(ids[2]);
+    log.outstanding.end(ids[2]);
+    log.queue.withdraw(ids[2]);
+    assert_eq!(behind(&log), ids[..2]);
+    log.queue.postpone(ids[0], true);
+    assert_eq!(log.poll_all(), ids[..1]);
+    log.answer(ids[0]);
+    assert_eq!(log.poll_all(), [ids[1], last]);
+}
+
 /// The server lets it wait: that costs no round trip for each link of a chain.
 #[test]
 fn what_the_server_was_too_busy_for_is_sent_again_with_all_that_depends_on_it() {
