@@ -466,6 +466,9 @@ pub struct BreakRequest {
     /// It announces what it has decided there and then says that they are [settled](InvalidateRequest::settled). At
     /// most [`BreakRequest::OBJECTS_MAX`].
     pub recalled: Vec<Fid>,
+    /// Files of which others want to lock what the client has locked. What none of its programs holds any more it keeps
+    /// no longer. At most [`BreakRequest::OBJECTS_MAX`].
+    pub wanted: Vec<Fid>,
 }
 
 /// Which promises are broken.
@@ -517,8 +520,12 @@ pub struct ResumeStoreReply {
 }
 
 /// Answers [`BreakRequest`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BreakReply;
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BreakReply {
+    /// Of the [wanted](BreakRequest::wanted) files, those of which a program of the client holds a lock: the others are
+    /// about to be unlocked.
+    pub held: Vec<Fid>,
+}
 
 /// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]

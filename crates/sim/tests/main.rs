@@ -30,6 +30,7 @@ mod limits;
 mod listings;
 mod locks;
 mod locks_in_turn;
+mod locks_kept;
 mod many_sessions;
 mod names_to_come;
 mod one_client;

@@ -4,9 +4,16 @@
 //! decides while it cannot, and which open files have lost a lock that their programs rely on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use mafs_proto::call::{AttachReply, HeldLock, HeldLocks, LockConflict};
-use mafs_proto::{Fid, HeldRange, Holder, Lock, LockKind, LockOwner, LockRange, LockTable, ServerEpoch};
+use mafs_proto::{Fid, HeldRange, Holder, Instant, Lock, LockKind, LockOwner, LockRange, LockTable, ServerEpoch};
+
+/// How many locks are kept that no program holds: each has to be told at every attach.
+const KEPT_MAX: usize = 64;
+
+/// How long no lock of a file is kept that others wanted: clients that take turns would have to be asked each time.
+const SHARED_FOR: Duration = Duration::from_secs(60);
 
 /// Who has granted a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +47,8 @@ struct FileLocks {
     table: LockTable<Held>,
     /// How many changes there had been when the first of them was taken.
     since: u64,
+    /// Other clients have wanted some since then.
+    is_wanted: bool,
 }
 
 /// What an owner has given up here, of which the server does not know yet. Until it is told, another program of this
@@ -48,20 +57,32 @@ struct FileLocks {
 struct Releasing {
     release: Release,
     ranges: Vec<HeldRange<Held>>,
-    /// The server is being told.
-    is_sent: bool,
-    /// The owner waits for the end of it.
+    /// No program of this machine gets it in turn any more: the server is being told, or may have given it to others.
+    is_closed: bool,
+    /// A program waits for the end of it.
     is_awaited: bool,
     /// How often others had it since.
     turn: u64,
+    /// In which turn the server had all that was written until then.
+    settled: Option<u64>,
+    /// Other clients want it.
+    is_wanted: bool,
 }
 
 impl Releasing {
-    /// Whether the server keeps other clients from all that a lock may become while this is not sent.
+    /// Whether the server keeps other clients from the file until it is told.
+    fn is_whole(&self) -> bool {
+        !self.is_closed && self.ranges.iter().any(HeldRange::is_whole)
+    }
+
+    /// Whether the server keeps other clients from all that a lock may become until it is told.
     fn covers(&self, lock: &Lock) -> bool {
-        let is_whole = |held: &HeldRange<Held>| held.range == LockRange::ALL && held.kind == LockKind::Exclusive;
-        let is_of_another = (self.release.fid, false) == (lock.fid, self.release.owner == lock.owner.id);
-        is_of_another && !self.is_sent && self.ranges.iter().any(is_whole)
+        self.release.fid == lock.fid && self.release.owner != lock.owner.id && self.is_whole()
+    }
+
+    /// Whether it is kept until another client wants it.
+    fn is_kept(&self) -> bool {
+        self.settled == Some(self.turn) && !self.is_awaited && !self.is_wanted && self.is_whole()
     }
 }
 
@@ -100,6 +121,8 @@ pub(crate) struct Locks {
     files: BTreeMap<Fid, FileLocks>,
     /// By number.
     releases: BTreeMap<u64, Releasing>,
+    /// Files that other clients wanted to lock, and when they did last.
+    shared: BTreeMap<Fid, Instant>,
     /// Open files of which a lock has been lost.
     lost: BTreeSet<u64>,
     epoch: Option<ServerEpoch>,
@@ -126,7 +149,7 @@ impl Locks {
         });
         let file = self.files.entry(lock.fid).or_default();
         if file.table.is_empty() {
-            file.since = changes;
+            (file.since, file.is_wanted) = (changes, false);
         }
         file.table.lock(Held { owner: lock.owner, granted }, lock.range, lock.kind);
     }
@@ -192,7 +215,7 @@ impl Locks {
         let holder = meant.first()?.holder;
         let file = self.files.get_mut(&fid)?;
         file.table.unlock(&holder, range);
-        let since = file.since;
+        let FileLocks { since, is_wanted, .. } = *file;
         if file.table.is_empty() {
             self.files.remove(&fid);
         }
@@ -204,12 +227,20 @@ impl Locks {
         };
         let there: Vec<_> = there.filter_map(clip).collect();
         if there.is_empty() {
-            let is_before = |releasing: &Releasing| releasing.release.fid == fid && !releasing.is_sent;
+            let is_before = |releasing: &Releasing| releasing.release.fid == fid && !releasing.is_closed;
             return self.releases.values().any(is_before).then_some(Released::InTurn(since));
         }
         let number = self.next_number();
         let release = Release { fid, owner, since };
-        let releasing = Releasing { release, ranges: there, is_sent: false, is_awaited: false, turn: 0 };
+        let releasing = Releasing {
+            release,
+            ranges: there,
+            is_closed: false,
+            is_awaited: false,
+            turn: 0,
+            settled: None,
+            is_wanted,
+        };
         self.releases.insert(number, releasing);
         Some(Released::There(number))
     }
@@ -219,13 +250,32 @@ impl Locks {
         self.releases.get(&number).map(|releasing| (releasing.release, releasing.turn))
     }
 
+    /// The server has all that was written by `turn`, when there had been so many changes.
+    pub(crate) fn settle(&mut self, number: u64, turn: u64, changes: u64) {
+        if let Some(releasing) = self.releases.get_mut(&number).filter(|releasing| releasing.turn == turn) {
+            releasing.settled = Some(turn);
+            releasing.release.since = changes;
+        }
+    }
+
+    /// Whether the lock stays with this client, for the next program that asks, as long as no other client wants it and
+    /// there are not too many.
+    pub(crate) fn is_kept(&self, number: u64, now: Instant) -> bool {
+        let kept = self.releases.iter().rev().filter(|(_, releasing)| releasing.is_kept()).take(KEPT_MAX);
+        let mut kept = kept.filter(|(_, releasing)| !self.is_shared(releasing.release.fid, now));
+        kept.any(|(kept, _)| *kept == number)
+    }
+
     /// The server is about to be told, all that was written being there: from now on no program of this machine gets it
     /// in turn. Returns whether that may be: not if another program has had it in turn since `turn`, or has it now.
     pub(crate) fn begin_unlock(&mut self, number: u64, turn: u64) -> bool {
         let is_taken_over = self.is_taken_over(number);
         let Some(releasing) = self.releases.get_mut(&number) else { return true };
-        releasing.is_sent = !is_taken_over && releasing.turn == turn;
-        releasing.is_sent
+        if is_taken_over || releasing.turn != turn {
+            return false;
+        }
+        releasing.is_closed = true;
+        true
     }
 
     /// Ranges that are to be given up at the server now: those that the owner has not taken again since.
@@ -246,10 +296,61 @@ impl Locks {
         self.releases.remove(&number);
     }
 
-    /// Whether the server may not know yet of something that an owner has given up. Then it waits for that, and nobody
+    /// Others want to lock these files. Returns those of which programs hold locks; what they have given up is kept no
+    /// more.
+    pub(crate) fn want(&mut self, fids: &[Fid], now: Instant) -> Vec<Fid> {
+        self.shared.retain(|_, wanted| now < *wanted + SHARED_FOR);
+        for fid in fids {
+            self.shared.insert(*fid, now);
+            self.want_here(*fid);
+        }
+        fids.iter().copied().filter(|fid| self.files.contains_key(fid)).collect()
+    }
+
+    /// A program of this machine waits at the server for a lock of a file: what is locked of it is not kept.
+    pub(crate) fn want_here(&mut self, fid: Fid) {
+        self.releases.values_mut().filter(|of| of.release.fid == fid).for_each(|of| of.is_wanted = true);
+        self.files.get_mut(&fid).into_iter().for_each(|file| file.is_wanted = true);
+    }
+
+    /// Whether other clients have wanted to lock a file a while ago.
+    fn is_shared(&self, fid: Fid, now: Instant) -> bool {
+        self.shared.get(&fid).is_some_and(|wanted| now < *wanted + SHARED_FOR)
+    }
+
+    /// Whether this client decides about a lock, as far as it knows: the server keeps others from the file, none of
+    /// which wants it.
+    pub(crate) fn decides(&self, lock: &Lock, now: Instant) -> bool {
+        let of_file = self.releases.values().filter(|releasing| releasing.release.fid == lock.fid);
+        let mut open = of_file.filter(|releasing| releasing.is_whole() && !releasing.is_wanted);
+        !self.is_shared(lock.fid, now) && open.next().is_some()
+    }
+
+    /// An owner has again all of a file that it has given up, of which the server was not told and which nobody wants.
+    /// Returns whether it has.
+    pub(crate) fn take_back(&mut self, lock: &Lock, changes: u64, now: Instant) -> bool {
+        let wanted = HeldRange { holder: (), range: lock.range, kind: lock.kind };
+        let is_it = |releasing: &Releasing| {
+            let is_own = (releasing.release.fid, releasing.release.owner) == (lock.fid, lock.owner.id);
+            is_own && releasing.is_whole() && !releasing.is_wanted && !releasing.is_awaited
+        };
+        let own = self.releases.iter().find(|(_, releasing)| is_it(releasing)).map(|(number, _)| *number);
+        let may = wanted.is_whole() && !self.is_shared(lock.fid, now) && self.conflict(lock).is_none();
+        let Some(number) = own.filter(|_| may) else { return false };
+        self.grant(lock, Granted::There, changes);
+        self.releases.remove(&number);
+        true
+    }
+
+    /// Whether the server may not know yet of something that has to be given up before a lock can be asked for: what
+    /// its owner has given up, and what is kept that it cannot have in turn. Then the lock waits for that, and nobody
     /// else gets it before.
-    pub(crate) fn await_release(&mut self, fid: Fid, owner: u64) -> bool {
-        let own = self.releases.values_mut().filter(|of| (of.release.fid, of.release.owner) == (fid, owner));
+    pub(crate) fn await_release(&mut self, lock: &Lock) -> bool {
+        let is_shared = lock.kind == LockKind::Shared;
+        let own = self.releases.values_mut().filter(|releasing| {
+            let is_own = releasing.release.owner == lock.owner.id;
+            releasing.release.fid == lock.fid && (is_own || is_shared && releasing.settled.is_some())
+        });
         own.map(|releasing| releasing.is_awaited = true).count() > 0
     }
 
@@ -273,6 +374,7 @@ impl Locks {
     /// What the server has granted does not hold any more, nor what programs of this machine had of it in turn.
     pub(crate) fn lapse(&mut self) {
         let in_turn: BTreeSet<Fid> = self.releases.values().map(|releasing| releasing.release.fid).collect();
+        self.releases.values_mut().for_each(|releasing| releasing.is_closed = true);
         self.lose_where(|fid, held| held.holder.granted == Granted::There || in_turn.contains(&fid));
     }
 
@@ -302,6 +404,12 @@ impl Locks {
             // What came after the attach was asked for is known to an earlier session only.
             is_gone || (!reply.resumed && !is_kept)
         });
+        for releasing in self.releases.values_mut() {
+            let fid = releasing.release.fid;
+            let is_about = |told: &HeldLock| releasing.ranges.iter().any(|held| is_about(told, fid, held));
+            let is_kept = kept.iter().any(|(_, told)| is_about(told));
+            releasing.is_closed |= gone.iter().any(|(_, told)| is_about(told)) || (!reply.resumed && !is_kept);
+        }
         for (_, HeldLock { lock, .. }) in kept {
             let Some(file) = self.files.get_mut(&lock.fid) else { continue };
             let holder = Held { owner: lock.owner, granted: Granted::There };

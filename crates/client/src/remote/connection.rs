@@ -176,11 +176,12 @@ fn take_call(shared: &Arc<Shared>, call: IncomingCall) {
 
 fn take_break(shared: &Arc<Shared>, call: IncomingCall) {
     let Ok(request) = BreakRequest::decode(call.body.clone()) else { return refuse(call, FsError::Malformed) };
+    let held = shared.listener.locks_wanted(&request.wanted, shared.clock.now());
     let kernel_told = shared.listener.broken(request);
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
         told(&shared, kernel_told).await;
-        call.reply(0, BreakReply.encode(), Payload::None);
+        call.reply(0, BreakReply { held }.encode(), Payload::None);
     });
 }
 

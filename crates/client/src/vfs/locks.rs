@@ -8,6 +8,9 @@
 //!   long as `fsync=auto` waits; with `fsync=server`, with `lock=strict` or `fail`, and where nothing is logged, until
 //!   it is so. As long as no other client waits, another program of this machine gets it before that
 //!   (`Locks::may_take_over`): a barrier can take minutes on a slow link, and is for others.
+//! - What is given up for itself and whole stays with this client until another wants it (`Locks::is_kept`): the next
+//!   program of this machine has it without a round trip, and when the link has just gone. The server says when another
+//!   client asks; where that happens locks go back at once.
 //! - While the server is known to be out of reach this client decides among its own programs, if the user has not said
 //!   otherwise ([`Locking`]). What it had granted itself the server confirms at the next attach, or not: then the open
 //!   file through which the lock was taken has lost it for good.
@@ -35,6 +38,9 @@ pub use state::{LockStop, Locking};
 /// The pause before the same question, for a server that has not waited itself, and before what failed is tried again.
 const PAUSE: Duration = Duration::from_millis(50);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a lock is kept that nobody asks for. If this client is gone others wait for it until its lease has ended.
+const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// How many newer versions a lock tries to fetch: others may store without locking.
 const VERSIONS_MAX: u32 = 8;
@@ -111,8 +117,13 @@ impl Inner {
         let file = self.handle(handle)?.file;
         self.check_locks(handle)?;
         let lock = lock.on(file.fid);
-        let clear =
-            |locks: &LockState| !locks.locks().await_release(lock.fid, lock.owner.id) && !locks.is_stopping(&lock);
+        if self.lock_again(&lock) {
+            return Ok(());
+        }
+        if !wait && self.locks.locks().conflict(&lock).is_some() {
+            return Err(Error::Refused(FsError::Locked));
+        }
+        let clear = |locks: &LockState| !locks.locks().await_release(&lock) && !locks.is_stopping(&lock);
         tokio::select! {
             biased;
             () = self.locks.until(clear) => {}
@@ -165,12 +176,18 @@ impl Inner {
     ) -> Result<(), Error> {
         let patience = Instant::now() + self.settings.deadline + HOLDER_WAIT;
         loop {
-            if self.grants_here() || self.locks.locks().has_taken_over(lock) {
-                let may = |locks: &Locks| locks.has_taken_over(lock) || self.grants_here();
-                if self.lock_here(lock, wait, stop, may).await? {
+            let may_decide = |locks: &Locks| locks.may_take_over(lock) && self.decides(locks, lock);
+            let may = |locks: &Locks| self.grants_here() || locks.has_taken_over(lock) || may_decide(locks);
+            let is_here = may(&self.locks.locks());
+            if is_here {
+                if self.lock_here(lock, wait, (number, stop), may).await? {
                     return Ok(());
                 }
                 continue;
+            }
+            if wait {
+                self.locks.locks().want_here(lock.fid);
+                self.locks.changed.send_replace(());
             }
             if self.locks.locking == Locking::Strict {
                 self.until_connected().await?;
@@ -183,7 +200,7 @@ impl Inner {
                     }
                 }
                 Err(RemoteError::Refused { error: FsError::LockedByOwn, .. }) if !stop.is_stopped() => {
-                    if self.lock_here(lock, wait, stop, |locks| locks.may_take_over(lock)).await? {
+                    if self.lock_here(lock, wait, (number, stop), |locks| locks.may_take_over(lock)).await? {
                         return Ok(());
                     }
                 }
@@ -203,6 +220,24 @@ impl Inner {
         }
     }
 
+    /// Whether nobody else decides about a lock: the server keeps others from the file until they want it, and this
+    /// client's lease has not ended.
+    fn decides(&self, locks: &Locks, lock: &Lock) -> bool {
+        let now = self.clock.now();
+        locks.decides(lock, now) && !self.locks.is_over(now)
+    }
+
+    /// Gives an owner again what it has given up, if that is kept and no other program waits for it.
+    fn lock_again(&self, lock: &Lock) -> bool {
+        let (now, changes) = (self.clock.now(), self.replay.queue().changes());
+        let may = !self.locks.is_over(now) && !self.locks.is_asked_for(lock.fid);
+        let taken = may && self.locks.locks().take_back(lock, changes, now);
+        if taken {
+            self.locks.changed.send_replace(());
+        }
+        taken
+    }
+
     /// Whether locks are granted by this client now.
     fn grants_here(&self) -> bool {
         self.locks.locking == Locking::Local && self.remote.is_out_of_reach()
@@ -220,7 +255,7 @@ impl Inner {
         &self,
         lock: &Lock,
         wait: bool,
-        stop: &LockStop,
+        (number, stop): (u64, &LockStop),
         may: impl Fn(&Locks) -> bool,
     ) -> Result<bool, Error> {
         let mut changed = self.locks.changed.subscribe();
@@ -233,7 +268,7 @@ impl Inner {
                 if !may(&locks) {
                     return Ok(false);
                 }
-                if locks.conflict(lock).is_none() {
+                if locks.conflict(lock).is_none() && !self.locks.is_behind(&locks, lock, number) {
                     if !locks.has_room() {
                         return Err(Error::NoLocks);
                     }
@@ -369,8 +404,8 @@ impl Inner {
         tells_of_loss || self.settings.fsync == Fsync::Server || !self.settings.writeback.is_logged()
     }
 
-    /// Waits until the server knows; or, if another program of this machine has it in turn, which the server need not
-    /// know, until that has what was written before.
+    /// Waits until the server knows, or need not know, because the lock stays here and the server has what was written
+    /// before.
     async fn release_or_hand_over(self: &Arc<Self>, number: u64) -> Result<(), Error> {
         let Some((Release { fid, since, .. }, _)) = self.locks.locks().released(number) else { return Ok(()) };
         let releasing = tokio::spawn(Arc::clone(self).release_lock(number));
@@ -380,22 +415,39 @@ impl Inner {
             () = self.locks.until(|state| state.locks().is_taken_over(number)) => {
                 self.send_in_the_end(fid, since).await
             }
+            () = self.locks.until(|state| state.locks().is_kept(number, self.clock.now())) => Ok(()),
         }
     }
 
-    /// Tells the server, when no program of this machine has it any more and all that was written is there.
+    /// Tells the server, when all that was written is there, and the lock stays with this client no more.
     async fn release_lock(self: Arc<Self>, number: u64) -> Result<(), Error> {
         loop {
             let Some((release, turn)) = self.locks.locks().released(number) else { return Ok(()) };
+            let changes = self.replay.queue().changes();
             let sent = self.send_in_the_end(release.fid, release.since).await;
-            if sent.as_ref().is_err_and(Error::is_unanswered) {
-                return sent;
+            match &sent {
+                Ok(()) => self.locks.locks().settle(number, turn, changes),
+                Err(error) if error.is_unanswered() => return sent,
+                Err(_) => {}
             }
+            self.locks.changed.send_replace(());
+            self.until_kept_no_more(number).await;
             if self.locks.locks().begin_unlock(number, turn) {
                 self.unlock_in_the_end(number, release).await?;
                 return sent;
             }
             self.locks.until(|state| !state.locks().is_taken_over(number)).await;
+        }
+    }
+
+    async fn until_kept_no_more(&self, number: u64) {
+        let mut link = self.remote.watch_link();
+        tokio::select! {
+            biased;
+            () = self.locks.until(|state| !state.locks().is_kept(number, self.clock.now())) => {}
+            () = sleep(KEPT_FOR) => {}
+            // With the session the lock ends.
+            _ = link.wait_for(|link| matches!(link, Link::Closed)) => {}
         }
     }
 
@@ -513,7 +565,8 @@ impl Inner {
         loop {
             {
                 let locks = self.locks.locks();
-                if locks.may_take_over(&lock) || locks.has_taken_over(&lock) || self.grants_here() {
+                let is_here = locks.may_take_over(&lock) || locks.has_taken_over(&lock) || self.grants_here();
+                if is_here || self.decides(&locks, &lock) {
                     return Ok(locks.conflict(&lock));
                 }
             }

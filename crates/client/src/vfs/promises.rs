@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
 use mafs_proto::call::{AttachReply, BreakRequest, Broken, ChangedObject, HeldLocks, Mark, PullReply, PullRequest};
-use mafs_proto::{FidRange, Incarnation, Instant, Kind, Name, Object, VnodeId};
+use mafs_proto::{Fid, FidRange, Incarnation, Instant, Kind, Name, Object, VnodeId};
 
 use super::Inner;
 use super::announce::Writer;
@@ -108,8 +108,12 @@ impl Listener for SessionListener {
         self.locks.note_grants(grants);
     }
 
+    fn locks_wanted(&self, fids: &[Fid], now: Instant) -> Vec<Fid> {
+        self.locks.want(fids, now)
+    }
+
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()> {
-        let BreakRequest { change, broken, recalled } = request;
+        let BreakRequest { change, broken, recalled, .. } = request;
         tracing::debug!(change = change.0, ?broken, ?recalled, "promises of the server are broken");
         self.hoarding.note_broken(&self.cache, &broken);
         let names_of = names_in(&self.cache);

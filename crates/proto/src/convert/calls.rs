@@ -49,7 +49,6 @@ empty_messages!(
     GrantFidsRequest,
     ReadDirReply,
     StatFsRequest,
-    BreakReply,
     UnlockReply,
     CancelLockReply
 );
@@ -366,7 +365,7 @@ impl Convert for BreakRequest {
     fn to_message(&self) -> wire::BreakRequest {
         let objects = if let Broken::Objects(objects) = &self.broken { to_messages(objects) } else { Vec::new() };
         let (all, recalled) = (self.broken == Broken::All, to_messages(&self.recalled));
-        wire::BreakRequest { change: self.change.0, objects, all, recalled }
+        wire::BreakRequest { change: self.change.0, objects, all, recalled, wanted: to_messages(&self.wanted) }
     }
 
     fn from_message(message: wire::BreakRequest) -> Result<Self, Malformed> {
@@ -375,7 +374,21 @@ impl Convert for BreakRequest {
             change: ChangeNumber(message.change),
             broken: if message.all { Broken::All } else { Broken::Objects(objects) },
             recalled: list(message.recalled, Self::OBJECTS_MAX, "recalled")?,
+            wanted: list(message.wanted, Self::OBJECTS_MAX, "wanted")?,
         })
+    }
+}
+
+impl Convert for BreakReply {
+    type Message = wire::BreakReply;
+    const NAME: &'static str = "BreakReply";
+
+    fn to_message(&self) -> wire::BreakReply {
+        wire::BreakReply { held: to_messages(&self.held) }
+    }
+
+    fn from_message(message: wire::BreakReply) -> Result<Self, Malformed> {
+        Ok(Self { held: list(message.held, BreakRequest::OBJECTS_MAX, "held")? })
     }
 }
 

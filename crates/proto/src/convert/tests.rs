@@ -466,13 +466,15 @@ round_trips! {
     proptest_holds_round_trip: HoldRequest = (vec(any::<u64>(), 0..20), any::<bool>())
         .prop_map(|(vnodes, last)| HoldRequest { vnodes: vnodes.into_iter().map(VnodeId).collect(), last });
     proptest_breaks_round_trip: BreakRequest =
-        (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)), vec(fid(), 0..5)).prop_map(
-            |(change, objects, recalled)| BreakRequest {
+        (change(), option::of(vec((fid(), vec(name(), 0..3)), 0..5)), vec(fid(), 0..5), vec(fid(), 0..5)).prop_map(
+            |(change, objects, recalled, wanted)| BreakRequest {
                 change,
                 broken: objects.map_or(Broken::All, broken),
                 recalled,
+                wanted,
             },
         );
+    proptest_answers_to_breaks_round_trip: BreakReply = vec(fid(), 0..5).prop_map(|held| BreakReply { held });
     proptest_error_details_round_trip: ErrorDetail = ("[a-zé ]{0,200}", any::<u64>())
         .prop_map(|(message, progress)| ErrorDetail { message, progress });
 }

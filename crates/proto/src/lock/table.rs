@@ -31,6 +31,14 @@ pub struct HeldRange<H> {
     pub kind: LockKind,
 }
 
+impl<H> HeldRange<H> {
+    /// Whether nobody else can have anything of the file.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.range == LockRange::ALL && self.kind == LockKind::Exclusive
+    }
+}
+
 /// Who holds which bytes of a file.
 ///
 /// Invariants: no two ranges of one holder overlap, and none touches another of the same kind that was locked in the

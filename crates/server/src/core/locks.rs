@@ -7,6 +7,9 @@
 //!
 //! Nothing is in an index: after a start clients say what they hold, and until they have, nothing is granted.
 //!
+//! A client may keep a lock that none of its programs holds any more. When another asks for what that excludes the client
+//! is *recalled*: it gives up what it keeps, and says of what is held that it is.
+//!
 //! Must not know who waits on which connection: whoever wants a lock asks until it has it. One that does not ask again
 //! within [`PLACE_KEPT`] has lost its place.
 
@@ -22,6 +25,10 @@ use file::{FileLocks, Locker, Waiter};
 
 /// How long a place in the queue is kept for who does not ask: a few round trips.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(5);
+
+/// How long who does not wait for a lock waits for the answer of a client that may only keep it: as long as it takes
+/// until a path is known to be dead (cli.md).
+pub(crate) const RECALL_WAIT: Duration = Duration::from_secs(5);
 
 /// Ranges that one client may hold: as many as it can name when it attaches.
 const CLIENT_LOCKS_MAX: usize = HeldLocks::LOCKS_MAX;
@@ -79,6 +86,17 @@ pub(crate) struct Before {
     pub(crate) listed: bool,
 }
 
+/// What is known of a client that has been asked to give up what it keeps of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Recall {
+    /// When it was asked first.
+    since: Instant,
+    /// When it was asked last: the first time its own lock may have been on the way to it still.
+    asked: Instant,
+    /// It has answered that a program of it holds a lock.
+    is_held: bool,
+}
+
 /// The last grants of locks on a file.
 #[derive(Clone, Copy, Default)]
 struct Grants {
@@ -96,6 +114,10 @@ pub(crate) struct Locks {
     waiting: BTreeMap<(ClientId, u64), Fid>,
     /// Requests that are not to be granted any more though they may be asked for once more: the call was on its way.
     cancelled: BTreeSet<(ClientId, u64)>,
+    /// Of clients that have something locked which others want.
+    recalls: BTreeMap<(Fid, ClientId), Recall>,
+    /// Those of which nobody has been told.
+    untold: Vec<(ClientId, Fid)>,
     /// How many locks have been granted.
     grants: u64,
     last: BTreeMap<Fid, Grants>,
@@ -112,6 +134,8 @@ impl Locks {
             held: BTreeMap::new(),
             waiting: BTreeMap::new(),
             cancelled: BTreeSet::new(),
+            recalls: BTreeMap::new(),
+            untold: Vec::new(),
             grants: 0,
             last: BTreeMap::new(),
             forgotten: 0,
@@ -132,7 +156,7 @@ impl Locks {
     ///
     /// # Errors
     /// `LockedByOwn` if only its client has it, which gives it up, `Locked` if others have it and the request does not
-    /// wait, `Deadlock` if it would wait for itself, `TooManyLocks`.
+    /// wait, `Pulling` if they may only keep it, `Deadlock` if it would wait for itself, `TooManyLocks`.
     pub(crate) fn ask(&mut self, client: ClientId, wanted: &Wanted, present: Present<'_>) -> Result<Asked, FsError> {
         let Wanted { lock, wait, number, given_up } = *wanted;
         if self.cancelled.remove(&(client, number)) {
@@ -140,6 +164,7 @@ impl Locks {
         }
         self.forget_gone(lock.fid, present);
         let locker = Locker { client, owner: lock.owner };
+        let may_be_kept = self.recall(&locker, &lock, present.now);
         let file = self.files.entry(lock.fid).or_default();
         let blockers = file.blockers(&locker, &lock, file.place(client, number));
         let answer = if blockers.is_empty() {
@@ -149,6 +174,8 @@ impl Locks {
         } else if wait {
             let waiter = Waiter { locker, lock, number, asked: present.now };
             self.enqueue(waiter).map(|()| Asked::Waits)
+        } else if may_be_kept {
+            Err(FsError::Pulling)
         } else {
             Err(FsError::Locked)
         };
@@ -168,11 +195,56 @@ impl Locks {
     }
 
     /// What keeps a client from having a lock.
-    pub(crate) fn test(&mut self, client: ClientId, lock: &Lock, present: Present<'_>) -> Option<LockConflict> {
+    ///
+    /// # Errors
+    /// `Pulling` if that may only be kept.
+    pub(crate) fn test(
+        &mut self,
+        client: ClientId,
+        lock: &Lock,
+        present: Present<'_>,
+    ) -> Result<Option<LockConflict>, FsError> {
         self.forget_gone(lock.fid, present);
-        let conflict = self.files.get(&lock.fid)?.conflict(&Locker { client, owner: lock.owner }, lock)?;
-        let process = if conflict.holder.client == client { conflict.holder.owner.process } else { 0 };
-        Some(LockConflict { range: conflict.range, kind: conflict.kind, process })
+        let locker = Locker { client, owner: lock.owner };
+        if self.recall(&locker, lock, present.now) {
+            return Err(FsError::Pulling);
+        }
+        let conflict = self.files.get(&lock.fid).and_then(|file| file.conflict(&locker, lock));
+        Ok(conflict.map(|conflict| {
+            let process = if conflict.holder.client == client { conflict.holder.owner.process } else { 0 };
+            LockConflict { range: conflict.range, kind: conflict.kind, process }
+        }))
+    }
+
+    /// Has other clients asked that may keep what excludes a lock. Returns whether one of them has not answered.
+    fn recall(&mut self, locker: &Locker, lock: &Lock, now: Instant) -> bool {
+        let Some(file) = self.files.get(&lock.fid) else { return false };
+        let mut may_be_kept = false;
+        for other in file.keepers_against(locker, lock) {
+            let is_known = self.recalls.contains_key(&(lock.fid, other));
+            let recall =
+                self.recalls.entry((lock.fid, other)).or_insert(Recall { since: now, asked: now, is_held: false });
+            if !is_known || (!recall.is_held && now >= recall.asked + RECALL_WAIT) {
+                recall.asked = now;
+                self.untold.push((other, lock.fid));
+            }
+            may_be_kept |= !recall.is_held && now < recall.since + RECALL_WAIT;
+        }
+        may_be_kept
+    }
+
+    /// The clients that are to be asked to give up what they keep of a file, since this was called last.
+    pub(crate) fn take_recalls(&mut self) -> Vec<(ClientId, Fid)> {
+        std::mem::take(&mut self.untold)
+    }
+
+    /// A client has answered that its programs hold locks of these files.
+    pub(crate) fn note_held(&mut self, client: ClientId, fids: &[Fid]) {
+        for fid in fids {
+            if let Some(recall) = self.recalls.get_mut(&(*fid, client)) {
+                recall.is_held = true;
+            }
+        }
     }
 
     /// Nobody waits for a request any more: it is not granted from now on.
@@ -346,6 +418,10 @@ impl Locks {
         let changed = change(file);
         for locker in file.lockers() {
             *self.held.entry(locker.client).or_default() += 1;
+        }
+        if !self.recalls.is_empty() {
+            let holds = |client| file.lockers().any(|locker| locker.client == client);
+            self.recalls.retain(|(of, client), _| *of != fid || holds(*client));
         }
         self.held.retain(|_, count| *count > 0);
         changed

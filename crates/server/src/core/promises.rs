@@ -141,6 +141,8 @@ struct Gathering {
     name_bytes: usize,
     /// Directories that the client is to settle.
     recalled: Vec<Fid>,
+    /// Files of which others want what the client has locked.
+    wanted: Vec<Fid>,
 }
 
 impl Promises {
@@ -326,6 +328,14 @@ impl Promises {
         true
     }
 
+    /// A client is to be told that others want what it has locked of a file.
+    pub(crate) fn want_locks(&mut self, client: ClientId, fid: Fid) {
+        let session = self.current_mut(client);
+        if let Some(session) = session.filter(|session| !session.gathering.wanted.contains(&fid)) {
+            session.gathering.wanted.push(fid);
+        }
+    }
+
     /// A client has settled a directory.
     pub(crate) fn settled(&mut self, client: ClientId, directory: VnodeId) {
         if let Some(session) = self.current_mut(client) {
@@ -397,6 +407,8 @@ impl Promises {
             let mut batch = std::mem::replace(&mut session.gathering, next);
             let at_once = batch.recalled.len().min(BreakRequest::OBJECTS_MAX);
             session.gathering.recalled = batch.recalled.split_off(at_once);
+            let at_once = batch.wanted.len().min(BreakRequest::OBJECTS_MAX);
+            session.gathering.wanted = batch.wanted.split_off(at_once);
             session.gathering.change = batch.change;
             session.in_flight = Some((batch.number, batch.into_request(), now));
         }
@@ -554,7 +566,7 @@ impl Session {
 
 impl Gathering {
     fn is_empty(&self) -> bool {
-        !self.all && self.objects.is_empty() && self.recalled.is_empty()
+        !self.all && self.objects.is_empty() && self.recalled.is_empty() && self.wanted.is_empty()
     }
 
     fn add(&mut self, fid: Fid, names: &[Name], change: ChangeNumber) {
@@ -571,14 +583,14 @@ impl Gathering {
         }
         let too_many_names = known.len() > BreakRequest::NAMES_MAX;
         if too_many_names || self.objects.len() > BreakRequest::OBJECTS_MAX || self.name_bytes > NAME_BYTES_MAX {
-            let recalled = std::mem::take(&mut self.recalled);
-            *self = Self { number: self.number, change: self.change, all: true, recalled, ..Self::default() };
+            let (recalled, wanted) = (std::mem::take(&mut self.recalled), std::mem::take(&mut self.wanted));
+            *self = Self { number: self.number, change: self.change, all: true, recalled, wanted, ..Self::default() };
         }
     }
 
     fn into_request(self) -> BreakRequest {
         let objects = self.objects.into_values().map(|(fid, names)| BrokenObject { fid, names });
         let broken = if self.all { Broken::All } else { Broken::Objects(objects.collect()) };
-        BreakRequest { change: self.change, broken, recalled: self.recalled }
+        BreakRequest { change: self.change, broken, recalled: self.recalled, wanted: self.wanted }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mafs_proto::call::{LockConflict, UnlockRequest};
-use mafs_proto::{FsError, Lock};
+use mafs_proto::{ClientId, Fid, FsError, Lock};
 
 use super::sessions::{SLEEP_MAX, Sessions, Tables};
 use super::{Ticket, Volume};
@@ -22,7 +22,7 @@ impl Sessions {
     /// Asks for a lock.
     ///
     /// # Errors
-    /// `Pulling` as long as it is not known what was locked before the server's start, `NotAttached`, or as
+    /// `Pulling` also as long as it is not known what was locked before the server's start, `NotAttached`, or as
     /// [`Locks::ask`](crate::core::locks::Locks::ask).
     fn ask_for_lock(&self, ticket: Ticket, wanted: &Wanted) -> Result<Asked, FsError> {
         let now = self.clock.now();
@@ -36,7 +36,27 @@ impl Sessions {
             return Err(FsError::Pulling);
         }
         let is_live = |client| promises.is_live(client, now);
-        locks.ask(ticket.client, wanted, Present { now, is_live: &is_live })
+        let asked = locks.ask(ticket.client, wanted, Present { now, is_live: &is_live });
+        self.recall_locks(&mut tables);
+        asked
+    }
+
+    /// Has clients told of others that want what they have locked.
+    fn recall_locks(&self, tables: &mut Tables) {
+        let recalls = tables.locks.take_recalls();
+        for (client, fid) in &recalls {
+            tracing::debug!(%client, %fid, "others want a lock");
+            tables.promises.want_locks(*client, *fid);
+        }
+        if !recalls.is_empty() {
+            self.owed.send_replace(());
+        }
+    }
+
+    /// A client has said of which files its programs hold locks that others want.
+    pub(super) fn note_held(&self, client: ClientId, fids: &[Fid]) {
+        self.tables().locks.note_held(client, fids);
+        self.unlocked.send_replace(());
     }
 }
 
@@ -50,8 +70,8 @@ impl Volume {
     ///
     /// # Errors
     /// `Locked` if others have it, or have had it for as long as a call waits; then the place in the queue is kept for
-    /// a while. `Pulling` as long as it is not known what was locked before the server's start. `Deadlock`,
-    /// `TooManyLocks`, `NotAttached`.
+    /// a while. `Pulling` as long as it is not known what was locked before the server's start, or whether others only
+    /// keep it. `Deadlock`, `TooManyLocks`, `NotAttached`.
     pub(crate) async fn lock(&self, ticket: Ticket, wanted: &Wanted) -> Result<(), Refusal> {
         let sessions = &self.shared.sessions;
         let mut changed = sessions.unlocked.subscribe();
@@ -93,15 +113,18 @@ impl Volume {
     /// What keeps a client from a lock.
     ///
     /// # Errors
-    /// `NotAttached`; `Pulling` as long as it is not known what was locked before the server's start.
+    /// `NotAttached`; `Pulling` as long as it is not known what was locked before the server's start, or whether others
+    /// only keep it.
     pub(crate) fn lock_conflict(&self, ticket: Ticket, lock: &Lock) -> Result<Option<LockConflict>, Refusal> {
         self.with_locks(ticket, |tables, now| {
-            let Tables { promises, locks, .. } = tables;
+            let Tables { promises, locks, .. } = &mut *tables;
             if promises.is_anything_held(ticket.client, now) {
                 return Err(FsError::Pulling.into());
             }
             let is_live = |client| promises.is_live(client, now);
-            Ok(locks.test(ticket.client, lock, Present { now, is_live: &is_live }))
+            let tested = locks.test(ticket.client, lock, Present { now, is_live: &is_live });
+            self.shared.sessions.recall_locks(tables);
+            Ok(tested?)
         })?
     }
 

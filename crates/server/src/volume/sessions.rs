@@ -312,11 +312,16 @@ impl Sessions {
                 }
                 continue;
             };
-            if let Err(why) = send(peer, &request).await {
-                tracing::warn!(client = %ticket.client, "a break was not acknowledged: {why}");
-                return peer.close("a break was not acknowledged");
+            match send(peer, &request).await {
+                Ok(reply) => {
+                    self.acknowledge(ticket, number);
+                    self.note_held(ticket.client, &reply.held);
+                }
+                Err(why) => {
+                    tracing::warn!(client = %ticket.client, "a break was not acknowledged: {why}");
+                    return peer.close("a break was not acknowledged");
+                }
             }
-            self.acknowledge(ticket, number);
         }
     }
 
@@ -331,14 +336,14 @@ impl Sessions {
 }
 
 /// Waits for the acknowledgement, without limit: the lease bounds it.
-async fn send(peer: &Peer, request: &BreakRequest) -> Result<(), String> {
+async fn send(peer: &Peer, request: &BreakRequest) -> Result<BreakReply, String> {
     let body = request.encode();
     let class = Classes::default().class(Purpose::Break);
     let method = BreakRequest::METHOD.number();
     let call = mafs_arpc::Call { class, timeout: None, method, body, payload: Payload::None };
     let reply = peer.call(call).reply().await.map_err(|error| error.to_string())?;
     match reply.status {
-        0 => BreakReply::decode(reply.body).map(drop).map_err(|why| why.to_string()),
+        0 => BreakReply::decode(reply.body).map_err(|why| why.to_string()),
         status => Err(FsError::from_number(status).to_string()),
     }
 }

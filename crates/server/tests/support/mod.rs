@@ -284,7 +284,7 @@ pub(crate) fn send(peer: &Peer, record: CmlRecord) -> impl Future<Output = ()> +
 }
 
 pub(crate) fn acknowledge(call: IncomingCall) {
-    call.reply(0, BreakReply.encode(), Payload::None);
+    call.reply(0, BreakReply::default().encode(), Payload::None);
 }
 
 /// A content as payload.

@@ -10,6 +10,8 @@ use mafs_proto::{
 
 use super::*;
 
+const NOW: Instant = Instant(0);
+
 fn fid(vnode: u64) -> Fid {
     Fid { volume: VolumeId(1), vnode: VnodeId(vnode), unique: Uniquifier(1) }
 }
@@ -95,7 +97,7 @@ fn what_is_taken_again_meanwhile_is_not_given_up() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, range(0, 9)), Granted::There, 0);
     let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
-    assert!(locks.await_release(fid(1), 1) && !locks.await_release(fid(1), 2));
+    assert!(locks.await_release(&lock(1, 1, range(0, 4))) && !locks.await_release(&lock(1, 2, range(0, 4))));
     locks.grant(&lock(1, 1, range(0, 4)), Granted::Here, 0);
     assert!(locks.begin_unlock(number, 1));
     assert_eq!(locks.to_unlock(number), [range(5, 9)]);
@@ -128,8 +130,108 @@ fn who_waits_until_the_server_knows_is_passed_by_nobody() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 0);
     give_up(&mut locks, lock(1, 1, LockRange::ALL));
-    assert!(locks.await_release(fid(1), 1));
+    assert!(locks.await_release(&lock(1, 1, LockRange::ALL)));
     assert!(!locks.may_take_over(&lock(1, 2, LockRange::ALL)));
+}
+
+/// Locks of which owner 1 has given up all of file 1, under the number that is returned, at the server with all that was
+/// written.
+fn kept() -> (Locks, u64) {
+    let mut locks = Locks::default();
+    locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 5);
+    let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
+    assert!(!locks.is_kept(number, NOW), "the server does not have what was written");
+    locks.settle(number, 0, 9);
+    assert!(locks.is_kept(number, NOW));
+    (locks, number)
+}
+
+#[test]
+fn what_was_given_up_is_kept_for_the_next_program() {
+    let (mut locks, number) = kept();
+    let next = lock(1, 2, LockRange::ALL);
+    assert!(locks.decides(&next, NOW) && !locks.decides(&lock(2, 2, LockRange::ALL), NOW));
+    locks.grant(&next, Granted::Here, 20);
+    assert!(!locks.is_kept(number, NOW), "it is another's");
+    assert_eq!(locks.release(fid(1), 2, LockRange::ALL), Some(Released::InTurn(9)), "what was written before is there");
+    locks.settle(number, 0, 30);
+    assert!(!locks.is_kept(number, NOW), "what the next has written is not there");
+    locks.settle(number, 1, 30);
+    assert!(locks.is_kept(number, NOW));
+}
+
+#[test]
+fn who_has_given_up_what_is_kept_has_it_again() {
+    let (mut locks, number) = kept();
+    let own = lock(1, 1, LockRange::ALL);
+    assert!(!locks.take_back(&lock(1, 1, range(0, 9)), 20, NOW), "the rest would stay at the server");
+    assert!(!locks.take_back(&Lock { kind: LockKind::Shared, ..own }, 20, NOW));
+    assert!(!locks.take_back(&lock(1, 2, LockRange::ALL), 20, NOW), "it is another's");
+    assert!(locks.take_back(&own, 20, NOW));
+    assert_eq!((locks.released(number), locks.counts()), (None, LockCounts { held: 1, here: 0 }));
+    let number = give_up(&mut locks, own);
+    assert_eq!(locks.released(number).unwrap().0.since, 9);
+}
+
+#[test]
+fn what_others_want_is_not_kept_nor_what_they_wanted_a_while_ago() {
+    let (mut locks, number) = kept();
+    let own = lock(1, 1, LockRange::ALL);
+    assert_eq!(locks.want(&[fid(1), fid(2)], NOW), []);
+    assert!(!locks.is_kept(number, NOW) && !locks.decides(&lock(1, 2, LockRange::ALL), NOW));
+    assert!(!locks.take_back(&own, 20, NOW));
+    assert!(locks.begin_unlock(number, 0));
+    locks.end_release(number);
+    for (at, is_kept) in [(NOW, false), (NOW + SHARED_FOR, true)] {
+        locks.grant(&own, Granted::There, 5);
+        let number = give_up(&mut locks, own);
+        locks.settle(number, 0, 9);
+        assert_eq!(locks.is_kept(number, at), is_kept);
+        locks.end_release(number);
+    }
+    locks.grant(&own, Granted::There, 5);
+    assert_eq!(locks.want(&[fid(1)], NOW), [fid(1)], "a program holds it");
+    let number = give_up(&mut locks, own);
+    locks.settle(number, 0, 9);
+    assert!(!locks.is_kept(number, NOW + SHARED_FOR), "they wait, however long it was held");
+}
+
+#[test]
+fn what_is_kept_is_given_up_for_what_it_cannot_become() {
+    let (mut locks, number) = kept();
+    let shared = Lock { kind: LockKind::Shared, ..lock(1, 2, LockRange::ALL) };
+    assert!(locks.await_release(&shared));
+    assert!(!locks.is_kept(number, NOW));
+}
+
+#[test]
+fn what_others_may_have_got_meanwhile_is_not_kept() {
+    let (mut locks, number) = kept();
+    locks.lapse();
+    assert!(!locks.is_kept(number, NOW) && !locks.may_take_over(&lock(1, 2, LockRange::ALL)));
+    for (resumed, lost, is_kept) in
+        [(true, vec![], true), (false, vec![], true), (true, vec![0], false), (false, vec![0], false)]
+    {
+        let (mut locks, number) = kept();
+        locks.tell();
+        locks.attached(&attach_reply(4, resumed, lost));
+        assert_eq!(locks.is_kept(number, NOW), is_kept);
+    }
+}
+
+#[test]
+fn few_are_kept() {
+    let mut locks = Locks::default();
+    let numbers: Vec<u64> = (0..=KEPT_MAX as u64)
+        .map(|vnode| {
+            locks.grant(&lock(vnode, 1, LockRange::ALL), Granted::There, 5);
+            let number = give_up(&mut locks, lock(vnode, 1, LockRange::ALL));
+            locks.settle(number, 0, 9);
+            number
+        })
+        .collect();
+    let kept: Vec<bool> = numbers.iter().map(|number| locks.is_kept(*number, NOW)).collect();
+    assert_eq!(kept, [vec![false], vec![true; KEPT_MAX]].concat());
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub(in crate::vfs) struct LockState {
     pub(super) locking: Locking,
     locks: Mutex<Locks>,
     /// By number: requests under way.
-    asking: Mutex<BTreeMap<u64, (Fid, u64, LockStop)>>,
+    asking: Mutex<BTreeMap<u64, (Lock, LockStop)>>,
     /// Notifies of every change that others may wait for.
     pub(super) changed: watch::Sender<()>,
     /// When the lease ends that was renewed last.
@@ -103,6 +103,13 @@ impl LockState {
         self.changed.send_replace(());
     }
 
+    /// Others want to lock these files. Returns those of which programs hold locks.
+    pub(in crate::vfs) fn want(&self, fids: &[Fid], now: mafs_proto::Instant) -> Vec<Fid> {
+        let held = self.locks().want(fids, now);
+        self.changed.send_replace(());
+        held
+    }
+
     /// The lease has been renewed, also by an attach.
     pub(in crate::vfs) fn renewed(&self, sent: mafs_proto::Instant, lease: Duration) {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(sent + lease);
@@ -130,22 +137,37 @@ impl LockState {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asking(&self) -> MutexGuard<'_, BTreeMap<u64, (Fid, u64, LockStop)>> {
+    fn asking(&self) -> MutexGuard<'_, BTreeMap<u64, (Lock, LockStop)>> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn begin(&self, lock: &Lock, stop: &LockStop) -> Asking<'_> {
         let number = self.locks().next_number();
-        self.asking().insert(number, (lock.fid, lock.owner.id, stop.clone()));
+        self.asking().insert(number, (*lock, stop.clone()));
         Asking { state: self, number }
     }
 
     /// Whether a request of this owner that nobody waits for any more has not come to its end.
     pub(super) fn is_stopping(&self, lock: &Lock) -> bool {
-        let is_it = |(fid, owner, stop): &(Fid, u64, LockStop)| {
-            (*fid, *owner) == (lock.fid, lock.owner.id) && stop.is_stopped()
+        let is_it = |(other, stop): &(Lock, LockStop)| {
+            (other.fid, other.owner.id) == (lock.fid, lock.owner.id) && stop.is_stopped()
         };
         self.asking().values().any(is_it)
+    }
+
+    /// Whether any program waits for a lock of a file.
+    pub(super) fn is_asked_for(&self, fid: Fid) -> bool {
+        self.asking().values().any(|(lock, _)| lock.fid == fid)
+    }
+
+    /// Whether another program has asked before for what a lock excludes, and does not wait for its owner.
+    pub(super) fn is_behind(&self, locks: &Locks, lock: &Lock, number: u64) -> bool {
+        let asking = self.asking();
+        let mut earlier = asking.range(..number).map(|(_, (earlier, _))| earlier).filter(|earlier| {
+            let is_another = earlier.fid == lock.fid && !earlier.owner.is_kin(&lock.owner);
+            is_another && earlier.kind.excludes(lock.kind) && earlier.range.overlaps(lock.range)
+        });
+        earlier.any(|earlier| !locks.holds_any(earlier.fid, lock.owner.id, earlier.range))
     }
 
     /// Waits until `is_so`; it is asked again after every change.

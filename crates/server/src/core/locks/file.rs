@@ -80,6 +80,13 @@ impl FileLocks {
         self.table.conflicts(locker, lock.range, lock.kind).next()
     }
 
+    /// The other clients that may keep, as nobody's, what excludes a lock.
+    pub(super) fn keepers_against(&self, locker: &Locker, lock: &Lock) -> impl Iterator<Item = ClientId> {
+        let conflicts = self.table.conflicts(locker, lock.range, lock.kind);
+        let keepers = conflicts.filter(|held| held.is_whole()).map(|held| held.holder.client);
+        keepers.filter(|keeper| *keeper != locker.client)
+    }
+
     /// For whom a request at a place in the queue waits: for who holds what it excludes, and for those before it that
     /// do not wait for itself.
     pub(super) fn blockers(&self, locker: &Locker, lock: &Lock, place: usize) -> Vec<Locker> {

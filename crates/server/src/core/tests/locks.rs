@@ -8,7 +8,7 @@ use mafs_proto::{
 };
 use proptest::prelude::*;
 
-use crate::core::locks::{Asked, Before, Locks, PLACE_KEPT, Present, Wanted};
+use crate::core::locks::{Asked, Before, Locks, PLACE_KEPT, Present, RECALL_WAIT, Wanted};
 
 const EPOCH: ServerEpoch = ServerEpoch(7);
 const FRESH: Before = Before { resumed: false, listed: false };
@@ -44,7 +44,17 @@ impl Bench {
         Self { locks: Locks::new(EPOCH), now: Instant(0), gone: BTreeSet::new(), number: 0 }
     }
 
+    /// Programs of all clients hold what they have locked.
     fn ask_for(&mut self, by: u8, wanted: Wanted) -> Result<Asked, FsError> {
+        let asked = self.ask_keepers(by, wanted);
+        for (keeper, fid) in self.locks.take_recalls() {
+            self.locks.note_held(keeper, &[fid]);
+        }
+        if asked == Err(FsError::Pulling) { self.ask_keepers(by, wanted) } else { asked }
+    }
+
+    /// Asks for a lock of clients that have not said yet whether they only keep theirs.
+    fn ask_keepers(&mut self, by: u8, wanted: Wanted) -> Result<Asked, FsError> {
         let gone = self.gone.clone();
         let is_live = move |client: ClientId| !gone.contains(&client);
         let present = Present { now: self.now, is_live: &is_live };
@@ -164,16 +174,58 @@ fn waiting_for_each_other_is_refused_also_by_way_of_a_third() {
 }
 
 #[test]
+fn who_may_only_keep_a_lock_is_asked_once_before_anybody_is_refused() {
+    let mut bench = Bench::new();
+    let mine = whole(1, LockKind::Exclusive);
+    let wanted = |wait| Wanted { lock: whole(2, LockKind::Shared), wait, number: 100, given_up: false };
+    for _ in 0..2 {
+        bench.ask(1, mine).unwrap();
+        assert_eq!(bench.ask_keepers(2, wanted(false)), Err(FsError::Pulling));
+        assert_eq!(bench.locks.take_recalls(), [(client(1), fid(1))]);
+        assert_eq!(bench.ask_keepers(2, wanted(true)), Ok(Asked::Waits));
+        let present = Present { now: bench.now, is_live: &|_| true };
+        assert_eq!(bench.locks.test(client(2), &wanted(false).lock, present), Err(FsError::Pulling));
+        bench.locks.note_held(client(1), &[fid(1)]);
+        assert_eq!(bench.ask_keepers(2, wanted(false)), Err(FsError::Locked));
+        assert_eq!(bench.locks.take_recalls(), []);
+        bench.unlock(1, mine);
+    }
+    assert_eq!(bench.ask_keepers(2, wanted(false)), Ok(Asked::Granted));
+}
+
+#[test]
+fn who_does_not_answer_is_asked_again_and_nobody_is_kept_for_long() {
+    let mut bench = Bench::new();
+    bench.ask(1, whole(1, LockKind::Exclusive)).unwrap();
+    let wanted = Wanted { lock: whole(2, LockKind::Shared), wait: false, number: 100, given_up: false };
+    assert_eq!(bench.ask_keepers(2, wanted), Err(FsError::Pulling));
+    bench.now = bench.now + RECALL_WAIT;
+    assert_eq!(bench.ask_keepers(2, wanted), Err(FsError::Locked));
+    assert_eq!(bench.locks.take_recalls().len(), 2);
+}
+
+#[test]
+fn nobody_keeps_a_part_or_what_is_shared() {
+    for kept in [lock(1, 1, (0, 9), LockKind::Exclusive), whole(1, LockKind::Shared)] {
+        let mut bench = Bench::new();
+        bench.ask(1, kept).unwrap();
+        let wanted = Wanted { lock: whole(2, LockKind::Exclusive), wait: false, number: 100, given_up: false };
+        assert_eq!(bench.ask_keepers(2, wanted), Err(FsError::Locked));
+        assert_eq!(bench.locks.take_recalls(), []);
+    }
+}
+
+#[test]
 fn what_is_in_the_way_is_shown_with_the_process_of_ones_own() {
     let mut bench = Bench::new();
     bench.ask(1, lock(1, 5, (10, 19), LockKind::Shared)).unwrap();
     let present = Present { now: Instant(0), is_live: &|_| true };
     let wanted = lock(1, 6, (0, 100), LockKind::Exclusive);
-    let conflict = bench.locks.test(client(1), &wanted, present).unwrap();
+    let conflict = bench.locks.test(client(1), &wanted, present).unwrap().unwrap();
     assert_eq!((conflict.range.first(), conflict.kind, conflict.process), (10, LockKind::Shared, 5));
-    assert_eq!(bench.locks.test(client(2), &wanted, present).unwrap().process, 0);
+    assert_eq!(bench.locks.test(client(2), &wanted, present).unwrap().unwrap().process, 0);
     let shared = Lock { kind: LockKind::Shared, ..wanted };
-    assert_eq!(bench.locks.test(client(2), &shared, present), None);
+    assert_eq!(bench.locks.test(client(2), &shared, present), Ok(None));
 }
 
 #[test]

@@ -185,7 +185,10 @@ fn beyond_a_thousand_owed_breaks_a_session_is_told_to_drop_everything() {
     let shown_since = VnodeId(5000);
     promises.grant(BOB, [shown_since]);
     let (number, request) = batch(&mut promises, BOB, at(1));
-    assert_eq!(request, BreakRequest { change: ChangeNumber(1001), broken: Broken::All, recalled: Vec::new() });
+    assert_eq!(
+        request,
+        BreakRequest { change: ChangeNumber(1001), broken: Broken::All, recalled: Vec::new(), wanted: Vec::new() }
+    );
     assert!(promises.remaining(&mut owed, at(1)).is_some());
     promises.acknowledge(BOB, first(BOB), number);
     assert_eq!(promises.remaining(&mut owed, at(1)), None);
