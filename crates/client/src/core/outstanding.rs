@@ -200,11 +200,17 @@ impl Outstanding {
     }
 
     /// The outstanding records that touch what `op` touches, as far as it depends on them, and those behind which
-    /// everything is. Of those with which it has but names in common the last are enough, which are behind the others:
-    /// git gives the same name at every commit, and a program saves as often.
+    /// everything is. Of the contents of its file, if it is one, and of those with which it has but names in common, the
+    /// last are enough, which are behind the others: git gives the same names at every commit and adds to the same
+    /// files, and a program saves as often.
     fn dependencies(&self, op: &CmlOp) -> Dependencies {
         let discarded = |id: &StoreId| self.records.get(id).is_some_and(|earlier| discards(op, &earlier.op));
-        let Conflicting { objects, names } = self.touched.conflicting(op);
+        let Conflicting { mut objects, names } = self.touched.conflicting(op);
+        if is_store(op) {
+            let is_store = |id: &StoreId| self.records.get(id).is_some_and(|record| is_store(&record.op));
+            let last = objects.iter().rev().find(|id| is_store(id)).copied();
+            objects.retain(|id| !is_store(id) || Some(*id) == last);
+        }
         let mut all: BTreeSet<StoreId> = objects.union(&self.barrier).copied().collect();
         all.retain(|id| self.barrier.contains(id) || !discarded(id));
         let mut behind: BTreeSet<StoreId> = all.clone();
@@ -221,6 +227,10 @@ impl Outstanding {
         let listed = unlisted.split_off(unlisted.len().saturating_sub(CmlRecord::DEPENDS_ON_MAX));
         Dependencies { listed, unlisted }
     }
+}
+
+fn is_store(op: &CmlOp) -> bool {
+    matches!(op, CmlOp::Store { .. })
 }
 
 /// What a record depends on, oldest first.
@@ -410,7 +420,7 @@ mod tests {
                 replaced: (vnode > 100).then_some(fid(vnode - 1)),
                 mode: RenameMode::Replace,
             };
-            for op in [made, store(vnode), renamed] {
+            for op in [made, store(vnode), renamed, store(5)] {
                 let record = log.begin(op, now, 0, 0);
                 assert!(record.depends_on.len() <= 5, "{record:?}");
             }
@@ -462,7 +472,10 @@ mod tests {
                 let mut all: BTreeSet<StoreId> = objects.union(&names).copied().collect();
                 all.retain(|id| !discards(&op, &log.records[id].op));
                 all.extend(&log.barrier);
-                let objects: BTreeSet<StoreId> = objects.intersection(&all).copied().collect();
+                let mut objects: BTreeSet<StoreId> = objects.intersection(&all).copied().collect();
+                let is_content = |id: &StoreId| is_store(&log.records[id].op);
+                let last = objects.iter().rev().find(|id| is_content(id)).copied();
+                objects.retain(|id| !is_store(&op) || !is_content(id) || Some(*id) == last);
                 let record = log.begin(op, Timestamp::default(), 0, 0);
                 let depends_on: BTreeSet<StoreId> = record.depends_on.into_iter().collect();
                 prop_assert!(depends_on.is_superset(&objects), "a content and the name it gets are told of together");

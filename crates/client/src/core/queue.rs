@@ -374,12 +374,15 @@ impl Queue {
     }
 
     /// Takes out a record that was not sent, and out of those that name it; returns these. `None` if it may have been
-    /// sent, or one of them, or if one gives a name to its file: others, and whoever comes after a crash of this
+    /// sent, or one of them, if one is the next content of its file, or if one gives a name to its file: others, and whoever comes after a crash of this
     /// client, would find an empty file there, in place of what the name meant before.
     pub(crate) fn detach(&mut self, id: StoreId) -> Option<Vec<Queued>> {
         let dependents: Vec<StoreId> = self.entries.get(&id)?.dependents.iter().map(|(id, _)| *id).collect();
         let unsent = |id: &StoreId| !self.contains(*id) || self.is_unsent(*id);
-        if !self.is_unsent(id) || !dependents.iter().all(unsent) || self.is_named(id) {
+        let op = &self.get(id)?.record.op;
+        // The next content is behind those before this one by way of it, and the log could not say so.
+        let next = dependents.iter().filter_map(|id| self.get(*id)).find(|next| are_of_one_file(op, &next.record.op));
+        if next.is_some() || !self.is_unsent(id) || !dependents.iter().all(unsent) || self.is_named(id) {
             return None;
         }
         let changed = self.free_dependents(id);

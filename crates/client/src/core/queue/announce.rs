@@ -196,10 +196,14 @@ impl Queue {
     /// What a name that is about to be announced holds is announced with it, be it under way: the announcement is
     /// quicker than the header, and others would be shown an empty file.
     fn demand_headers(&mut self) {
-        let named = self.announcing.candidates.iter().take(LOOK_MAX).filter_map(|id| self.entries.get(id));
-        let before = named.filter(|entry| entry.store_bytes().is_none()).flat_map(Entry::before);
-        let by_header = |id: &StoreId| self.entries.get(id).is_some_and(|entry| entry.telling.by_header);
-        let contents: Vec<StoreId> = before.filter(by_header).collect();
+        let is_due = |id: &StoreId| {
+            let is_small = self.entries.get(id).is_some_and(|entry| entry.store_bytes().is_none());
+            is_small && self.announcing.candidates.contains(id)
+        };
+        let by_header = self.under_way.ids().filter_map(|id| Some((id, self.entries.get(&id)?)));
+        let by_header = by_header.filter(|(_, entry)| entry.telling.by_header && !entry.telling.demanded);
+        let named = by_header.filter(|(_, entry)| entry.dependents.iter().any(|(dependent, _)| is_due(dependent)));
+        let contents: Vec<StoreId> = named.map(|(id, _)| id).collect();
         for id in contents {
             self.demand_announcement(id);
         }

@@ -169,6 +169,9 @@ fn a_record_goes_with_its_place_in_those_that_name_it_unless_one_was_sent() {
     let (made, content) = (log.push(create(1, 30)), log.push(store(30, 6)));
     assert_eq!(log.poll_all(), [made, content]);
     assert!(log.queue.detach(made).is_none());
+    let contents = [7, 8].map(|size| log.push(store(40, size)));
+    assert!(log.queue.detach(contents[0]).is_none(), "the next is behind others by way of it");
+    assert!(contents.iter().rev().all(|content| log.queue.detach(*content).is_some()));
 }
 
 /// Or others find an empty file by that name, and nothing of what it meant before.
