@@ -375,6 +375,17 @@ fn what_is_applied_was_applied_behind_what_it_depends_on_but_for_removals() {
 }
 
 #[test]
+fn what_is_applied_was_applied_behind_the_name_that_was_removed_before() {
+    let mut log = Log::new();
+    let made = log.push(create(1, 5));
+    let removed = log.push(CmlOp::Remove { parent: fid(1), name: name(5), fid: fid(5) });
+    let again = log.push(CmlOp::Link { parent: fid(1), name: name(5), fid: fid(6) });
+    assert_eq!(log.queue.get(again).unwrap().record.depends_on, [removed]);
+    let all: Vec<StoreId> = log.queue.applied_with(&[again]).into_iter().map(|queued| queued.record.id).collect();
+    assert_eq!(all, [again, removed, made]);
+}
+
+#[test]
 fn what_was_refused_keeps_nothing_else_from_being_sent() {
     let mut log = Log::new();
     let refused = log.push(store(5, 70));
