@@ -15,7 +15,7 @@ use mafs_bench::link::EmulatedLink;
 use mafs_bench::process::{finish, run, wait_until};
 use mafs_bench::watchdog::Watchdog;
 use mafs_bench::world::World;
-use rustix::fs::XattrFlags;
+use rustix::fs::{FlockOperation, XattrFlags};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -116,6 +116,11 @@ impl Course {
         self.over.load(Ordering::Relaxed)
     }
 
+    /// How long a lock may take that nobody else wants. When the link is there again it is asked for at the server.
+    fn lock_max(&self) -> Duration {
+        if self.plugged_in.load(Ordering::Relaxed) { 5 * CALL_MAX } else { CALL_MAX }
+    }
+
     /// How long a save may take: it has an fsync, which waits half a second for a server that does not answer yet. The
     /// longest was 0.55 s, after the link was there again too; then it shares the link with all that waits.
     fn save_max(&self) -> Duration {
@@ -142,6 +147,21 @@ fn save_until(course: &Course, directory: &Path) -> u32 {
     }
     println!("the longest save took {longest:?}");
     round
+}
+
+/// Takes a lock again and again, each time through another open file, as one build after the other does.
+fn lock_until(course: &Course, path: &Path) {
+    let mut longest = Duration::ZERO;
+    while !course.is_over() {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        let begun = Instant::now();
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+        let took = begun.elapsed();
+        assert!(took < course.lock_max(), "a lock took {took:?}");
+        longest = longest.max(took);
+        thread::sleep(PAUSE);
+    }
+    println!("the longest lock took {longest:?}");
 }
 
 /// Commits again and again. Returns how often.
@@ -198,8 +218,10 @@ fn make_repository(path: &Path) {
 fn programs_go_on_while_the_link_is_unplugged_and_everything_arrives() {
     let world = start();
     let _watchdog = Watchdog::start(10 * LIMIT, vec![world.mount()]);
-    let [saved, repository, project] = ["saved", "repository", "project"].map(|name| world.mount().join(name));
+    let [saved, repository, project, lock] =
+        ["saved", "repository", "project", "lock"].map(|name| world.mount().join(name));
     fs::create_dir(&saved).unwrap();
+    fs::write(&lock, "").unwrap();
     SAVES.iter().for_each(|(name, _)| fs::write(saved.join(name), "first").unwrap());
     make_repository(&repository);
     write_workspace(&project).unwrap();
@@ -209,6 +231,7 @@ fn programs_go_on_while_the_link_is_unplugged_and_everything_arrives() {
         let saving = scope.spawn(|| save_until(&course, &saved));
         let committing = scope.spawn(|| commit_until(&course, &repository));
         let building = scope.spawn(|| build_until(&course, &project));
+        let locking = scope.spawn(|| lock_until(&course, &lock));
         thread::sleep(AROUND);
         set_unplugged(&world, true);
         thread::sleep(Duration::from_secs(number_from_env("MAFS_UNPLUGGED", UNPLUGGED_S)));
@@ -216,6 +239,7 @@ fn programs_go_on_while_the_link_is_unplugged_and_everything_arrives() {
         set_unplugged(&world, false);
         thread::sleep(AROUND);
         course.over.store(true, Ordering::Relaxed);
+        locking.join().expect("locking");
         (saving.join(), committing.join(), building.join())
     });
     let [rounds, commits, builds] = [rounds.expect("saving"), commits.expect("committing"), builds.expect("building")];

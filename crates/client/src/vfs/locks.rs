@@ -572,7 +572,7 @@ impl Inner {
             }
             match self.remote.call(&TestLockRequest { lock }, Purpose::Ask).await {
                 Ok(answer) => return Ok(answer.reply.conflict),
-                Err(RemoteError::Pulling { .. }) if Instant::now() < patience => sleep(RETRY_PAUSE).await,
+                Err(RemoteError::Pulling { .. }) if Instant::now() < patience => sleep(PAUSE).await,
                 Err(RemoteError::Refused { error, .. }) => return Err(Error::Refused(error)),
                 Err(_) if self.grants_here() => {}
                 Err(_) => return Err(Error::NoLocks),
