@@ -114,6 +114,27 @@ impl Memory {
     }
 }
 
+/// The kernel is told to forget names that are not there when there are too many (`NAMES_MAX` of `vfs/absent.rs`).
+#[test]
+#[ignore = "needs: fuse"]
+fn regression_a_directory_in_use_has_a_path_however_many_names_are_not_there() {
+    const NAMES: u32 = 17_000;
+    let world = World::start().unwrap();
+    let directory = world.mount().join("directory");
+    assert!(!directory.exists());
+    fs::create_dir(&directory).unwrap();
+    let mut program = Command::new("sleep").arg("600").current_dir(&directory).spawn().unwrap();
+    for number in 0..NAMES {
+        assert!(!world.mount().join(format!("none {number}")).exists());
+    }
+    // The kernel is told in the background.
+    thread::sleep(Duration::from_secs(1));
+    let path = fs::read_link(format!("/proc/{}/cwd", program.id())).unwrap();
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert_eq!(path, directory, "getcwd(2) fails otherwise");
+}
+
 fn make_in_parallel(directory: &Path, count: u64) {
     thread::scope(|scope| {
         for maker in 0..MAKERS as u64 {
