@@ -128,7 +128,7 @@ impl Kernel {
     pub(super) fn note_absent(self: &Arc<Self>, parent: VnodeId, name: Name) {
         let forgotten = self.absent.note(parent, name);
         if !forgotten.is_empty() {
-            drop(self.tell(move |_, edge| invalidate_entries(edge, &forgotten)));
+            drop(self.tell(move |_, edge| expire_entries(edge, &forgotten)));
         }
     }
 
@@ -263,10 +263,8 @@ impl Kernel {
         if !self.knows(vnode) {
             return;
         }
-        let absent = self.absent.take_of(vnode);
-        for name in object.names.iter().chain(&absent) {
-            edge.invalidate_entry(vnode, name);
-        }
+        object.names.iter().for_each(|name| edge.invalidate_entry(vnode, name));
+        self.absent.take_of(vnode).iter().for_each(|name| edge.expire_entry(vnode, name));
         self.expire(edge, vnode, names(vnode));
         self.invalidate_object(edge, vnode);
     }
@@ -281,7 +279,7 @@ impl Kernel {
 
     /// Tells that everything may be out of date. Blocks.
     fn invalidate_all(&self, edge: &dyn KernelCache, names: &NamesOf) {
-        invalidate_entries(edge, &self.absent.take());
+        expire_entries(edge, &self.absent.take());
         let known: Vec<_> = self.lock().keys().copied().collect();
         for vnode in known.into_iter().chain([VnodeId::ROOT]) {
             self.expire(edge, vnode, names(vnode));
@@ -314,6 +312,14 @@ impl Kernel {
 fn invalidate_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
     for (parent, name) in names {
         edge.invalidate_entry(*parent, name);
+    }
+}
+
+/// Of names that meant nothing. Some mean something by now, perhaps the directory that a program is in: invalidated, it
+/// would have no path any more (getcwd fails with ENOENT).
+fn expire_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
+    for (parent, name) in names {
+        edge.expire_entry(*parent, name);
     }
 }
 
@@ -379,7 +385,7 @@ mod tests {
         kernel.count_lookup(VnodeId(8));
         kernel.note_absent(directory, name("absent"));
         kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
-        assert_eq!(told.take(), ["entry 7 new", "entry 7 absent", "expired 7 known", "inode 7"]);
+        assert_eq!(told.take(), ["entry 7 new", "expired 7 absent", "expired 7 known", "inode 7"]);
     }
 
     #[tokio::test]
