@@ -6,7 +6,7 @@ use std::time::Duration;
 use mafs_client::vfs::{Error, LockStop, Locking, Vfs, Writeback};
 use mafs_proto::{FsError, LockKind, LockRange};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
 use crate::support::{BLACK_HOLE, clients, configured, content, simulate, write_and_close};
@@ -172,6 +172,69 @@ fn it_becomes_what_a_program_asks_for() {
 }
 
 #[test]
+fn who_has_it_in_turn_may_let_others_in() {
+    simulate(async {
+        let Scene { near, next, other, .. } = scene(Locking::Local).await;
+        for wait in [true, false] {
+            next.lock().await.expect("a lock");
+            let shared = next.wanted(LockRange::ALL, LockKind::Shared);
+            let downgraded = near.lock(next.file, shared, wait, LockStop::default());
+            timeout(RTT, downgraded).await.expect("it waits for nobody").expect("a lock");
+            next.unlock().await.expect("an unlock");
+        }
+        other.lock().await.expect("a lock");
+    });
+}
+
+#[test]
+fn many_programs_of_a_machine_have_it_one_after_the_other() {
+    simulate(async {
+        let Scene { near, first, next, other, .. } = scene(Locking::Local).await;
+        other.lock().await.expect("a lock");
+        let third = Process::open(&near, "lock", 3).await;
+        let waiting = [&first, &next, &third].map(|process| {
+            let process = process.clone();
+            tokio::spawn(async move {
+                process.lock().await.expect("a lock");
+                process.unlock().await.expect("an unlock");
+            })
+        });
+        sleep(RTT).await;
+        other.unlock().await.expect("an unlock");
+        let begun = Instant::now();
+        for process in waiting {
+            process.await.expect("it ends");
+        }
+        assert!(begun.elapsed() < 10 * RTT, "{:?}", begun.elapsed());
+    });
+}
+
+#[test]
+fn programs_that_wait_for_each_other_hear_of_it() {
+    simulate(async {
+        let Scene { near, first, next, .. } = scene(Locking::Local).await;
+        let part = |process: &Process, first: u64| {
+            let range = LockRange::new(first, first + 9).expect("a range");
+            let (near, process) = (near.clone(), process.clone());
+            let wanted = process.wanted(range, LockKind::Exclusive);
+            async move { near.lock(process.file, wanted, true, LockStop::default()).await }
+        };
+        // Given up by a third, so that both are had in turn.
+        let third = Process::open(&near, "lock", 3).await;
+        third.lock().await.expect("a lock");
+        third.unlock().await.expect("an unlock");
+        part(&first, 0).await.expect("a part");
+        part(&next, 10).await.expect("a part");
+        let waiting = tokio::spawn(part(&first, 10));
+        sleep(RTT).await;
+        let circle = part(&next, 0).await;
+        assert!(matches!(circle, Err(Error::Refused(FsError::Deadlock))), "{circle:?}");
+        next.unlock().await.expect("an unlock");
+        waiting.await.expect("it ends").expect("a lock");
+    });
+}
+
+#[test]
 fn nobody_waits_long_for_who_has_gone() {
     simulate(async {
         let Scene { world, other, .. } = scene(Locking::Local).await;
@@ -239,7 +302,12 @@ fn what_is_kept_outlives_the_server_and_ends_with_the_mount() {
         sleep(KEPT_FOR / 2).await;
         assert!(takes(next.lock()).await < AT_ONCE);
         assert!(is_locked(&other.try_lock(LockKind::Exclusive).await));
-        next.unlock().await.expect("an unlock");
+        world.crash_server(Crash::Kill);
+        world.start_server().expect("a server");
+        near.sync().await.expect("a sync");
+        sleep(KEPT_FOR / 2).await;
+        assert!(is_locked(&other.try_lock(LockKind::Exclusive).await), "it was had in turn");
+        next.unlock().await.expect("it is not lost");
         drop((near, next));
         world.stop_client().await;
         assert!(takes(other.lock()).await < 2 * RTT + AT_ONCE);

@@ -195,8 +195,12 @@ impl Locks {
     /// Whether an owner has some lock of a file in turn: then what it asks for next is not the server's to grant, which
     /// would wait for what that owner holds up.
     pub(crate) fn has_taken_over(&self, lock: &Lock) -> bool {
-        let is_here = |held: &HeldRange<Held>| held.holder.granted == Granted::Here;
-        self.of(lock.fid, lock.owner.id).any(is_here) && self.releases.values().any(|releasing| releasing.covers(lock))
+        let table = self.files.get(&lock.fid).map(|file| file.table.iter());
+        let is_its = |held: &HeldRange<Held>| {
+            let owner = &held.holder.owner;
+            held.holder.granted == Granted::Here && (owner.id == lock.owner.id || owner.is_kin(&lock.owner))
+        };
+        table.into_iter().flatten().any(is_its) && self.releases.values().any(|releasing| releasing.covers(lock))
     }
 
     /// Whether another program of this machine has in turn what was given up under a number.
@@ -278,14 +282,17 @@ impl Locks {
         true
     }
 
-    /// Ranges that are to be given up at the server now: those that the owner has not taken again since.
+    /// Ranges that are to be given up at the server now: those that the owner has not taken again since, nor taken and
+    /// given up again.
     pub(crate) fn to_unlock(&self, number: u64) -> Vec<LockRange> {
         let Some(Releasing { release, ranges, .. }) = self.releases.get(&number) else { return Vec::new() };
         let mut table = LockTable::default();
         for held in ranges {
             table.lock(held.holder, held.range, held.kind);
         }
-        for taken in self.of(release.fid, release.owner) {
+        let is_same = |later: &&Releasing| (later.release.fid, later.release.owner) == (release.fid, release.owner);
+        let later = self.releases.range(number + 1..).map(|(_, later)| later).filter(is_same);
+        for taken in self.of(release.fid, release.owner).chain(later.flat_map(|later| &later.ranges)) {
             table.unlock(&taken.holder, taken.range);
         }
         table.iter().map(|held| held.range).collect()
@@ -349,7 +356,8 @@ impl Locks {
         let is_shared = lock.kind == LockKind::Shared;
         let own = self.releases.values_mut().filter(|releasing| {
             let is_own = releasing.release.owner == lock.owner.id;
-            releasing.release.fid == lock.fid && (is_own || is_shared && releasing.settled.is_some())
+            let is_unused = releasing.settled == Some(releasing.turn);
+            releasing.release.fid == lock.fid && (is_own || is_shared && is_unused)
         });
         own.map(|releasing| releasing.is_awaited = true).count() > 0
     }
@@ -380,9 +388,11 @@ impl Locks {
 
     /// The client is about to attach: what it relies on.
     pub(crate) fn tell(&mut self) -> HeldLocks {
+        let covered = self.covered();
+        // What is had in turn of what the server has granted it keeps others from as well.
         let as_held = |fid: Fid, held: &HeldRange<Held>| HeldLock {
             lock: Lock { fid, owner: held.holder.owner, range: held.range, kind: held.kind },
-            granted: held.holder.granted == Granted::There,
+            granted: held.holder.granted == Granted::There || covered.contains(&fid),
         };
         let released = self.releases.values();
         let released = released.flat_map(|of| of.ranges.iter().map(|held| as_held(of.release.fid, held)));
@@ -398,18 +408,20 @@ impl Locks {
         let told = std::mem::take(&mut self.told);
         let lost: BTreeSet<usize> = reply.lost_locks.iter().filter_map(|place| usize::try_from(*place).ok()).collect();
         let (gone, kept): (Vec<_>, Vec<_>) = told.iter().enumerate().partition(|(place, _)| lost.contains(place));
-        self.lose_where(|fid, held| {
-            let is_gone = gone.iter().any(|(_, told)| is_about(told, fid, held));
-            let is_kept = kept.iter().any(|(_, told)| is_about(told, fid, held));
-            // What came after the attach was asked for is known to an earlier session only.
-            is_gone || (!reply.resumed && !is_kept)
-        });
         for releasing in self.releases.values_mut() {
             let fid = releasing.release.fid;
             let is_about = |told: &HeldLock| releasing.ranges.iter().any(|held| is_about(told, fid, held));
             let is_kept = kept.iter().any(|(_, told)| is_about(told));
             releasing.is_closed |= gone.iter().any(|(_, told)| is_about(told)) || (!reply.resumed && !is_kept);
         }
+        let covered = self.covered();
+        self.lose_where(|fid, held| {
+            let is_gone = gone.iter().any(|(_, told)| is_about(told, fid, held));
+            let is_kept = kept.iter().any(|(_, told)| is_about(told, fid, held));
+            let is_in_turn = held.holder.granted == Granted::Here && covered.contains(&fid);
+            // What came after the attach was asked for is known to an earlier session only.
+            is_gone || (!reply.resumed && !is_kept && !is_in_turn)
+        });
         for (_, HeldLock { lock, .. }) in kept {
             let Some(file) = self.files.get_mut(&lock.fid) else { continue };
             let holder = Held { owner: lock.owner, granted: Granted::There };
@@ -420,6 +432,20 @@ impl Locks {
         // A number of another life of the server says nothing.
         self.grants = reply.lock_grants;
         self.epoch = Some(reply.epoch);
+    }
+
+    /// The files from which the server keeps other clients for what has been given up here.
+    fn covered(&self) -> BTreeSet<Fid> {
+        let whole = self.releases.values().filter(|releasing| releasing.is_whole());
+        whole.map(|releasing| releasing.release.fid).collect()
+    }
+
+    /// Whose locks exclude one.
+    pub(crate) fn holders_against(&self, lock: &Lock) -> Vec<u64> {
+        let holder = Held { owner: lock.owner, granted: Granted::Here };
+        let table = self.files.get(&lock.fid).map(|file| &file.table);
+        let conflicts = table.into_iter().flat_map(|table| table.conflicts(&holder, lock.range, lock.kind));
+        conflicts.map(|held| held.holder.owner.id).collect()
     }
 
     /// How many there are.

@@ -220,7 +220,9 @@ impl Outstanding {
             if !covered.contains(id) {
                 all.insert(*id);
             }
-            let before = self.records.get(id).into_iter().flat_map(|record| &record.depends_on);
+            // The server may do a removal ahead of others (`server/src/core/refused.rs`).
+            let record = self.records.get(id).filter(|record| !is_removal(&record.op));
+            let before = record.into_iter().flat_map(|record| &record.depends_on);
             covered.extend(before.copied().filter(|before| behind.contains(before)));
         }
         let mut unlisted: Vec<StoreId> = all.into_iter().collect();
@@ -231,6 +233,10 @@ impl Outstanding {
 
 fn is_store(op: &CmlOp) -> bool {
     matches!(op, CmlOp::Store { .. })
+}
+
+fn is_removal(op: &CmlOp) -> bool {
+    matches!(op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. })
 }
 
 /// What a record depends on, oldest first.

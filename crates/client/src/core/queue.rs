@@ -23,6 +23,7 @@ pub(crate) use self::list::{Listed, Totals};
 use self::removals::Removing;
 use self::under_way::UnderWay;
 pub(crate) use self::up_to::HeldUp;
+use super::touched::discards;
 
 /// Where what waits is announced, no more is begun than the link holds twice: what has been sent in part cannot make
 /// way for what somebody asks for. At least and at most, and where nothing is known of the link.
@@ -410,16 +411,23 @@ impl Queue {
         changed
     }
 
-    /// A record without content that was not sent names another.
+    /// A record without content that was not sent depends on another, if it has to wait for that.
     fn put_behind(&mut self, id: StoreId, before: StoreId) {
+        let Some(earlier) = self.get(before).map(|queued| queued.record.op.clone()) else { return };
         let is_new = |entry: &&mut Entry| entry.store_bytes().is_none() && entry.before().all(|known| known != before);
-        let is_here = self.contains(before);
-        let Some(entry) = self.entries.get_mut(&id).filter(is_new).filter(|_| is_here) else { return };
-        entry.queued.record.depends_on.push(before);
-        entry.queued.record.depends_on.sort_unstable();
+        let waits = |entry: &&mut Entry| !discards(&entry.queued.record.op, &earlier);
+        let Some(entry) = self.entries.get_mut(&id).filter(is_new).filter(waits) else { return };
+        let named = &mut entry.queued.record.depends_on;
+        let is_named = named.len() < CmlRecord::DEPENDS_ON_MAX;
+        if is_named {
+            named.push(before);
+            named.sort_unstable();
+        } else {
+            entry.unlisted.push(before);
+        }
         if let Some(earlier) = self.entries.get_mut(&before) {
-            earlier.dependents.push((id, true));
-            if earlier.blocks(true) {
+            earlier.dependents.push((id, is_named));
+            if earlier.blocks(is_named) {
                 self.block(id);
             }
         }

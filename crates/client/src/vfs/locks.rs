@@ -230,7 +230,7 @@ impl Inner {
     /// Gives an owner again what it has given up, if that is kept and no other program waits for it.
     fn lock_again(&self, lock: &Lock) -> bool {
         let (now, changes) = (self.clock.now(), self.replay.queue().changes());
-        let may = !self.locks.is_over(now) && !self.locks.is_asked_for(lock.fid);
+        let may = !self.locks.is_over(now) && !self.locks.is_asked_for(lock.fid, lock.owner.id);
         let taken = may && self.locks.locks().take_back(lock, changes, now);
         if taken {
             self.locks.changed.send_replace(());
@@ -279,6 +279,9 @@ impl Inner {
             if !wait {
                 return Err(Error::Refused(FsError::Locked));
             }
+            if self.locks.is_deadlock(&self.locks.locks(), lock) {
+                return Err(Error::Refused(FsError::Deadlock));
+            }
             tokio::select! {
                 biased;
                 () = stop.stopped() => return Err(Error::Interrupted),
@@ -316,6 +319,10 @@ impl Inner {
             }
             locks.note_grants(lock_grants);
             locks.grant(lock, Granted::There, changes);
+            // They may wait at the server, which asks no client for the sake of its own programs.
+            if self.locks.is_asked_for(lock.fid, lock.owner.id) {
+                locks.want_here(lock.fid);
+            }
         }
         let fresh = self.make_current(file, Answer { reply: status, payload, session }).await;
         if let Err(error) = &fresh {

@@ -173,7 +173,11 @@ impl Locks {
             Err(FsError::LockedByOwn)
         } else if wait {
             let waiter = Waiter { locker, lock, number, asked: present.now };
-            self.enqueue(waiter).map(|()| Asked::Waits)
+            match self.enqueue(waiter) {
+                // Perhaps nobody holds what it would wait for.
+                Err(FsError::Deadlock) if may_be_kept => Err(FsError::Pulling),
+                queued => queued.map(|()| Asked::Waits),
+            }
         } else if may_be_kept {
             Err(FsError::Pulling)
         } else {

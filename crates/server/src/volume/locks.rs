@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mafs_proto::call::{LockConflict, UnlockRequest};
-use mafs_proto::{ClientId, Fid, FsError, Lock};
+use mafs_proto::{Fid, FsError, Lock};
 
 use super::sessions::{SLEEP_MAX, Sessions, Tables};
 use super::{Ticket, Volume};
@@ -54,9 +54,11 @@ impl Sessions {
     }
 
     /// A client has said of which files its programs hold locks that others want.
-    pub(super) fn note_held(&self, client: ClientId, fids: &[Fid]) {
-        self.tables().locks.note_held(client, fids);
-        self.unlocked.send_replace(());
+    pub(super) fn note_held(&self, ticket: Ticket, fids: &[Fid]) {
+        if !fids.is_empty() && self.check(ticket).is_ok() {
+            self.tables().locks.note_held(ticket.client, fids);
+            self.unlocked.send_replace(());
+        }
     }
 }
 

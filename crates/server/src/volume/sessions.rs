@@ -315,7 +315,7 @@ impl Sessions {
             match send(peer, &request).await {
                 Ok(reply) => {
                     self.acknowledge(ticket, number);
-                    self.note_held(ticket.client, &reply.held);
+                    self.note_held(ticket, &reply.held);
                 }
                 Err(why) => {
                     tracing::warn!(client = %ticket.client, "a break was not acknowledged: {why}");

@@ -202,6 +202,42 @@ fn what_is_kept_is_given_up_for_what_it_cannot_become() {
     let shared = Lock { kind: LockKind::Shared, ..lock(1, 2, LockRange::ALL) };
     assert!(locks.await_release(&shared));
     assert!(!locks.is_kept(number, NOW));
+    let (mut locks, _) = kept();
+    locks.grant(&lock(1, 2, LockRange::ALL), Granted::Here, 20);
+    assert!(!locks.await_release(&shared), "it would wait for itself");
+    let kin = Lock { owner: LockOwner { id: 3, ..shared.owner }, ..shared };
+    assert!(locks.has_taken_over(&shared) && locks.has_taken_over(&kin), "the same program, by the other call");
+}
+
+/// The link has gone meanwhile.
+#[test]
+fn what_was_given_up_later_is_not_given_up_with_what_was_before() {
+    let mut locks = Locks::default();
+    let own = lock(1, 1, LockRange::ALL);
+    locks.grant(&own, Granted::There, 5);
+    let first = give_up(&mut locks, own);
+    locks.grant(&own, Granted::There, 7);
+    let second = give_up(&mut locks, own);
+    assert!(locks.begin_unlock(first, 1));
+    assert_eq!(locks.to_unlock(first), []);
+    assert!(locks.begin_unlock(second, 0));
+    assert_eq!(locks.to_unlock(second), [LockRange::ALL]);
+}
+
+#[test]
+fn what_is_had_in_turn_is_had_from_the_server_over_an_attach() {
+    let next = lock(1, 2, LockRange::ALL);
+    let (mut locks, _) = kept();
+    locks.grant(&next, Granted::Here, 20);
+    let told = locks.tell().locks;
+    assert_eq!(told.iter().map(|held| (held.lock.owner.id, held.granted)).collect::<Vec<_>>(), [(2, true), (1, true)]);
+    locks.attached(&attach_reply(4, false, vec![1]));
+    assert!(!locks.is_lost(2) && locks.counts() == LockCounts { held: 1, here: 0 });
+    let (mut locks, _) = kept();
+    locks.tell();
+    locks.grant(&next, Granted::Here, 20);
+    locks.attached(&attach_reply(4, false, vec![]));
+    assert!(!locks.is_lost(2) && locks.holds_any(fid(1), 2, LockRange::ALL), "it was taken meanwhile");
 }
 
 #[test]

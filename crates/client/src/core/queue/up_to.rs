@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mafs_proto::{CmlOp, Fid, StoreId};
+use mafs_proto::{CmlOp, StoreId};
 
 use super::{Entry, Queue, Queued};
 
@@ -35,15 +35,11 @@ impl Queue {
     }
 
     /// These records, which the server has applied, with all that it must have applied before them. A removal it may
-    /// have done ahead of what it has no room for, but not of what has given a name to the object that is removed
-    /// (`server/src/core/refused.rs`).
+    /// have done ahead of what it has no room for (`server/src/core/refused.rs`).
     pub(crate) fn applied_with(&self, ids: &[StoreId]) -> Vec<Queued> {
-        let gives_name = |before: &CmlOp, fid: Fid| [before.named_fid(), before.made()].contains(&Some(fid));
-        let was_first = |entry: &Entry, before: &Entry| match &entry.queued.record.op {
-            CmlOp::Remove { fid, .. } | CmlOp::RemoveDir { fid, .. } => gives_name(&before.queued.record.op, *fid),
-            _ => true,
-        };
-        self.reach(ids, was_first).map(|entry| entry.queued.clone()).collect()
+        let is_removal =
+            |entry: &Entry| matches!(entry.queued.record.op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. });
+        self.reach(ids, |entry| !is_removal(entry)).map(|entry| entry.queued.clone()).collect()
     }
 
     /// Whether one of these records was refused and comes again, or waits for one that was.
@@ -69,19 +65,18 @@ impl Queue {
 
     /// These records and all that they depend on, as far as they are here.
     fn up_to(&self, ids: &[StoreId]) -> impl Iterator<Item = &Entry> {
-        self.reach(ids, |_, _| true)
+        self.reach(ids, |_| true)
     }
 
-    /// The same, without what is reached only by steps, from one to what it depends on, that `is_taken` refuses.
-    fn reach(&self, ids: &[StoreId], is_taken: impl Fn(&Entry, &Entry) -> bool) -> impl Iterator<Item = &Entry> {
+    /// The same, without what is reached only by way of those that `is_followed` refuses.
+    fn reach(&self, ids: &[StoreId], is_followed: impl Fn(&Entry) -> bool) -> impl Iterator<Item = &Entry> {
         let (mut open, mut seen) = (ids.to_vec(), BTreeSet::new());
         std::iter::from_fn(move || {
             while let Some(id) = open.pop() {
                 if let Some(entry) = self.entries.get(&id)
                     && seen.insert(id)
                 {
-                    let before = entry.before().filter_map(|before| Some((before, self.entries.get(&before)?)));
-                    open.extend(before.filter(|(_, before)| is_taken(entry, before)).map(|(before, _)| before));
+                    open.extend(entry.before().filter(|_| is_followed(entry)));
                     return Some(entry);
                 }
             }

@@ -1,6 +1,6 @@
 //! What is known of locks, and which requests are under way. Says who is to be told; waits for no server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -155,9 +155,14 @@ impl LockState {
         self.asking().values().any(is_it)
     }
 
-    /// Whether any program waits for a lock of a file.
-    pub(super) fn is_asked_for(&self, fid: Fid) -> bool {
-        self.asking().values().any(|(lock, _)| lock.fid == fid)
+    /// Whether a program waits for a lock of a file, but for one.
+    pub(super) fn is_asked_for(&self, fid: Fid, but: u64) -> bool {
+        self.asking().values().any(|(lock, _)| lock.fid == fid && lock.owner.id != but)
+    }
+
+    /// Whether who asks for a lock would wait for itself, as far as the programs of this machine go.
+    pub(super) fn is_deadlock(&self, locks: &Locks, lock: &Lock) -> bool {
+        leads_to(&self.asking(), locks, lock, lock.owner.id)
     }
 
     /// Whether another program has asked before for what a lock excludes, and does not wait for its owner.
@@ -167,7 +172,7 @@ impl LockState {
             let is_another = earlier.fid == lock.fid && !earlier.owner.is_kin(&lock.owner);
             is_another && earlier.kind.excludes(lock.kind) && earlier.range.overlaps(lock.range)
         });
-        earlier.any(|earlier| !locks.holds_any(earlier.fid, lock.owner.id, earlier.range))
+        earlier.any(|earlier| !leads_to(&asking, locks, earlier, lock.owner.id))
     }
 
     /// Waits until `is_so`; it is asked again after every change.
@@ -178,4 +183,19 @@ impl LockState {
             let _ = changed.changed().await;
         }
     }
+}
+
+/// Whether who asks for a lock waits for an owner, by way of others or not.
+fn leads_to(asking: &BTreeMap<u64, (Lock, LockStop)>, locks: &Locks, lock: &Lock, owner: u64) -> bool {
+    let (mut open, mut seen) = (locks.holders_against(lock), BTreeSet::new());
+    while let Some(next) = open.pop() {
+        if next == owner {
+            return true;
+        }
+        if seen.insert(next) {
+            let wanted = asking.values().map(|(wanted, _)| wanted).filter(|wanted| wanted.owner.id == next);
+            open.extend(wanted.flat_map(|wanted| locks.holders_against(wanted)));
+        }
+    }
+    false
 }

@@ -205,6 +205,22 @@ fn who_does_not_answer_is_asked_again_and_nobody_is_kept_for_long() {
 }
 
 #[test]
+fn who_may_only_keep_a_lock_is_in_no_circle() {
+    let mut bench = Bench::new();
+    let (kept, held) = (
+        |owner| lock(1, owner, (0, u64::MAX), LockKind::Exclusive),
+        |owner| Lock { fid: fid(2), ..whole(owner, LockKind::Exclusive) },
+    );
+    bench.ask(1, kept(1)).unwrap();
+    bench.ask(2, held(2)).unwrap();
+    bench.wait(1, held(1));
+    let wanted = Wanted { lock: kept(2), wait: true, number: 100, given_up: false };
+    assert_eq!(bench.ask_keepers(2, wanted), Err(FsError::Pulling));
+    bench.locks.note_held(client(1), &[fid(1)]);
+    assert_eq!(bench.ask_keepers(2, wanted), Err(FsError::Deadlock));
+}
+
+#[test]
 fn nobody_keeps_a_part_or_what_is_shared() {
     for kept in [lock(1, 1, (0, 9), LockKind::Exclusive), whole(1, LockKind::Shared)] {
         let mut bench = Bench::new();
