@@ -200,34 +200,42 @@ impl Outstanding {
     }
 
     /// The outstanding records that touch what `op` touches, as far as it depends on them, and those behind which
-    /// everything is. Of the contents of its file, if it is one, and of those with which it has but names in common, the
-    /// last are enough, which are behind the others: git gives the same names at every commit and adds to the same
-    /// files, and a program saves as often.
+    /// everything is.
     fn dependencies(&self, op: &CmlOp) -> Dependencies {
         let discarded = |id: &StoreId| self.records.get(id).is_some_and(|earlier| discards(op, &earlier.op));
-        let Conflicting { mut objects, names } = self.touched.conflicting(op);
+        let Conflicting { mut objects, mut names } = self.touched.conflicting(op);
         if is_store(op) {
-            let is_store = |id: &StoreId| self.records.get(id).is_some_and(|record| is_store(&record.op));
-            let last = objects.iter().rev().find(|id| is_store(id)).copied();
-            objects.retain(|id| !is_store(id) || Some(*id) == last);
+            self.keep_last_store(&mut objects);
         }
-        let mut all: BTreeSet<StoreId> = objects.union(&self.barrier).copied().collect();
-        all.retain(|id| self.barrier.contains(id) || !discarded(id));
-        let mut behind: BTreeSet<StoreId> = all.clone();
-        behind.extend(names.iter().copied().filter(|id| !discarded(id)));
-        let mut covered: BTreeSet<StoreId> = BTreeSet::new();
-        for id in behind.iter().rev() {
-            if !covered.contains(id) {
-                all.insert(*id);
-            }
-            // The server may do a removal ahead of others (`server/src/core/refused.rs`).
-            let record = self.records.get(id).filter(|record| !is_removal(&record.op));
-            let before = record.into_iter().flat_map(|record| &record.depends_on);
-            covered.extend(before.copied().filter(|before| behind.contains(before)));
-        }
-        let mut unlisted: Vec<StoreId> = all.into_iter().collect();
+        objects.retain(|id| !discarded(id));
+        names.retain(|id| !discarded(id));
+        objects.extend(&self.barrier);
+        let mut unlisted: Vec<StoreId> = self.with_last(objects, &names).into_iter().collect();
         let listed = unlisted.split_off(unlisted.len().saturating_sub(CmlRecord::DEPENDS_ON_MAX));
         Dependencies { listed, unlisted }
+    }
+
+    /// Of the contents of a file the last is enough, which is behind the others: some programs add to a file for hours.
+    fn keep_last_store(&self, ids: &mut BTreeSet<StoreId>) {
+        let is_content = |id: &StoreId| self.records.get(id).is_some_and(|record| is_store(&record.op));
+        let last = ids.iter().rev().find(|id| is_content(id)).copied();
+        ids.retain(|id| !is_content(id) || Some(*id) == last);
+    }
+
+    /// These, with those of the others that none of all is behind: git gives the same names at every commit. The server
+    /// may do a removal ahead of what it is behind (`server/src/core/refused.rs`).
+    fn with_last(&self, mut these: BTreeSet<StoreId>, others: &BTreeSet<StoreId>) -> BTreeSet<StoreId> {
+        let all: BTreeSet<StoreId> = these.union(others).copied().collect();
+        let mut covered: BTreeSet<StoreId> = BTreeSet::new();
+        for id in all.iter().rev() {
+            if !covered.contains(id) {
+                these.insert(*id);
+            }
+            let record = self.records.get(id).filter(|record| !is_removal(&record.op));
+            let before = record.into_iter().flat_map(|record| &record.depends_on);
+            covered.extend(before.copied().filter(|before| all.contains(before)));
+        }
+        these
     }
 }
 

@@ -375,8 +375,9 @@ impl Queue {
     }
 
     /// Takes out a record that was not sent, and out of those that name it; returns these. `None` if it may have been
-    /// sent, or one of them, if one is the next content of its file, or if one gives a name to its file: others, and whoever comes after a crash of this
-    /// client, would find an empty file there, in place of what the name meant before.
+    /// sent, or one of them, if one is the next content of its file, or if one gives a name to its file: others, and
+    /// whoever comes after a crash of this client, would find an empty file there, in place of what the name meant
+    /// before.
     pub(crate) fn detach(&mut self, id: StoreId) -> Option<Vec<Queued>> {
         let dependents: Vec<StoreId> = self.entries.get(&id)?.dependents.iter().map(|(id, _)| *id).collect();
         let unsent = |id: &StoreId| !self.contains(*id) || self.is_unsent(*id);

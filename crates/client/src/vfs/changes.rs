@@ -281,8 +281,8 @@ impl Inner {
         self.note_freed(changed, id);
     }
 
-    /// Records name another no more; one without content may name others instead. The queue is held: what is sent before
-    /// the log says so would be another record to the next life.
+    /// Records name another no more; one without content may name others instead. The queue is held: what is sent
+    /// before the log says so would be another record to the next life.
     fn note_freed(&self, changed: Vec<Queued>, of: StoreId) {
         self.log_all(changed.iter().map(|queued| match queued.record.op {
             CmlOp::Store { .. } => LogEntry::Freed { id: queued.record.id, of },

@@ -7,8 +7,8 @@
 //!
 //! Nothing is in an index: after a start clients say what they hold, and until they have, nothing is granted.
 //!
-//! A client may keep a lock that none of its programs holds any more. When another asks for what that excludes the client
-//! is *recalled*: it gives up what it keeps, and says of what is held that it is.
+//! A client may keep a lock that none of its programs holds any more. When another asks for what that excludes the
+//! client is *recalled*: it gives up what it keeps, and says of what is held that it is.
 //!
 //! Must not know who waits on which connection: whoever wants a lock asks until it has it. One that does not ask again
 //! within [`PLACE_KEPT`] has lost its place.

@@ -134,8 +134,8 @@ fn who_waits_until_the_server_knows_is_passed_by_nobody() {
     assert!(!locks.may_take_over(&lock(1, 2, LockRange::ALL)));
 }
 
-/// Locks of which owner 1 has given up all of file 1, under the number that is returned, at the server with all that was
-/// written.
+/// Locks of which owner 1 has given up all of file 1, under the number that is returned; what was written is at the
+/// server.
 fn kept() -> (Locks, u64) {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 5);
