@@ -403,8 +403,9 @@ impl Locks {
         HeldLocks { epoch: self.epoch, grants: self.grants, locks }
     }
 
-    /// The client has attached: what it was told of holds, but for what the reply names as lost.
-    pub(crate) fn attached(&mut self, reply: &AttachReply) {
+    /// The client has attached: what it was told of holds, but for what the reply names as lost. Returns how many of
+    /// those that programs hold do not.
+    pub(crate) fn attached(&mut self, reply: &AttachReply) -> usize {
         let told = std::mem::take(&mut self.told);
         let lost: BTreeSet<usize> = reply.lost_locks.iter().filter_map(|place| usize::try_from(*place).ok()).collect();
         let (gone, kept): (Vec<_>, Vec<_>) = told.iter().enumerate().partition(|(place, _)| lost.contains(place));
@@ -415,7 +416,7 @@ impl Locks {
             releasing.is_closed |= gone.iter().any(|(_, told)| is_about(told)) || (!reply.resumed && !is_kept);
         }
         let covered = self.covered();
-        self.lose_where(|fid, held| {
+        let count = self.lose_where(|fid, held| {
             let is_gone = gone.iter().any(|(_, told)| is_about(told, fid, held));
             let is_kept = kept.iter().any(|(_, told)| is_about(told, fid, held));
             let is_in_turn = held.holder.granted == Granted::Here && covered.contains(&fid);
@@ -432,6 +433,7 @@ impl Locks {
         // A number of another life of the server says nothing.
         self.grants = reply.lock_grants;
         self.epoch = Some(reply.epoch);
+        count
     }
 
     /// The files from which the server keeps other clients for what has been given up here.
@@ -462,18 +464,21 @@ impl Locks {
         table.into_iter().flatten().filter(move |held| held.holder.owner.id == owner)
     }
 
-    fn lose_where(&mut self, is_lost: impl Fn(Fid, &HeldRange<Held>) -> bool) {
-        let lost = &mut self.lost;
+    /// Returns how many are lost.
+    fn lose_where(&mut self, is_lost: impl Fn(Fid, &HeldRange<Held>) -> bool) -> usize {
+        let (lost, mut count) = (&mut self.lost, 0);
         for (fid, file) in &mut self.files {
             file.table.retain(|held| {
                 let is_lost = is_lost(*fid, held);
                 if is_lost {
                     lost.insert(held.holder.owner.file);
+                    count += 1;
                 }
                 !is_lost
             });
         }
         self.files.retain(|_, file| !file.table.is_empty());
+        count
     }
 }
 

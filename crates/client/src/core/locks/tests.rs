@@ -231,7 +231,7 @@ fn what_is_had_in_turn_is_had_from_the_server_over_an_attach() {
     locks.grant(&next, Granted::Here, 20);
     let told = locks.tell().locks;
     assert_eq!(told.iter().map(|held| (held.lock.owner.id, held.granted)).collect::<Vec<_>>(), [(2, true), (1, true)]);
-    locks.attached(&attach_reply(4, false, vec![1]));
+    assert_eq!(locks.attached(&attach_reply(4, false, vec![1])), 0, "no program has it any more");
     assert!(!locks.is_lost(2) && locks.counts() == LockCounts { held: 1, here: 0 });
     let (mut locks, _) = kept();
     locks.tell();

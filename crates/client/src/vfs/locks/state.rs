@@ -96,10 +96,10 @@ impl LockState {
 
     /// The client has attached.
     pub(in crate::vfs) fn attached(&self, reply: &AttachReply) {
-        if !reply.lost_locks.is_empty() {
-            tracing::warn!(locks = reply.lost_locks.len(), "locks were lost while the server was out of reach");
+        let locks = self.locks().attached(reply);
+        if locks > 0 {
+            tracing::warn!(locks, "locks were lost while the server was out of reach");
         }
-        self.locks().attached(reply);
         self.changed.send_replace(());
     }
 
