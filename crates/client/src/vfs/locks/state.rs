@@ -105,6 +105,9 @@ impl LockState {
 
     /// Others want to lock these files. Returns those of which programs hold locks.
     pub(in crate::vfs) fn want(&self, fids: &[Fid], now: mafs_proto::Instant) -> Vec<Fid> {
+        if fids.is_empty() {
+            return Vec::new();
+        }
         let held = self.locks().want(fids, now);
         self.changed.send_replace(());
         held
