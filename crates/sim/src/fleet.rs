@@ -132,7 +132,7 @@ fn path(random: &mut Random) -> (Path, Option<SteadyLink>) {
         _ => {
             let bytes_per_s = random.one_of(&[64_000, 250_000, 1_000_000]);
             let rtt = Duration::from_millis(2 + random.below(150));
-            (Path::Link(Box::new(Profile::steady(bytes_per_s, rtt))), Some(SteadyLink { bytes_per_s, rtt }))
+            (Path::Link(Box::new(Profile::steady(bytes_per_s, rtt))), Some(SteadyLink::new(bytes_per_s, rtt)))
         }
     }
 }
@@ -351,7 +351,7 @@ impl Fleet {
     /// What holds of every connection, whoever else connects.
     async fn check_wire(&mut self) -> Result<(), String> {
         for (client, machine) in self.world.machines().iter().enumerate() {
-            if let (Some(link), true) = (self.links[client], self.faults == Faults::default()) {
+            if let (Some(link), true) = (&mut self.links[client], self.faults == Faults::default()) {
                 link.check(client, machine.client())?;
             }
         }
