@@ -61,7 +61,7 @@ struct Releasing {
     is_closed: bool,
     /// A program waits for the end of it.
     is_awaited: bool,
-    /// How often others had it since.
+    /// How often others have taken it since, or given it up.
     turn: u64,
     /// In which turn the server had all that was written until then.
     settled: Option<u64>,
@@ -231,8 +231,9 @@ impl Locks {
         };
         let there: Vec<_> = there.filter_map(clip).collect();
         if there.is_empty() {
-            let is_before = |releasing: &Releasing| releasing.release.fid == fid && !releasing.is_closed;
-            return self.releases.values().any(is_before).then_some(Released::InTurn(since));
+            let before = self.releases.values_mut().filter(|of| of.release.fid == fid && !of.is_closed);
+            let in_turn = before.map(|releasing| releasing.turn += 1).count() > 0;
+            return in_turn.then_some(Released::InTurn(since));
         }
         let number = self.next_number();
         let release = Release { fid, owner, since };
@@ -249,7 +250,7 @@ impl Locks {
         Some(Released::There(number))
     }
 
-    /// What is to be given up under a number, and how often others had it since.
+    /// What is to be given up under a number, and in which turn.
     pub(crate) fn released(&self, number: u64) -> Option<(Release, u64)> {
         self.releases.get(&number).map(|releasing| (releasing.release, releasing.turn))
     }
