@@ -7,6 +7,7 @@ use mafs_client::options::FSYNC_WAIT_DEFAULT;
 use mafs_client::vfs::{Error, LockStop, Locking, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, VnodeId};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, Path, World};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::locking::{Process, is_locked, until_connected, until_out_of_reach};
@@ -63,6 +64,49 @@ fn a_counter_under_a_lock_is_exact() {
                 assert_eq!(vfs.status().locks, 0);
             }
         });
+    }
+}
+
+/// The kernel says nothing when it writes, so while a content is made ready to be sent it may not be clear what belongs
+/// to it. Whatever was sent under a lock, nothing of it is in the way of what the next holder makes of the file.
+#[test]
+fn what_the_kernel_writes_while_a_content_is_sent_goes_with_the_lock() {
+    for policy in [Writeback::Sync, Writeback::Sirp] {
+        for (before, after) in (0..20).flat_map(|before| (0..6).map(move |after| (before, after))) {
+            simulate(write_while_sending(policy, before, after));
+        }
+    }
+}
+
+async fn write_while_sending(policy: Writeback, before: u32, after: u32) {
+    let world = two(policy, Locking::default(), true).await;
+    let [one, two] = clients(&world);
+    write_and_close(&one, "file", vec![1; 10]).await;
+    one.sync().await.expect("a sync");
+    let [near, far] = [Process::open(&one, "file", 1).await, Process::open(&two, "file", 1).await];
+    near.lock().await.expect("a lock");
+    near.write(vec![2; 10], true).await;
+    let closing = tokio::spawn({
+        let (one, file) = (one.clone(), near.file);
+        async move { one.flush(file).await }
+    });
+    pass(before).await;
+    near.write(vec![3; 10], true).await;
+    pass(after).await;
+    near.unlock().await.expect("an unlock");
+    closing.await.expect("it ends").expect("a close of another descriptor");
+    for (process, content) in [(&far, 3), (&near, 4), (&far, 5)] {
+        process.lock().await.expect("a lock");
+        assert_eq!(process.read().await, [content; 10], "{policy:?}, {before} before, {after} after");
+        process.write(vec![content + 1; 10], true).await;
+        process.unlock().await.expect("an unlock");
+    }
+}
+
+/// Lets the others go on so many times.
+async fn pass(times: u32) {
+    for _ in 0..times {
+        yield_now().await;
     }
 }
 

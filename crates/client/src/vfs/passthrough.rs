@@ -52,8 +52,9 @@ pub(super) struct KernelUse {
     mappable: bool,
     /// The newest edit goes on: what is written until the mark is set again belongs to it.
     goes_on: bool,
-    /// The mark is set, but mappings may still store without moving it.
-    pub(super) unprotected: bool,
+    /// How often the mark was set while there were mappings, and after which of these the pages were protected.
+    marked: u64,
+    protected: u64,
 }
 
 /// Files up to this size that are opened for reading only, while nobody writes them, are read through this daemon:
@@ -142,7 +143,7 @@ impl Inner {
             let mut state = file.state();
             state.kernel.writers -= 1;
             state.kernel.mappers -= u32::from(mode.read);
-            if looked.is_err() || state.kernel.unprotected {
+            if looked.is_err() || state.kernel.is_unprotected() {
                 // It may have changed unseen.
                 state.count_edit();
             }
@@ -225,7 +226,7 @@ impl Inner {
         let (goes_on, sending) = {
             let mut state = file.state();
             let goes_on = std::mem::take(&mut state.kernel.goes_on) && state.kernel.writers > 0;
-            state.kernel.unprotected |= goes_on && state.kernel.mappers > 0;
+            state.kernel.marked += u64::from(goes_on && state.kernel.mappers > 0);
             (goes_on, state.sending.clone())
         };
         if goes_on {
@@ -245,7 +246,8 @@ impl Inner {
             let _edit = file.edit();
             self.end_edit(file)
         })?;
-        if file.state().kernel.unprotected {
+        let unprotected = file.state().kernel.is_unprotected();
+        if unprotected {
             // Not on a session thread: a disk takes its time.
             tokio::task::yield_now().await;
             blocking(|| protect(file))?;
@@ -359,18 +361,30 @@ impl Inner {
 /// the time just before the mark was set may make its page dirty just after the first pass over the pages; it has all
 /// the time of a disk's flush to do so.
 pub(super) fn protect(file: &File) -> Result<(), Error> {
-    file.state().kernel.unprotected = false;
-    let protected = file.container.sync_data().and_then(|()| file.container.sync_data());
-    if protected.is_err() {
-        file.state().kernel.unprotected = true;
-    }
-    Ok(protected?)
+    let marked = file.state().kernel.marked;
+    file.container.sync_data()?;
+    file.container.sync_data()?;
+    let mut state = file.state();
+    state.kernel.protected = state.kernel.protected.max(marked);
+    Ok(())
+}
+
+/// The same of a file whose mark has been set since it was settled: what it holds may be read then, and is one edit.
+/// Under `edit`.
+pub(super) fn protect_marked(file: &File) -> Result<(), Error> {
+    let unprotected = file.state().kernel.is_unprotected();
+    if unprotected { protect(file) } else { Ok(()) }
 }
 
 impl KernelUse {
     /// Whether a mapping may write.
     pub(super) fn is_mapped(&self) -> bool {
         self.mappers > 0
+    }
+
+    /// Whether the mark is set, and mappings may still store without moving it.
+    pub(super) fn is_unprotected(&self) -> bool {
+        self.marked > self.protected
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::file::File;
 use super::frozen::FrozenContent;
+use super::passthrough::protect_marked;
 use super::verdicts::{Answered, NotSent, arrive};
 use super::{Error, Inner};
 use crate::cache::Hold;
@@ -308,6 +309,7 @@ impl Inner {
             return Ok(None);
         }
         self.catch_up(file, id)?;
+        protect_marked(file)?;
         let (writers, synced) = {
             let state = file.state();
             (state.kernel.writers > 0, state.says_synced())

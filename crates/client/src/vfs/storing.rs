@@ -15,6 +15,7 @@ use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, OnCon
 
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
+use super::passthrough::protect_marked;
 use super::{Error, Inner};
 use crate::cache::{CacheError, seal, stamp};
 use crate::core::log::LogEntry;
@@ -130,9 +131,7 @@ impl Inner {
     fn begin_store(&self, file: &Arc<File>, attempt: u32) -> Result<Option<Sending>, Error> {
         let _edit = file.edit();
         self.end_edit(file)?;
-        if file.state().kernel.unprotected && attempt < ATTEMPTS_MAX {
-            return Ok(None);
-        }
+        protect_marked(file)?;
         let known = self.cache.index.object(file.fid.vnode)?;
         let (size, mtime, edits, base, writer, again, changed) = {
             let state = file.state();
@@ -289,7 +288,7 @@ impl Inner {
             let mut state = file.state();
             // In one step with what it becomes: an open looks whether there are versions whose answers are to come.
             let version_of_it = state.take_version(id);
-            if state.kernel.unprotected {
+            if state.kernel.is_unprotected() {
                 state.count_edit();
             }
             let known = edits == Some(state.edits);
