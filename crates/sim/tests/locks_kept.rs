@@ -146,28 +146,41 @@ fn who_waits_has_it_when_the_next_program_gives_it_up() {
     });
 }
 
+/// Nobody waits until it would be given up anyway.
 #[test]
 fn it_becomes_what_a_program_asks_for() {
     simulate(async {
         let Scene { near, first, next, other, .. } = scene(Locking::Local).await;
-        next.try_lock(LockKind::Shared).await.expect("nobody holds it");
-        first.try_lock(LockKind::Shared).await.expect("it is shared");
-        other.try_lock(LockKind::Shared).await.expect("it is shared");
-        for process in [&next, &first, &other] {
-            process.unlock().await.expect("an unlock");
-        }
-        sleep(KEPT_FOR).await;
-        first.lock().await.expect("a lock");
-        first.unlock().await.expect("an unlock");
-        sleep(RTT).await;
         let head = LockRange::new(0, 9).expect("a range");
-        let lock = |process: &Process| {
-            near.lock(process.file, process.wanted(head, LockKind::Exclusive), false, LockStop::default())
-        };
-        lock(&first).await.expect("a part");
-        assert!(is_locked(&lock(&next).await));
-        near.unlock(first.file, first.owner.id, head).await.expect("an unlock");
-        lock(&next).await.expect("a part");
+        for wait in [true, false] {
+            let lock = |process: &Process, range, kind| {
+                let (process, wanted) = (process.clone(), process.wanted(range, kind));
+                async move { process.vfs.lock(process.file, wanted, wait, LockStop::default()).await }
+            };
+            for process in [&next, &first, &other] {
+                let took = takes(lock(process, LockRange::ALL, LockKind::Shared)).await;
+                assert!(took < 5 * RTT, "wait: {wait}: {took:?}");
+            }
+            for process in [&next, &first, &other] {
+                process.unlock().await.expect("an unlock");
+            }
+            sleep(KEPT_FOR).await;
+            for (range, kind) in [(LockRange::ALL, LockKind::Shared), (head, LockKind::Exclusive)] {
+                first.lock().await.expect("a lock");
+                first.unlock().await.expect("an unlock");
+                sleep(RTT).await;
+                let took = takes(lock(&first, range, kind)).await;
+                assert!(took < 5 * RTT, "wait: {wait}: {took:?}");
+                assert!(is_locked(&next.try_lock(LockKind::Exclusive).await));
+                first.unlock().await.expect("an unlock");
+            }
+            let took = takes(lock(&next, head, LockKind::Exclusive)).await;
+            assert!(took < 5 * RTT, "wait: {wait}: {took:?}");
+            near.unlock(next.file, next.owner.id, head).await.expect("an unlock");
+            first.lock().await.expect("a lock");
+            first.unlock().await.expect("an unlock");
+            sleep(KEPT_FOR).await;
+        }
     });
 }
 

@@ -352,15 +352,17 @@ impl Locks {
 
     /// Whether the server may not know yet of something that has to be given up before a lock can be asked for: what
     /// its owner has given up, and what is kept that it cannot have in turn. Then the lock waits for that, and nobody
-    /// else gets it before.
-    pub(crate) fn await_release(&mut self, lock: &Lock) -> bool {
+    /// else gets it before. Also returns whether who gives it up has not heard of that yet.
+    pub(crate) fn await_release(&mut self, lock: &Lock) -> (bool, bool) {
         let is_shared = lock.kind == LockKind::Shared;
         let own = self.releases.values_mut().filter(|releasing| {
             let is_own = releasing.release.owner == lock.owner.id;
             let is_unused = releasing.settled == Some(releasing.turn);
             releasing.release.fid == lock.fid && (is_own || is_shared && is_unused)
         });
-        own.map(|releasing| releasing.is_awaited = true).count() > 0
+        own.fold((false, false), |(_, is_news), releasing| {
+            (true, is_news | !std::mem::replace(&mut releasing.is_awaited, true))
+        })
     }
 
     /// Who has locked something through an open file that is gone now. What was lost with it is of no interest any

@@ -123,7 +123,7 @@ impl Inner {
         if !wait && self.locks.locks().conflict(&lock).is_some() {
             return Err(Error::Refused(FsError::Locked));
         }
-        let clear = |locks: &LockState| !locks.locks().await_release(&lock) && !locks.is_stopping(&lock);
+        let clear = |locks: &LockState| !locks.awaits_release(&lock) && !locks.is_stopping(&lock);
         tokio::select! {
             biased;
             () = self.locks.until(clear) => {}

@@ -97,7 +97,8 @@ fn what_is_taken_again_meanwhile_is_not_given_up() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, range(0, 9)), Granted::There, 0);
     let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
-    assert!(locks.await_release(&lock(1, 1, range(0, 4))) && !locks.await_release(&lock(1, 2, range(0, 4))));
+    assert_eq!(locks.await_release(&lock(1, 1, range(0, 4))), (true, true));
+    assert_eq!(locks.await_release(&lock(1, 2, range(0, 4))), (false, false));
     locks.grant(&lock(1, 1, range(0, 4)), Granted::Here, 0);
     assert!(locks.begin_unlock(number, 1));
     assert_eq!(locks.to_unlock(number), [range(5, 9)]);
@@ -132,7 +133,8 @@ fn who_waits_until_the_server_knows_is_passed_by_nobody() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 0);
     give_up(&mut locks, lock(1, 1, LockRange::ALL));
-    assert!(locks.await_release(&lock(1, 1, LockRange::ALL)));
+    assert_eq!(locks.await_release(&lock(1, 1, LockRange::ALL)), (true, true));
+    assert_eq!(locks.await_release(&lock(1, 1, LockRange::ALL)), (true, false), "that is known");
     assert!(!locks.may_take_over(&lock(1, 2, LockRange::ALL)));
 }
 
@@ -204,11 +206,11 @@ fn what_others_want_is_not_kept_nor_what_they_wanted_a_while_ago() {
 fn what_is_kept_is_given_up_for_what_it_cannot_become() {
     let (mut locks, number) = kept();
     let shared = Lock { kind: LockKind::Shared, ..lock(1, 2, LockRange::ALL) };
-    assert!(locks.await_release(&shared));
+    assert_eq!(locks.await_release(&shared), (true, true));
     assert!(!locks.is_kept(number, NOW));
     let (mut locks, _) = kept();
     locks.grant(&lock(1, 2, LockRange::ALL), Granted::Here, 20);
-    assert!(!locks.await_release(&shared), "it would wait for itself");
+    assert_eq!(locks.await_release(&shared), (false, false), "it would wait for itself");
     let kin = Lock { owner: LockOwner { id: 3, ..shared.owner }, ..shared };
     assert!(locks.has_taken_over(&shared) && locks.has_taken_over(&kin), "the same program, by the other call");
 }

@@ -150,6 +150,15 @@ impl LockState {
         Asking { state: self, number }
     }
 
+    /// Whether a lock waits until the server knows of what was given up before it. Who tells the server hears of that.
+    pub(super) fn awaits_release(&self, lock: &Lock) -> bool {
+        let (awaits, is_news) = self.locks().await_release(lock);
+        if is_news {
+            self.changed.send_replace(());
+        }
+        awaits
+    }
+
     /// Whether a request of this owner that nobody waits for any more has not come to its end.
     pub(super) fn is_stopping(&self, lock: &Lock) -> bool {
         let is_it = |(other, stop): &(Lock, LockStop)| {
