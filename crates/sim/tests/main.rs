@@ -29,6 +29,7 @@ mod kernel_cache;
 mod limits;
 mod listings;
 mod locks;
+mod locks_at_random;
 mod locks_in_turn;
 mod locks_kept;
 mod many_sessions;
