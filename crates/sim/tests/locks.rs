@@ -181,7 +181,7 @@ fn shared_locks_go_together_and_ranges_apart() {
         b.try_lock(LockKind::Exclusive).await.expect("an upgrade");
         let head = LockRange::new(0, 9).expect("a range");
         b.vfs.unlock(b.file, b.owner.id, head).await.expect("an unlock of a part");
-        let lock = |range| a.vfs.lock(a.file, a.wanted(range, LockKind::Exclusive), false, LockStop::default());
+        let lock = |range| a.lock_range(range, LockKind::Exclusive, false);
         lock(head).await.expect("the part is free");
         assert!(is_locked(&lock(LockRange::new(5, 10).expect("a range")).await));
         let conflict = a.vfs.lock_conflict(a.file, a.wanted(LockRange::ALL, LockKind::Shared)).await.expect("a test");

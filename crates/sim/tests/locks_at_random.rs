@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use mafs_client::vfs::{LockStop, Writeback};
+use mafs_client::vfs::Writeback;
 use mafs_proto::{LockKind, LockRange, Random};
 use mafs_sim::World;
 use tokio::time::{Instant, sleep};
@@ -129,8 +129,7 @@ impl Program {
     async fn lock(&mut self, range: LockRange, kind: LockKind, wait: bool) -> bool {
         let (begun, was_free) = (Instant::now(), self.truth().is_free(self.number, range, kind));
         self.truth().ask(self.number, range, kind);
-        let Process { vfs, file, .. } = &self.process;
-        let locked = vfs.lock(*file, self.process.wanted(range, kind), wait, LockStop::default()).await;
+        let locked = self.process.lock_range(range, kind, wait).await;
         let took = begun.elapsed();
         assert!(took < WAIT_MAX, "program {} has waited {took:?} for {range:?}, {kind:?}, {wait}", self.number);
         if locked.is_ok() {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mafs_client::vfs::{Error, LockStop, Locking, Vfs, Writeback};
+use mafs_client::vfs::{Error, Locking, Vfs, Writeback};
 use mafs_proto::{FsError, LockKind, LockRange};
 use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use tokio::time::{Instant, sleep, timeout};
@@ -86,8 +86,7 @@ fn another_client_has_it_when_it_asks() {
             let Scene { other, next, .. } = scene(Locking::Local).await;
             let conflict = other.vfs.lock_conflict(other.file, other.wanted(LockRange::ALL, LockKind::Exclusive)).await;
             assert_eq!(conflict.expect("an answer"), None, "nobody holds it");
-            let lock = other.wanted(LockRange::ALL, LockKind::Exclusive);
-            let took = takes(other.vfs.lock(other.file, lock, wait, LockStop::default())).await;
+            let took = takes(other.lock_range(LockRange::ALL, LockKind::Exclusive, wait)).await;
             assert!(took < 3 * RTT, "wait: {wait}: {took:?}");
             assert_eq!(other.read().await, [2; 10]);
             assert!(is_locked(&next.try_lock(LockKind::Exclusive).await));
@@ -153,12 +152,8 @@ fn it_becomes_what_a_program_asks_for() {
         let Scene { near, first, next, other, .. } = scene(Locking::Local).await;
         let head = LockRange::new(0, 9).expect("a range");
         for wait in [true, false] {
-            let lock = |process: &Process, range, kind| {
-                let (process, wanted) = (process.clone(), process.wanted(range, kind));
-                async move { process.vfs.lock(process.file, wanted, wait, LockStop::default()).await }
-            };
             for process in [&next, &first, &other] {
-                let took = takes(lock(process, LockRange::ALL, LockKind::Shared)).await;
+                let took = takes(process.lock_range(LockRange::ALL, LockKind::Shared, wait)).await;
                 assert!(took < 5 * RTT, "wait: {wait}: {took:?}");
             }
             for process in [&next, &first, &other] {
@@ -169,12 +164,12 @@ fn it_becomes_what_a_program_asks_for() {
                 first.lock().await.expect("a lock");
                 first.unlock().await.expect("an unlock");
                 sleep(RTT).await;
-                let took = takes(lock(&first, range, kind)).await;
+                let took = takes(first.lock_range(range, kind, wait)).await;
                 assert!(took < 5 * RTT, "wait: {wait}: {took:?}");
                 assert!(is_locked(&next.try_lock(LockKind::Exclusive).await));
                 first.unlock().await.expect("an unlock");
             }
-            let took = takes(lock(&next, head, LockKind::Exclusive)).await;
+            let took = takes(next.lock_range(head, LockKind::Exclusive, wait)).await;
             assert!(took < 5 * RTT, "wait: {wait}: {took:?}");
             near.unlock(next.file, next.owner.id, head).await.expect("an unlock");
             first.lock().await.expect("a lock");
@@ -187,11 +182,10 @@ fn it_becomes_what_a_program_asks_for() {
 #[test]
 fn who_has_it_in_turn_may_let_others_in() {
     simulate(async {
-        let Scene { near, next, other, .. } = scene(Locking::Local).await;
+        let Scene { next, other, .. } = scene(Locking::Local).await;
         for wait in [true, false] {
             next.lock().await.expect("a lock");
-            let shared = next.wanted(LockRange::ALL, LockKind::Shared);
-            let downgraded = near.lock(next.file, shared, wait, LockStop::default());
+            let downgraded = next.lock_range(LockRange::ALL, LockKind::Shared, wait);
             timeout(RTT, downgraded).await.expect("it waits for nobody").expect("a lock");
             next.unlock().await.expect("an unlock");
         }
@@ -228,9 +222,8 @@ fn programs_that_wait_for_each_other_hear_of_it() {
         let Scene { near, first, next, .. } = scene(Locking::Local).await;
         let part = |process: &Process, first: u64| {
             let range = LockRange::new(first, first + 9).expect("a range");
-            let (near, process) = (near.clone(), process.clone());
-            let wanted = process.wanted(range, LockKind::Exclusive);
-            async move { near.lock(process.file, wanted, true, LockStop::default()).await }
+            let process = process.clone();
+            async move { process.lock_range(range, LockKind::Exclusive, true).await }
         };
         // Given up by a third, so that both are had in turn.
         let third = Process::open(&near, "lock", 3).await;

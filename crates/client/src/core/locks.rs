@@ -80,9 +80,19 @@ impl Releasing {
         self.release.fid == lock.fid && self.release.owner != lock.owner.id && self.is_whole()
     }
 
+    /// Whether nobody decides about it but this client.
+    fn is_this_clients(&self) -> bool {
+        self.is_whole() && !self.is_wanted
+    }
+
+    /// Whether the server has all that was written under it.
+    fn is_settled(&self) -> bool {
+        self.settled == Some(self.turn)
+    }
+
     /// Whether it is kept until another client wants it.
     fn is_kept(&self) -> bool {
-        self.settled == Some(self.turn) && !self.is_awaited && !self.is_wanted && self.is_whole()
+        self.is_this_clients() && self.is_settled() && !self.is_awaited
     }
 }
 
@@ -196,10 +206,8 @@ impl Locks {
     /// would wait for what that owner holds up.
     pub(crate) fn has_taken_over(&self, lock: &Lock) -> bool {
         let table = self.files.get(&lock.fid).map(|file| file.table.iter());
-        let is_its = |held: &HeldRange<Held>| {
-            let owner = &held.holder.owner;
-            held.holder.granted == Granted::Here && (owner.id == lock.owner.id || owner.is_kin(&lock.owner))
-        };
+        let is_its =
+            |held: &HeldRange<Held>| held.holder.granted == Granted::Here && held.holder.owner.is_kin(&lock.owner);
         table.into_iter().flatten().any(is_its) && self.releases.values().any(|releasing| releasing.covers(lock))
     }
 
@@ -329,21 +337,20 @@ impl Locks {
     /// Whether this client decides about a lock, as far as it knows: the server keeps others from the file, none of
     /// which wants it.
     pub(crate) fn decides(&self, lock: &Lock, now: Instant) -> bool {
-        let of_file = self.releases.values().filter(|releasing| releasing.release.fid == lock.fid);
-        let mut open = of_file.filter(|releasing| releasing.is_whole() && !releasing.is_wanted);
-        !self.is_shared(lock.fid, now) && open.next().is_some()
+        let mut of_file = self.releases.values().filter(|releasing| releasing.release.fid == lock.fid);
+        !self.is_shared(lock.fid, now) && of_file.any(Releasing::is_this_clients)
     }
 
     /// An owner has again all of a file that it has given up, of which the server was not told and which nobody wants.
     /// Returns whether it has.
     pub(crate) fn take_back(&mut self, lock: &Lock, changes: u64, now: Instant) -> bool {
-        let wanted = HeldRange { holder: (), range: lock.range, kind: lock.kind };
         let is_it = |releasing: &Releasing| {
             let is_own = (releasing.release.fid, releasing.release.owner) == (lock.fid, lock.owner.id);
-            is_own && releasing.is_whole() && !releasing.is_wanted && !releasing.is_awaited
+            is_own && releasing.is_this_clients() && !releasing.is_awaited
         };
         let own = self.releases.iter().find(|(_, releasing)| is_it(releasing)).map(|(number, _)| *number);
-        let may = wanted.is_whole() && !self.is_shared(lock.fid, now) && self.conflict(lock).is_none();
+        let is_all = (lock.range, lock.kind) == (LockRange::ALL, LockKind::Exclusive);
+        let may = is_all && !self.is_shared(lock.fid, now) && self.conflict(lock).is_none();
         let Some(number) = own.filter(|_| may) else { return false };
         self.grant(lock, Granted::There, changes);
         self.releases.remove(&number);
@@ -357,8 +364,7 @@ impl Locks {
         let is_shared = lock.kind == LockKind::Shared;
         let own = self.releases.values_mut().filter(|releasing| {
             let is_own = releasing.release.owner == lock.owner.id;
-            let is_unused = releasing.settled == Some(releasing.turn);
-            releasing.release.fid == lock.fid && (is_own || is_shared && is_unused)
+            releasing.release.fid == lock.fid && (is_own || is_shared && releasing.is_settled())
         });
         own.fold((false, false), |(_, is_news), releasing| {
             (true, is_news | !std::mem::replace(&mut releasing.is_awaited, true))

@@ -405,10 +405,9 @@ impl Promises {
         if session.in_flight.is_none() && !session.gathering.is_empty() {
             let next = Gathering { number: BatchNumber(session.gathering.number.0 + 1), ..Gathering::default() };
             let mut batch = std::mem::replace(&mut session.gathering, next);
-            let at_once = batch.recalled.len().min(BreakRequest::OBJECTS_MAX);
-            session.gathering.recalled = batch.recalled.split_off(at_once);
-            let at_once = batch.wanted.len().min(BreakRequest::OBJECTS_MAX);
-            session.gathering.wanted = batch.wanted.split_off(at_once);
+            let behind = |fids: &mut Vec<_>| fids.split_off(fids.len().min(BreakRequest::OBJECTS_MAX));
+            session.gathering.recalled = behind(&mut batch.recalled);
+            session.gathering.wanted = behind(&mut batch.wanted);
             session.gathering.change = batch.change;
             session.in_flight = Some((batch.number, batch.into_request(), now));
         }

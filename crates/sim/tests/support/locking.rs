@@ -36,8 +36,12 @@ impl Process {
         self.vfs.lock(self.file, self.wanted(LockRange::ALL, LockKind::Exclusive), true, stop).await
     }
 
+    pub(crate) async fn lock_range(&self, range: LockRange, kind: LockKind, wait: bool) -> Result<(), Error> {
+        self.vfs.lock(self.file, self.wanted(range, kind), wait, LockStop::default()).await
+    }
+
     pub(crate) async fn try_lock(&self, kind: LockKind) -> Result<(), Error> {
-        self.vfs.lock(self.file, self.wanted(LockRange::ALL, kind), false, LockStop::default()).await
+        self.lock_range(LockRange::ALL, kind, false).await
     }
 
     pub(crate) async fn unlock(&self) -> Result<(), Error> {
