@@ -21,7 +21,7 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     let mut text = format!("{}  {}\n", status.mount_point, status.target);
     let mut line = |label: &str, value: &str| {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "  {label:<9}{value}");
+        let _ = writeln!(text, "  {label:<8} {value}");
     };
     line("link", &link(report));
     if let Some(profile) = &report.profile {
@@ -392,7 +392,7 @@ mod tests {
         (report.unsent_files, report.unsent_bytes, report.unsent_changes) = (2, 4096, 1);
         report.queued_bytes = [0, 0, 0, 24, 1000];
         report.limits_bytes_per_s = [None, Some(2 << 20), None, None, Some(64 << 10)];
-        (report.fetching_files, report.stale_reads) = (1, 1);
+        (report.fetching_files, report.stale_reads, report.conflicts) = (1, 1, 2);
         report.profile = Some("flaky".to_owned());
         report.refused = (0..12).map(|number| (format!("file{number}"), "no space".to_owned())).collect();
         let text = describe(&status);
@@ -404,6 +404,7 @@ mod tests {
             "queued   24 B metadata, 1000 B store\n",
             "limited  fetch to 2.00 MiB/s, store to 64.00 KiB/s\n",
             "fetching 1 file\n",
+            "conflicts 2, see `mafs-client conflicts`\n",
             "refused  12 updates by the server:\n           file0: no space\n",
             "           and 2 more\n",
         ] {
