@@ -17,6 +17,7 @@ mod sessions;
 mod validation;
 mod waiting;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ struct Shared {
     contents: Arc<ContentStore>,
     spools: Arc<Spools>,
     reserve: SpaceReserve,
+    /// What makes the volume larger has been refused last.
+    is_full: AtomicBool,
     sessions: Arc<Sessions>,
 }
 
@@ -125,6 +128,7 @@ impl Volume {
             contents,
             spools: Arc::new(spools),
             reserve,
+            is_full: AtomicBool::new(false),
             sessions: Arc::new(sessions),
         });
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);

@@ -40,7 +40,10 @@ impl SpaceReserve {
         if free >= needed {
             return Ok(());
         }
-        let detail = format!("no space left on the server: {free} bytes are free, {needed} are needed");
+        let detail = format!(
+            "no space left on the server: {free} bytes are free, {needed} are needed, as {} are kept for the journal",
+            self.bytes
+        );
         Err(Refusal::new(FsError::NoSpace, detail))
     }
 }

@@ -6,6 +6,7 @@ mod announcements;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use mafs_durable::{Batch, LoggedIndexError};
@@ -58,7 +59,19 @@ struct Full {
 impl Full {
     fn now(shared: &Shared) -> Self {
         let refusal = |grows| shared.spools.with_room(|| shared.reserve.check(&*shared.disk, grows, 0)).err();
-        Self { growth: refusal(true), other: refusal(false) }
+        let full = Self { growth: refusal(true), other: refusal(false) };
+        full.tell_changed(shared);
+        full
+    }
+
+    /// Nobody who looks after the server sees what its clients are told.
+    fn tell_changed(&self, shared: &Shared) {
+        let volume = &shared.name;
+        match (&self.growth, shared.is_full.swap(self.growth.is_some(), Ordering::Relaxed)) {
+            (Some(refusal), false) => tracing::warn!(%volume, %refusal, "what makes the volume larger is refused"),
+            (None, true) => tracing::info!(%volume, "there is room again"),
+            (Some(_), true) | (None, false) => {}
+        }
     }
 
     fn refusal(&self, grows: bool) -> Option<Refusal> {
