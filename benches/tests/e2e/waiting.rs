@@ -32,6 +32,7 @@ fn the_queue_lists_what_waits_in_order_and_says_when_nothing_does() {
 
     film(&world);
     fs::write(world.mount().join("note"), "n".repeat(40_000)).unwrap();
+    until_listed(&world, 2);
     for command in [&["queue"][..], &["queue", "list"]] {
         let said = client(&world, command);
         assert_eq!((said.code(), said.stderr.as_str()), (OK, ""), "{said:?}");
@@ -160,8 +161,7 @@ fn a_long_queue_is_shown_at_once_and_in_part() {
     for number in 0..300 {
         fs::write(world.mount().join(format!("n{number}")), "x".repeat(50_000)).unwrap();
     }
-    let listed = || json(&world, &["queue", "--all", "--json"])["changes"].as_array().unwrap().len();
-    wait_until(SOON, "the names are at the server", || Ok(listed() == 301)).unwrap();
+    until_listed(&world, 301);
     let begun = Instant::now();
     let said = client(&world, &["queue"]);
     // The name of the mount, the columns, 100 changes, how to see the others, and all in one line.
@@ -203,6 +203,13 @@ fn slow_with(options: &str) -> World {
 
 fn film(world: &World) {
     fs::write(world.mount().join("film"), vec![b'f'; FILM_BYTES]).unwrap();
+    until_listed(world, 1);
+}
+
+/// Waits until names are at the server, which go ahead of contents: so many of these are left.
+fn until_listed(world: &World, contents: usize) {
+    let listed = || json(world, &["queue", "--all", "--json"])["changes"].as_array().unwrap().len();
+    wait_until(SOON, "the names are at the server", || Ok(listed() == contents)).unwrap();
 }
 
 /// Sends the rest, which would keep the end of a world waiting.
