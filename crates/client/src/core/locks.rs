@@ -271,6 +271,12 @@ impl Locks {
         }
     }
 
+    /// Whether the server has all that was written under what was given up of a file, is being told, or need not be.
+    pub(crate) fn is_settled(&self, fid: Fid) -> bool {
+        let mut of_file = self.releases.iter().filter(|(_, releasing)| releasing.release.fid == fid);
+        of_file.all(|(number, of)| of.is_settled() || of.is_closed || self.is_taken_over(*number))
+    }
+
     /// Whether the lock stays with this client, for the next program that asks, as long as no other client wants it and
     /// there are not too many.
     pub(crate) fn is_kept(&self, number: u64, now: Instant) -> bool {

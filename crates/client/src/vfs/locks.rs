@@ -374,7 +374,12 @@ impl Inner {
         let sent = async {
             match released {
                 Released::There(number) => self.release_or_hand_over(number).await,
-                Released::InTurn(since) => self.send_in_the_end(fid, since).await,
+                Released::InTurn(since) => {
+                    let sent = self.send_in_the_end(fid, since).await;
+                    // Or who asks next for what it cannot have in turn would be refused what nobody has.
+                    self.locks.until(|state| state.locks().is_settled(fid)).await;
+                    sent
+                }
             }
         };
         tokio::select! {
@@ -537,14 +542,8 @@ impl Inner {
     /// A descriptor is closed: what its process has locked of the file is given up.
     pub(super) async fn unlock_closed(self: &Arc<Self>, handle: FileHandle, owner: u64) -> Result<(), Error> {
         let fid = self.handle(handle)?.file.fid;
-        let unlocked = match self.locks.locks().holds_any(fid, owner, LockRange::ALL) {
-            true => Some(self.unlock(fid, owner, LockRange::ALL)),
-            false => None,
-        };
-        match unlocked {
-            Some(unlocked) => unlocked.await,
-            None => Ok(()),
-        }
+        let holds_any = self.locks.locks().holds_any(fid, owner, LockRange::ALL);
+        if holds_any { self.unlock(fid, owner, LockRange::ALL).await } else { Ok(()) }
     }
 
     /// An open file is gone, and with it the locks of its own.

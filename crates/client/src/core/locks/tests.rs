@@ -161,9 +161,10 @@ fn what_was_given_up_is_kept_for_the_next_program() {
     for turn in [0, 1] {
         locks.settle(number, turn, 30);
         assert!(!locks.is_kept(number, NOW), "what the next has written need not be there");
+        assert!(!locks.is_settled(fid(1)) && locks.is_settled(fid(2)));
     }
     locks.settle(number, 2, 30);
-    assert!(locks.is_kept(number, NOW));
+    assert!(locks.is_kept(number, NOW) && locks.is_settled(fid(1)));
 }
 
 #[test]
