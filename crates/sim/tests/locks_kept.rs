@@ -166,7 +166,7 @@ fn it_becomes_what_a_program_asks_for() {
                 sleep(RTT).await;
                 let took = takes(first.lock_range(range, kind, wait)).await;
                 assert!(took < 5 * RTT, "wait: {wait}: {took:?}");
-                assert!(is_locked(&next.try_lock(LockKind::Exclusive).await));
+                assert!(is_locked(&next.lock_range(range, LockKind::Exclusive, false).await));
                 first.unlock().await.expect("an unlock");
             }
             let took = takes(next.lock_range(head, LockKind::Exclusive, wait)).await;

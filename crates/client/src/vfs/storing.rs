@@ -126,8 +126,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Freezes the content and logs the store. `None` if there is nothing to send, something to resolve first, or the
-    /// content is not settled any more.
+    /// Freezes the content and logs the store. `None` if there is nothing to send, or something to resolve first.
     fn begin_store(&self, file: &Arc<File>, attempt: u32) -> Result<Option<Sending>, Error> {
         let _edit = file.edit();
         self.end_edit(file)?;
