@@ -392,8 +392,10 @@ impl FileState {
     /// The last handle is gone: the next open decides anew.
     pub(super) fn forget_path(&mut self) {
         if self.handles == 0 {
-            let KernelUse { goes_on, mappable, .. } = self.kernel;
-            self.kernel = KernelUse { goes_on, mappable, ..KernelUse::default() };
+            let KernelUse { goes_on, mappable, marked, .. } = self.kernel;
+            // Who is just protecting the pages has looked at the count.
+            let protected = marked;
+            self.kernel = KernelUse { goes_on, mappable, marked, protected, ..KernelUse::default() };
         }
     }
 }
