@@ -109,6 +109,12 @@ fn regression_of_what_was_refused() {
     }
 }
 
+/// So was what this client had changed of a file that it has removed, because it had heard first that the file is gone.
+#[test]
+fn regression_what_is_changed_of_a_file_before_its_removal_is_no_conflict() {
+    run(823_100, REMOTE);
+}
+
 /// A rename that others had been shown was in conflict with what was stored into the file that it replaced.
 #[test]
 fn regression_what_was_announced_to_replace_a_file_does() {

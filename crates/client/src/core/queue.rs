@@ -75,7 +75,7 @@ struct Entry {
     held_back: bool,
     /// It is in conflict with what others have done, and is sent with its origin.
     kept: bool,
-    /// What it is about is gone, by a later record of this client's that the server has done first.
+    /// What it is about goes by a later record of this client's, which the server may do first.
     moot: bool,
     /// What the server has been told of it.
     telling: Telling,
@@ -271,8 +271,8 @@ impl Queue {
         self.remove(id)
     }
 
-    /// What these are about is gone. Returns those without a content that are here.
-    pub(crate) fn note_gone(&mut self, ids: &[StoreId]) -> Vec<StoreId> {
+    /// What these are about goes. Returns those without a content that are here.
+    pub(crate) fn note_moot(&mut self, ids: &[StoreId]) -> Vec<StoreId> {
         let mut moot = Vec::new();
         for id in ids {
             if let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.store_bytes().is_none()) {

@@ -228,6 +228,9 @@ impl Inner {
             object.status.ctime = self.clock.wall();
             object
         });
+        if let Some(object) = &gone {
+            self.note_moot(&mut queue, object.fid, id);
+        }
         Ok(LoggedChange { id: Some(id), verdict, decider, gone })
     }
 

@@ -31,7 +31,11 @@ impl Inner {
             self.cache.index.push_pending(&queued);
             // By the server, which this life has not asked yet, its directory may still be there.
             self.remember_place(&queued.record.op);
+            let unnamed = queued.record.op.unnamed_fid();
             queue.restore(queued);
+            if let Some(gone) = unnamed.filter(|fid| self.cache.index.is_removed(fid.vnode).unwrap_or_default()) {
+                self.note_moot(&mut queue, gone, id);
+            }
         }
         if self.settings.disconnected {
             queue.begin_catching_up();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{CmlOp, CmlRecord, FsError, Outcome, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Outcome, StoreId};
 
 use super::file::File;
 use super::{Error, Inner};
@@ -16,7 +16,7 @@ use crate::core::arrivals::Arrivals;
 use crate::core::log::LogEntry;
 use crate::core::overlay::edits_of;
 use crate::core::pauses::Verdict;
-use crate::core::queue::Queued;
+use crate::core::queue::{Queue, Queued};
 use crate::remote::{Answer, RemoteError};
 
 /// A record's answer.
@@ -149,9 +149,7 @@ impl Inner {
         let trashed = matches!(answer.reply.outcome, Outcome::Trashed(_)).then(|| record.op.fid());
         let gone = answer.reply.objects.iter().filter(|object| object.status.nlink == 0).map(|object| object.fid);
         for gone in gone.chain(trashed) {
-            let mut about = self.remote.outstanding(|log| log.about(gone));
-            about.retain(|before| *before < id);
-            let moot = self.replay.queue().note_gone(&about);
+            let moot = self.note_moot(&mut self.replay.queue(), gone, id);
             // A later life must not send them: it would not know what they are.
             self.log_all(moot.into_iter().map(|id| LogEntry::Ended { id }));
         }
@@ -266,6 +264,14 @@ impl Inner {
             }
         }
         self.end_record(id);
+    }
+
+    /// A record takes the last name of an object: nobody wants to know what becomes of the changes before it. The
+    /// server may have done it before them, for removals go ahead when it is full. Returns those changes.
+    pub(super) fn note_moot(&self, queue: &mut Queue, gone: Fid, by: StoreId) -> Vec<StoreId> {
+        let mut before = self.remote.outstanding(|log| log.about(gone));
+        before.retain(|id| *id < by);
+        queue.note_moot(&before)
     }
 
     /// Whether a change is about what this client has removed since.
