@@ -9,7 +9,9 @@ use mafs_durable::Disk;
 use mafs_proto::{DataVersion, Mode, VnodeId};
 use mafs_sim::{Crash, Path, World};
 
-use crate::support::{CALLER, WRITE, simulate};
+use crate::support::{
+    CALLER, WRITE, clients, configured, content, names, open_as, overwrite, simulate, write_and_close,
+};
 
 /// Each is created, stored and closed, and of four one is removed again. More of them take the memory disk long, which
 /// looks at all its files when it is asked for room: `cache/cml.rs` reads a log of 100,000 records.
@@ -106,6 +108,59 @@ fn what_was_copied_to_be_sent_and_not_changed_since_is_sent_once() {
             vfs.sync().await.expect("a sync");
             let status = vfs.get_attributes(object.fid.vnode).await.expect("attributes").status;
             assert_eq!((status.size, status.data_version), (100_000, DataVersion(2)), "{crash:?}: sent again");
+        });
+    }
+}
+
+/// What its program has done last.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    Nothing,
+    Closed,
+    Fsynced,
+}
+
+#[test]
+fn what_a_killed_client_had_not_sent_is_kept_beside_what_others_have_made_meanwhile() {
+    let all = [
+        (Crash::Kill, Kept::Nothing),
+        (Crash::Kill, Kept::Closed),
+        (Crash::Kill, Kept::Fsynced),
+        (Crash::Power, Kept::Closed),
+        (Crash::Power, Kept::Fsynced),
+    ];
+    for (crash, kept) in all {
+        simulate(async {
+            let world = World::start_several(1, 2, Duration::from_millis(10), false).await.expect("a world");
+            let mut world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+            let [one, two] = clients(&world);
+            write_and_close(&one, "file", vec![1; 10]).await;
+            one.sync().await.expect("a sync");
+            world.machines()[0].isolate();
+            let file = open_as(&one, "file", WRITE).await;
+            one.write(file, 0, vec![2; 10].into()).await.expect("a write");
+            match kept {
+                Kept::Nothing => {}
+                Kept::Closed => one.flush(file).await.expect("a close"),
+                Kept::Fsynced => one.fsync(file).await.expect("an fsync"),
+            }
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            world.crash_machine(0, crash);
+            overwrite(&two, "file", vec![3; 10]).await;
+            two.sync().await.expect("a sync");
+            world.machines()[0].restore_link();
+            world.start_client().await.expect("a client");
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            let one = world.client();
+            assert_eq!((one.status().refused, one.status().unsent_files), (vec![], 0), "{crash:?}, {kept:?}");
+            for vfs in [one, &two] {
+                assert_eq!(content(vfs, "file").await, [3; 10]);
+                let names = names(vfs, VnodeId::ROOT).await.expect("names");
+                let [_, copy] = names.as_slice() else { panic!("{crash:?}, {kept:?}: {names:?}") };
+                let copy: &'static str = String::from_utf8(copy.to_vec()).expect("a name").leak();
+                assert!(copy.starts_with("file (conflict "), "{copy}");
+                assert_eq!(content(vfs, copy).await, [2; 10]);
+            }
         });
     }
 }

@@ -431,14 +431,19 @@ impl Inner {
         let paused = self.is_paused();
         let dirty = self.files().dirty();
         for file in dirty {
-            let left = {
+            let (left, unresolved) = {
                 let state = file.state();
                 let passing = state.refused.as_ref().is_none_or(|refused| may_pass(refused.reason));
                 let queued = !state.versions.is_empty() || !state.is_unlogged();
-                (state.unresolved.is_some() || (!paused && state.handles == 0 && !queued)) && passing
+                let unresolved = state.unresolved.is_some();
+                ((unresolved || (!paused && state.handles == 0 && !queued)) && passing, unresolved)
             };
             if left {
-                let stored = self.store_or_keep(&file, Patience::Full).await;
+                let stored = match unresolved || !self.settings.writeback.is_logged() {
+                    true => self.store_or_keep(&file, Patience::Full).await,
+                    // A crash came before its close.
+                    false => blocking(|| self.log_version(&file)),
+                };
                 let stored_or_gone = stored.is_ok() || !file.state().is_dirty();
                 failed |= !stored_or_gone && stored.is_err_and(|error| error.may_pass());
                 if stored_or_gone {
