@@ -28,8 +28,8 @@ use mafs_proto::call::{
     ApplyRequest, ConflictsReply, ConflictsRequest, HeldLocks, InvalidateReply, InvalidateRequest, StatFsReply,
 };
 use mafs_proto::{
-    Base, ChangeNumber, ClientId, Clock, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId, VolumeId,
-    VolumeName,
+    Base, ChangeNumber, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, ServerEpoch, StoreId,
+    VolumeId, VolumeName,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -262,13 +262,15 @@ impl Volume {
         self.shared.sessions.check(ticket)
     }
 
-    /// Checks that a content made from `base` is not in conflict for certain, before it is received: versions do
-    /// not come back.
+    /// Checks that a content is not in conflict for certain, before it is received: versions do not come back.
     ///
     /// # Errors
     /// `BaseChanged` if so.
-    pub(crate) fn check_base(&self, fid: Fid, base: Base) -> Result<(), Refusal> {
-        let Base::Version(base) = base else { return Ok(()) };
+    pub(crate) fn check_base(&self, record: &CmlRecord) -> Result<(), Refusal> {
+        if self.shared.sessions.is_fenced(record) {
+            return Err(FsError::BaseChanged.into());
+        }
+        let CmlOp::Store { fid, base: Base::Version(base), .. } = record.op else { return Ok(()) };
         self.shared.read(|transaction| match transaction.node(fid) {
             Ok(node) if node.status.data_version > base => Err(FsError::BaseChanged.into()),
             Ok(_) | Err(_) => Ok(()),

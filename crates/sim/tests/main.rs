@@ -32,6 +32,7 @@ mod locks;
 mod locks_at_random;
 mod locks_in_turn;
 mod locks_kept;
+mod locks_lost;
 mod many_sessions;
 mod names_to_come;
 mod one_client;

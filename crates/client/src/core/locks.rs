@@ -415,7 +415,7 @@ impl Locks {
         // Those first that programs hold.
         let locks: Vec<HeldLock> = held.chain(released).take(HeldLocks::LOCKS_MAX).collect();
         self.told.clone_from(&locks);
-        HeldLocks { epoch: self.epoch, grants: self.grants, locks }
+        HeldLocks { epoch: self.epoch, grants: self.grants, locks, fenced: false }
     }
 
     /// The client has attached: what it was told of holds, but for what the reply names as lost. Returns how many of

@@ -12,6 +12,9 @@ pub struct HeldLocks {
     pub grants: u64,
     /// At most [`HeldLocks::LOCKS_MAX`].
     pub locks: Vec<HeldLock>,
+    /// Whether what it has written to a file under a lock that it has lost is in conflict once another client has had
+    /// that. Otherwise what others have written to the file decides.
+    pub fenced: bool,
 }
 
 impl HeldLocks {

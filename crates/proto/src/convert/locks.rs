@@ -85,6 +85,7 @@ impl Convert for HeldLocks {
             epoch: self.epoch.map_or(0, |epoch| epoch.0),
             grants: self.grants,
             locks: to_messages(&self.locks),
+            fenced: self.fenced,
         }
     }
 
@@ -93,6 +94,7 @@ impl Convert for HeldLocks {
             epoch: (message.epoch != 0).then_some(ServerEpoch(message.epoch)),
             grants: message.grants,
             locks: list(message.locks, Self::LOCKS_MAX, "locks")?,
+            fenced: message.fenced,
         })
     }
 }

@@ -236,9 +236,10 @@ prop_compose! {
 prop_compose! {
     fn held_locks()(
         epoch in option::of(1u64..), grants in any::<u64>(), locks in vec((lock(), any::<bool>()), 0..5),
+        fenced in any::<bool>(),
     ) -> HeldLocks {
         let locks = locks.into_iter().map(|(lock, granted)| HeldLock { lock, granted }).collect();
-        HeldLocks { epoch: epoch.map(ServerEpoch), grants, locks }
+        HeldLocks { epoch: epoch.map(ServerEpoch), grants, locks, fenced }
     }
 }
 

@@ -10,6 +10,9 @@
 //! A client may keep a lock that none of its programs holds any more. When another asks for what that excludes the
 //! client is *recalled*: it gives up what it keeps, and says of what is held that it is.
 //!
+//! A client whose exclusive lock has ended with its session is *fenced* from the file, if it wants that: what it wrote
+//! under the lock may come at any time, and is not to be stored once another has had the lock.
+//!
 //! Must not know who waits on which connection: whoever wants a lock asks until it has it. One that does not ask again
 //! within [`PLACE_KEPT`] has lost its place.
 
@@ -19,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mafs_proto::call::{HeldLock, HeldLocks, LockConflict};
-use mafs_proto::{ClientId, Fid, FsError, Instant, Lock, LockKind, LockOwner, LockRange, ServerEpoch};
+use mafs_proto::{
+    ClientId, CmlOp, CmlRecord, Fid, FsError, Instant, Lock, LockKind, LockOwner, LockRange, ServerEpoch,
+};
 
 use file::{FileLocks, Locker, Waiter};
 
@@ -47,6 +52,9 @@ const CANCELLED_MAX: usize = 1024;
 
 /// Files of which the last grants are remembered.
 const FILES_REMEMBERED: usize = 4096;
+
+/// Exclusive locks that are remembered as lost.
+const LOST_MAX: usize = 4096;
 
 /// A request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +131,8 @@ pub(crate) struct Locks {
     last: BTreeMap<Fid, Grants>,
     /// Of these grants and those before it is not known to whom they were.
     forgotten: u64,
+    /// How many locks had been granted when a client lost an exclusive one of a file.
+    lost: BTreeMap<(Fid, ClientId), u64>,
 }
 
 impl Locks {
@@ -139,6 +149,7 @@ impl Locks {
             grants: 0,
             last: BTreeMap::new(),
             forgotten: 0,
+            lost: BTreeMap::new(),
         }
     }
 
@@ -266,6 +277,7 @@ impl Locks {
     pub(crate) fn end(&mut self, client: ClientId) {
         let fids: Vec<Fid> = self.files.iter().filter(|(_, file)| file.knows(client)).map(|(fid, _)| *fid).collect();
         for fid in fids {
+            self.lose_where(fid, |writer| writer == client);
             self.change(fid, |file| file.end(client));
             self.drop_if_empty(fid);
         }
@@ -298,11 +310,19 @@ impl Locks {
             let is_free = self.files.get(&lock.fid).is_none_or(|file| file.conflict(&locker, lock).is_none());
             if !may_hold || !is_free || self.grant(locker, lock).is_err() {
                 self.change(lock.fid, |file| file.unlock(&locker, lock.range));
+                if lock.kind == LockKind::Exclusive {
+                    // In this life of the server; of the one before it is not known.
+                    let grants = if held.epoch == Some(self.epoch) { held.grants } else { 0 };
+                    self.lose(lock.fid, client, grants);
+                }
                 lost.push(place);
             } else {
                 kept.push(locker);
             }
             self.drop_if_empty(lock.fid);
+        }
+        if !held.fenced {
+            self.lost.retain(|(_, lost_by), _| *lost_by != client);
         }
         lost
     }
@@ -311,7 +331,8 @@ impl Locks {
     fn may_still_hold(&self, client: ClientId, before: Before, held: &HeldLocks, lock: &HeldLock) -> bool {
         match held.epoch {
             Some(epoch) if epoch == self.epoch => {
-                (lock.granted && before.resumed) || !self.was_granted(client, &lock.lock, held.grants)
+                let Lock { fid, kind, .. } = lock.lock;
+                (lock.granted && before.resumed) || !self.was_granted(client, fid, kind, held.grants)
             }
             // Of the life before only this is known: sessions that had not ended have kept others from their locks.
             Some(epoch) if epoch.0 + 1 == self.epoch.0 => lock.granted && before.listed,
@@ -319,12 +340,12 @@ impl Locks {
         }
     }
 
-    /// Whether another client than this has been granted a lock of the file, after so many, that excludes this one.
-    fn was_granted(&self, client: ClientId, lock: &Lock, after: u64) -> bool {
-        let last = self.last.get(&lock.fid).copied().unwrap_or_default();
+    /// Whether another client than this has been granted a lock of a file, after so many, that excludes one of `kind`.
+    fn was_granted(&self, client: ClientId, fid: Fid, kind: LockKind, after: u64) -> bool {
+        let last = self.last.get(&fid).copied().unwrap_or_default();
         let by_another =
             |grant: Option<(u64, ClientId)>| grant.is_some_and(|(number, granted)| number > after && granted != client);
-        let shared = lock.kind == LockKind::Exclusive && by_another(last.shared);
+        let shared = kind == LockKind::Exclusive && by_another(last.shared);
         after < self.forgotten || shared || by_another(last.exclusive)
     }
 
@@ -346,7 +367,10 @@ impl Locks {
         let grant = Some((self.grants, locker.client));
         match lock.kind {
             LockKind::Shared => last.shared = grant,
-            LockKind::Exclusive => last.exclusive = grant,
+            LockKind::Exclusive => {
+                last.exclusive = grant;
+                self.lost.remove(&(lock.fid, locker.client));
+            }
         }
         Ok(())
     }
@@ -404,8 +428,35 @@ impl Locks {
         Some(fid)
     }
 
+    /// Whether a record stores into a file of which its client has lost an exclusive lock, and another has been granted
+    /// one since.
+    pub(crate) fn is_fenced(&self, record: &CmlRecord) -> bool {
+        let CmlOp::Store { fid, .. } = record.op else { return false };
+        let client = record.id.client;
+        let lost = self.lost.get(&(fid, client));
+        lost.is_some_and(|after| self.was_granted(client, fid, LockKind::Exclusive, *after))
+    }
+
+    /// A client has stored a content: what others wrote before is known by its base.
+    pub(crate) fn stored(&mut self, client: ClientId, fid: Fid) {
+        self.lost.retain(|(file, lost_by), _| *file != fid || *lost_by == client);
+    }
+
+    fn lose_where(&mut self, fid: Fid, is_lost_by: impl Fn(ClientId) -> bool) {
+        let writers = self.files.get(&fid).map(FileLocks::writers).unwrap_or_default();
+        writers.into_iter().filter(|writer| is_lost_by(*writer)).for_each(|writer| self.lose(fid, writer, self.grants));
+    }
+
+    fn lose(&mut self, fid: Fid, client: ClientId, grants: u64) {
+        self.lost.entry((fid, client)).or_insert(grants);
+        if self.lost.len() > LOST_MAX {
+            self.lost.pop_first();
+        }
+    }
+
     /// Forgets locks and places of clients that are gone, and the places that were not asked for.
     fn forget_gone(&mut self, fid: Fid, present: Present<'_>) {
+        self.lose_where(fid, |writer| !(present.is_live)(writer));
         let gone = self.change(fid, |file| file.forget_gone(present));
         for waiter in gone {
             self.waiting.remove(&(waiter.locker.client, waiter.number));

@@ -49,6 +49,8 @@ pub(crate) struct Applied {
     pub(crate) freed: Vec<ContentId>,
     /// Whether it is the first of many removals that go to the trash.
     pub(crate) trashes: bool,
+    /// Whether it has done what it says.
+    pub(crate) as_said: bool,
 }
 
 /// What a volume takes now. A record that has been applied gets its reply whatever this says.
@@ -56,7 +58,7 @@ pub(crate) struct Applied {
 pub(crate) struct Limits {
     /// What a new record is answered if the volume takes none.
     pub(crate) closed: Option<Refusal>,
-    /// Why it is in conflict with what others have announced.
+    /// Why it is in conflict with what others have announced, or locked.
     pub(crate) contested: Option<Refusal>,
     /// The most bytes of all files; no record takes them beyond it, and one that makes them fewer is always applied.
     pub(crate) quota_bytes: Option<u64>,
@@ -92,6 +94,7 @@ pub(crate) fn decide(
     let judged_before = state.judged;
     let performed = perform(&mut transaction, (client, &mut state), request, (content, limits.contested));
     let (effect, outcome) = performed?;
+    let as_said = outcome == Outcome::AsSaid;
     let mut volume = transaction.state()?;
     quota::check(limits.quota_bytes, used_before, volume.used_bytes)?;
     volume.change = volume.change.next();
@@ -106,7 +109,7 @@ pub(crate) fn decide(
     state.replies += 1;
     transaction.put_client(client, &state);
     let trashes = state.judged != judged_before && state.judged.is_some_and(|judged| judged.trash.is_some());
-    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed, trashes }))
+    Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed, trashes, as_said }))
 }
 
 /// Does what a record says, or what becomes of it if others stand against that.
@@ -136,6 +139,8 @@ fn perform(
         };
         trashed.map_or_else(|| directory::perform(&mut tried, client, record, content.clone()).map(done), Ok)
     };
+    // What goes to a copy is in nobody's way.
+    let contested = contested.filter(|_| redirected.is_none());
     let refusal = match contested.map_or_else(performed, Err) {
         Ok(performed) => {
             *transaction = tried;

@@ -39,7 +39,7 @@ pub(super) enum Received {
 
 /// Takes the content that belongs to a record. The payload of a record without content is not looked at.
 pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, payload: &mut PayloadReader) -> Received {
-    let CmlOp::Store { fid, base, size, .. } = request.record.op else { return Received::Content(Ok(None)) };
+    let CmlOp::Store { fid, size, .. } = request.record.op else { return Received::Content(Ok(None)) };
     match blocking(|| attached.volume.known(attached.ticket, &request.record)) {
         Ok(None) => {}
         Ok(Some(reply)) => return Received::Known(reply),
@@ -47,7 +47,7 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
     }
     if request.on_conflict == OnConflict::Ask && size > INLINE_BYTES_MAX {
         // It comes again, so it is not to be sent twice.
-        if let Err(refusal) = blocking(|| attached.volume.check_base(fid, base)) {
+        if let Err(refusal) = blocking(|| attached.volume.check_base(&request.record)) {
             return Received::Content(Err(refusal));
         }
     }

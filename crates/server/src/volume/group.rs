@@ -175,6 +175,10 @@ impl<'s> Group<'s> {
         self.full.refusal(false).map_or(Ok(()), Err)?;
         let (batch, granted) = clients::attach(&self.overlay, ticket.client, client_name, confirmed_below)?;
         self.add(batch);
+        // Or others would be shown them again from here on, and wait for them.
+        let fenced = self.shared.sessions.fenced(ticket.client);
+        self.end(fenced.clone());
+        self.shared.sessions.end(&fenced);
         // From here on the records of an older attach are refused, also those in this group.
         let Attached { resumed, returns, lost_locks } = self.shared.sessions.attach(ticket, &session);
         self.announce_again(ticket, returns)?;
@@ -285,7 +289,11 @@ impl<'s> Group<'s> {
                          /.mafs-trash"
                     );
                 }
-                self.shared.sessions.begin_change(id.client, &apply.request.record.op);
+                let op = &apply.request.record.op;
+                self.shared.sessions.begin_change(id.client, op);
+                if let (CmlOp::Store { fid, .. }, true) = (op, applied.as_said) {
+                    self.shared.sessions.note_stored(id.client, *fid);
+                }
                 let mut batch = applied.batch;
                 if self.shared.sessions.is_announced(&id) {
                     batch.remove(tables::announced(&id));
@@ -301,10 +309,14 @@ impl<'s> Group<'s> {
     }
 
     /// Who announced first comes first: a Store that is not announced does not pass one of another client that is, nor
-    /// what takes its file away.
+    /// what takes its file away. Nor does what was written under a lock that others have had since.
     fn conflict(&self, apply: &Apply) -> Option<Refusal> {
         let record = &apply.request.record;
         let CmlOp::Store { fid, base, .. } = record.op else { return None };
+        if self.shared.sessions.is_fenced(record) {
+            let detail = format!("another client has had the lock of {fid} since this one has lost it");
+            return Some(Refusal::new(FsError::BaseChanged, detail));
+        }
         let (sessions, names_of) = (&self.shared.sessions, |fid| self.names_of(fid));
         let passes = !sessions.is_announced(&record.id)
             && sessions.is_in_conflict(record.id.client, fid, base, &self.ended, names_of);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mafs_proto::call::{LockConflict, UnlockRequest};
-use mafs_proto::{Fid, FsError, Lock};
+use mafs_proto::{ClientId, CmlRecord, Fid, FsError, Lock, StoreId};
 
 use super::sessions::{SLEEP_MAX, Sessions, Tables};
 use super::{Ticket, Volume};
@@ -51,6 +51,23 @@ impl Sessions {
         if !recalls.is_empty() {
             self.owed.send_replace(());
         }
+    }
+
+    /// Whether a record stores what may have been written under a lock that others have had since.
+    pub(super) fn is_fenced(&self, record: &CmlRecord) -> bool {
+        self.tables().locks.is_fenced(record)
+    }
+
+    /// A client has stored a content.
+    pub(super) fn note_stored(&self, client: ClientId, fid: Fid) {
+        self.tables().locks.stored(client, fid);
+    }
+
+    /// The contents that a client has announced and is fenced from.
+    pub(super) fn fenced(&self, client: ClientId) -> Vec<StoreId> {
+        let tables = self.tables();
+        let announced = tables.pending.of_client(client).map(|announced| &announced.record);
+        announced.filter(|record| tables.locks.is_fenced(record)).map(|record| record.id).collect()
     }
 
     /// A client has said of which files its programs hold locks that others want.

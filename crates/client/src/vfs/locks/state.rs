@@ -91,7 +91,7 @@ impl LockState {
         if !trusted && self.locking != Locking::Local {
             locks.lapse();
         }
-        locks.tell()
+        HeldLocks { fenced: matches!(self.locking, Locking::Fail | Locking::Strict), ..locks.tell() }
     }
 
     /// The client has attached.

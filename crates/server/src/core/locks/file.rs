@@ -1,6 +1,8 @@
 //! The locks of one file, and who waits for some.
 
-use mafs_proto::{ClientId, HeldRange, Holder, Instant, Lock, LockOwner, LockRange, LockTable};
+use std::collections::BTreeSet;
+
+use mafs_proto::{ClientId, HeldRange, Holder, Instant, Lock, LockKind, LockOwner, LockRange, LockTable};
 
 use super::{PLACE_KEPT, Present};
 
@@ -59,6 +61,12 @@ impl FileLocks {
     /// Who holds each range.
     pub(super) fn lockers(&self) -> impl Iterator<Item = Locker> {
         self.table.iter().map(|held| held.holder)
+    }
+
+    /// The clients that hold something exclusively.
+    pub(super) fn writers(&self) -> BTreeSet<ClientId> {
+        let held = self.table.iter().filter(|held| held.kind == LockKind::Exclusive);
+        held.map(|held| held.holder.client).collect()
     }
 
     pub(super) fn waiters(&self) -> &[Waiter] {

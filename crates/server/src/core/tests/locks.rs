@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use mafs_proto::call::{HeldLock, HeldLocks};
 use mafs_proto::{
-    ClientId, Fid, FsError, Instant, Lock, LockKind, LockOwner, LockRange, ServerEpoch, Uniquifier, VnodeId, VolumeId,
+    Base, ClientId, CmlOp, CmlRecord, DataVersion, Fid, FsError, Incarnation, Instant, Lock, LockKind, LockOwner,
+    LockRange, ServerEpoch, StoreId, Timestamp, Uniquifier, VnodeId, VolumeId,
 };
 use proptest::prelude::*;
 
@@ -81,6 +82,13 @@ impl Bench {
         assert!(self.locks.unlock(client(by), lock.fid, lock.owner.id, lock.range));
     }
 
+    fn fences(&self, from: u8, vnode: u64) -> bool {
+        let id = StoreId { client: client(from), incarnation: Incarnation(1), seq: 1 };
+        let (base, time) = (Base::Version(DataVersion(1)), Timestamp::default());
+        let op = CmlOp::Store { fid: fid(vnode), base, size: 1, mtime: time };
+        self.locks.is_fenced(&CmlRecord { id, depends_on: Vec::new(), time, uid: 0, gid: 0, removes: None, op })
+    }
+
     fn attach(&mut self, by: u8, before: Before, held: &HeldLocks) -> Vec<u32> {
         let present = Present { now: self.now, is_live: &|_| true };
         self.locks.attach(client(by), before, held, present)
@@ -88,7 +96,7 @@ impl Bench {
 }
 
 fn held(epoch: ServerEpoch, grants: u64, lock: Lock, granted: bool) -> HeldLocks {
-    HeldLocks { epoch: Some(epoch), grants, locks: vec![HeldLock { lock, granted }] }
+    HeldLocks { epoch: Some(epoch), grants, locks: vec![HeldLock { lock, granted }], fenced: false }
 }
 
 #[test]
@@ -290,6 +298,55 @@ fn after_a_start_those_listed_regain_what_they_were_granted_in_the_life_before()
     assert_eq!(lost(FRESH, &held(before, 9, lock, true)), [0], "its lease had ended before");
     assert_eq!(lost(listed, &held(before, 9, lock, false)), [0], "others may have been granted it in that life");
     assert_eq!(lost(listed, &held(ServerEpoch(EPOCH.0 - 2), 9, lock, true)), [0]);
+}
+
+#[test]
+fn who_has_lost_a_lock_that_another_has_had_since_is_fenced_from_its_file() {
+    let lock = |number| whole(number, LockKind::Exclusive);
+    let none = |fenced| HeldLocks { epoch: Some(EPOCH), grants: 0, locks: Vec::new(), fenced };
+    let lose = |kind: LockKind| {
+        let mut bench = Bench::new();
+        bench.ask(1, whole(1, kind)).unwrap();
+        bench.gone.insert(client(1));
+        bench
+    };
+    let mut bench = lose(LockKind::Exclusive);
+    bench.attach(1, FRESH, &none(true));
+    assert!(!bench.fences(1, 1), "nobody has had it since");
+    assert_eq!(bench.ask(2, lock(2)), Ok(Asked::Granted));
+    assert!(bench.fences(1, 1) && !bench.fences(2, 1));
+    assert!(!bench.fences(1, 2), "another file");
+    bench.unlock(2, lock(2));
+    assert!(bench.fences(1, 1), "what it wrote is older than what the other one has seen");
+    bench.locks.stored(client(1), fid(1));
+    assert!(bench.fences(1, 1));
+    bench.locks.stored(client(2), fid(1));
+    assert!(!bench.fences(1, 1), "the base of what it wrote tells");
+
+    for (fences, kind, held) in [
+        (true, LockKind::Exclusive, none(true)),
+        (false, LockKind::Exclusive, none(false)),
+        (false, LockKind::Shared, none(true)),
+    ] {
+        let mut bench = lose(kind);
+        assert_eq!(bench.ask(2, lock(2)), Ok(Asked::Granted));
+        bench.gone.clear();
+        bench.attach(1, FRESH, &held);
+        assert_eq!(bench.fences(1, 1), fences, "{kind:?}, {held:?}");
+        bench.unlock(2, lock(2));
+        assert_eq!(bench.ask(1, lock(1)), Ok(Asked::Granted));
+        assert!(!bench.fences(1, 1), "it has it again");
+    }
+
+    let mut bench = lose(LockKind::Exclusive);
+    bench.gone.clear();
+    let relied_on = HeldLocks { fenced: true, ..held(EPOCH, 1, lock(1), true) };
+    assert_eq!(bench.attach(1, FRESH, &relied_on), [0; 0]);
+    assert_eq!(bench.ask(2, lock(2)), Err(FsError::Locked));
+    bench.locks.end(client(1));
+    assert_eq!(bench.ask(2, lock(2)), Ok(Asked::Granted));
+    assert_eq!(bench.attach(1, FRESH, &relied_on), [0], "it has relied on it while another had it");
+    assert!(bench.fences(1, 1));
 }
 
 #[test]
