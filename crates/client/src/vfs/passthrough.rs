@@ -364,8 +364,7 @@ pub(super) fn protect(file: &File) -> Result<(), Error> {
     let marked = file.state().kernel.marked;
     file.container.sync_data()?;
     file.container.sync_data()?;
-    let mut state = file.state();
-    state.kernel.protected = state.kernel.protected.max(marked);
+    file.state().kernel.note_protected(marked);
     Ok(())
 }
 
@@ -386,16 +385,42 @@ impl KernelUse {
     pub(super) fn is_unprotected(&self) -> bool {
         self.marked > self.protected
     }
+
+    /// The pages have been protected that were marked up to this count.
+    fn note_protected(&mut self, marked: u64) {
+        self.protected = self.protected.max(marked);
+    }
+
+    /// What is left when the last handle is gone. The counts go on: who is just protecting has looked at one of them.
+    fn without_handles(self) -> Self {
+        let Self { goes_on, mappable, marked, .. } = self;
+        Self { goes_on, mappable, marked, protected: marked, ..Self::default() }
+    }
 }
 
 impl FileState {
     /// The last handle is gone: the next open decides anew.
     pub(super) fn forget_path(&mut self) {
         if self.handles == 0 {
-            let KernelUse { goes_on, mappable, marked, .. } = self.kernel;
-            // Who is just protecting the pages has looked at the count.
-            let protected = marked;
-            self.kernel = KernelUse { goes_on, mappable, marked, protected, ..KernelUse::default() };
+            self.kernel = self.kernel.without_handles();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_protects_pages_while_the_last_handle_goes_protects_none_that_are_marked_later() {
+        let mut kernel = KernelUse { marked: 3, protected: 2, ..KernelUse::default() };
+        let looked = kernel.marked;
+        kernel = kernel.without_handles();
+        assert!(!kernel.is_unprotected(), "nobody has mapped it any more");
+        kernel.marked += 1;
+        kernel.note_protected(looked);
+        assert!(kernel.is_unprotected());
+        kernel.note_protected(kernel.marked);
+        assert!(!kernel.is_unprotected());
     }
 }
