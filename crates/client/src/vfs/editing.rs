@@ -78,7 +78,8 @@ impl Inner {
             let before = file.state().rebase(version);
             let cut = self.resize_now(file, 0);
             if let (Err(_), Some(before)) = (&cut, before) {
-                file.state().base = before;
+                let mut state = file.state();
+                (state.base, state.base_record) = before;
             }
             cut
         })

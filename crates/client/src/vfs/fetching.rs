@@ -127,7 +127,7 @@ impl Inner {
         let number = {
             let mut state = file.state();
             state.fetch += 1;
-            state.base = version;
+            state.base_on(version);
             state.size = size;
             state.wanted = None;
             state.end_stall();

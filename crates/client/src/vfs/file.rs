@@ -265,14 +265,22 @@ impl FileState {
         matches!(self.arrival, Arrival::Complete)
     }
 
-    /// The content is about to be replaced as a whole, by what is made from this version. Returns the version before if
-    /// it was another; what was changed here stays based on that.
-    pub(super) fn rebase(&mut self, version: DataVersion) -> Option<DataVersion> {
+    /// The content is that of a version of the server's, or is about to be: what was here before has nothing to do with
+    /// what is written next.
+    pub(super) fn base_on(&mut self, version: DataVersion) {
+        (self.base, self.base_record) = (version, None);
+    }
+
+    /// The content is about to be replaced as a whole, by what is made from this version. Returns what it was based on
+    /// before if that was another; what was changed here stays based on that.
+    pub(super) fn rebase(&mut self, version: DataVersion) -> Option<(DataVersion, Option<StoreId>)> {
         if self.is_dirty() || self.kernel.writers > 0 || self.base == version {
             return None;
         }
         self.hash = None;
-        Some(std::mem::replace(&mut self.base, version))
+        let before = (self.base, self.base_record);
+        self.base_on(version);
+        Some(before)
     }
 
     /// Counts a change of the content: it is another one than was stored, or refused.

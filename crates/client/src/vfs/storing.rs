@@ -298,11 +298,11 @@ impl Inner {
                 state.stored_edits = sent;
             }
             let synced = !clean && state.says_synced();
-            let base = std::mem::replace(&mut state.base, version);
+            let base = state.base;
+            state.base_on(version);
             state.hash = Some(hash);
             state.writing_logged = !clean && state.unlinked.is_none();
-            (state.base_record, state.unresolved, state.interrupted) = (None, None, false);
-            state.refused = None;
+            (state.unresolved, state.interrupted, state.refused) = (None, false, None);
             (base, clean, (was_synced, synced), state.unlinked.is_some(), version_of_it)
         };
         self.remove_snapshot(file, version_of_it);
