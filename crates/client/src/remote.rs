@@ -49,7 +49,7 @@ pub use connector::{Connector, grpc_connector};
 pub use error::RemoteError;
 use limits::Limits;
 pub(crate) use link::{Link, Outage};
-pub(crate) use store::StoreContent;
+pub(crate) use store::{StoreContent, Terms};
 pub(crate) use urgency::Urgency;
 use waiting::Waiting;
 

@@ -344,6 +344,8 @@ pub struct ApplyRequest {
     pub announces: bool,
     /// Of a Remove or RemoveDir that was made while nobody could be asked: what else was removed then.
     pub removals: Option<Removals>,
+    /// Of a Store: whether who wrote it may have relied on a lock that the client has lost, whatever it is based on.
+    pub lock_lost: bool,
 }
 
 impl ApplyRequest {
@@ -358,6 +360,7 @@ impl ApplyRequest {
             on_conflict: OnConflict::Refuse,
             announces: false,
             removals: None,
+            lock_lost: false,
         }
     }
 }

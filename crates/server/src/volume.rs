@@ -266,11 +266,11 @@ impl Volume {
     ///
     /// # Errors
     /// `BaseChanged` if so.
-    pub(crate) fn check_base(&self, record: &CmlRecord) -> Result<(), Refusal> {
-        if self.shared.sessions.is_fenced(record) {
+    pub(crate) fn check_base(&self, request: &ApplyRequest) -> Result<(), Refusal> {
+        if self.shared.sessions.is_fenced(request) {
             return Err(FsError::BaseChanged.into());
         }
-        let CmlOp::Store { fid, base: Base::Version(base), .. } = record.op else { return Ok(()) };
+        let CmlOp::Store { fid, base: Base::Version(base), .. } = request.record.op else { return Ok(()) };
         self.shared.read(|transaction| match transaction.node(fid) {
             Ok(node) if node.status.data_version > base => Err(FsError::BaseChanged.into()),
             Ok(_) | Err(_) => Ok(()),

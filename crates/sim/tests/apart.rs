@@ -13,7 +13,7 @@ use mafs_sim::{Crash, Machine, World};
 use tokio::time::{sleep, timeout};
 
 use crate::support::worker::{DIRS, Tree, Worker, tree};
-use crate::support::{BLACK_HOLE, CALLER, first_seed, seeds, simulate, usable_apart};
+use crate::support::{BLACK_HOLE, CALLER, seeds_from, simulate, usable_apart};
 
 const CLIENTS: usize = 3;
 const STEPS: u64 = 25;
@@ -144,24 +144,21 @@ async fn work_apart(seed: u64, own: bool, back: Back) {
 
 #[test]
 fn invariant_9_nothing_is_lost_that_clients_have_done_to_the_same_files_while_apart() {
-    let first = first_seed(0);
-    for seed in first..first + seeds(8) {
+    for seed in seeds_from(0, 8) {
         simulate(work_apart(seed, false, Back::InTurn));
     }
 }
 
 #[test]
 fn who_works_on_other_files_while_apart_has_no_conflict() {
-    let first = first_seed(0);
-    for seed in first..first + seeds(4) {
+    for seed in seeds_from(0, 4) {
         simulate(work_apart(seed, true, Back::InTurn));
     }
 }
 
 #[test]
 fn invariant_9_nothing_is_lost_of_those_who_come_back_at_the_same_time() {
-    let first = first_seed(0);
-    for seed in first..first + seeds(8) {
+    for seed in seeds_from(0, 8) {
         simulate(work_apart(seed, false, Back::Together));
     }
 }

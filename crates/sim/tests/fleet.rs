@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mafs_sim::{Faults, run_fleet};
 
-use crate::support::{assert_same, first_seed, seeds, simulated};
+use crate::support::{assert_same, seeds_from, simulated};
 
 const OPERATIONS: usize = 500;
 /// Seeds without faults: fewer without optimisation, where one takes seconds.
@@ -37,12 +37,6 @@ const ALL: Faults = Faults { kill_client: 50, power_client: 70, fill_client: 50,
 
 fn run(seed: u64, faults: Faults) -> Vec<String> {
     simulated(run_fleet(seed, OPERATIONS, faults)).unwrap_or_else(|violation| panic!("{violation}"))
-}
-
-/// So many seeds from this one on, or those that are asked for.
-fn seeds_from(first: u64, count: u64) -> Range<u64> {
-    let first = first_seed(first);
-    first..first + seeds(count)
 }
 
 /// Some seeds that nobody has chosen.

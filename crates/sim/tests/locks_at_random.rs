@@ -13,7 +13,7 @@ use mafs_sim::World;
 use tokio::time::{Instant, sleep};
 
 use crate::support::locking::{Process, is_locked};
-use crate::support::{clients, configured, content, first_seed, seeds, simulate, write_and_close};
+use crate::support::{clients, configured, content, seeds_from, simulate, write_and_close};
 
 const DELAY: Duration = Duration::from_millis(20);
 const PROGRAMS: u32 = 3;
@@ -194,8 +194,7 @@ async fn run(seed: u64) {
 
 #[test]
 fn locks_exclude_each_other_and_go_on() {
-    let first = first_seed(0);
-    for seed in first..first + seeds(20) {
+    for seed in seeds_from(0, 20) {
         simulate(run(seed));
     }
 }

@@ -33,6 +33,7 @@ mod locks_at_random;
 mod locks_in_turn;
 mod locks_kept;
 mod locks_lost;
+mod locks_lost_at_random;
 mod many_sessions;
 mod names_to_come;
 mod one_client;

@@ -135,6 +135,8 @@ pub(crate) struct Locks {
     shared: BTreeMap<Fid, Instant>,
     /// Open files of which a lock has been lost.
     lost: BTreeSet<u64>,
+    /// Files to which programs may write that rely on a lock that they have lost.
+    doubtful: BTreeSet<Fid>,
     epoch: Option<ServerEpoch>,
     grants: u64,
     /// What the server has been told when the attach under way was asked for.
@@ -162,6 +164,9 @@ impl Locks {
             (file.since, file.is_wanted) = (changes, false);
         }
         file.table.lock(Held { owner: lock.owner, granted }, lock.range, lock.kind);
+        if (granted, lock.kind) == (Granted::There, LockKind::Exclusive) {
+            self.doubtful.remove(&lock.fid);
+        }
     }
 
     /// The server has granted so many locks.
@@ -394,6 +399,16 @@ impl Locks {
         self.lost.contains(&open_file)
     }
 
+    /// Whether what a file holds may have been written by who relies on a lock that was lost.
+    pub(crate) fn is_doubtful(&self, fid: Fid) -> bool {
+        self.doubtful.contains(&fid)
+    }
+
+    /// Nobody has a file open any more, and the server has all of it.
+    pub(crate) fn end_doubt(&mut self, fid: Fid) {
+        self.doubtful.remove(&fid);
+    }
+
     /// What the server has granted does not hold any more, nor what programs of this machine had of it in turn.
     pub(crate) fn lapse(&mut self) {
         let in_turn: BTreeSet<Fid> = self.releases.values().map(|releasing| releasing.release.fid).collect();
@@ -481,12 +496,13 @@ impl Locks {
 
     /// Returns how many are lost.
     fn lose_where(&mut self, is_lost: impl Fn(Fid, &HeldRange<Held>) -> bool) -> usize {
-        let (lost, mut count) = (&mut self.lost, 0);
+        let (lost, doubtful, mut count) = (&mut self.lost, &mut self.doubtful, 0);
         for (fid, file) in &mut self.files {
             file.table.retain(|held| {
                 let is_lost = is_lost(*fid, held);
                 if is_lost {
                     lost.insert(held.holder.owner.file);
+                    doubtful.insert(*fid);
                     count += 1;
                 }
                 !is_lost

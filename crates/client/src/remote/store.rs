@@ -25,6 +25,15 @@ pub(crate) trait StoreContent: Send + Sync {
     fn sending(&self, offset: u64, progress: CallProgress, urgency: Urgency);
 }
 
+/// How a content is sent.
+pub(crate) struct Terms {
+    /// Part of it may be at the server.
+    pub(crate) interrupted: bool,
+    pub(crate) on_conflict: OnConflict,
+    /// As in [`ApplyRequest`].
+    pub(crate) lock_lost: bool,
+}
+
 impl Remote {
     /// Finds out what became of a store whose content is not there any more: sent without, it is refused for good
     /// unless it has been applied, and what depends on it need not wait for it. The record stays outstanding until its
@@ -42,10 +51,12 @@ impl Remote {
         &self,
         record: &CmlRecord,
         content: &dyn StoreContent,
-        (interrupted, on_conflict): (bool, OnConflict),
+        Terms { interrupted, on_conflict, lock_lost }: Terms,
     ) -> Result<Answer<ApplyReply>, RemoteError> {
         let _waiting = Waiting::begin(&self.shared);
-        let request = ApplyRequest { on_conflict, ..self.apply_request(record) };
+        let request = ApplyRequest { on_conflict, lock_lost, ..self.apply_request(record) };
+        // Nobody is to wait for what may be in conflict with what is locked.
+        let request = ApplyRequest { announces: request.announces && !lock_lost, ..request };
         let mut attempts = Attempts::new(&self.shared.config, interrupted);
         let mut brought = 0;
         loop {

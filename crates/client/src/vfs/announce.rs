@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mafs_arpc::watch;
 use mafs_proto::call::{InvalidateRequest, PullReply, PullRequest};
-use mafs_proto::{Fid, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, Fid, StoreId};
 use tokio::time::timeout;
 
 use super::file::File;
@@ -133,9 +133,18 @@ impl Inner {
     async fn announce(&self, announcement: Announcement) {
         let Announcement { records, retracted } = announcement.clone();
         let ids: Vec<StoreId> = records.iter().map(|record| record.id).collect();
+        // Nobody is to wait for what may be in conflict with what is locked.
+        let is_doubtful =
+            |record: &CmlRecord| matches!(record.op, CmlOp::Store { .. }) && self.is_doubtful(record.op.fid());
+        let (doubtful, records): (Vec<_>, Vec<_>) = records.into_iter().partition(is_doubtful);
+        let doubtful: Vec<StoreId> = doubtful.iter().map(|record| record.id).collect();
         let (confirmed_below, settled) = (None, Vec::new());
         let request = InvalidateRequest { records, retracted, confirmed_below, settled };
-        let answer = self.remote.announce(request).await;
+        let mut answer = self.remote.announce(request).await;
+        if let Ok(reply) = &mut answer {
+            reply.refused.extend(&doubtful);
+            reply.contested.extend(&doubtful);
+        }
         if let Err(RemoteError::Refused { error, .. }) = &answer
             && error.is_transient()
         {

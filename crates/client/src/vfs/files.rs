@@ -371,6 +371,7 @@ impl Inner {
             self.left_dirty.notify_one();
         } else if unused {
             files.in_use.remove(&file.fid.vnode);
+            self.locks.locks().end_doubt(file.fid);
             if useless && !self.keep_part(file) {
                 self.remove_content(file.fid.vnode, Some(file.container_id));
             }

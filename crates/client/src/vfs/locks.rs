@@ -101,6 +101,12 @@ impl Inner {
         if self.locks.locks().is_lost(handle.0) { Err(Error::LockLost) } else { Ok(()) }
     }
 
+    /// Whether what a file holds may have been written by who relies on a lock that was lost. With `lock=local` that is
+    /// nothing special.
+    pub(super) fn is_doubtful(&self, fid: Fid) -> bool {
+        matches!(self.locks.locking, Locking::Fail | Locking::Strict) && self.locks.locks().is_doubtful(fid)
+    }
+
     async fn lock(
         self: &Arc<Self>,
         handle: FileHandle,
@@ -197,6 +203,11 @@ impl Inner {
                 (true, _) => {}
                 (false, Locking::Local | Locking::Strict) => continue,
                 (false, Locking::Fail | Locking::Kernel) => return Err(Error::NoLocks),
+            }
+            if self.is_doubtful(lock.fid) {
+                // It goes to where it belongs before the server says what the file holds.
+                let changes = self.replay.queue().changes();
+                self.send_written(lock.fid, changes).await?;
             }
             let given_up = self.locks.locks().may_take_over(lock);
             match self.ask_for_lock(lock, wait, number, given_up).await {

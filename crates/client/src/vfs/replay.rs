@@ -19,7 +19,7 @@ use crate::cache::Hold;
 use crate::core::arrivals::Arrivals;
 use crate::core::pauses::Pauses;
 use crate::core::queue::{HeldUp, Policy, Polled, Queue, Queued};
-use crate::remote::{Link, RemoteError};
+use crate::remote::{Link, RemoteError, Terms};
 
 /// Answers that may wait to be taken in: more than there are records under way.
 const ANSWERS_MAX: usize = 1024;
@@ -255,10 +255,11 @@ impl Inner {
         match self.prepare_version(&record).await {
             Ok(Some(Prepared { record, content, interrupted, _open })) => {
                 let begun = self.clock.now();
-                let on_conflict = self.on_conflict(&record, false);
+                let (on_conflict, lock_lost) = (self.on_conflict(&record, false), self.is_doubtful(record.op.fid()));
+                let terms = Terms { interrupted, on_conflict, lock_lost };
                 let result = tokio::select! {
                     biased;
-                    result = self.remote.store(&record, &content, (interrupted, on_conflict)) => result,
+                    result = self.remote.store(&record, &content, terms) => result,
                     // What has arrived is not sent again.
                     () = self.until_paused_for(id) => Err(RemoteError::TimedOut("the queue is paused".to_owned())),
                 };

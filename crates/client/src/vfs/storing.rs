@@ -19,7 +19,7 @@ use super::passthrough::protect_marked;
 use super::{Error, Inner};
 use crate::cache::{CacheError, seal, stamp};
 use crate::core::log::LogEntry;
-use crate::remote::{Answer, Link, RemoteError};
+use crate::remote::{Answer, Link, RemoteError, Terms};
 
 /// Attempts to send a content that the kernel goes on changing: the first from the container, the next from copies, the
 /// last from a copy as it is.
@@ -195,7 +195,8 @@ impl Inner {
     async fn finish_store(&self, file: &File, sending: Sending) -> Result<bool, Error> {
         let Sending { content, record, edits, interrupted } = sending;
         let begun = self.clock.now();
-        match self.remote.store(&record, &content, (interrupted, OnConflict::Refuse)).await {
+        let terms = Terms { interrupted, on_conflict: OnConflict::Refuse, lock_lost: self.is_doubtful(file.fid) };
+        match self.remote.store(&record, &content, terms).await {
             Ok(answer) => {
                 // Holes were not sent.
                 let sent = blocking(|| file.container.allocated())?.min(content.size);

@@ -214,6 +214,7 @@ impl Convert for ApplyRequest {
             asks: self.on_conflict == OnConflict::Ask,
             origin: if let OnConflict::Keep(origin) = &self.on_conflict { Some(origin.to_message()) } else { None },
             removals: self.removals.as_ref().map(Convert::to_message),
+            lock_lost: self.lock_lost,
         }
     }
 
@@ -231,6 +232,7 @@ impl Convert for ApplyRequest {
             comes_again: message.comes_again,
             announces: message.announces,
             removals: optional(message.removals)?,
+            lock_lost: message.lock_lost,
         })
     }
 }

@@ -272,10 +272,11 @@ fn broken(objects: Vec<(Fid, Vec<Name>)>) -> Broken {
 prop_compose! {
     fn apply_request()(
         record in record(), confirmed_below in option::of(store_id()), content_offset in any::<u64>(),
-        flags in any::<[bool; 2]>(), on_conflict in on_conflict(), removals in option::of(removals()),
+        flags in any::<[bool; 3]>(), on_conflict in on_conflict(), removals in option::of(removals()),
     ) -> ApplyRequest {
-        let [comes_again, announces] = flags;
-        ApplyRequest { record, confirmed_below, content_offset, comes_again, on_conflict, announces, removals }
+        let [comes_again, announces, lock_lost] = flags;
+        let flagged = ApplyRequest { comes_again, announces, lock_lost, ..ApplyRequest::new(record, confirmed_below) };
+        ApplyRequest { content_offset, on_conflict, removals, ..flagged }
     }
 }
 

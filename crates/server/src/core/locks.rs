@@ -112,6 +112,15 @@ struct Grants {
     exclusive: Option<(u64, ClientId)>,
 }
 
+/// A lock that was lost.
+#[derive(Clone, Copy)]
+struct Lost {
+    /// How many had been granted then.
+    grants: u64,
+    /// Whether another client has stored since: what was written before has an older base.
+    is_older: bool,
+}
+
 /// The locks of a volume.
 pub(crate) struct Locks {
     epoch: ServerEpoch,
@@ -131,8 +140,8 @@ pub(crate) struct Locks {
     last: BTreeMap<Fid, Grants>,
     /// Of these grants and those before it is not known to whom they were.
     forgotten: u64,
-    /// How many locks had been granted when a client lost an exclusive one of a file.
-    lost: BTreeMap<(Fid, ClientId), u64>,
+    /// Exclusive locks of files that clients have lost.
+    lost: BTreeMap<(Fid, ClientId), Lost>,
 }
 
 impl Locks {
@@ -429,17 +438,18 @@ impl Locks {
     }
 
     /// Whether a record stores into a file of which its client has lost an exclusive lock, and another has been granted
-    /// one since.
-    pub(crate) fn is_fenced(&self, record: &CmlRecord) -> bool {
+    /// one since; and its base does not tell, or what is written relies on that lock still (`lock_lost`).
+    pub(crate) fn is_fenced(&self, record: &CmlRecord, lock_lost: bool) -> bool {
         let CmlOp::Store { fid, .. } = record.op else { return false };
         let client = record.id.client;
-        let lost = self.lost.get(&(fid, client));
-        lost.is_some_and(|after| self.was_granted(client, fid, LockKind::Exclusive, *after))
+        let lost = self.lost.get(&(fid, client)).filter(|lost| lock_lost || !lost.is_older);
+        lost.is_some_and(|lost| self.was_granted(client, fid, LockKind::Exclusive, lost.grants))
     }
 
-    /// A client has stored a content: what others wrote before is known by its base.
+    /// A client has stored a content.
     pub(crate) fn stored(&mut self, client: ClientId, fid: Fid) {
-        self.lost.retain(|(file, lost_by), _| *file != fid || *lost_by == client);
+        let of_file = self.lost.range_mut((fid, ClientId([0; 16]))..=(fid, ClientId([u8::MAX; 16])));
+        of_file.filter(|((_, lost_by), _)| *lost_by != client).for_each(|(_, lost)| lost.is_older = true);
     }
 
     fn lose_where(&mut self, fid: Fid, is_lost_by: impl Fn(ClientId) -> bool) {
@@ -448,7 +458,7 @@ impl Locks {
     }
 
     fn lose(&mut self, fid: Fid, client: ClientId, grants: u64) {
-        self.lost.entry((fid, client)).or_insert(grants);
+        self.lost.entry((fid, client)).or_insert(Lost { grants, is_older: false });
         if self.lost.len() > LOST_MAX {
             self.lost.pop_first();
         }

@@ -47,7 +47,7 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
     }
     if request.on_conflict == OnConflict::Ask && size > INLINE_BYTES_MAX {
         // It comes again, so it is not to be sent twice.
-        if let Err(refusal) = blocking(|| attached.volume.check_base(&request.record)) {
+        if let Err(refusal) = blocking(|| attached.volume.check_base(request)) {
             return Received::Content(Err(refusal));
         }
     }

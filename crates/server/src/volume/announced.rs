@@ -96,7 +96,7 @@ impl Sessions {
             };
             // One that was announced before came first then; of two that count, the first that is applied wins.
             let is_known = tables.pending.get(&record.id).is_some();
-            if tables.locks.is_fenced(record) || !is_known && tables.view(client, now, is_in_conflict) {
+            if tables.locks.is_fenced(record, false) || !is_known && tables.view(client, now, is_in_conflict) {
                 announcement.refused.push(record.id);
                 continue;
             }

@@ -313,7 +313,7 @@ impl<'s> Group<'s> {
     fn conflict(&self, apply: &Apply) -> Option<Refusal> {
         let record = &apply.request.record;
         let CmlOp::Store { fid, base, .. } = record.op else { return None };
-        if self.shared.sessions.is_fenced(record) {
+        if self.shared.sessions.is_fenced(&apply.request) {
             let detail = format!("another client has had the lock of {fid} since this one has lost it");
             return Some(Refusal::new(FsError::BaseChanged, detail));
         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mafs_proto::call::{LockConflict, UnlockRequest};
-use mafs_proto::{ClientId, CmlRecord, Fid, FsError, Lock, StoreId};
+use mafs_proto::call::{ApplyRequest, LockConflict, UnlockRequest};
+use mafs_proto::{ClientId, Fid, FsError, Lock, StoreId};
 
 use super::sessions::{SLEEP_MAX, Sessions, Tables};
 use super::{Ticket, Volume};
@@ -54,8 +54,8 @@ impl Sessions {
     }
 
     /// Whether a record stores what may have been written under a lock that others have had since.
-    pub(super) fn is_fenced(&self, record: &CmlRecord) -> bool {
-        self.tables().locks.is_fenced(record)
+    pub(super) fn is_fenced(&self, request: &ApplyRequest) -> bool {
+        self.tables().locks.is_fenced(&request.record, request.lock_lost)
     }
 
     /// A client has stored a content.
@@ -67,7 +67,7 @@ impl Sessions {
     pub(super) fn fenced(&self, client: ClientId) -> Vec<StoreId> {
         let tables = self.tables();
         let announced = tables.pending.of_client(client).map(|announced| &announced.record);
-        announced.filter(|record| tables.locks.is_fenced(record)).map(|record| record.id).collect()
+        announced.filter(|record| tables.locks.is_fenced(record, false)).map(|record| record.id).collect()
     }
 
     /// A client has said of which files its programs hold locks that others want.

@@ -37,6 +37,12 @@ pub(crate) fn first_seed(by_default: u64) -> u64 {
     std::env::var("MAFS_SIM_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(by_default)
 }
 
+/// So many seeds from this one on, or those that are asked for.
+pub(crate) fn seeds_from(first: u64, count: u64) -> std::ops::Range<u64> {
+    let first = first_seed(first);
+    first..first + seeds(count)
+}
+
 /// That two runs of a seed have left the same trace.
 pub(crate) fn assert_same(one: &[String], other: &[String]) {
     let differs = one.iter().zip(other).position(|(one, other)| one != other);

@@ -136,7 +136,7 @@ impl LockState {
         }
     }
 
-    pub(super) fn locks(&self) -> MutexGuard<'_, Locks> {
+    pub(in crate::vfs) fn locks(&self) -> MutexGuard<'_, Locks> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -83,10 +83,15 @@ impl Bench {
     }
 
     fn fences(&self, from: u8, vnode: u64) -> bool {
+        self.fences_one_that(false, from, vnode)
+    }
+
+    fn fences_one_that(&self, relies_on_the_lock: bool, from: u8, vnode: u64) -> bool {
         let id = StoreId { client: client(from), incarnation: Incarnation(1), seq: 1 };
         let (base, time) = (Base::Version(DataVersion(1)), Timestamp::default());
         let op = CmlOp::Store { fid: fid(vnode), base, size: 1, mtime: time };
-        self.locks.is_fenced(&CmlRecord { id, depends_on: Vec::new(), time, uid: 0, gid: 0, removes: None, op })
+        let record = CmlRecord { id, depends_on: Vec::new(), time, uid: 0, gid: 0, removes: None, op };
+        self.locks.is_fenced(&record, relies_on_the_lock)
     }
 
     fn attach(&mut self, by: u8, before: Before, held: &HeldLocks) -> Vec<u32> {
@@ -322,6 +327,7 @@ fn who_has_lost_a_lock_that_another_has_had_since_is_fenced_from_its_file() {
     assert!(bench.fences(1, 1));
     bench.locks.stored(client(2), fid(1));
     assert!(!bench.fences(1, 1), "the base of what it wrote tells");
+    assert!(bench.fences_one_that(true, 1, 1), "what its programs make of that relies on the lock that they have lost");
 
     for (fences, kind, held) in [
         (true, LockKind::Exclusive, none(true)),
