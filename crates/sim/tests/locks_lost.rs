@@ -161,3 +161,44 @@ fn who_has_lost_a_lock_stores_again_when_the_file_is_another() {
         });
     }
 }
+
+/// The server takes a lock that is asked for, and one that is given up, by its owner: the order of the two counts.
+#[test]
+fn who_asks_again_after_an_outage_has_what_it_was_granted() {
+    // What was given up is told a second after the last try, so the time is to meet that.
+    for ms in (0..1000).step_by(10) {
+        simulate(async {
+            let world = world_of(Locking::Strict).await;
+            let [one, two] = clients(&world);
+            write_and_close(&one, "file", vec![1; 10]).await;
+            one.sync().await.expect("a sync");
+            let (before, rival) = (Process::open(&one, "file", 1).await, Process::open(&two, "file", 1).await);
+            before.lock().await.expect("a lock");
+            let lock = |process: &Process| {
+                let process = process.clone();
+                tokio::spawn(async move { process.lock().await })
+            };
+            let mut waiting = lock(&rival);
+            // It is not kept then; and nothing has to be sent first.
+            sleep(Duration::from_secs(1)).await;
+            world.machines()[0].fall_silent(BLACK_HOLE);
+            assert!(before.unlock().await.is_err(), "nobody can be told");
+            let again = Process::open(&one, "file", 1).await;
+            let mut locking = lock(&again);
+            sleep(Duration::from_millis(5000 + ms)).await;
+            world.machines()[0].break_silence();
+            let is_first = tokio::select! {
+                locked = &mut locking => locked.expect("it ends").is_ok(),
+                locked = &mut waiting => locked.expect("it ends").is_err(),
+            };
+            sleep(Duration::from_secs(5)).await;
+            assert!(
+                !if is_first { waiting.is_finished() } else { locking.is_finished() },
+                "after {ms} ms both have it"
+            );
+            let (first, second) = if is_first { (again, waiting) } else { (rival, locking) };
+            first.unlock().await.expect("it holds it");
+            second.await.expect("it ends").expect("it is free");
+        });
+    }
+}
