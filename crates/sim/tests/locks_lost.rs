@@ -9,7 +9,9 @@ use mafs_sim::{Crash, LEASE, LEASE_BIAS, World};
 use tokio::time::sleep;
 
 use crate::support::locking::{Process, until_connected};
-use crate::support::{BLACK_HOLE, clients, configured, content, names, overwrite, simulate, write_and_close};
+use crate::support::{
+    BLACK_HOLE, clients, configured, content, content_beside_file, names, overwrite, simulate, write_and_close,
+};
 
 const NEAR: Duration = Duration::from_millis(10);
 
@@ -90,11 +92,7 @@ fn what_was_written_under_a_lost_lock_is_kept_beside_what_the_next_holder_makes(
             next.unlock().await.expect("it holds it");
             for vfs in [&one, &two] {
                 assert_eq!(content(vfs, "file").await, [3; 10], "{locking:?}, {logged:?}");
-                let names = names(vfs, VnodeId::ROOT).await.expect("names");
-                let [_, kept] = names.as_slice() else { panic!("{locking:?}, {logged:?}: {names:?}") };
-                let kept: &'static str = String::from_utf8(kept.to_vec()).expect("a name").leak();
-                assert!(kept.starts_with("file (conflict "), "{kept}");
-                assert_eq!(content(vfs, kept).await, [2; 10]);
+                assert_eq!(content_beside_file(vfs).await, [2; 10], "{locking:?}, {logged:?}");
             }
             assert_eq!((one.status().refused, two.status().refused), (vec![], vec![]));
         });

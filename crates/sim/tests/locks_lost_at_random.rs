@@ -7,15 +7,13 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use mafs_client::vfs::{Error, Locking, Opened, Vfs, Writeback};
-use mafs_proto::{LockOwner, Random, VnodeId};
+use mafs_client::vfs::{Locking, Vfs, Writeback};
+use mafs_proto::{Random, VnodeId};
 use mafs_sim::World;
 use tokio::time::sleep;
 
 use crate::support::locking::{Process, until_connected};
-use crate::support::{
-    BLACK_HOLE, CALLER, WRITE, clients, configured, content, names, seeds_from, simulate, write_and_close,
-};
+use crate::support::{BLACK_HOLE, clients, configured, content, names, seeds_from, simulate, write_and_close};
 
 const DELAY: Duration = Duration::from_millis(20);
 const CLIENTS: usize = 3;
@@ -80,19 +78,11 @@ impl Program {
         sleep(Duration::from_millis(self.random.below(PAUSE_MAX_MS[kind]))).await;
     }
 
-    /// Also returns whether the kernel is given the container.
-    async fn open(&self) -> Result<(Process, bool), Error> {
-        let counter = self.vfs.lookup(VnodeId::ROOT, "counter".into()).await?;
-        let Opened { file, passthrough, .. } = self.vfs.open(counter.fid.vnode, WRITE, CALLER).await?;
-        let owner = LockOwner { id: self.number.into(), process: self.number, file: file.0 };
-        Ok((Process { vfs: self.vfs.clone(), file, owner }, passthrough))
-    }
-
     async fn run(mut self) {
         for _ in 0..ROUNDS {
             self.pause().await;
             // What is not valid any more may be out of reach.
-            let Ok((process, passthrough)) = self.open().await else {
+            let Ok((process, passthrough)) = Process::try_open(&self.vfs, "counter", self.number).await else {
                 sleep(AFTER_REFUSAL).await;
                 continue;
             };

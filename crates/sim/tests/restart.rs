@@ -10,7 +10,7 @@ use mafs_proto::{DataVersion, Mode, VnodeId};
 use mafs_sim::{Crash, Path, World};
 
 use crate::support::{
-    CALLER, WRITE, clients, configured, content, names, open_as, overwrite, simulate, write_and_close,
+    CALLER, WRITE, clients, configured, content, content_beside_file, open_as, overwrite, simulate, write_and_close,
 };
 
 /// Each is created, stored and closed, and of four one is removed again. More of them take the memory disk long, which
@@ -155,11 +155,7 @@ fn what_a_killed_client_had_not_sent_is_kept_beside_what_others_have_made_meanwh
             assert_eq!((one.status().refused, one.status().unsent_files), (vec![], 0), "{crash:?}, {kept:?}");
             for vfs in [one, &two] {
                 assert_eq!(content(vfs, "file").await, [3; 10]);
-                let names = names(vfs, VnodeId::ROOT).await.expect("names");
-                let [_, copy] = names.as_slice() else { panic!("{crash:?}, {kept:?}: {names:?}") };
-                let copy: &'static str = String::from_utf8(copy.to_vec()).expect("a name").leak();
-                assert!(copy.starts_with("file (conflict "), "{copy}");
-                assert_eq!(content(vfs, copy).await, [2; 10]);
+                assert_eq!(content_beside_file(vfs).await, [2; 10], "{crash:?}, {kept:?}");
             }
         });
     }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_client::vfs::{Error, FileHandle, LockStop, RangeLock, Vfs};
+use mafs_client::vfs::{Error, FileHandle, LockStop, Opened, RangeLock, Vfs};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, VnodeId};
 use tokio::time::sleep;
 
-use super::{WRITE, open_as};
+use super::{CALLER, WRITE};
 
 /// A process that has a file open.
 #[derive(Clone)]
@@ -19,9 +19,15 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) async fn open(vfs: &Vfs, path: &'static str, number: u32) -> Self {
-        let file = open_as(vfs, path, WRITE).await;
+        Self::try_open(vfs, path, number).await.expect("an open").0
+    }
+
+    /// The same where it may be out of reach. Also returns whether the kernel is given the container.
+    pub(crate) async fn try_open(vfs: &Vfs, path: &'static str, number: u32) -> Result<(Self, bool), Error> {
+        let object = vfs.lookup(VnodeId::ROOT, Bytes::from(path)).await?;
+        let Opened { file, passthrough, .. } = vfs.open(object.fid.vnode, WRITE, CALLER).await?;
         let owner = LockOwner { id: number.into(), process: number, file: file.0 };
-        Self { vfs: vfs.clone(), file, owner }
+        Ok((Self { vfs: vfs.clone(), file, owner }, passthrough))
     }
 
     pub(crate) fn wanted(&self, range: LockRange, kind: LockKind) -> RangeLock {

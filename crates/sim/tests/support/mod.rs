@@ -100,6 +100,15 @@ pub(crate) async fn content(vfs: &Vfs, name: &'static str) -> Vec<u8> {
     content.to_vec()
 }
 
+/// What the root holds beside `file`, which is a conflict copy of it and nothing else.
+pub(crate) async fn content_beside_file(vfs: &Vfs) -> Vec<u8> {
+    let names = names(vfs, VnodeId::ROOT).await.expect("names");
+    let [_, copy] = names.as_slice() else { panic!("{names:?}") };
+    let copy: &'static str = String::from_utf8(copy.to_vec()).expect("a name").leak();
+    assert!(copy.starts_with("file (conflict "), "{copy}");
+    content(vfs, copy).await
+}
+
 /// Restarts the client so many times: what of unsynced writes survives a loss of power is another part in each life.
 pub(crate) async fn restart_client(world: &mut World, times: usize) {
     for _ in 0..times {
