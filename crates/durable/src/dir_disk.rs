@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 
@@ -159,7 +159,7 @@ impl DiskFile for DirFile {
         const BLOCK_BYTES: u64 = 512;
         let stat = self.0.metadata()?;
         let allocated = stat.blocks().saturating_mul(BLOCK_BYTES);
-        Ok(FileStat { bytes: stat.len(), allocated, modified: stat.modified()? })
+        Ok(FileStat { bytes: stat.len(), allocated, modified: stat.modified()?, changed: changed(&stat)? })
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
@@ -198,6 +198,15 @@ impl DiskFile for DirFile {
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {
         self.0.set_modified(time)
     }
+}
+
+/// The time that `std` has no name for.
+fn changed(stat: &fs::Metadata) -> io::Result<SystemTime> {
+    let nanos = u32::try_from(stat.ctime_nsec()).map_err(io::Error::other)?;
+    let seconds = Duration::from_secs(stat.ctime().unsigned_abs());
+    let whole = if stat.ctime() < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
+    let time = whole.and_then(|time| time.checked_add(Duration::from_nanos(nanos.into())));
+    time.ok_or_else(|| io::Error::other("the time of a change is out of range"))
 }
 
 /// All reads and writes name their place, so that the file's own does not matter.

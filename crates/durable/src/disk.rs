@@ -90,8 +90,10 @@ pub struct FileStat {
     pub bytes: u64,
     /// How many bytes it takes on the disk.
     pub allocated: u64,
-    /// When its bytes last changed.
+    /// When its bytes last changed, or what was set.
     pub modified: SystemTime,
+    /// When anything of the file last changed: bytes, size or times; nobody can set it.
+    pub changed: SystemTime,
 }
 
 /// An open file. All methods may be called from any thread at any time.

@@ -1,8 +1,8 @@
 //! The memory twin of a disk, which can lose everything that was not synced.
 //!
 //! Owns the whole tree of files and directories, twice: as programs see it and as it is durable. Knows nothing of what
-//! the bytes mean. Time does not pass here: each write is a millisecond after the one before, so that runs can be
-//! repeated.
+//! the bytes mean. Time does not pass here: each change is a millisecond after the one before, so that runs can be
+//! repeated. As on Linux since 6.13 a change gets a later time only if somebody has looked at the file since the last.
 
 mod crash;
 mod tree;
@@ -254,8 +254,7 @@ impl DiskFile for MemoryFile {
 
     fn stat(&self) -> io::Result<FileStat> {
         let mut world = self.disk.world();
-        let file = world.tree.file(self.ino)?;
-        Ok(FileStat { bytes: file.len(), allocated: file.room.bytes(), modified: file.modified })
+        Ok(world.tree.file(self.ino)?.stat())
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
@@ -305,8 +304,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {
-        self.disk.world().tree.file(self.ino)?.modified = time;
-        Ok(())
+        self.disk.world().tree.set_modified(self.ino, time)
     }
 }
 

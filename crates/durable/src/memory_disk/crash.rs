@@ -26,9 +26,9 @@ impl Tree {
         }
         for node in image.nodes.values_mut() {
             if let Node::File(file) = node {
-                let modified = file.modified;
+                let times = file.times;
                 *file = FileNode::new(surviving_bytes(file, seed.as_deref_mut()));
-                file.modified = modified;
+                file.times = times;
             }
         }
         image

@@ -1,7 +1,12 @@
 //! What survives: the same rules for the twin and, as far as one can look, for a real directory.
 
+use std::time::Duration;
+
 use super::*;
 use crate::DirDisk;
+
+/// From one change to the next.
+const TICK: Duration = Duration::from_millis(1);
 
 fn read(disk: &dyn Disk, path: &str) -> Option<Vec<u8>> {
     let file = disk.open(path).ok()?;
@@ -40,7 +45,7 @@ fn both_disks_answer_alike() {
         file.set_len(2).unwrap();
         file.fallocate(Fallocate::Reserve, 0, 4).unwrap();
         assert_eq!(file.len().unwrap(), 4);
-        let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         file.set_modified(time).unwrap();
         assert_eq!(file.modified().unwrap(), time);
         write(disk, "d/g", b"other");
@@ -56,6 +61,39 @@ fn both_disks_answer_alike() {
         disk.remove_dir_all("d").unwrap();
         assert_eq!(disk.list("").unwrap(), [""; 0]);
     }
+}
+
+#[test]
+fn every_change_moves_a_time_that_nobody_can_set() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = DirDisk::new(dir.path().to_owned()).unwrap();
+    for disk in [&real as &dyn Disk, &MemoryDisk::new()] {
+        let file = write(disk, "f", b"hello");
+        let (long_ago, mut seen) = (SystemTime::UNIX_EPOCH, Vec::new());
+        for round in 0..4 {
+            seen.push(file.stat().unwrap().changed);
+            // The clock of an older kernel ticks every 10 ms.
+            std::thread::sleep(Duration::from_millis(12));
+            match round {
+                0 => file.write_all_at(b"hello", 0).unwrap(),
+                1 => file.set_len(3).unwrap(),
+                2 => file.set_modified(long_ago).unwrap(),
+                _ => assert_eq!(file.modified().unwrap(), long_ago),
+            }
+        }
+        assert!(seen.is_sorted_by(|one, next| one < next), "{seen:?}");
+        assert_eq!(file.stat().unwrap().changed, seen[3], "a look moves nothing");
+    }
+}
+
+#[test]
+fn changes_that_nobody_looks_at_in_between_have_one_time() {
+    let file = write(&MemoryDisk::new(), "f", b"hello");
+    file.write_all_at(b"HELLO", 0).unwrap();
+    let first = file.stat().unwrap();
+    assert_eq!((first.modified, first.changed), (first.changed, SystemTime::UNIX_EPOCH + TICK));
+    file.write_all_at(b"hello", 0).unwrap();
+    assert!(file.stat().unwrap().changed > first.changed);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use crate::disk::{components, parent};
-use crate::{DiskPath, RangeSet};
+use crate::{DiskPath, FileStat, RangeSet};
 
 /// The unit of holes.
 const BLOCK_BYTES: usize = 4096;
@@ -27,7 +27,8 @@ pub(super) struct Tree {
     next: u64,
     /// How many nodes the last sweep left.
     swept: usize,
-    writes: u64,
+    /// Of all files, so far.
+    changes: u64,
 }
 
 #[derive(Clone)]
@@ -49,8 +50,16 @@ pub(super) struct FileNode {
     /// What made `bytes` of `durable`, in order.
     pub(super) changes: Vec<Change>,
     pub(super) room: RangeSet,
-    pub(super) modified: SystemTime,
+    pub(super) times: Times,
     pub(super) handles: usize,
+}
+
+/// When a file changed, and whether anybody would see a difference if it did so again at the same time.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    modified: SystemTime,
+    changed: SystemTime,
+    looked: bool,
 }
 
 #[derive(Clone)]
@@ -202,13 +211,30 @@ impl Tree {
         sizes.sum()
     }
 
+    /// Sets the time that can be set, which changes the other.
+    pub(super) fn set_modified(&mut self, ino: Ino, time: SystemTime) -> io::Result<()> {
+        self.touch(ino)?;
+        self.file(ino)?.times.modified = time;
+        Ok(())
+    }
+
+    /// Moves both times, as the kernel does before it writes.
+    fn touch(&mut self, ino: Ino) -> io::Result<()> {
+        self.changes += 1;
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(self.changes);
+        let times = &mut self.file(ino)?.times;
+        if std::mem::take(&mut times.looked) {
+            times.changed = now;
+        }
+        times.modified = times.changed;
+        Ok(())
+    }
+
     fn change(&mut self, ino: Ino, change: Change) -> io::Result<()> {
-        self.writes += 1;
-        let modified = SystemTime::UNIX_EPOCH + Duration::from_millis(self.writes);
+        self.touch(ino)?;
         let file = self.file(ino)?;
         change.apply(&mut file.bytes);
         file.changes.push(change);
-        file.modified = modified;
         Ok(())
     }
 
@@ -274,7 +300,7 @@ impl Tree {
 impl Default for Tree {
     fn default() -> Self {
         let root = Node::Dir(DirNode::default());
-        Self { nodes: BTreeMap::from([(Self::ROOT, root)]), next: 1, swept: 1, writes: 0 }
+        Self { nodes: BTreeMap::from([(Self::ROOT, root)]), next: 1, swept: 1, changes: 0 }
     }
 }
 
@@ -289,7 +315,15 @@ impl FileNode {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
         let mut room = RangeSet::default();
         room.insert(0..bytes.len() as u64);
-        Self { durable: bytes.clone(), bytes, changes: Vec::new(), room, modified: SystemTime::UNIX_EPOCH, handles: 0 }
+        let times = Times { modified: SystemTime::UNIX_EPOCH, changed: SystemTime::UNIX_EPOCH, looked: true };
+        Self { durable: bytes.clone(), bytes, changes: Vec::new(), room, times, handles: 0 }
+    }
+
+    /// What stat(2) tells. The next change will have a later time.
+    pub(super) fn stat(&mut self) -> FileStat {
+        self.times.looked = true;
+        let Times { modified, changed, .. } = self.times;
+        FileStat { bytes: self.len(), allocated: self.room.bytes(), modified, changed }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
