@@ -5,6 +5,7 @@
 //! repeated. As on Linux since 6.13 a change gets a later time only if somebody has looked at the file since the last.
 
 mod crash;
+mod mapped;
 mod tree;
 
 use std::io;
@@ -122,10 +123,6 @@ impl MemoryDisk {
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn handle(&self, ino: Ino) -> Arc<dyn DiskFile> {
-        Arc::new(MemoryFile { disk: self.clone(), ino })
-    }
 }
 
 impl World {
@@ -162,17 +159,11 @@ impl World {
 
 impl Disk for MemoryDisk {
     fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
-        let ino = self.world().tree.create(path)?;
-        Ok(self.handle(ino))
+        Ok(Arc::new(self.create_file(path)?))
     }
 
     fn open(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
-        let ino = {
-            let mut world = self.world();
-            world.opens += 1;
-            world.tree.open(path)?
-        };
-        Ok(self.handle(ino))
+        Ok(Arc::new(self.open_file(path)?))
     }
 
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> io::Result<()> {
@@ -226,7 +217,7 @@ impl Disk for MemoryDisk {
 }
 
 /// An open file of a [`MemoryDisk`].
-struct MemoryFile {
+pub struct MemoryFile {
     disk: MemoryDisk,
     ino: Ino,
 }

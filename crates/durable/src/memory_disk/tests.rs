@@ -97,6 +97,38 @@ fn changes_that_nobody_looks_at_in_between_have_one_time() {
 }
 
 #[test]
+fn a_store_through_a_mapping_moves_the_times_if_its_page_is_clean() {
+    let disk = MemoryDisk::new();
+    write(&disk, "f", &[1; 5000]);
+    let file = disk.open_file("f").unwrap();
+    let moves = |store: &dyn Fn()| {
+        let before = file.stat().unwrap().changed;
+        store();
+        file.stat().unwrap().changed > before
+    };
+    assert!(moves(&|| file.store(1, b"a", 0).unwrap()));
+    assert!(!moves(&|| file.store(1, b"b", 10).unwrap()), "the page is writable");
+    assert!(moves(&|| file.store(2, b"c", 20).unwrap()), "not through another mapping");
+    assert!(moves(&|| file.store(1, b"d", 4096).unwrap()), "nor another page");
+    file.sync_data().unwrap();
+    assert!(moves(&|| file.store(1, b"e", 30).unwrap()), "clean pages are protected");
+    file.store(1, b"beyond", 4999).unwrap();
+    assert_eq!((file.len().unwrap(), read(&disk, "f").unwrap()[4999]), (5000, b'b'));
+}
+
+#[test]
+fn the_bytes_of_a_write_come_after_its_times() {
+    let disk = MemoryDisk::new();
+    let file = disk.create_file("f").unwrap();
+    let before = file.stat().unwrap().changed;
+    file.begin_write().unwrap();
+    let begun = file.stat().unwrap();
+    assert_eq!((begun.bytes, begun.changed > before), (0, true));
+    file.go_on_writing(b"late", 0).unwrap();
+    assert_eq!((read(&disk, "f").unwrap(), file.stat().unwrap().changed), (b"late".to_vec(), begun.changed));
+}
+
+#[test]
 fn a_crash_keeps_what_was_synced_and_a_kill_keeps_all() {
     let disk = with_durable_file();
     disk.open("a").unwrap().write_all_at(b"two and more", 0).unwrap();

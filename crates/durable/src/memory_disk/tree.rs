@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use crate::disk::{components, parent};
@@ -51,6 +52,8 @@ pub(super) struct FileNode {
     pub(super) changes: Vec<Change>,
     pub(super) room: RangeSet,
     pub(super) times: Times,
+    /// Pages that mappings can store to without a fault, by mapping.
+    writable: BTreeSet<(u64, u64)>,
     pub(super) handles: usize,
 }
 
@@ -218,8 +221,26 @@ impl Tree {
         Ok(())
     }
 
+    /// Makes pages writable through a mapping.
+    pub(super) fn fault(&mut self, ino: Ino, mapping: u64, range: Range<u64>) -> io::Result<()> {
+        let page_bytes = BLOCK_BYTES as u64;
+        for page in range.start / page_bytes..range.end.div_ceil(page_bytes) {
+            if self.file(ino)?.writable.insert((mapping, page)) {
+                self.touch(ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes without moving the times.
+    pub(super) fn write_begun(&mut self, ino: Ino, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let offset = usize::try_from(offset).map_err(io::Error::other)?;
+        self.file(ino)?.apply(Change::Write { offset, bytes: bytes.to_vec() });
+        Ok(())
+    }
+
     /// Moves both times, as the kernel does before it writes.
-    fn touch(&mut self, ino: Ino) -> io::Result<()> {
+    pub(super) fn touch(&mut self, ino: Ino) -> io::Result<()> {
         self.changes += 1;
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(self.changes);
         let times = &mut self.file(ino)?.times;
@@ -232,9 +253,7 @@ impl Tree {
 
     fn change(&mut self, ino: Ino, change: Change) -> io::Result<()> {
         self.touch(ino)?;
-        let file = self.file(ino)?;
-        change.apply(&mut file.bytes);
-        file.changes.push(change);
+        self.file(ino)?.apply(change);
         Ok(())
     }
 
@@ -316,7 +335,8 @@ impl FileNode {
         let mut room = RangeSet::default();
         room.insert(0..bytes.len() as u64);
         let times = Times { modified: SystemTime::UNIX_EPOCH, changed: SystemTime::UNIX_EPOCH, looked: true };
-        Self { durable: bytes.clone(), bytes, changes: Vec::new(), room, times, handles: 0 }
+        let (changes, writable) = (Vec::new(), BTreeSet::new());
+        Self { durable: bytes.clone(), bytes, changes, room, times, writable, handles: 0 }
     }
 
     /// What stat(2) tells. The next change will have a later time.
@@ -342,7 +362,14 @@ impl FileNode {
         Some((found * BLOCK_BYTES).max(offset) as u64)
     }
 
+    fn apply(&mut self, change: Change) {
+        change.apply(&mut self.bytes);
+        self.changes.push(change);
+    }
+
+    /// Makes the bytes durable. The pages are clean then, and the next store through a mapping is a fault.
     pub(super) fn sync(&mut self) {
+        self.writable.clear();
         for change in self.changes.drain(..) {
             change.apply(&mut self.durable);
         }

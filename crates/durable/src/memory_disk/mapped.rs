@@ -1,0 +1,79 @@
+//! What the kernel does to a file of a memory disk besides whole calls: writes whose bytes come after their times, and
+//! stores through mappings.
+
+use std::io;
+use std::ops::Range;
+
+use super::{MemoryDisk, MemoryFile};
+use crate::DiskPath;
+
+impl MemoryDisk {
+    /// Like [`crate::Disk::create`], for who does to files what the kernel does.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn create_file(&self, path: &DiskPath) -> io::Result<MemoryFile> {
+        let ino = self.world().tree.create(path)?;
+        Ok(MemoryFile { disk: self.clone(), ino })
+    }
+
+    /// Like [`crate::Disk::open`], for who does to files what the kernel does.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn open_file(&self, path: &DiskPath) -> io::Result<MemoryFile> {
+        let mut world = self.world();
+        world.opens += 1;
+        let ino = world.tree.open(path)?;
+        Ok(MemoryFile { disk: self.clone(), ino })
+    }
+}
+
+impl MemoryFile {
+    /// Names the file on its disk, whoever has opened it, and by whatever path.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.ino.0
+    }
+
+    /// Moves the times, as the kernel does when a write begins.
+    ///
+    /// # Errors
+    /// None that a test does not ask for.
+    pub fn begin_write(&self) -> io::Result<()> {
+        self.disk.world().tree.touch(self.ino)
+    }
+
+    /// Writes bytes of a write that has begun, which moves no time.
+    ///
+    /// # Errors
+    /// If the disk is full.
+    pub fn go_on_writing(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut world = self.disk.world();
+        world.take_room(self.ino, offset..offset.saturating_add(bytes.len() as u64))?;
+        world.tree.write_begun(self.ino, bytes, offset)
+    }
+
+    /// Makes pages writable through a mapping. Moves the times if one of them was not: such a fault is what the kernel
+    /// hears of a store.
+    ///
+    /// # Errors
+    /// None that a test does not ask for.
+    pub fn fault(&self, mapping: u64, range: Range<u64>) -> io::Result<()> {
+        self.disk.world().tree.fault(self.ino, mapping, range)
+    }
+
+    /// Stores through a mapping. Bytes behind the end go nowhere.
+    ///
+    /// # Errors
+    /// If the disk is full.
+    pub fn store(&self, mapping: u64, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut world = self.disk.world();
+        let inside = world.tree.file(self.ino)?.len().saturating_sub(offset).min(bytes.len() as u64);
+        let range = offset..offset + inside;
+        world.tree.fault(self.ino, mapping, range.clone())?;
+        world.take_room(self.ino, range)?;
+        let inside = usize::try_from(inside).map_err(io::Error::other)?;
+        world.tree.write_begun(self.ino, &bytes[..inside], offset)
+    }
+}
