@@ -31,6 +31,10 @@ pub trait KernelCache: Send + Sync + 'static {
     fn expire_entry(&self, parent: VnodeId, name: &Name) {
         self.invalidate_entry(parent, name);
     }
+    /// Whether calls may block. Those that do not are made from a task, so that runs of the simulator repeat.
+    fn blocks(&self) -> bool {
+        true
+    }
 }
 
 /// Lists the names known in a directory, with what they mean.
@@ -251,7 +255,11 @@ impl Kernel {
     fn tell(self: &Arc<Self>, what: impl FnOnce(&Self, &dyn KernelCache) + Send + 'static) -> BoxFuture<'static, ()> {
         let Some(edge) = self.edge.get().cloned() else { return std::future::ready(()).boxed() };
         let kernel = Arc::clone(self);
-        let told = tokio::task::spawn_blocking(move || what(&kernel, edge.as_ref()));
+        let told = if edge.blocks() {
+            tokio::task::spawn_blocking(move || what(&kernel, edge.as_ref()))
+        } else {
+            tokio::spawn(async move { what(&kernel, edge.as_ref()) })
+        };
         // It fails only if the daemon is ending.
         told.map(drop).boxed()
     }
