@@ -5,15 +5,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
 
 use crate::disk::components;
+use crate::lease;
 use crate::{Disk, DiskFile, DiskPath, Fallocate, FileStat, SpaceInfo};
 
 /// A [`Disk`] in a directory of the real file system.
@@ -51,21 +53,20 @@ impl DirDisk {
     fn checked(&self, path: &DiskPath) -> io::Result<PathBuf> {
         components(path).map(|_| self.path(path))
     }
-
-    fn open_with(&self, path: &DiskPath, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
-        let path = self.checked(path)?;
-        let file = options.open(&path).map_err(|error| naming(&path, error))?;
-        Ok(Arc::new(DirFile(file)))
-    }
 }
 
 impl Disk for DirDisk {
     fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
-        self.open_with(path, OpenOptions::new().read(true).write(true).create(true).truncate(true))
+        let path = self.checked(path)?;
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666));
+        Ok(Arc::new(DirFile::new(file.map_err(|errno| naming(&path, errno.into()))?.into())))
     }
 
     fn open(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
-        self.open_with(path, OpenOptions::new().read(true).write(true))
+        let path = self.checked(path)?;
+        let file = File::open(&path).map_err(|error| naming(&path, error))?;
+        Ok(Arc::new(DirFile::new(file)))
     }
 
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> io::Result<()> {
@@ -134,14 +135,41 @@ impl Disk for DirDisk {
     }
 }
 
-/// An open file of a [`DirDisk`].
-struct DirFile(File);
+/// An open file of a [`DirDisk`]. It is open for reading only, until this process writes to it: so the kernel can say
+/// whether anybody else has it open for writing.
+struct DirFile {
+    reading: File,
+    writing: Mutex<Option<Arc<File>>>,
+}
+
+impl DirFile {
+    fn new(reading: File) -> Self {
+        Self { reading, writing: Mutex::default() }
+    }
+
+    /// The file open for writing; opens it for the first of several writes.
+    fn writing(&self) -> io::Result<Arc<File>> {
+        let mut writing = self.opened_for_writing();
+        if let Some(file) = &*writing {
+            return Ok(Arc::clone(file));
+        }
+        // By its descriptor, for its name may be gone.
+        let path = format!("/proc/self/fd/{}", self.reading.as_raw_fd());
+        let file = Arc::new(OpenOptions::new().write(true).open(path)?);
+        *writing = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    fn opened_for_writing(&self) -> MutexGuard<'_, Option<Arc<File>>> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl DiskFile for DirFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.0.read_at(&mut buffer[done..], offset + done as u64) {
+            match self.reading.read_at(&mut buffer[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(bytes) => done += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -152,18 +180,18 @@ impl DiskFile for DirFile {
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        self.writing()?.write_all_at(bytes, offset)
     }
 
     fn stat(&self) -> io::Result<FileStat> {
         const BLOCK_BYTES: u64 = 512;
-        let stat = self.0.metadata()?;
+        let stat = self.reading.metadata()?;
         let allocated = stat.blocks().saturating_mul(BLOCK_BYTES);
         Ok(FileStat { bytes: stat.len(), allocated, modified: stat.modified()?, changed: changed(&stat)? })
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
-        self.0.set_len(bytes)
+        self.writing()?.set_len(bytes)
     }
 
     fn fallocate(&self, how: Fallocate, offset: u64, bytes: u64) -> io::Result<()> {
@@ -176,27 +204,48 @@ impl DiskFile for DirFile {
         if bytes == 0 {
             return Ok(());
         }
-        Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.0, mode, offset, bytes))?)
+        let file = self.writing()?;
+        Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(&*file, mode, offset, bytes))?)
     }
 
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        seek(&self.0, SeekFrom::Data(offset))
+        seek(&self.reading, SeekFrom::Data(offset))
     }
 
     fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
-        seek(&self.0, SeekFrom::Hole(offset))
+        seek(&self.reading, SeekFrom::Hole(offset))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.reading.as_fd())
+    }
+
+    fn writable(&self) -> Option<io::Result<Arc<File>>> {
+        Some(self.writing())
+    }
+
+    /// Asks for an extended attribute to be removed that is not there: that takes the lock which a write holds from its
+    /// start to its end, on every file system of Linux, and changes nothing.
+    fn wait_for_writes(&self) -> io::Result<()> {
+        match rustix::fs::fremovexattr(&self.reading, c"user.mafs.none") {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn is_written_elsewhere(&self) -> io::Result<bool> {
+        // This process counts too. What still uses the file makes this a doubt.
+        let ours = self.opened_for_writing().take();
+        drop(ours);
+        lease::is_open_for_writing(self.reading.as_fd())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.reading.sync_data()
     }
 
     fn set_modified(&self, time: SystemTime) -> io::Result<()> {
-        self.0.set_modified(time)
+        self.reading.set_modified(time)
     }
 }
 
@@ -213,7 +262,7 @@ fn changed(stat: &fs::Metadata) -> io::Result<SystemTime> {
 fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, to) {
         Ok(found) => Ok(Some(found)),
-        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(Errno::NXIO) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }

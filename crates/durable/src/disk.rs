@@ -1,5 +1,6 @@
 //! The disk seam: files and directories below one root.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ pub struct FileStat {
     pub allocated: u64,
     /// When its bytes last changed, or what was set.
     pub modified: SystemTime,
-    /// When anything of the file last changed: bytes, size or times; nobody can set it.
+    /// When anything of the file last changed: bytes, size or times. Nobody can set it. Where the file system has
+    /// multigrain times (ext4 and xfs since Linux 6.13), a change that follows a look always moves it.
     pub changed: SystemTime,
 }
 
@@ -132,8 +134,19 @@ pub trait DiskFile: Send + Sync + 'static {
         Ok(self.stat()?.allocated)
     }
 
-    /// The kernel's file behind this one, if there is one.
+    /// The kernel's file behind this one, if there is one, open for reading.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The same open for writing.
+    fn writable(&self) -> Option<io::Result<Arc<File>>>;
+
+    /// Waits until every write, cut and reservation that had begun before this call has ended. A write moves the times
+    /// when it begins and the bytes later, so a look at the times alone tells nothing of a write that goes on.
+    fn wait_for_writes(&self) -> io::Result<()>;
+
+    /// Whether anybody but this process may be able to write to the file: has it open for writing, or has mapped it
+    /// so. A doubt counts as yes.
+    fn is_written_elsewhere(&self) -> io::Result<bool>;
 
     /// Makes the bytes and the size durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;

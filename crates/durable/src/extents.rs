@@ -131,11 +131,11 @@ pub fn copy_sparse(from: &dyn DiskFile, to: &dyn DiskFile, bytes: u64) -> io::Re
 
 fn copy_some(from: (&dyn DiskFile, u64), to: (&dyn DiskFile, u64), bytes: u64) -> io::Result<u64> {
     use rustix::io::Errno;
-    if let (Some(from_file), Some(to_file)) = (from.0.descriptor(), to.0.descriptor()) {
+    if let (Some(from_file), Some(to_file)) = (from.0.descriptor(), to.0.writable().transpose()?) {
         let (mut from_offset, mut to_offset) = (from.1, to.1);
         let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
         let copied = rustix::io::retry_on_intr(|| {
-            rustix::fs::copy_file_range(from_file, Some(&mut from_offset), to_file, Some(&mut to_offset), wanted)
+            rustix::fs::copy_file_range(from_file, Some(&mut from_offset), &*to_file, Some(&mut to_offset), wanted)
         });
         match copied {
             // Kernels and file systems that cannot, which they say in many ways.

@@ -17,6 +17,7 @@ mod formats;
 mod hash;
 mod index;
 mod kv;
+mod lease;
 mod log;
 mod memory_disk;
 mod memory_kv;

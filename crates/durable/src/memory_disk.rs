@@ -8,6 +8,7 @@ mod crash;
 mod mapped;
 mod tree;
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -284,6 +285,20 @@ impl DiskFile for MemoryFile {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn writable(&self) -> Option<io::Result<Arc<File>>> {
+        None
+    }
+
+    /// Every change of memory is whole when its call returns.
+    fn wait_for_writes(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether a mapping is there: all open files are this process's.
+    fn is_written_elsewhere(&self) -> io::Result<bool> {
+        Ok(!self.disk.world().tree.file(self.ino)?.mappings.is_empty())
     }
 
     fn sync_data(&self) -> io::Result<()> {

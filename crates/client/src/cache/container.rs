@@ -5,6 +5,7 @@
 //! used, and a bounded number of those stays open (`containers.rs`). Its name stays while its file is in use, and
 //! what the server lacks is in use until the server has it.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -117,6 +118,18 @@ impl DiskFile for Container {
     /// None that would outlive the call: [`Self::file`] has one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn writable(&self) -> Option<io::Result<Arc<File>>> {
+        self.file().and_then(|file| file.writable().transpose()).transpose()
+    }
+
+    fn wait_for_writes(&self) -> io::Result<()> {
+        self.file()?.wait_for_writes()
+    }
+
+    fn is_written_elsewhere(&self) -> io::Result<bool> {
+        self.file()?.is_written_elsewhere()
     }
 
     fn sync_data(&self) -> io::Result<()> {

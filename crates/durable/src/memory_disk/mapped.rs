@@ -54,6 +54,24 @@ impl MemoryFile {
         world.tree.write_begun(self.ino, bytes, offset)
     }
 
+    /// Maps the file so that it can be written. A mapping needs no open file once it is there.
+    ///
+    /// # Errors
+    /// None that a test does not ask for.
+    pub fn map(&self, mapping: u64) -> io::Result<()> {
+        self.disk.world().tree.file(self.ino)?.mappings.insert(mapping);
+        Ok(())
+    }
+
+    /// Ends a mapping.
+    ///
+    /// # Errors
+    /// None that a test does not ask for.
+    pub fn unmap(&self, mapping: u64) -> io::Result<()> {
+        self.disk.world().tree.file(self.ino)?.mappings.remove(&mapping);
+        Ok(())
+    }
+
     /// Makes pages writable through a mapping. Moves the times if one of them was not: such a fault is what the kernel
     /// hears of a store.
     ///

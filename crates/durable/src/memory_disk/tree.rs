@@ -52,6 +52,8 @@ pub(super) struct FileNode {
     pub(super) changes: Vec<Change>,
     pub(super) room: RangeSet,
     pub(super) times: Times,
+    /// Mappings that may write.
+    pub(super) mappings: BTreeSet<u64>,
     /// Pages that mappings can store to without a fault, by mapping.
     writable: BTreeSet<(u64, u64)>,
     pub(super) handles: usize,
@@ -335,8 +337,8 @@ impl FileNode {
         let mut room = RangeSet::default();
         room.insert(0..bytes.len() as u64);
         let times = Times { modified: SystemTime::UNIX_EPOCH, changed: SystemTime::UNIX_EPOCH, looked: true };
-        let (changes, writable) = (Vec::new(), BTreeSet::new());
-        Self { durable: bytes.clone(), bytes, changes, room, times, writable, handles: 0 }
+        let (changes, mappings, writable) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        Self { durable: bytes.clone(), bytes, changes, room, times, mappings, writable, handles: 0 }
     }
 
     /// What stat(2) tells. The next change will have a later time.
