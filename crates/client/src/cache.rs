@@ -24,9 +24,7 @@ use mafs_proto::{ClientId, Clock, Incarnation};
 use crate::core::log::LogEntry;
 pub(crate) use cml::Cml;
 pub(crate) use container::{Container, Hold};
-pub(crate) use containers::{
-    ContainerCopy, Containers, is_sealed, is_unwritten, last_change, seal, shows_seal, stamp, watch,
-};
+pub(crate) use containers::{ContainerCopy, Containers, is_sealed, last_change, seal, shows_seal, stamp, unseal};
 use hoard_file::HoardFile;
 use identity::Identity;
 pub(crate) use index::{AttachedVolume, Index, Known, NameEdit};

@@ -119,6 +119,10 @@ pub struct Caller {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileHandle(pub u64);
 
+/// Names a container of the cache. No other container, of whatever file, ever has this number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ContainerNumber(pub u64);
+
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenMode {
@@ -484,6 +488,14 @@ impl Vfs {
     /// [`Error::BadHandle`].
     pub fn container(&self, file: FileHandle) -> Result<Arc<dyn DiskFile>, Error> {
         self.inner.container(file)
+    }
+
+    /// The same with the number of the container, which no other container has ever had.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn numbered_container(&self, file: FileHandle) -> Result<(ContainerNumber, Arc<dyn DiskFile>), Error> {
+        self.inner.numbered_container(file)
     }
 
     /// The kernel takes no containers, and none is offered from now on.

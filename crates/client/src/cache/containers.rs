@@ -4,8 +4,8 @@
 //! version, in nanoseconds since 1970. Any later write sets it to the present, so neither a killed daemon nor a lost
 //! index can make changed bytes look like the version they were made from.
 //!
-//! A container that the kernel may write to behind the daemon's back is *watched* as soon as its content is not that of
-//! a version: its time is a fixed one that no clock shows, so that any write moves it (`vfs/passthrough.rs`).
+//! A container that the kernel may write to behind the daemon's back never has its times set: whether it was written is
+//! told by its time of change, which nobody can set (`core/content/watch.rs`).
 //!
 //! A seal says nothing after a power loss, when the time may be durable and the bytes not. So what is fetched goes into
 //! a container with a new name, the index knows which contents are durable, and the log is durable before a durable
@@ -223,20 +223,14 @@ pub(crate) fn shows_seal(stat: &FileStat, version: DataVersion, size: u64) -> bo
     stat.bytes == size && stat.modified == seal_time(version)
 }
 
-/// From now on any write to the container shows.
-pub(crate) fn watch(container: &dyn DiskFile) -> io::Result<()> {
-    container.set_modified(watch_time())
-}
-
-/// Whether this modification time says that nothing was written since the container was watched, or sealed as
-/// `version`.
-pub(crate) fn is_unwritten(modified: SystemTime, version: DataVersion) -> bool {
-    modified == watch_time() || modified == seal_time(version)
+/// Marks the content as that of no version.
+pub(crate) fn unseal(container: &dyn DiskFile) -> io::Result<()> {
+    container.set_modified(unsealed_time())
 }
 
 /// When the content last changed, unless the time is one that was set as a mark.
 pub(crate) fn last_change(modified: SystemTime, version: DataVersion) -> Option<SystemTime> {
-    (!is_unwritten(modified, version)).then_some(modified)
+    (modified != unsealed_time() && modified != seal_time(version)).then_some(modified)
 }
 
 /// When the content last changed.
@@ -250,7 +244,7 @@ fn seal_time(version: DataVersion) -> SystemTime {
 }
 
 /// In 1961: no clock shows it, and every file system of Linux can keep it.
-fn watch_time() -> SystemTime {
+fn unsealed_time() -> SystemTime {
     UNIX_EPOCH - Duration::from_secs(1 << 28)
 }
 

@@ -1,6 +1,6 @@
 //! Where a cache lives: a directory of its own, locked against a second client; or memory, for tests and the simulator.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct CacheStorage {
     boot: String,
     run: u64,
     place: String,
-    dates_stores: bool,
+    tells_changes: bool,
     _lock: Option<File>,
 }
 
@@ -61,14 +61,14 @@ impl CacheStorage {
         let mut run = [0; 8];
         getrandom::fill(&mut run).map_err(|error| unusable(io::Error::other(error)))?;
         let run = u64::from_le_bytes(run);
-        let dates_stores = dates_stores(&lock).map_err(unusable)?;
-        Ok(Self { disk: Arc::new(disk), open_kv, boot, run, place, dates_stores, _lock: Some(lock) })
+        let tells_changes = is_on_disk(&lock).map_err(unusable)? && tells_changes(&disk).map_err(unusable)?;
+        Ok(Self { disk: Arc::new(disk), open_kv, boot, run, place, tells_changes, _lock: Some(lock) })
     }
 
     /// Any disk and index, which nobody copies; `boot` differs after a power loss, and `run` in every use.
     #[must_use]
     pub fn custom(disk: Arc<dyn Disk>, open_kv: OpenKv, boot: String, run: u64) -> Self {
-        Self { disk, open_kv, boot, run, place: String::new(), dates_stores: true, _lock: None }
+        Self { disk, open_kv, boot, run, place: String::new(), tells_changes: true, _lock: None }
     }
 
     /// Names this use of the cache.
@@ -86,10 +86,11 @@ impl CacheStorage {
         &self.place
     }
 
-    /// Whether a store through a mapping of a file here moves its modification time, by which changes are found that
-    /// the kernel made by itself.
-    pub(crate) fn dates_stores(&self) -> bool {
-        self.dates_stores
+    /// Whether any change of a file here, by a store through a mapping too, moves its time of change to one that no look
+    /// before has seen, and the kernel says who has the file open for writing. Without that nobody knows what the kernel
+    /// writes by itself.
+    pub(crate) fn tells_changes(&self) -> bool {
+        self.tells_changes
     }
 
     pub(crate) fn disk(&self) -> Arc<dyn Disk> {
@@ -110,11 +111,34 @@ fn place_of(path: &Path) -> io::Result<String> {
 
 /// Whether the file system is not memory: that takes stores through mappings without being told (`shmem_vm_ops` and
 /// `ramfs` have no `page_mkwrite`).
-fn dates_stores(file: &File) -> io::Result<bool> {
+fn is_on_disk(file: &File) -> io::Result<bool> {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
     let kind = rustix::fs::fstatfs(file)?.f_type;
     Ok(kind != TMPFS && kind != RAMFS)
+}
+
+/// Tries whether each of many writes, just behind a look, moves a file's time of change, and whether the kernel says
+/// that somebody has it open for writing.
+fn tells_changes(disk: &DirDisk) -> io::Result<bool> {
+    const WRITES: usize = 64;
+    const PROBE: &str = "probe";
+    let file = disk.create(PROBE)?;
+    let mut before = file.stat()?.changed;
+    let mut moved = 0;
+    for _ in 0..WRITES {
+        file.write_all_at(b"x", 0)?;
+        file.wait_for_writes()?;
+        let after = file.stat()?.changed;
+        moved += usize::from(after > before);
+        before = after;
+    }
+    let another = OpenOptions::new().write(true).open(disk.path(PROBE))?;
+    let is_open = file.is_written_elsewhere();
+    drop(another);
+    let is_closed = file.is_written_elsewhere().map(|open| !open);
+    disk.remove(PROBE)?;
+    Ok(moved == WRITES && is_open.unwrap_or(false) && is_closed.unwrap_or(false))
 }
 
 /// Contents of other people's files are in there.

@@ -1,17 +1,19 @@
 //! The containers that the kernel has, by the numbers it gave them.
 //!
-//! All handles of an inode must name the same number, and a number must live as long as its handles. Whether the kernel
-//! takes containers at all only a try tells (it needs Linux 6.9 and CAP_SYS_ADMIN): after the first refusal none is
+//! All handles of an inode must name the same number, and a number must live as long as its handles. It also lives until
+//! the answer that names it has been given, which may be after its last handle is gone: by then the inode may have
+//! another container, so numbers are found by container. Whether the kernel takes containers at all only a try tells (it needs Linux 6.9 and CAP_SYS_ADMIN): after the first refusal none is
 //! offered.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::vfs::{ContainerNumber, FileHandle};
 use fuser::BackingId;
-use mafs_proto::VnodeId;
 
-use crate::vfs::FileHandle;
+/// As many dead numbers may be there beside twice the live ones.
+const SWEEP_SLACK: usize = 64;
 
 /// The containers the kernel has.
 #[derive(Debug, Default)]
@@ -21,24 +23,33 @@ pub(super) struct Backings {
 
 #[derive(Debug, Default)]
 struct Inner {
-    by_vnode: HashMap<VnodeId, Weak<BackingId>>,
-    by_handle: HashMap<FileHandle, (VnodeId, Arc<BackingId>)>,
+    by_container: HashMap<ContainerNumber, Weak<BackingId>>,
+    by_handle: HashMap<FileHandle, (ContainerNumber, Arc<BackingId>)>,
     refused: bool,
 }
 
+impl Inner {
+    /// Forgets numbers that went with an answer after their last handle.
+    fn sweep(&mut self) {
+        if self.by_container.len() > 2 * self.by_handle.len() + SWEEP_SLACK {
+            self.by_container.retain(|_, number| number.strong_count() > 0);
+        }
+    }
+}
+
 impl Backings {
-    /// The number for a new handle of an inode: that of its other handles, or the one that `register` gets.
+    /// The number for a new handle of a container: that of its other handles, or the one that `register` gets.
     ///
     /// # Errors
     /// If the kernel takes no containers; why, the first time.
     pub(super) fn add_handle(
         &self,
-        vnode: VnodeId,
+        container: ContainerNumber,
         handle: FileHandle,
         register: impl FnOnce() -> io::Result<BackingId>,
     ) -> Result<Arc<BackingId>, Option<io::Error>> {
         let mut inner = self.lock();
-        let backing = match inner.by_vnode.get(&vnode).and_then(Weak::upgrade) {
+        let backing = match inner.by_container.get(&container).and_then(Weak::upgrade) {
             Some(backing) => backing,
             None if inner.refused => return Err(None),
             None => match register() {
@@ -49,18 +60,20 @@ impl Backings {
                 }
             },
         };
-        inner.by_vnode.insert(vnode, Arc::downgrade(&backing));
-        inner.by_handle.insert(handle, (vnode, Arc::clone(&backing)));
+        inner.by_container.insert(container, Arc::downgrade(&backing));
+        inner.sweep();
+        inner.by_handle.insert(handle, (container, Arc::clone(&backing)));
         Ok(backing)
     }
 
     /// A handle is gone; nothing happens if it was none of these.
     pub(super) fn drop_handle(&self, handle: FileHandle) {
         let mut inner = self.lock();
-        if let Some((vnode, backing)) = inner.by_handle.remove(&handle)
-            && Arc::into_inner(backing).is_some()
-        {
-            inner.by_vnode.remove(&vnode);
+        if let Some((container, backing)) = inner.by_handle.remove(&handle) {
+            drop(backing);
+            if inner.by_container.get(&container).is_some_and(|number| number.strong_count() == 0) {
+                inner.by_container.remove(&container);
+            }
         }
     }
 

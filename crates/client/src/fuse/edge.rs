@@ -165,15 +165,14 @@ impl Edge {
     /// Has the kernel take the container behind an open file, if it is to and does. `register` asks it to.
     pub(super) fn hand_over(
         &self,
-        vnode: VnodeId,
         opened: Opened,
         register: impl FnOnce(BorrowedFd<'_>) -> io::Result<BackingId>,
     ) -> Option<Arc<BackingId>> {
         if !opened.passthrough {
             return None;
         }
-        let container = self.vfs.container(opened.file).ok()?;
-        let backing = self.backings.add_handle(vnode, opened.file, || match container.descriptor() {
+        let (number, container) = self.vfs.numbered_container(opened.file).ok()?;
+        let backing = self.backings.add_handle(number, opened.file, || match container.descriptor() {
             Some(descriptor) => register(descriptor),
             None => Err(io::ErrorKind::Unsupported.into()),
         });

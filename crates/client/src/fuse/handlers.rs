@@ -240,7 +240,7 @@ impl Filesystem for Handlers {
             move |edge, result| match result {
                 Ok(opened) => {
                     let (handle, flags) = open_answer(opened, mode);
-                    match edge.hand_over(vnode, opened, |container| reply.open_backing(container)) {
+                    match edge.hand_over(opened, |container| reply.open_backing(container)) {
                         Some(backing) => {
                             edge.expect_stores(vnode, mode);
                             reply.opened_passthrough(handle, flags, &backing);
@@ -278,7 +278,7 @@ impl Filesystem for Handlers {
                     let (handle, flags) = open_answer(opened, mode);
                     let (kept, made) = (edge.file_attr(&object), generation(&object));
                     let keep = edge.entry_time_to_live(parent, &object);
-                    match edge.hand_over(object.fid.vnode, opened, |container| reply.open_backing(container)) {
+                    match edge.hand_over(opened, |container| reply.open_backing(container)) {
                         Some(backing) => reply.created_passthrough(&keep, &kept, made, handle, flags, &backing),
                         None => reply.created(&keep, &kept, made, handle, flags),
                     }

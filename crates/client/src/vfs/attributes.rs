@@ -101,7 +101,7 @@ impl Inner {
             if set.mtime.is_some() {
                 // What the kernel has written has a time that would be taken for that of the content.
                 let _edit = file.edit();
-                self.end_edit(&file)?;
+                self.look(&file)?;
             }
             if self.set_unlinked(&file, &set) || self.set_dirty_mtime(&file, &set) {
                 return Ok(());

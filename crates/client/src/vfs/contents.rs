@@ -7,10 +7,10 @@ use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState, Left, Stall, Unlinked};
-use super::passthrough::KernelUse;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
-use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, watch};
+use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, unseal};
+use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Writing};
 use crate::core::replacement::Replacement;
 use crate::hoard::Rank;
@@ -259,7 +259,7 @@ impl Inner {
         let changed = last_change(stat.modified, base).map(Timestamp::from);
         if changed.is_none() {
             // A seal may have outlived what was fsynced: a later start must not believe it.
-            watch(container.as_ref())?;
+            unseal(container.as_ref())?;
         }
         let mtime = changed.max(stored_mtime).unwrap_or_else(|| self.clock.wall());
         Ok(Some(self.taken_up(fid, writing, (stat.bytes, mtime))))
@@ -270,7 +270,7 @@ impl Inner {
         let Writing { base, container, synced, removing, unlinked, .. } = writing;
         let state = FileState {
             handles: 0,
-            kernel: KernelUse::default(),
+            kernel: Users::default(),
             base,
             base_record: None,
             hash: None,
@@ -375,7 +375,7 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
     let status = cached.object.status;
     FileState {
         handles: 0,
-        kernel: KernelUse::default(),
+        kernel: Users::default(),
         base: status.data_version,
         base_record: None,
         hash: cached.content.filter(|content| content.version == status.data_version).map(|content| content.hash),

@@ -11,9 +11,9 @@ use mafs_proto::{DataVersion, FILE_SIZE_MAX, FsError};
 use super::changes::Close;
 use super::file::{Arrival, File, FileState};
 use super::files::Handle;
+use super::passthrough::sight;
 use super::storing::Patience;
 use super::{Error, FileHandle, Inner};
-use crate::cache::is_unwritten;
 use crate::core::log::LogEntry;
 
 /// A content being sent that is larger than this is copied away from the session threads.
@@ -48,8 +48,6 @@ impl Inner {
             return Ok(false);
         }
         self.edit_with(file, || write_or_cut(file, data, range.start))?;
-        let mut state = file.state();
-        state.size = state.size.max(range.end);
         Ok(true)
     }
 
@@ -98,28 +96,36 @@ impl Inner {
     fn resize_now(&self, file: &File, size: u64) -> Result<(), Error> {
         self.forget_part(file)?;
         self.edit_with(file, || file.container.set_len(size))?;
-        let mut state = file.state();
-        state.fetch += 1;
-        (state.arrival, state.arriving) = (Arrival::Complete, None);
-        state.size = size;
-        drop(state);
+        {
+            let mut state = file.state();
+            state.fetch += 1;
+            (state.arrival, state.arriving) = (Arrival::Complete, None);
+        }
         file.notify();
         Ok(())
     }
 
-    /// Changes bytes. Under `edit`.
+    /// Changes bytes, and the size with them. Under `edit`.
     pub(super) fn edit_with(&self, file: &File, change: impl FnOnce() -> std::io::Result<()>) -> Result<(), Error> {
         let was_clean = !file.state().writing_logged;
         self.begin_edit(file)?;
+        let before = sight(file)?;
         let changed = change();
-        if changed.is_err() && is_unchanged(file).unwrap_or(false) {
+        let after = sight(file);
+        // A change that fails half-way has changed bytes too.
+        if changed.is_err() && after.as_ref().is_ok_and(|after| *after == before) && self.storage.tells_changes() {
             if was_clean {
                 self.undo_begin(file)?;
             }
             return Ok(changed?);
         }
-        // A change that fails half-way has changed bytes too.
-        self.note_edit(&mut file.state());
+        let mut state = file.state();
+        self.note_edit(&mut state);
+        let after = after?;
+        state.size = after.bytes;
+        if state.kernel.may_write() {
+            state.kernel.watch.note_change(after);
+        }
         Ok(changed?)
     }
 
@@ -135,7 +141,7 @@ impl Inner {
     /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
     /// `edit`.
     pub(super) fn begin_edit(&self, file: &File) -> Result<(), Error> {
-        let lent = file.state().kernel.writers > 0;
+        let lent = file.state().kernel.may_write();
         self.begin(file, lent)
     }
 
@@ -211,16 +217,6 @@ pub(super) async fn before_copy(file: &File) {
     if large {
         tokio::task::yield_now().await;
     }
-}
-
-/// Whether the container still shows the mark and the size that it had before a change.
-fn is_unchanged(file: &File) -> Result<bool, Error> {
-    let (base, size) = {
-        let state = file.state();
-        (state.base, state.size)
-    };
-    let bytes = file.container.len()?;
-    Ok(bytes == size && (size == 0 || is_unwritten(file.container.modified()?, base)))
 }
 
 /// Writes; what a write that failed has left behind the end must not appear when the file grows.

@@ -145,8 +145,6 @@ impl Inner {
             copied = copy_range((source.as_ref(), from.1), (target.as_ref(), offset), bytes)?;
             Ok(())
         })?;
-        let size = file.container.len()?;
-        file.state().size = size;
         Ok(Some(copied))
     }
 }

@@ -14,10 +14,12 @@ use tokio::time::Instant;
 
 use super::file::{Arrival, File};
 use super::inflow::Inflow;
-use super::passthrough::DataPath;
+use super::passthrough::{end_writes, sight};
 use super::rests::RestPlace;
 use super::{Error, Inner, OpenMode};
 use crate::cache::{CachedObject, seal};
+use crate::core::content::users::DataPath;
+use crate::core::content::watch::Sight;
 use crate::core::log::LogEntry;
 
 /// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
@@ -114,7 +116,7 @@ impl Inner {
             self.cache.index.sync()?;
         }
         self.end_writing(file)?;
-        let in_place = file.state().kernel.path == Some(DataPath::Passthrough);
+        let in_place = file.state().kernel.path() == Some(DataPath::Passthrough);
         let left = if in_place { None } else { file.state().left.take().filter(|left| left.version == version) };
         let present = match left {
             // It goes on where it was.
@@ -182,16 +184,35 @@ impl Inner {
                 Err(error) => return self.fail(file, fetch, error),
             }
         }
-        let completed = match blocking(|| hash_content(file.container.as_ref(), fetch.size)) {
-            Ok(arrived) if arrived == hash => self.complete_fetch(file, fetch, hash),
-            // It was cut or replaced meanwhile.
-            Ok(_) if file.state().fetch != fetch.number => Ok(()),
-            Ok(_) => Err(Error::Damaged(format!("what arrived of the file {} is not what was stored", file.fid))),
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = completed {
+        if let Err(error) = blocking(|| self.end_arrival(file, fetch, hash)) {
             self.fail(file, fetch, error);
         }
+    }
+
+    /// Everything has arrived: compares it with the hash that the server has named.
+    fn end_arrival(&self, file: &File, fetch: Fetch, hash: ContentHash) -> Result<(), Error> {
+        let Some(hashed) = self.cut_arrived(file, fetch)? else { return Ok(()) };
+        if hash_content(file.container.as_ref(), fetch.size)? == hash {
+            return self.complete_fetch(file, fetch, hash, hashed);
+        }
+        // It may have been cut or replaced meanwhile.
+        let is_void = file.state().fetch != fetch.number;
+        let damaged = || Error::Damaged(format!("what arrived of the file {} is not what was stored", file.fid));
+        if is_void { Ok(()) } else { Err(damaged()) }
+    }
+
+    /// Cuts off what the version before had more. Returns a look at the container as it is then, behind every write
+    /// that the kernel had begun; `None` if the fetch is void.
+    fn cut_arrived(&self, file: &File, fetch: Fetch) -> Result<Option<Sight>, Error> {
+        let _edit = file.edit();
+        if !file.state().is_arriving(fetch.number) {
+            return Ok(None);
+        }
+        if fetch.in_place {
+            file.container.set_len(fetch.size)?;
+            end_writes(file)?;
+        }
+        Ok(Some(sight(file)?))
     }
 
     /// One call: fills a gap from its start, until its end, or until a reader waits elsewhere. Returns how far it came;
@@ -304,18 +325,19 @@ impl Inner {
         Ok(())
     }
 
-    /// Everything has arrived: the container is the version.
-    fn complete_fetch(&self, file: &File, fetch: Fetch, hash: ContentHash) -> Result<(), Error> {
+    /// The container is the version, as it was when it was `hashed`.
+    fn complete_fetch(&self, file: &File, fetch: Fetch, hash: ContentHash, hashed: Sight) -> Result<(), Error> {
         let _edit = file.edit();
-        let arriving = {
+        let (arriving, may_write) = {
             let state = file.state();
-            state.fetch == fetch.number && matches!(state.arrival, Arrival::Partial { .. })
+            (state.is_arriving(fetch.number), state.kernel.may_write())
         };
         if !arriving {
             return Ok(());
         }
-        file.container.set_len(fetch.size)?;
-        seal(file.container.as_ref(), fetch.version)?;
+        if !may_write {
+            seal(file.container.as_ref(), fetch.version)?;
+        }
         self.set_content(file, fetch.version, hash)?;
         self.count_content(file)?;
         {
@@ -323,9 +345,12 @@ impl Inner {
             let mut state = file.state();
             (state.arrival, state.hash, state.arriving) = (Arrival::Complete, Some(hash), None);
             state.part_noted = false;
+            state.kernel.watch.begin(hashed);
         }
-        if file.state().kernel.writers > 0 {
+        if may_write {
             self.begin_lending(file)?;
+            // What the kernel has written since it was hashed.
+            self.look(file)?;
         }
         file.notify();
         Ok(())

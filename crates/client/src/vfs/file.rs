@@ -15,10 +15,10 @@ use mafs_proto::{
 };
 
 use super::frozen::FrozenContent;
-use super::passthrough::KernelUse;
 use super::versions::Versions;
 use super::{Caller, Error};
 use crate::cache::Container;
+use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Stamp};
 use crate::remote::Urgency;
 
@@ -85,7 +85,7 @@ pub(super) struct FileState {
     /// Open handles.
     pub(super) handles: u32,
     /// How the kernel uses those that are its own.
-    pub(super) kernel: KernelUse,
+    pub(super) kernel: Users,
     /// The version the content was made from.
     pub(super) base: DataVersion,
     /// The record whose version that may be instead, if it was applied, which the modify log has forgotten.
@@ -274,7 +274,7 @@ impl FileState {
     /// The content is about to be replaced as a whole, by what is made from this version. Returns what it was based on
     /// before if that was another; what was changed here stays based on that.
     pub(super) fn rebase(&mut self, version: DataVersion) -> Option<(DataVersion, Option<StoreId>)> {
-        if self.is_dirty() || self.kernel.writers > 0 || self.base == version {
+        if self.is_dirty() || self.kernel.may_write() || self.base == version {
             return None;
         }
         self.hash = None;
@@ -292,7 +292,12 @@ impl FileState {
     /// Whether the content here is what `version` is, or what this client makes of it: what the kernel may be writing
     /// counts as changed.
     pub(super) fn is_current(&self, version: DataVersion) -> bool {
-        self.is_dirty() || self.kernel.writers > 0 || self.has_version(version)
+        self.is_dirty() || self.kernel.may_write() || self.has_version(version)
+    }
+
+    /// Whether this fetch goes on.
+    pub(super) fn is_arriving(&self, fetch: u64) -> bool {
+        self.fetch == fetch && matches!(self.arrival, Arrival::Partial { .. })
     }
 
     /// Whether this version is here, or on its way.

@@ -192,6 +192,7 @@ impl Inner {
         }
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use {
+            self.look_for_mappings(&file)?;
             self.until_placed(&file, cached.object.status.data_version).await?;
             self.until_released(&file, cached.object.status.data_version).await;
         }
@@ -320,7 +321,7 @@ impl Inner {
         Ok(buffer.into())
     }
 
-    pub(super) fn release(&self, handle: FileHandle) {
+    pub(super) fn release(self: &Arc<Self>, handle: FileHandle) {
         let released = self.files().handles.remove(&handle);
         if let Some(handle) = released {
             let file = &handle.file;
@@ -335,10 +336,10 @@ impl Inner {
     }
 
     /// What the kernel has written since the last close goes into the log too.
-    fn log_last_version(&self, file: &File) {
+    pub(super) fn log_last_version(&self, file: &File) {
         let unlogged = {
             let state = file.state();
-            state.is_unlogged() && !state.storing && state.unresolved.is_none() && state.kernel.writers == 0
+            state.is_unlogged() && !state.storing && state.unresolved.is_none() && !state.kernel.has_writers()
         };
         if unlogged
             && self.settings.writeback.is_logged()
@@ -365,14 +366,20 @@ impl Inner {
             let state = file.state();
             let busy = state.storing || state.is_still_sent() || matches!(state.arrival, Arrival::Partial { .. });
             let empty = matches!(state.arrival, Arrival::Missing | Arrival::Failed(_)) || state.is_elsewhere();
-            (state.handles == 0 && !busy, state.is_dirty(), empty || state.unlinked.is_some())
+            (
+                state.handles == 0 && !busy && !state.kernel.lingers(),
+                state.is_dirty(),
+                empty || state.unlinked.is_some(),
+            )
         };
         if unused && dirty {
             self.left_dirty.notify_one();
         } else if unused {
             files.in_use.remove(&file.fid.vnode);
             self.locks.locks().end_doubt(file.fid);
-            if useless && !self.keep_part(file) {
+            let is_named = || self.is_named_by_index(file.fid.vnode, file.container_id);
+            // Nothing names the container of a new file that nobody has written.
+            if if useless { !self.keep_part(file) } else { !is_named() } {
                 self.remove_content(file.fid.vnode, Some(file.container_id));
             }
         }
@@ -405,7 +412,7 @@ impl Inner {
         let file = self.files().get(fid.vnode);
         let changed = file.is_some_and(|file| {
             let state = file.state();
-            state.is_dirty() || state.kernel.writers > 0
+            state.is_dirty() || state.kernel.may_write()
         });
         if let Some(mut cached) = known {
             self.remember_home(&cached);

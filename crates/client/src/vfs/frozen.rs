@@ -2,8 +2,8 @@
 //!
 //! It is read from the container until somebody is about to change that; then it moves to a copy first, so that what is
 //! sent is one version and never a mixture (invariant 4). Writes of the kernel announce themselves to nobody, but move
-//! the container's time: so that is looked at after the last byte has been read, and before the payload is finished. If
-//! it has moved, the payload is aborted, and the server refuses what it has of it.
+//! the container's time of change: so that is looked at after the last byte has been read, and before the payload is
+//! finished. If it has moved, the payload is aborted, and the server refuses what it has of it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use mafs_arpc::{CallProgress, Payload, PayloadWriter, blocking};
 use mafs_durable::{DiskFile, FileSegments, hash_content};
-use mafs_proto::{ContentHash, DataVersion, Purpose};
+use mafs_proto::{ContentHash, Purpose};
 
-use crate::cache::{Container, ContainerCopy, Containers, Hold, is_unwritten};
+use crate::cache::{Container, ContainerCopy, Containers, Hold};
+use crate::core::content::watch::Sight;
 use crate::remote::{StoreContent, Urgency};
 
 /// Content up to this size goes out in one piece.
@@ -22,8 +23,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// A content that is being sent.
 pub(super) struct FrozenContent {
     pub(super) size: u64,
-    /// What the content was made from, if the kernel may write to the container: its time shows whether it has.
-    watched: Option<DataVersion>,
+    /// What the container showed when it held the content, if the kernel may write to it.
+    watched: Option<Sight>,
     torn: AtomicBool,
     /// Whether all of it has been sent, so that the server may have it.
     sent: AtomicBool,
@@ -72,7 +73,7 @@ impl Travel {
 }
 
 impl FrozenContent {
-    pub(super) fn new(container: Arc<Container>, size: u64, watched: Option<DataVersion>) -> Arc<Self> {
+    pub(super) fn new(container: Arc<Container>, size: u64, watched: Option<Sight>) -> Arc<Self> {
         let source = RwLock::new(Source::Container(container));
         let travel = Mutex::new(Travel { purpose: Purpose::Store, pulled: false, sending: None });
         let (torn, sent) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -141,11 +142,6 @@ impl FrozenContent {
         self.source.read().unwrap_or_else(PoisonError::into_inner).file()
     }
 
-    /// Looks whether the kernel has written, before the container's time becomes the mark again, which would hide that.
-    pub(super) fn look(&self) -> io::Result<()> {
-        self.check(&self.source.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Takes the copy as it is, although the kernel wrote while it was made.
     pub(super) fn accept(&self) {
         self.torn.store(false, Ordering::Release);
@@ -210,8 +206,8 @@ impl FrozenContent {
     }
 
     fn check(&self, source: &Source) -> io::Result<()> {
-        if let (Some(base), Source::Container(container)) = (self.watched, source)
-            && !is_unwritten(container.modified()?, base)
+        if let (Some(watched), Source::Container(container)) = (self.watched, source)
+            && Sight::of(&container.stat()?) != watched
         {
             self.torn.store(true, Ordering::Release);
         }
@@ -267,17 +263,16 @@ mod tests {
     use mafs_proto::VnodeId;
 
     use super::*;
-    use crate::cache::watch;
 
     #[test]
-    fn what_the_kernel_has_written_since_the_container_was_watched_tears_it() {
+    fn what_the_kernel_has_written_since_the_container_was_seen_tears_it() {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
         let containers = Containers::open(disk, 2).unwrap();
         let (id, _) = containers.create(VnodeId(5)).unwrap();
         let container = containers.lazy(VnodeId(5), id);
         container.write_all_at(b"one version", 0).unwrap();
-        watch(container.as_ref()).unwrap();
-        let freeze = || FrozenContent::new(Arc::clone(&container), 11, Some(DataVersion(7)));
+        let seen = Sight::of(&container.stat().unwrap());
+        let freeze = || FrozenContent::new(Arc::clone(&container), 11, Some(seen));
         let whole = freeze();
         assert_eq!(whole.read_whole(FileSegments::new(0..11)).unwrap()[16..], *b"one version");
         container.write_all_at(b"two", 0).unwrap();

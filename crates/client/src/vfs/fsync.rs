@@ -165,7 +165,7 @@ impl Inner {
         let made = {
             let state = file.state();
             // What the kernel writes from now on may belong to the same edit.
-            Edits { newest: state.edits, settled: state.kernel.writers == 0 && !state.kernel.is_unprotected() }
+            Edits { newest: state.edits, settled: !state.kernel.may_write() }
         };
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;

@@ -119,7 +119,7 @@ impl Inner {
                 }
                 (state.unresolved, state.interrupted, state.refused) = (None, false, None);
                 state.go_elsewhere(id);
-                let is_clean = !state.is_dirty() && state.kernel.writers == 0;
+                let is_clean = !state.is_dirty() && !state.kernel.may_write();
                 state.writing_logged &= !is_clean;
                 is_clean
             };

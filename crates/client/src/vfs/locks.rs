@@ -21,7 +21,6 @@ mod state;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mafs_arpc::blocking;
 use mafs_proto::call::{CancelLockRequest, GetStatusReply, LockConflict, LockReply, LockRequest, TestLockRequest};
 use mafs_proto::{DataVersion, Fid, FsError, Lock, LockOwner, LockRange, Purpose};
 use tokio::time::{Instant, sleep, timeout};
@@ -372,11 +371,6 @@ impl Inner {
             }
         }
         if changed {
-            if file.state().kernel.is_mapped() {
-                // Not on a session thread: a disk takes its time.
-                tokio::task::yield_now().await;
-                blocking(|| super::passthrough::protect(file))?;
-            }
             self.kernel.forget_pages(file.fid.vnode);
             self.kernel.forget_inode(file.fid.vnode).await;
         }

@@ -1,21 +1,21 @@
 //! Passthrough: the kernel reads and writes the container of a file itself, without this daemon.
 //!
-//! An inode has one way for its data, from the end of its first open until its last handle is gone: the kernel refuses
-//! a mixture. Nobody tells of a write that goes past the daemon, so the container does: while a handle that may write
-//! is open, its modification time is a *mark*, the seal of its version or the time of [`watch`], as long as nobody has
-//! written; any write moves it. The rules that keep a change from being missed:
+//! Nobody tells of a write that goes past the daemon, so the container does: its time of change, which nobody can set,
+//! moves with every write that comes behind a look (`core/content/watch.rs`). The rules that keep a change from being
+//! missed:
 //!
-//! - The log says `Writing` before an open for writing returns, and until the last such handle is gone. It also says
-//!   that the container is lent until then, or for good if it could be mapped: kill -9 of the daemon leaves descriptors
-//!   and mappings with the programs, so that the next daemon goes on with a copy (`vfs/lent.rs`).
-//! - The mark is set only when an edit has just been counted, so what came before it is part of that edit. The seal is
-//!   put back only when nobody can write any more: finding the container unwritten and then sealing it would race.
-//! - After the mark has been set, pages that a mapping may change without a fault are written to the disk, which makes
-//!   the next store through the mapping a fault and moves the time.
-//! - A handle's release comes after its last mapping is gone, and looks at the container once more.
+//! - A container that the kernel may write never has its times set by this program. It is sealed only when the kernel
+//!   says that nobody has it open for writing; mappings outlive the release of their handles.
+//! - A change that was seen may go on. Before a content is sent or copied the watch is settled: every write that has
+//!   begun has ended, and the pages of mappings are clean, which makes the next store a fault and moves the time.
+//! - What this program itself changes counts as a change, and whatever the kernel writes beside it belongs to that.
+//! - A doubt counts as a change.
+//! - The log says `Writing` before an open for writing returns, and until nobody can write any more. It also says that
+//!   the container is lent until then: kill -9 of the daemon leaves descriptors and mappings with the programs, so that
+//!   the next daemon goes on with a copy (`vfs/lent.rs`).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mafs_arpc::blocking;
@@ -25,37 +25,11 @@ use tokio::time::timeout;
 
 use super::editing::before_copy;
 use super::file::{File, FileState};
-use super::{Error, FileHandle, Inner, OpenMode};
-use crate::cache::{CacheError, is_unwritten, last_change, seal, watch};
+use super::{ContainerNumber, Error, FileHandle, Inner, OpenMode};
+use crate::cache::{CacheError, last_change, seal, shows_seal};
+use crate::core::content::users::DataPath;
+use crate::core::content::watch::{Found, Sight};
 use crate::core::log::LogEntry;
-
-/// The way of a file's data between program and container.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum DataPath {
-    /// Through this daemon.
-    Daemon,
-    /// The kernel has the container.
-    Passthrough,
-}
-
-/// How the kernel uses a file.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KernelUse {
-    /// `None` until the first open by the kernel has come to its end.
-    pub(super) path: Option<DataPath>,
-    /// Handles through which the kernel may write to the container.
-    pub(super) writers: u32,
-    /// Those that may also read: a mapping that writes needs one.
-    mappers: u32,
-    /// There were some: a mapping has the container itself, and may outlive the release of its handle, as on Linux
-    /// 6.18.
-    mappable: bool,
-    /// The newest edit goes on: what is written until the mark is set again belongs to it.
-    goes_on: bool,
-    /// How often the mark was set while there were mappings, and after which of these the pages were protected.
-    marked: u64,
-    protected: u64,
-}
 
 /// Files up to this size that are opened for reading only, while nobody writes them, are read through this daemon:
 /// once, as the kernel keeps the pages. To hand over a container costs an open some 4 us (38,000 opens/s in place of
@@ -68,6 +42,14 @@ const RELEASE_MAX: Duration = Duration::from_secs(1);
 
 /// How often the sizes of files are looked at that the kernel writes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The first pause before a container is looked at again that a mapping may write to; each later one is longer by this
+/// factor, up to [`LOOK_EVERY`].
+const MAPPING_PAUSE: Duration = Duration::from_millis(1);
+const MAPPING_PAUSE_GROWTH: u32 = 8;
+
+/// How often an unsettled watch is settled before what goes on being written is taken as it is.
+const SETTLE_MAX: u32 = 3;
 
 impl Inner {
     /// Decides how the kernel gets at a file that has been opened; the way the others go, if it is open. Returns
@@ -96,7 +78,7 @@ impl Inner {
         let small = !mode.write && state.size <= KEPT_BYTES_MAX;
         let fit = state.is_complete() && !mode.direct && !crowded && !small;
         let path = if allowed && fit { DataPath::Passthrough } else { DataPath::Daemon };
-        *state.kernel.path.get_or_insert(path)
+        state.kernel.choose_path(path)
     }
 
     /// Whether files take more room than they may: then writes had better come by here, where they can be refused.
@@ -108,59 +90,80 @@ impl Inner {
     /// From now on the kernel may write. `false` if the content is not all here any more.
     fn begin_passthrough_writing(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<bool, Error> {
         let _edit = file.edit();
+        self.look(file)?;
         let (complete, first, base, dirty) = {
             let state = file.state();
-            (state.is_complete(), state.kernel.writers == 0, state.base, state.is_dirty())
+            (state.is_complete(), !state.kernel.may_write(), state.base, state.is_dirty())
         };
         if !complete {
             return Ok(false);
         }
-        if first {
+        if !file.state().kernel.has_writers() {
             self.begin_lending(file)?;
+        }
+        if first && !dirty && !shows_seal(&file.container.stat()?, base, file.container.len()?) {
             // Nobody writes yet, so what is there is what is known.
-            if !is_unwritten(file.container.modified()?, base) {
-                if dirty { watch(file.container.as_ref())? } else { seal(file.container.as_ref(), base)? }
-            }
+            seal(file.container.as_ref(), base)?;
         }
-        let mut state = file.state();
-        if first {
-            state.kernel.goes_on = false;
-        }
-        state.kernel.writers += 1;
-        state.kernel.mappers += u32::from(mode.read);
-        state.kernel.mappable |= mode.read;
-        drop(state);
+        let sight = sight(file)?;
+        file.state().kernel.begin_writing(mode.read, sight);
         self.kernel.forget_pages(file.fid.vnode);
         self.watch_sizes();
         Ok(true)
     }
 
-    /// A handle through which the kernel could write is gone, and with it every mapping made through it.
-    pub(super) fn end_passthrough_writing(&self, file: &File, mode: OpenMode) -> Result<(), Error> {
+    /// A handle through which the kernel could write is gone. A mapping made through it may be there still.
+    pub(super) fn end_passthrough_writing(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<(), Error> {
+        let ended = self.end_kernel_writing(file, Some(mode));
+        let begins = file.state().kernel.begin_watching_mappings();
+        if begins {
+            tokio::spawn(watch_mappings(Arc::downgrade(self), Arc::clone(file)));
+        }
+        ended
+    }
+
+    /// Finds out whether a mapping is there still whose handle is gone.
+    pub(super) fn look_for_mappings(&self, file: &File) -> Result<(), Error> {
+        let lingers = file.state().kernel.lingers();
+        if lingers { blocking(|| self.end_kernel_writing(file, None)) } else { Ok(()) }
+    }
+
+    /// Counts what was written by a handle that has `ended`, or by mappings without a handle, and looks whether anybody
+    /// can still write. If nobody can, the container of an unchanged file is sealed.
+    fn end_kernel_writing(&self, file: &File, ended: Option<OpenMode>) -> Result<(), Error> {
         let _edit = file.edit();
-        let looked = self.look(file);
-        let (last, as_known, base, hash) = {
+        let asks = {
             let mut state = file.state();
-            state.kernel.writers -= 1;
-            state.kernel.mappers -= u32::from(mode.read);
-            if looked.is_err() || state.kernel.is_unprotected() {
+            if let Some(mode) = ended {
+                state.kernel.end_writing(mode.read);
+            } else if !state.kernel.lingers() {
+                return Ok(());
+            }
+            state.kernel.lingers() && !state.kernel.has_writers()
+        };
+        // Before the look: so that sees whatever was written while somebody could.
+        let is_over = asks && !file.container.is_written_elsewhere().unwrap_or(true);
+        let looked = self.look_for_writes(file);
+        let (may_write, as_known, base, hash) = {
+            let mut state = file.state();
+            if is_over {
+                state.kernel.end_lingering();
+            }
+            if looked.is_err() {
                 // It may have changed unseen.
                 state.count_edit();
             }
             let as_known = !state.is_dirty() && state.unlinked.is_none() && state.is_complete();
-            (state.kernel.writers == 0, as_known, state.base, state.hash)
+            (state.kernel.may_write(), as_known, state.base, state.hash)
         };
         file.notify();
         looked?;
-        let returned = last && !as_known && {
-            let state = file.state();
-            state.writing_logged && !state.kernel.mappable
-        };
-        if returned {
-            self.cache.cml.append(LogEntry::Returned { fid: file.fid })?;
-        }
-        if !last || !as_known {
+        if may_write {
             return Ok(());
+        }
+        if !as_known {
+            let lent = file.state().writing_logged;
+            return if lent { Ok(self.cache.cml.append(LogEntry::Returned { fid: file.fid })?) } else { Ok(()) };
         }
         seal(file.container.as_ref(), base)?;
         if let Some(hash) = hash {
@@ -176,33 +179,38 @@ impl Inner {
 
     /// Counts what the kernel has written since the last look. Under `edit`.
     pub(super) fn look(&self, file: &File) -> Result<(), CacheError> {
-        let (writers, base, complete) = {
+        let may_write = file.state().kernel.may_write();
+        if may_write { self.look_for_writes(file) } else { Ok(()) }
+    }
+
+    /// The same of a file that the kernel could write until just now.
+    fn look_for_writes(&self, file: &File) -> Result<(), CacheError> {
+        // What arrives under a lock changes the container as well, and what has not all come is nobody's.
+        let (is_complete, base) = {
             let state = file.state();
-            (state.kernel.writers, state.base, state.is_complete())
+            (state.is_complete(), state.base)
         };
-        // What arrives under a lock moves the time as well, and what has not all come is nobody's.
-        if writers == 0 || !complete {
+        if !is_complete {
             return Ok(());
         }
-        let modified = file.container.modified()?;
-        if is_unwritten(modified, base) {
-            return Ok(());
-        }
-        let size = file.container.len()?;
+        let stat = file.container.stat()?;
         let mut state = file.state();
-        if !state.kernel.goes_on {
-            self.note_edit(&mut state);
-            state.kernel.goes_on = true;
+        if !state.kernel.watch.look(Sight::of(&stat)) {
+            return Ok(());
         }
-        state.size = size;
-        state.mtime = modified.into();
-        state.ctime = state.mtime;
+        self.note_edit(&mut state);
+        state.size = stat.bytes;
+        if let Some(changed) = last_change(stat.modified, base) {
+            state.mtime = changed.into();
+            state.ctime = state.mtime;
+        }
         Ok(())
     }
 
-    /// The same, for whoever is not changing the file.
+    /// Counts what the kernel has written, for whoever is not changing the file.
     pub(super) fn look_now(&self, file: &File) -> Result<(), CacheError> {
-        if file.state().kernel.writers == 0 {
+        let may_write = file.state().kernel.may_write();
+        if !may_write {
             return Ok(());
         }
         let _edit = file.edit();
@@ -219,38 +227,27 @@ impl Inner {
         }
     }
 
-    /// Ends the newest edit: what the kernel writes from now on moves the container's time. Under `edit`; the caller
-    /// sees to [`Self::protect`] before it reads the content.
-    pub(super) fn end_edit(&self, file: &File) -> Result<(), CacheError> {
-        self.look(file)?;
-        let (goes_on, sending) = {
-            let mut state = file.state();
-            let goes_on = std::mem::take(&mut state.kernel.goes_on) && state.kernel.writers > 0;
-            state.kernel.marked += u64::from(goes_on && state.kernel.mappers > 0);
-            (goes_on, state.sending.clone())
-        };
-        if goes_on {
-            if let Some(content) = sending {
-                content.look()?;
-            }
-            watch(file.container.as_ref())?;
-            let size = file.container.len()?;
-            file.state().size = size;
+    /// Makes a container hold what the looks at it have told of, while others may change it.
+    pub(super) async fn settle(&self, file: &File) -> Result<(), Error> {
+        for _ in 0..SETTLE_MAX {
+            self.look_now(file)?;
+            let Some(found) = unsettled(file) else { break };
+            // Not on a session thread: a disk takes its time.
+            tokio::task::yield_now().await;
+            blocking(|| end_writes(file))?;
+            file.state().kernel.watch.end_settling(found);
         }
         Ok(())
     }
 
-    /// Makes a container hold one edit, and its time tell of the next.
-    pub(super) async fn settle(&self, file: &File) -> Result<(), Error> {
-        blocking(|| {
-            let _edit = file.edit();
-            self.end_edit(file)
-        })?;
-        let unprotected = file.state().kernel.is_unprotected();
-        if unprotected {
-            // Not on a session thread: a disk takes its time.
-            tokio::task::yield_now().await;
-            blocking(|| protect(file))?;
+    /// Waits until every write that was seen has ended, and makes the next store through a mapping show. If programs go
+    /// on writing, what they write meanwhile is found by the next look. Under `edit`.
+    pub(super) fn settle_now(&self, file: &File) -> Result<(), Error> {
+        for _ in 0..SETTLE_MAX {
+            self.look(file)?;
+            let Some(found) = unsettled(file) else { break };
+            end_writes(file)?;
+            file.state().kernel.watch.end_settling(found);
         }
         Ok(())
     }
@@ -258,7 +255,7 @@ impl Inner {
     /// Waits until what programs here have closed does not count as being written any more, where others have made the
     /// version `shown` since. A handle that stays, because something else has its descriptor, is waited for once.
     pub(super) async fn until_released(&self, file: &File, shown: DataVersion) {
-        let in_the_way = |state: &FileState| state.kernel.writers > 0 && !state.is_dirty() && state.base != shown;
+        let in_the_way = |state: &FileState| state.kernel.has_writers() && !state.is_dirty() && state.base != shown;
         // Two locks, one after the other: elsewhere they are taken in the other order.
         let is_in_the_way = in_the_way(&file.state());
         if !is_in_the_way || !self.files().are_closing(file.fid.vnode) {
@@ -273,19 +270,21 @@ impl Inner {
     /// What stat(2) shows of a file that the kernel may be writing: what its container shows, unless all who could have
     /// written have closed it and have not.
     pub(super) fn present_written(&self, file: &File, object: &mut Object) {
-        let (writers, base, newer) = {
+        let (watch, base, newer) = {
             let state = file.state();
-            (state.kernel.writers, state.base, state.is_newer_than(object.status.data_version))
+            if !state.kernel.may_write() {
+                return;
+            }
+            (state.kernel.watch, state.base, state.is_newer_than(object.status.data_version))
         };
-        if writers == 0 {
-            return;
-        }
         let are_closing = !newer && self.files().are_closing(file.fid.vnode);
         match file.container.stat() {
-            Ok(stat) if are_closing && is_unwritten(stat.modified, base) => {}
+            Ok(stat) if watch.has_seen(Sight::of(&stat)) && are_closing => {}
             Ok(stat) => {
                 object.status.size = stat.bytes;
-                if let Some(changed) = last_change(stat.modified, base) {
+                if !watch.has_seen(Sight::of(&stat))
+                    && let Some(changed) = last_change(stat.modified, base)
+                {
                     object.status.mtime = changed.into();
                     object.status.ctime = object.status.ctime.max(changed.into());
                 }
@@ -294,6 +293,12 @@ impl Inner {
                 tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
             }
         }
+    }
+
+    /// The container behind a handle, and its number.
+    pub(super) fn numbered_container(&self, handle: FileHandle) -> Result<(ContainerNumber, Arc<dyn DiskFile>), Error> {
+        let file = self.handle(handle)?.file;
+        Ok((ContainerNumber(file.container_id.0), file.container.file()?))
     }
 
     /// The container behind a handle.
@@ -309,10 +314,10 @@ impl Inner {
     }
 
     /// The kernel has not taken the container of this handle: its data comes by here.
-    pub(super) fn leave_passthrough(&self, handle: FileHandle) -> Result<(), Error> {
+    pub(super) fn leave_passthrough(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let left = self.files().leave_passthrough(handle);
         let Some((file, mode)) = left else { return Ok(()) };
-        file.state().kernel.path = Some(DataPath::Daemon);
+        file.state().kernel.take_daemon_path();
         if mode.write { self.end_passthrough_writing(&file, mode) } else { Ok(()) }
     }
 
@@ -343,7 +348,7 @@ impl Inner {
         {
             // Held so that none of them is dropped, and evicted, meanwhile.
             let files = self.files();
-            for file in files.all().into_iter().filter(|file| file.state().kernel.writers > 0) {
+            for file in files.all().into_iter().filter(|file| file.state().kernel.may_write()) {
                 written = true;
                 if let Err(error) = self.count_content(&file) {
                     tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
@@ -357,70 +362,62 @@ impl Inner {
     }
 }
 
-/// Writes dirty pages to the disk, so that the next store through a mapping is a fault. Twice: a fault that had moved
-/// the time just before the mark was set may make its page dirty just after the first pass over the pages; it has all
-/// the time of a disk's flush to do so.
-pub(super) fn protect(file: &File) -> Result<(), Error> {
-    let marked = file.state().kernel.marked;
-    file.container.sync_data()?;
-    file.container.sync_data()?;
-    file.state().kernel.note_protected(marked);
+/// Looks again and again at a container that mappings may write to whose handles are gone, until nobody can. What was
+/// stored is logged when nothing more comes between two looks.
+async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
+    let (mut pause, mut edits) = (MAPPING_PAUSE, file.state().edits);
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (pause * MAPPING_PAUSE_GROWTH).min(LOOK_EVERY);
+        let Some(inner) = inner.upgrade() else { return };
+        if let Err(error) = inner.look_for_mappings(&file) {
+            tracing::error!(fid = %file.fid, %error, "a file that is mapped cannot be looked at");
+        }
+        let (over, now) = {
+            let mut state = file.state();
+            (state.kernel.end_watching_mappings(), state.edits)
+        };
+        if over || edits == now {
+            inner.log_last_version(&file);
+        }
+        if over {
+            file.state().forget_path();
+            return inner.drop_if_unused(&file);
+        }
+        edits = now;
+    }
+}
+
+/// The looks that have found changes of the kernel's which may go on.
+fn unsettled(file: &File) -> Option<Found> {
+    let kernel = &file.state().kernel;
+    (kernel.may_write() && !kernel.watch.is_settled()).then(|| kernel.watch.begin_settling())
+}
+
+/// Waits until the writes have ended that the kernel has begun, and makes the next store through a mapping move the time
+/// of change: such a store is a fault only while its page is clean. Pages are written to the disk twice, for a fault
+/// that has moved the time may make its page dirty just after the first pass; it has all the time of a disk's flush to
+/// do so.
+pub(super) fn end_writes(file: &File) -> Result<(), Error> {
+    file.container.wait_for_writes()?;
+    let mapped = file.state().kernel.may_be_mapped();
+    if mapped {
+        file.container.sync_data()?;
+        file.container.sync_data()?;
+    }
     Ok(())
 }
 
-/// The same of a file whose mark has been set since it was settled: what it holds may be read then, and is one edit.
-/// Under `edit`.
-pub(super) fn protect_marked(file: &File) -> Result<(), Error> {
-    let unprotected = file.state().kernel.is_unprotected();
-    if unprotected { protect(file) } else { Ok(()) }
-}
-
-impl KernelUse {
-    /// Whether a mapping may write.
-    pub(super) fn is_mapped(&self) -> bool {
-        self.mappers > 0
-    }
-
-    /// Whether the mark is set, and mappings may still store without moving it.
-    pub(super) fn is_unprotected(&self) -> bool {
-        self.marked > self.protected
-    }
-
-    /// The pages have been protected that were marked up to this count.
-    fn note_protected(&mut self, marked: u64) {
-        self.protected = self.protected.max(marked);
-    }
-
-    /// What is left when the last handle is gone. The counts go on: who is just protecting has looked at one of them.
-    fn without_handles(self) -> Self {
-        let Self { goes_on, mappable, marked, .. } = self;
-        Self { goes_on, mappable, marked, protected: marked, ..Self::default() }
-    }
+/// What a look at the container of a file sees now.
+pub(super) fn sight(file: &File) -> std::io::Result<Sight> {
+    Ok(Sight::of(&file.container.stat()?))
 }
 
 impl FileState {
     /// The last handle is gone: the next open decides anew.
     pub(super) fn forget_path(&mut self) {
         if self.handles == 0 {
-            self.kernel = self.kernel.without_handles();
+            self.kernel.forget_path();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_protects_pages_while_the_last_handle_goes_protects_none_that_are_marked_later() {
-        let mut kernel = KernelUse { marked: 3, protected: 2, ..KernelUse::default() };
-        let looked = kernel.marked;
-        kernel = kernel.without_handles();
-        assert!(!kernel.is_unprotected(), "nobody has mapped it any more");
-        kernel.marked += 1;
-        kernel.note_protected(looked);
-        assert!(kernel.is_unprotected());
-        kernel.note_protected(kernel.marked);
-        assert!(!kernel.is_unprotected());
     }
 }

@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::file::File;
 use super::frozen::FrozenContent;
-use super::passthrough::protect_marked;
 use super::verdicts::{Answered, NotSent, arrive};
 use super::{Error, Inner};
 use crate::cache::Hold;
@@ -286,9 +285,7 @@ impl Inner {
     /// The content of a version, which does not change from now on, and its record.
     async fn prepare_version(&self, record: &CmlRecord) -> Result<Option<Prepared>, Error> {
         let Some(file) = self.file_of(record) else { return Ok(None) };
-        if file.state().kernel.writers > 0 {
-            self.settle(&file).await?;
-        }
+        self.settle(&file).await?;
         super::editing::before_copy(&file).await;
         blocking(|| match self.look_at_unseen(&file) {
             Ok(()) => self.freeze_version(&file, record.id),
@@ -305,21 +302,20 @@ impl Inner {
 
     fn freeze_version(&self, file: &File, id: StoreId) -> Result<Option<Prepared>, Error> {
         let _edit = file.edit();
-        self.end_edit(file)?;
+        self.settle_now(file)?;
         if file.state().version(id).is_none_or(|version| version.gone) {
             return Ok(None);
         }
         self.catch_up(file, id)?;
-        protect_marked(file)?;
-        let (writers, synced) = {
+        let (may_write, synced) = {
             let state = file.state();
-            (state.kernel.writers > 0, state.says_synced())
+            (state.kernel.may_write(), state.says_synced())
         };
         let content = match file.state().version(id) {
             Some(version) => Arc::clone(&version.content),
             None => return Ok(None),
         };
-        if writers && content.is_in_container() {
+        if may_write && content.is_in_container() {
             self.move_out(file)?;
         }
         if synced {

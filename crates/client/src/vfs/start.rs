@@ -141,7 +141,7 @@ impl Vfs {
         let listener = Box::new(SessionListener::new(listening, telling, writer.clone(), told, held));
         let spare = log.spare().filter(|_| settings.disconnected && is_usable_alone(&cache));
         let remote = Remote::start(config, log.unanswered(), spare, Arc::clone(&clock), listener).await?;
-        let passthrough = AtomicBool::new(settings.passthrough && storage.dates_stores());
+        let passthrough = AtomicBool::new(settings.passthrough && storage.tells_changes());
         let policy = settings.writeback.policy();
         let has_announced = settings.writeback.is_logged() && log.incarnation.is_some();
         let inner = Arc::new(Inner {
@@ -330,7 +330,7 @@ impl Inner {
         });
     }
 
-    fn is_named_by_index(&self, vnode: VnodeId, id: ContainerId) -> bool {
+    pub(super) fn is_named_by_index(&self, vnode: VnodeId, id: ContainerId) -> bool {
         match self.cache.index.object(vnode) {
             Ok(Some(cached)) => {
                 let is_whole = cached.content.is_some_and(|content| content.container == id);

@@ -15,7 +15,6 @@ use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, OnCon
 
 use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
-use super::passthrough::protect_marked;
 use super::{Error, Inner};
 use crate::cache::{CacheError, seal, stamp};
 use crate::core::log::LogEntry;
@@ -129,8 +128,7 @@ impl Inner {
     /// Freezes the content and logs the store. `None` if there is nothing to send, or something to resolve first.
     fn begin_store(&self, file: &Arc<File>, attempt: u32) -> Result<Option<Sending>, Error> {
         let _edit = file.edit();
-        self.end_edit(file)?;
-        protect_marked(file)?;
+        self.settle_now(file)?;
         let known = self.cache.index.object(file.fid.vnode)?;
         let (size, mtime, edits, base, writer, again, changed) = {
             let state = file.state();
@@ -179,7 +177,7 @@ impl Inner {
     fn freeze(&self, file: &File, size: u64, attempt: u32) -> Result<Arc<FrozenContent>, Error> {
         let watched = {
             let state = file.state();
-            (state.kernel.writers > 0).then_some(state.base)
+            state.kernel.watch.seen().filter(|_| state.kernel.may_write())
         };
         let content = FrozenContent::new(Arc::clone(&file.container), size, watched);
         if attempt > 1 {
@@ -288,12 +286,13 @@ impl Inner {
             let mut state = file.state();
             // In one step with what it becomes: an open looks whether there are versions whose answers are to come.
             let version_of_it = state.take_version(id);
-            if state.kernel.is_unprotected() {
+            if state.kernel.may_write() && !state.kernel.watch.is_settled() {
+                // A write that was seen may have gone on behind what was sent.
                 state.count_edit();
             }
             let known = edits == Some(state.edits);
             // Whoever may write to it is watched, so it is not sealed.
-            let clean = known && state.kernel.writers == 0;
+            let clean = known && !state.kernel.may_write();
             let was_synced = state.says_synced();
             if let Some(sent) = edits.or(state.unresolved.as_ref().map(|unresolved| unresolved.edits)) {
                 state.stored_edits = sent;

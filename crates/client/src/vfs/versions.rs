@@ -21,11 +21,15 @@ use tokio::time::timeout;
 
 use super::file::{File, FileState};
 use super::frozen::FrozenContent;
+use super::passthrough::sight;
 use super::storing::Patience;
 use super::{Error, Inner};
 use crate::cache::{CacheError, stamp};
 use crate::core::log::{ContainerId, LogEntry};
 use crate::core::queue::{Queue, Queued};
+
+/// How often a container is copied that programs write to meanwhile.
+const COPIES_MAX: u32 = 3;
 
 /// A version that is logged and not acknowledged.
 pub(super) struct Version {
@@ -129,7 +133,7 @@ impl Inner {
 
     fn log_version_as(&self, file: &File, made: Made) -> Result<(), Error> {
         let _edit = file.edit();
-        self.end_edit(file)?;
+        self.look(file)?;
         let unlogged = file.state().is_unlogged();
         if unlogged && !self.rewrite_last(file)? && !self.catch_up_last(file)? {
             self.preserve_version(file)?;
@@ -295,7 +299,7 @@ impl Inner {
         if !is_behind {
             return Ok(());
         }
-        self.end_edit(file)?;
+        self.look(file)?;
         let mut queue = self.replay.queue();
         let record = queue.get(id).filter(|_| !queue.is_frozen(id)).map(|queued| queued.record.clone());
         record.map_or(Ok(()), |record| self.rewrite_version(&mut queue, file, record))
@@ -310,7 +314,7 @@ impl Inner {
             let holds_synced = newest.durable && state.fsynced_edits <= newest.edits;
             (newest.id, Arc::clone(&newest.content), newest.durable, state.says_synced(), holds_synced)
         };
-        let (container, copy) = self.cache.containers.duplicate(file.fid.vnode, file.container.file()?.as_ref())?;
+        let (container, copy) = self.copy_undisturbed(file)?;
         let size = content.size;
         let logged = (|| {
             if copy.len()? < size {
@@ -341,6 +345,23 @@ impl Inner {
             state.fsynced_edits = state.fsynced_edits.min(state.stored_edits);
         }
         Ok(())
+    }
+
+    /// Copies a container, once more if the kernel has written to it meanwhile: a copy is to be what the file held at
+    /// one moment. If programs go on writing, the last copy is taken as it is. Under `edit`.
+    fn copy_undisturbed(&self, file: &File) -> Result<(ContainerId, Arc<dyn DiskFile>), Error> {
+        let (vnode, source) = (file.fid.vnode, file.container.file()?);
+        let may_write = file.state().kernel.may_write();
+        for _ in 1..COPIES_MAX {
+            source.wait_for_writes()?;
+            let before = sight(file)?;
+            let (container, copy) = self.cache.containers.duplicate(vnode, source.as_ref())?;
+            if !may_write || sight(file)? == before {
+                return Ok((container, copy));
+            }
+            self.remove_container(vnode, container);
+        }
+        Ok(self.cache.containers.duplicate(vnode, source.as_ref())?)
     }
 
     /// Something has been fsynced, and the kernel can write to these files without a word: it must not be to a version
