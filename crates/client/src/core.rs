@@ -4,6 +4,7 @@ pub(crate) mod arrivals;
 pub(crate) mod content;
 pub(crate) mod drain;
 pub(crate) mod fids;
+pub(crate) mod hearing;
 pub(crate) mod hoard;
 pub(crate) mod locks;
 pub(crate) mod log;

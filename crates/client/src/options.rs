@@ -102,7 +102,7 @@ pub struct MountOptions {
     /// `writeback`: when the server gets changes. Default: `sirp`.
     pub writeback: Writeback,
     /// `close`: when close returns, and each change of names and attributes, if the server gets changes later. Default:
-    /// `logged`.
+    /// `auto`.
     pub close: Close,
     /// `stale`: what an open gets of a file whose newest version does not come. Default: `error`.
     pub stale: Stale,
@@ -325,9 +325,10 @@ fn writeback(name: &str, value: &str) -> Result<Writeback, InvalidOption> {
 
 fn close(name: &str, value: &str) -> Result<Close, InvalidOption> {
     match value {
+        "auto" => Ok(Close::Auto),
         "logged" => Ok(Close::Logged),
         "announced" => Ok(Close::Announced),
-        _ => Err(bad(name, value, "`logged` or `announced` is wanted".to_owned())),
+        _ => Err(bad(name, value, "`auto`, `logged` or `announced` is wanted".to_owned())),
     }
 }
 
@@ -414,7 +415,7 @@ mod tests {
         let announced = parse("writeback=sirp-c,close=announced,stale=serve,pull_timeout=7").unwrap();
         assert_eq!((announced.writeback, announced.close), (Writeback::SirpC, Close::Announced));
         assert_eq!((announced.stale, announced.pull_timeout), (Stale::Serve, Duration::from_secs(7)));
-        assert_eq!(parse("close=announced,close=logged,stale=serve,stale=error").unwrap(), MountOptions::default());
+        assert_eq!(parse("close=announced,close=auto,stale=serve,stale=error").unwrap(), MountOptions::default());
         assert!(!parse("disconnected=off").unwrap().disconnected);
         assert!(!parse("prefetch=off").unwrap().prefetch && parse("prefetch=off,prefetch=auto").unwrap().prefetch);
         assert_eq!(parse("fsync=server").unwrap().fsync, Fsync::Server);
@@ -487,7 +488,7 @@ mod tests {
             ("awake=on", "`auto` or `off`"),
             ("disconnected=on", "`auto` or `off`"),
             ("writeback=later", "`sync`, `async`, `sirp`"),
-            ("close=later", "`logged` or `announced`"),
+            ("close=later", "`auto`, `logged` or `announced`"),
             ("close=announced,writeback=async", "announces nothing"),
             ("stale=yes", "`error` or `serve`"),
             ("lock=no", "`local`, `fail` or `strict`"),

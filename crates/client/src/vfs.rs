@@ -29,6 +29,7 @@ mod kept;
 mod kernel;
 mod lent;
 mod listing;
+mod locked;
 mod locks;
 mod names;
 mod naming;
@@ -58,7 +59,7 @@ mod versions;
 mod xattrs;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -72,6 +73,7 @@ use tokio::sync::Notify;
 
 use crate::cache::{Cache, CacheStorage};
 use crate::core::drain::Drain;
+use crate::core::hearing::HearingTime;
 use crate::core::log::ContainerId;
 use crate::core::prediction::Prediction;
 pub use crate::core::prediction::{PrefetchReport, Program};
@@ -253,6 +255,7 @@ struct Inner {
     unnamed: Mutex<Vec<(VnodeId, ContainerId)>>,
     room: Mutex<Room>,
     upload_rate: Mutex<UploadRate>,
+    hearing_time: Mutex<HearingTime>,
     /// How fast the queue empties.
     drain: Mutex<Drain>,
     /// What commands wait for.
@@ -260,32 +263,6 @@ struct Inner {
     /// Keeps the cache's directory locked.
     #[allow(dead_code, reason = "held for its lock")]
     storage: CacheStorage,
-}
-
-impl Inner {
-    fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn replacement(&self) -> MutexGuard<'_, Replacement> {
-        self.replacement.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn listings(&self) -> MutexGuard<'_, Listings> {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn upload_rate(&self) -> MutexGuard<'_, UploadRate> {
-        self.upload_rate.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn drain(&self) -> MutexGuard<'_, Drain> {
-        self.drain.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Vfs {

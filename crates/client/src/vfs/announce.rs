@@ -15,7 +15,13 @@ use tokio::time::timeout;
 use super::file::File;
 use super::{Error, Inner};
 use crate::core::queue::{Announcement, Heard, store_bytes_for};
-use crate::remote::{Connection, RemoteError};
+use crate::remote::{Connection, Link, RemoteError};
+
+/// A close waits for its announcement if that is expected within this time: nobody notices it.
+const HEARING_SOON: Duration = Duration::from_millis(10);
+
+/// How long a close waits for what was expected so soon.
+const HEARING_MAX: Duration = Duration::from_millis(500);
 
 /// The pause behind an announcement that the server could not take now.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -140,7 +146,11 @@ impl Inner {
         let doubtful: Vec<StoreId> = doubtful.iter().map(|record| record.id).collect();
         let (confirmed_below, settled) = (None, Vec::new());
         let request = InvalidateRequest { records, retracted, confirmed_below, settled };
+        let begun = self.clock.now();
         let mut answer = self.remote.announce(request).await;
+        if answer.is_ok() {
+            self.hearing_time().observe(self.clock.now().since(begun));
+        }
         if let Ok(reply) = &mut answer {
             reply.refused.extend(&doubtful);
             reply.contested.extend(&doubtful);
@@ -207,6 +217,31 @@ impl Inner {
         self.until_record_announced(id).await?;
         let refused = file.state().refused.as_ref().map(|refused| refused.reason);
         refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+    }
+
+    /// Waits until the newest version of a file is announced, if others may be looking at the file and that is expected
+    /// soon. What takes longer than expected is in the log, and others hear of it later.
+    pub(super) async fn until_announced_if_soon(&self, file: &File) -> Result<(), Error> {
+        if !self.hears_soon() || !self.may_be_looked_at(file.fid) {
+            return Ok(());
+        }
+        timeout(HEARING_MAX, self.until_announced(file)).await.unwrap_or(Ok(()))
+    }
+
+    /// Whether the server is expected to have heard of a change in a few milliseconds.
+    fn hears_soon(&self) -> bool {
+        let Link::Up(connection) = self.remote.link().0 else { return false };
+        let round_trip = connection.peer.estimate().rtt_min;
+        let expected = self.hearing_time().expected(round_trip);
+        expected.is_some_and(|expected| expected <= HEARING_SOON) && self.replay.queue().announces()
+    }
+
+    /// Whether another client may have been shown a file: the directory that it is in, as far as is known here, is not
+    /// this client's alone.
+    fn may_be_looked_at(&self, fid: Fid) -> bool {
+        let known = |vnode| self.cache.index.object(vnode).ok().flatten();
+        let parent = known(fid.vnode).and_then(|file| file.parent).and_then(known);
+        parent.is_none_or(|parent| !self.is_alone_in(&self.replay.queue(), parent.object.fid))
     }
 
     /// Waits until a record is announced, or answered, or the server is out of reach.

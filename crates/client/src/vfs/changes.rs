@@ -60,10 +60,16 @@ impl Writeback {
 }
 
 /// When close(2) returns, and every change of names and attributes, of a mount that sends in the background.
+///
+/// What is in the log is safe in any case. The question is whether another client that opens the file just behind the
+/// close is sure to get the new content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Close {
-    /// When what was changed is in the log.
+    /// A close of what others may be looking at: when the server has heard of it and has told them, if that is expected
+    /// in a few milliseconds. All else: when what was changed is in the log.
     #[default]
+    Auto,
+    /// When what was changed is in the log.
     Logged,
     /// When the server has heard of it, and nobody is shown any more what was before.
     Announced,
@@ -141,7 +147,7 @@ impl Inner {
                 self.wait_for_verdict(id, verdict, decider).await
             }
             (Some(id), verdict, Close::Announced) => self.until_heard(id, verdict).await,
-            (Some(_), _, Close::Logged) | (None, ..) => Ok(()),
+            (Some(_), _, Close::Auto | Close::Logged) | (None, ..) => Ok(()),
         }
     }
 

@@ -200,6 +200,7 @@ impl Inner {
         self.until_it_fits(&file).await?;
         match self.settings.close {
             Close::Logged => Ok(()),
+            Close::Auto => self.until_announced_if_soon(&file).await,
             Close::Announced => self.until_announced(&file).await,
         }
     }

@@ -46,7 +46,7 @@ impl Inner {
 
     /// Whether nobody else has been shown a directory: the server does not have it yet, or has said so. One about which
     /// this client itself waits for the server's word may be another's.
-    fn is_alone_in(&self, queue: &Queue, directory: Fid) -> bool {
+    pub(super) fn is_alone_in(&self, queue: &Queue, directory: Fid) -> bool {
         let made_by = self.cache.index.made_by(directory.vnode);
         let is_doubtful = made_by.is_some_and(|id| self.replay.is_awaited(id));
         let is_unsent = made_by.is_some_and(|id| queue.is_unsent(id));

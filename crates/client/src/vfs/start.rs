@@ -168,6 +168,7 @@ impl Vfs {
             room: Mutex::default(),
             unnamed: Mutex::default(),
             upload_rate: Mutex::new(UploadRate::default()),
+            hearing_time: Mutex::default(),
             drain: Mutex::default(),
             sync_jobs: SyncJobs::default(),
             storage,
