@@ -129,6 +129,7 @@ impl Disk for DirDisk {
         Ok(SpaceInfo {
             bytes_total: stat.f_blocks.saturating_mul(stat.f_frsize),
             bytes_free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            bytes_unused: stat.f_bfree.saturating_mul(stat.f_frsize),
             files_total: stat.f_files,
             files_free: stat.f_favail,
         })
@@ -302,6 +303,7 @@ mod tests {
     fn space_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let space = DirDisk::new(dir.path().to_owned()).unwrap().space().unwrap();
-        assert!(space.bytes_free > 0 && space.bytes_free <= space.bytes_total);
+        assert!(space.bytes_free > 0 && space.bytes_free <= space.bytes_unused);
+        assert!(space.bytes_unused <= space.bytes_total);
     }
 }

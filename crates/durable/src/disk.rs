@@ -41,6 +41,8 @@ pub struct SpaceInfo {
     pub bytes_total: u64,
     /// Bytes this process may still use.
     pub bytes_free: u64,
+    /// Bytes that nobody uses: besides those, what the file system keeps for root.
+    pub bytes_unused: u64,
     /// Inodes of the file system.
     pub files_total: u64,
     /// Inodes this process may still use.

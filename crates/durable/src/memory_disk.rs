@@ -211,6 +211,7 @@ impl Disk for MemoryDisk {
         Ok(SpaceInfo {
             bytes_total: total,
             bytes_free: total.saturating_sub(used),
+            bytes_unused: total.saturating_sub(used),
             files_total,
             files_free: files_total - (world.tree.count() as u64).min(files_total),
         })

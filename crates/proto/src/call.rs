@@ -403,8 +403,10 @@ pub struct StatFsRequest;
 pub struct StatFsReply {
     /// Size of the volume's storage in bytes.
     pub bytes_total: u64,
-    /// Free bytes.
+    /// Bytes that may still be stored.
     pub bytes_free: u64,
+    /// Bytes that nothing is stored in: besides those, what the server's disk keeps for others.
+    pub bytes_unused: u64,
     /// Objects there may be.
     pub files_total: u64,
     /// Objects that may still be made.

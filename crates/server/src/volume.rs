@@ -296,7 +296,7 @@ impl Volume {
         conflicts::page(&Overlay::new(self.shared.file.id(), self.shared.index.index()), request)
     }
 
-    /// Room on the disk, without what the journal keeps for itself, or in the quota, if that is less.
+    /// Room on the disk, without what the journal and the disk keep for themselves, or in the quota, if that is less.
     pub(crate) fn space(&self) -> Result<StatFsReply, Refusal> {
         let space = self.shared.disk.space();
         let space = space.map_err(|error| Refusal::new(FsError::Io, format!("cannot ask for free space: {error}")))?;
@@ -306,6 +306,7 @@ impl Volume {
         Ok(StatFsReply {
             bytes_total: space.bytes_total.min(quota),
             bytes_free: bytes_free.min(quota.saturating_sub(used)),
+            bytes_unused: space.bytes_unused.min(quota.saturating_sub(used)),
             files_total: space.files_total,
             files_free: space.files_free,
         })

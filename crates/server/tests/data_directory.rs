@@ -209,6 +209,7 @@ async fn a_full_quota_refuses_bytes_and_nothing_else() {
     alice.store(large, 1, noise(1, 60_000)).await.unwrap();
     let space = alice.call(StatFsRequest).await.unwrap();
     assert_eq!((space.bytes_total, space.bytes_free), (QUOTA, QUOTA - 60_000));
+    assert_eq!(space.bytes_unused, QUOTA - 60_000, "nothing but what is stored is used");
     for bytes in [40_001, 10_000_000] {
         let refused = alice.store(small, 1, noise(2, bytes)).await.unwrap_err();
         assert_eq!(refused.error, FsError::Quota, "{bytes} bytes");

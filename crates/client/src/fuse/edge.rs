@@ -282,9 +282,10 @@ pub(super) fn space(reply: ReplyStatfs, result: Result<SpaceReport, Error>) {
     match result {
         Ok(space) => {
             let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
-            let (total, free) = (blocks(space.bytes_total), blocks(space.bytes_free));
+            let (total, unused, free) =
+                (blocks(space.bytes_total), blocks(space.bytes_unused), blocks(space.bytes_free));
             let (files, files_free) = (space.files_total, space.files_free);
-            reply.statfs(total, free, free, files, files_free, BLOCK_BYTES, names, BLOCK_BYTES);
+            reply.statfs(total, unused, free, files, files_free, BLOCK_BYTES, names, BLOCK_BYTES);
         }
         Err(error) => reply.error(errno(&error)),
     }

@@ -30,8 +30,10 @@ const RENEWED_AFTER: Duration = Duration::from_secs(10);
 pub struct SpaceReport {
     /// Size in bytes.
     pub bytes_total: u64,
-    /// Free bytes.
+    /// Bytes that may still be stored.
     pub bytes_free: u64,
+    /// Bytes that nothing is stored in: besides those, what the server's disk keeps for others.
+    pub bytes_unused: u64,
     /// Objects there may be.
     pub files_total: u64,
     /// Objects that may still be made.
@@ -89,6 +91,7 @@ impl Inner {
         let report = SpaceReport {
             bytes_total: reply.bytes_total,
             bytes_free: reply.bytes_free,
+            bytes_unused: reply.bytes_unused,
             files_total: reply.files_total,
             files_free: reply.files_free,
         };
@@ -169,7 +172,7 @@ mod tests {
     use super::*;
 
     fn free(bytes_free: u64) -> SpaceReport {
-        SpaceReport { bytes_total: 1000, bytes_free, files_total: 9, files_free: 9 }
+        SpaceReport { bytes_total: 1000, bytes_free, bytes_unused: bytes_free, files_total: 9, files_free: 9 }
     }
 
     #[test]

@@ -317,6 +317,7 @@ impl Convert for StatFsReply {
         wire::StatFsReply {
             bytes_total: self.bytes_total,
             bytes_free: self.bytes_free,
+            bytes_unused: self.bytes_unused,
             files_total: self.files_total,
             files_free: self.files_free,
         }
@@ -326,6 +327,7 @@ impl Convert for StatFsReply {
         Ok(Self {
             bytes_total: message.bytes_total,
             bytes_free: message.bytes_free,
+            bytes_unused: message.bytes_unused.max(message.bytes_free),
             files_total: message.files_total,
             files_free: message.files_free,
         })

@@ -423,10 +423,11 @@ round_trips! {
     proptest_resume_replies_round_trip: ResumeStoreReply = (any::<u64>(), any::<[u8; 32]>())
         .prop_map(|(bytes, hash)| ResumeStoreReply { bytes, hash: ContentHash(hash) });
     proptest_apply_replies_round_trip: ApplyReply = apply_reply();
-    proptest_space_round_trips: StatFsReply = any::<[u64; 4]>()
-        .prop_map(|[bytes_total, bytes_free, files_total, files_free]| StatFsReply {
+    proptest_space_round_trips: StatFsReply = any::<[u64; 5]>()
+        .prop_map(|[bytes_total, bytes_free, kept, files_total, files_free]| StatFsReply {
             bytes_total,
             bytes_free,
+            bytes_unused: bytes_free.saturating_add(kept),
             files_total,
             files_free,
         });
