@@ -17,8 +17,12 @@ impl Inner {
         }
         match self.status_of(vnode).await {
             Ok(cached) => Ok(self.present(cached.object)),
-            // Another client has removed it; who has it open may still ask what it is.
-            Err(error @ Error::Refused(FsError::Stale)) => without_name().ok_or(error),
+            // It has been removed, here or elsewhere; who has it open may still ask what it is.
+            Err(error @ Error::Refused(FsError::Stale)) => {
+                // Whoever removes it here holds the queue until that is known.
+                drop(self.replay.queue());
+                without_name().ok_or(error)
+            }
             Err(error) => Err(error),
         }
     }

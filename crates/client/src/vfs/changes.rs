@@ -222,6 +222,7 @@ impl Inner {
             None => None,
         };
         if let Some(object) = self.cancel(&mut queue, &change.op)? {
+            self.kernel.note_removed(&object);
             return Ok(LoggedChange { id: None, verdict: None, decider: Decider::Client, gone: Some(object) });
         }
         let (id, verdict) = self.log_record(&mut queue, change, caller)?;
@@ -235,6 +236,7 @@ impl Inner {
             object
         });
         if let Some(object) = &gone {
+            self.kernel.note_removed(object);
             self.note_moot(&mut queue, object.fid, id);
         }
         Ok(LoggedChange { id: Some(id), verdict, decider, gone })

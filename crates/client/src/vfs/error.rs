@@ -71,6 +71,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of an operation on names: what somebody has removed meanwhile, the directory or what was in it, does
+    /// not exist. The kernel looks at an inode of its own before, and would pass `Stale` on to the program.
+    pub(super) fn of_names(self) -> Self {
+        match self {
+            Self::Refused(FsError::Stale) => Self::Refused(FsError::NotFound),
+            other => other,
+        }
+    }
+
     /// Whether the server was not asked, or has not answered.
     pub(super) fn is_unanswered(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::ByHand)

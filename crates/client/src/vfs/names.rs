@@ -56,7 +56,7 @@ impl Inner {
 
     /// What a name means, with a valid status.
     pub(super) async fn child(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
-        self.with_or_without_server(|| self.child_now(parent, name)).await
+        self.with_or_without_server(|| self.child_now(parent, name)).await.map_err(Error::of_names)
     }
 
     async fn child_now(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
@@ -122,9 +122,9 @@ impl Inner {
         }
     }
 
-    /// A directory with a valid status.
+    /// A directory in which a name is meant, with a valid status. None is in one that has been removed.
     pub(super) async fn directory(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
-        let directory = self.status_of(vnode).await?;
+        let directory = self.status_of(vnode).await.map_err(Error::of_names)?;
         match directory.object.status.kind {
             Kind::Directory => Ok(directory),
             Kind::File | Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
@@ -234,7 +234,8 @@ impl Inner {
         let parent = directory.fid;
         let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry { fid, kind }) };
         let (op, caller) = inherit_group(op(parent, name, fid), caller, &directory.status);
-        let object = self.change(Change::new(op, kind).exclusive(exclusive), caller, &[edit]).await?;
+        let change = Change::new(op, kind).exclusive(exclusive);
+        let object = self.change(change, caller, &[edit]).await.map_err(Error::of_names)?;
         let object = object.ok_or(Error::Refused(FsError::Malformed))?;
         self.kernel.count_lookup(fid.vnode);
         Ok(object)
@@ -276,7 +277,8 @@ impl Inner {
         let (parent, name) = (self.fid_of(parent)?, parse(name)?);
         let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry::of(&object)) };
         let op = CmlOp::Link { parent, name, fid: object.fid };
-        self.change(Change::new(op, object.status.kind).exclusive(true), caller, &[edit]).await?;
+        let change = Change::new(op, object.status.kind).exclusive(true);
+        self.change(change, caller, &[edit]).await.map_err(Error::of_names)?;
         self.kernel.count_lookup(vnode);
         let linked = self.status_of(vnode).await?.object;
         Ok(self.present(linked))
@@ -445,7 +447,7 @@ impl Attempt {
 
     fn into_error(self) -> Error {
         match self {
-            Self::Overtaken(error) | Self::Failed(error) => error,
+            Self::Overtaken(error) | Self::Failed(error) => error.of_names(),
         }
     }
 }
