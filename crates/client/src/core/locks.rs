@@ -382,16 +382,19 @@ impl Locks {
         })
     }
 
-    /// Who has locked something through an open file that is gone now. What was lost with it is of no interest any
-    /// more.
-    pub(crate) fn close(&mut self, open_file: u64) -> Vec<(Fid, u64)> {
+    /// An open file is gone: what was locked through it is given up, in one step with finding it. The kernel names the
+    /// owner of an flock by the place of the open file in its memory, which the next one may have at once. What was lost
+    /// with it is of no interest any more.
+    pub(crate) fn close(&mut self, open_file: u64) -> Vec<(Fid, Released)> {
         self.lost.remove(&open_file);
         let by_it = |held: &&HeldRange<Held>| held.holder.owner.file == open_file;
         let of_file = |(fid, file): (&Fid, &FileLocks)| {
             let owners: BTreeSet<u64> = file.table.iter().filter(by_it).map(|held| held.holder.owner.id).collect();
             owners.into_iter().map(|owner| (*fid, owner)).collect::<Vec<_>>()
         };
-        self.files.iter().flat_map(of_file).collect()
+        let held: Vec<(Fid, u64)> = self.files.iter().flat_map(of_file).collect();
+        let released = held.into_iter().map(|(fid, owner)| Some((fid, self.release(fid, owner, LockRange::ALL)?)));
+        released.flatten().collect()
     }
 
     /// Whether a lock that was taken through an open file has been lost.

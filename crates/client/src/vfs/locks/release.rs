@@ -24,7 +24,14 @@ impl Inner {
     pub(super) async fn unlock(self: &Arc<Self>, fid: Fid, owner: u64, range: LockRange) -> Result<(), Error> {
         let released = self.locks.locks().release(fid, owner, range);
         self.locks.changed.send_replace(());
-        let Some(released) = released else { return Ok(()) };
+        match released {
+            Some(released) => self.tell_given_up(fid, released).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what was written under what has been given up here, and tells the server.
+    async fn tell_given_up(self: &Arc<Self>, fid: Fid, released: Released) -> Result<(), Error> {
         let sent = async {
             match released {
                 Released::There(number) => self.release_or_hand_over(number).await,
@@ -200,13 +207,17 @@ impl Inner {
         if holds_any { self.unlock(fid, owner, LockRange::ALL).await } else { Ok(()) }
     }
 
-    /// An open file is gone, and with it the locks of its own.
+    /// An open file is gone, and with it the locks of its own, at once.
     pub(in crate::vfs) fn unlock_released(self: &Arc<Self>, handle: FileHandle) {
-        let owners = self.locks.locks().close(handle.0);
-        for (fid, owner) in owners {
+        let given_up = self.locks.locks().close(handle.0);
+        if given_up.is_empty() {
+            return;
+        }
+        self.locks.changed.send_replace(());
+        for (fid, released) in given_up {
             let inner = Arc::clone(self);
             tokio::spawn(async move {
-                if let Err(error) = inner.unlock(fid, owner, LockRange::ALL).await {
+                if let Err(error) = inner.tell_given_up(fid, released).await {
                     tracing::warn!(%fid, %error, "what was written under a lock is not at the server");
                 }
             });
