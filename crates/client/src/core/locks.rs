@@ -12,6 +12,9 @@ use mafs_proto::{Fid, HeldRange, Holder, Instant, Lock, LockKind, LockOwner, Loc
 /// How many locks are kept that no program holds: each has to be told at every attach.
 const KEPT_MAX: usize = 64;
 
+/// Of so many files it is known that programs lock them; some 1 MB.
+const ASKED_FOR_MAX: usize = 1 << 15;
+
 /// How long no lock of a file is kept that others wanted: clients that take turns would have to be asked each time.
 const SHARED_FOR: Duration = Duration::from_secs(60);
 
@@ -135,6 +138,10 @@ pub(crate) struct Locks {
     shared: BTreeMap<Fid, Instant>,
     /// Open files of which a lock has been lost.
     lost: BTreeSet<u64>,
+    /// Files of which programs have asked for locks. When there are as many as there may be, it may be any.
+    asked_for: BTreeSet<Fid>,
+    /// Open files with locks of which a descriptor has been closed since they were used for a lock last.
+    closing: BTreeSet<u64>,
     /// Files to which programs may write that rely on a lock that they have lost.
     doubtful: BTreeSet<Fid>,
     epoch: Option<ServerEpoch>,
@@ -164,6 +171,7 @@ impl Locks {
             (file.since, file.is_wanted) = (changes, false);
         }
         file.table.lock(Held { owner: lock.owner, granted }, lock.range, lock.kind);
+        self.closing.remove(&lock.owner.file);
         if (granted, lock.kind) == (Granted::There, LockKind::Exclusive) {
             self.doubtful.remove(&lock.fid);
         }
@@ -369,17 +377,58 @@ impl Locks {
     }
 
     /// Whether the server may not know yet of something that has to be given up before a lock can be asked for: what
-    /// its owner has given up, and what is kept that it cannot have in turn. Then the lock waits for that, and nobody
-    /// else gets it before. Also returns whether who gives it up has not heard of that yet.
-    pub(crate) fn await_release(&mut self, lock: &Lock) -> (bool, bool) {
+    /// its owner has given up, what is kept that it cannot have in turn, and, for who does not `wait` at the server, all
+    /// that it cannot have in turn. Then the lock waits for that, and nobody else gets it before. Also returns whether
+    /// who gives it up has not heard of that yet.
+    pub(crate) fn await_release(&mut self, lock: &Lock, wait: bool) -> (bool, bool) {
         let is_shared = lock.kind == LockKind::Shared;
+        let must_be_told = !wait && !self.may_take_over(lock) && !self.has_taken_over(lock);
+        let excludes = |held: &HeldRange<Held>| held.kind.excludes(lock.kind) && held.range.overlaps(lock.range);
         let own = self.releases.values_mut().filter(|releasing| {
             let is_own = releasing.release.owner == lock.owner.id;
-            releasing.release.fid == lock.fid && (is_own || is_shared && releasing.is_settled())
+            let is_in_the_way = must_be_told && releasing.ranges.iter().any(excludes);
+            releasing.release.fid == lock.fid && (is_own || is_in_the_way || is_shared && releasing.is_settled())
         });
         own.fold((false, false), |(_, is_news), releasing| {
             (true, is_news | !std::mem::replace(&mut releasing.is_awaited, true))
         })
+    }
+
+    /// A program has asked for a lock of a file.
+    pub(crate) fn note_asked(&mut self, fid: Fid) {
+        if self.asked_for.len() < ASKED_FOR_MAX {
+            self.asked_for.insert(fid);
+        }
+    }
+
+    /// Whether programs lock a file, as far as is known: whoever closes a descriptor of it has to be noticed.
+    pub(crate) fn may_be_locked(&self, fid: Fid) -> bool {
+        self.asked_for.contains(&fid) || self.asked_for.len() == ASKED_FOR_MAX
+    }
+
+    /// A descriptor of an open file is closed, perhaps the last. Returns whether there is anything that it may end or
+    /// have to tell of: a lock that is held, or one that is lost.
+    pub(crate) fn begin_close(&mut self, open_file: u64) -> bool {
+        let has_locks = !self.files.is_empty();
+        if has_locks
+            && self.files.values().any(|file| file.table.iter().any(|held| held.holder.owner.file == open_file))
+        {
+            self.closing.insert(open_file);
+        }
+        has_locks || !self.lost.is_empty()
+    }
+
+    /// Whether all that excludes a lock may be gone in a moment: it was taken through open files of which a descriptor
+    /// has been closed since, and the last close of one is told a while after it has returned.
+    pub(crate) fn may_be_closed(&self, lock: &Lock) -> bool {
+        self.files_against(lock).iter().all(|open_file| self.closing.contains(open_file))
+    }
+
+    /// Other descriptors are left of the open files that exclude a lock: they have not gone in that moment.
+    pub(crate) fn stay_open(&mut self, lock: &Lock) {
+        for open_file in self.files_against(lock) {
+            self.closing.remove(&open_file);
+        }
     }
 
     /// An open file is gone: what was locked through it is given up, in one step with finding it. The kernel names the
@@ -387,6 +436,7 @@ impl Locks {
     /// with it is of no interest any more.
     pub(crate) fn close(&mut self, open_file: u64) -> Vec<(Fid, Released)> {
         self.lost.remove(&open_file);
+        self.closing.remove(&open_file);
         let by_it = |held: &&HeldRange<Held>| held.holder.owner.file == open_file;
         let of_file = |(fid, file): (&Fid, &FileLocks)| {
             let owners: BTreeSet<u64> = file.table.iter().filter(by_it).map(|held| held.holder.owner.id).collect();
@@ -477,10 +527,19 @@ impl Locks {
 
     /// Whose locks exclude one.
     pub(crate) fn holders_against(&self, lock: &Lock) -> Vec<u64> {
+        self.owners_against(lock).into_iter().map(|owner| owner.id).collect()
+    }
+
+    /// Through which open files these were taken.
+    fn files_against(&self, lock: &Lock) -> Vec<u64> {
+        self.owners_against(lock).into_iter().map(|owner| owner.file).collect()
+    }
+
+    fn owners_against(&self, lock: &Lock) -> Vec<LockOwner> {
         let holder = Held { owner: lock.owner, granted: Granted::Here };
         let table = self.files.get(&lock.fid).map(|file| &file.table);
         let conflicts = table.into_iter().flat_map(|table| table.conflicts(&holder, lock.range, lock.kind));
-        conflicts.map(|held| held.holder.owner.id).collect()
+        conflicts.map(|held| held.holder.owner).collect()
     }
 
     /// How many there are.

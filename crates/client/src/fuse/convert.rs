@@ -127,11 +127,10 @@ pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
     }
 }
 
-/// A descriptor that cannot write has nothing to flush when it is closed, which saves a request per open.
-pub(super) fn open_answer(opened: Opened, mode: OpenMode) -> (fuser::FileHandle, FopenFlags) {
+pub(super) fn open_answer(opened: Opened) -> (fuser::FileHandle, FopenFlags) {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
-    flags.set(FopenFlags::FOPEN_NOFLUSH, !mode.write);
+    flags.set(FopenFlags::FOPEN_NOFLUSH, opened.file.closes_unseen());
     (fuser::FileHandle(opened.file.0), flags)
 }
 
@@ -236,12 +235,17 @@ mod tests {
     }
 
     #[test]
-    fn only_descriptors_that_write_are_flushed() {
-        let opened = Opened { file: FileHandle(3), keep_cache: true, passthrough: false };
-        let (handle, reading) = open_answer(opened, flags(OFlags::RDONLY));
-        assert_eq!((handle.0, reading), (3, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH));
-        let (_, writing) = open_answer(Opened { keep_cache: false, ..opened }, flags(OFlags::RDWR));
-        assert_eq!(writing, FopenFlags::empty());
+    fn closes_are_told_but_of_who_reads_what_nobody_locks() {
+        let opened = |mode, locked| {
+            let file = FileHandle::new(3, flags(mode), locked);
+            open_answer(Opened { file, keep_cache: false, passthrough: false }).1
+        };
+        assert_eq!(opened(OFlags::RDONLY, false), FopenFlags::FOPEN_NOFLUSH);
+        for (mode, locked) in
+            [(OFlags::RDONLY, true), (OFlags::RDWR, false), (OFlags::WRONLY, false), (OFlags::TRUNC, false)]
+        {
+            assert_eq!(opened(mode, locked), FopenFlags::empty(), "{mode:?}");
+        }
     }
 
     #[test]

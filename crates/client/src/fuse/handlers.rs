@@ -239,7 +239,7 @@ impl Filesystem for Handlers {
             |vfs| async move { vfs.open_by(vnode, mode, caller, || edge.programs.of(pid)).await },
             move |edge, result| match result {
                 Ok(opened) => {
-                    let (handle, flags) = open_answer(opened, mode);
+                    let (handle, flags) = open_answer(opened);
                     match edge.hand_over(opened, |container| reply.open_backing(container)) {
                         Some(backing) => {
                             edge.expect_stores(vnode, mode);
@@ -275,7 +275,7 @@ impl Filesystem for Handlers {
                     if let Some(ticket) = recording {
                         edge.vfs.note_opened(ticket, object.fid.vnode);
                     }
-                    let (handle, flags) = open_answer(opened, mode);
+                    let (handle, flags) = open_answer(opened);
                     let (kept, made) = (edge.file_attr(&object), generation(&object));
                     let keep = edge.entry_time_to_live(parent, &object);
                     match edge.hand_over(opened, |container| reply.open_backing(container)) {

@@ -54,6 +54,27 @@ impl Handle {
     }
 }
 
+impl FileHandle {
+    /// The number-th handle, on a file that programs here lock or not. Its lowest bits say what is asked at every open
+    /// and close.
+    pub(crate) fn new(number: u64, mode: OpenMode, locked: bool) -> Self {
+        let only_reads = !mode.write && !mode.truncate;
+        Self(number << 2 | u64::from(only_reads && !locked) << 1 | u64::from(only_reads))
+    }
+
+    /// Whether nothing can have been changed through it.
+    pub(super) fn only_reads(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Whether the kernel need not tell when a descriptor of it is closed. A close has something to do if its program
+    /// has written, and it ends what its process has locked of the file, by whichever descriptor.
+    #[must_use]
+    pub fn closes_unseen(self) -> bool {
+        self.0 & 2 != 0
+    }
+}
+
 impl Files {
     pub(super) fn get(&self, vnode: VnodeId) -> Option<Arc<File>> {
         self.in_use.get(&vnode).cloned()
@@ -480,7 +501,8 @@ impl Inner {
 
     pub(super) fn add_handle(&self, handle: Handle) -> FileHandle {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let number = FileHandle(NEXT.fetch_add(1, Ordering::Relaxed));
+        let locked = self.locks.locks().may_be_locked(handle.file.fid);
+        let number = FileHandle::new(NEXT.fetch_add(1, Ordering::Relaxed), handle.mode, locked);
         self.files().handles.insert(number, handle);
         number
     }

@@ -37,6 +37,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// How many newer versions a lock tries to fetch: others may store without locking.
 const VERSIONS_MAX: u32 = 8;
+/// How long the last close of an open file may be on its way here when a descriptor of it has been closed. The kernel
+/// says so once it has let the program go, to a thread that may then wait for a processor; and not at all while
+/// another program has the descriptor too.
+const CLOSE_MAX: Duration = Duration::from_millis(300);
+
 
 impl Vfs {
     /// Locks a range of an open file, in place of what `lock.owner` has of it. If others have it the call fails with
@@ -53,9 +58,14 @@ impl Vfs {
         self.inner.check_locks(file).and(unlocked)
     }
 
-    /// As [`Vfs::flush`], and what its process, the `owner`, has locked of the file is given up.
+    /// As [`Vfs::flush`], and what its process, the `owner`, has locked of the file is given up. For who has only read,
+    /// on a mount without locks, that is one look.
     pub async fn flush_and_unlock(&self, file: FileHandle, owner: u64) -> Result<(), Error> {
-        let flushed = self.inner.flush(file).await;
+        let has_locks = self.inner.locks.locks().begin_close(file.0);
+        if file.only_reads() && !has_locks {
+            return Ok(());
+        }
+        let flushed = if file.only_reads() { Ok(()) } else { self.inner.flush(file).await };
         let unlocked = self.inner.unlock_closed(file, owner).await;
         flushed.and(unlocked).and_then(|()| self.inner.check_locks(file))
     }
@@ -118,8 +128,24 @@ impl Inner {
         let lock = lock.on(file.fid);
         if self.lock_again(&lock) {
             return Ok(());
+        self.locks.locks().note_asked(file.fid);
+        let locked = self.lock_file(&file, lock, wait, stop).await;
+        if handle.closes_unseen() {
+            // For all that is known here it may be closed at any time.
+            self.locks.locks().begin_close(handle.0);
         }
-        if !wait && self.locks.locks().conflict(&lock).is_some() {
+        locked
+    }
+
+    async fn lock_file(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        lock: Lock,
+        wait: bool,
+        stop: LockStop,
+    ) -> Result<(), Error> {
+        }
+        if !wait && self.is_excluded(&lock).await {
             return Err(Error::Refused(FsError::Locked));
         }
         self.until_told(&lock, wait, &stop).await?;
@@ -132,7 +158,7 @@ impl Inner {
         }
         let asking = self.locks.begin(&lock, &stop);
         let had = self.locks.locks().holds_any(lock.fid, lock.owner.id, lock.range);
-        let mut acquiring = std::pin::pin!(self.acquire(&file, &lock, wait, asking.number, &stop));
+        let mut acquiring = std::pin::pin!(self.acquire(file, &lock, wait, asking.number, &stop));
         let acquired = tokio::select! {
             biased;
             acquired = &mut acquiring => acquired,
@@ -154,9 +180,22 @@ impl Inner {
 
     /// Waits until the server knows of what a lock's owner has given up, and of no request of it that nobody waits for
     /// any more: or it would take the one for the other. Returns whether it does; nobody can tell it if it is out of
+    /// Whether another program of this machine has what excludes a lock, once it is known here who has closed what.
+    async fn is_excluded(&self, lock: &Lock) -> bool {
+        let is_excluded = |locks: &Locks| locks.conflict(lock).is_some();
+        let may_end = |state: &LockState| {
+            let locks = state.locks();
+            is_excluded(&locks) && locks.may_be_closed(lock)
+        };
+        if may_end(&self.locks) && timeout(CLOSE_MAX, self.locks.until(|state| !may_end(state))).await.is_err() {
+            self.locks.locks().stay_open(lock);
+        }
+        is_excluded(&self.locks.locks())
+    }
+
     /// reach.
     async fn until_told(&self, lock: &Lock, wait: bool, stop: &LockStop) -> Result<bool, Error> {
-        let is_told = |locks: &LockState| !locks.awaits_release(lock) && !locks.is_stopping(lock);
+        let is_told = |locks: &LockState| !locks.awaits_release(lock, wait) && !locks.is_stopping(lock);
         tokio::select! {
             biased;
             () = self.locks.until(is_told) => Ok(true),

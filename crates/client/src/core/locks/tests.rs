@@ -97,8 +97,8 @@ fn what_is_taken_again_meanwhile_is_not_given_up() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, range(0, 9)), Granted::There, 0);
     let number = give_up(&mut locks, lock(1, 1, LockRange::ALL));
-    assert_eq!(locks.await_release(&lock(1, 1, range(0, 4))), (true, true));
-    assert_eq!(locks.await_release(&lock(1, 2, range(0, 4))), (false, false));
+    assert_eq!(locks.await_release(&lock(1, 1, range(0, 4)), true), (true, true));
+    assert_eq!(locks.await_release(&lock(1, 2, range(0, 4)), true), (false, false));
     locks.grant(&lock(1, 1, range(0, 4)), Granted::Here, 0);
     assert!(locks.begin_unlock(number, 1));
     assert_eq!(locks.to_unlock(number), [range(5, 9)]);
@@ -133,8 +133,8 @@ fn who_waits_until_the_server_knows_is_passed_by_nobody() {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 0);
     give_up(&mut locks, lock(1, 1, LockRange::ALL));
-    assert_eq!(locks.await_release(&lock(1, 1, LockRange::ALL)), (true, true));
-    assert_eq!(locks.await_release(&lock(1, 1, LockRange::ALL)), (true, false), "that is known");
+    assert_eq!(locks.await_release(&lock(1, 1, LockRange::ALL), true), (true, true));
+    assert_eq!(locks.await_release(&lock(1, 1, LockRange::ALL), true), (true, false), "that is known");
     assert!(!locks.may_take_over(&lock(1, 2, LockRange::ALL)));
 }
 
@@ -207,11 +207,11 @@ fn what_others_want_is_not_kept_nor_what_they_wanted_a_while_ago() {
 fn what_is_kept_is_given_up_for_what_it_cannot_become() {
     let (mut locks, number) = kept();
     let shared = Lock { kind: LockKind::Shared, ..lock(1, 2, LockRange::ALL) };
-    assert_eq!(locks.await_release(&shared), (true, true));
+    assert_eq!(locks.await_release(&shared, true), (true, true));
     assert!(!locks.is_kept(number, NOW));
     let (mut locks, _) = kept();
     locks.grant(&lock(1, 2, LockRange::ALL), Granted::Here, 20);
-    assert_eq!(locks.await_release(&shared), (false, false), "it would wait for itself");
+    assert_eq!(locks.await_release(&shared, true), (false, false), "it would wait for itself");
     let kin = Lock { owner: LockOwner { id: 3, ..shared.owner }, ..shared };
     assert!(locks.has_taken_over(&shared) && locks.has_taken_over(&kin), "the same program, by the other call");
 }
@@ -357,4 +357,50 @@ fn a_shared_lock_in_place_of_an_exclusive_one_lets_others_in() {
     assert_eq!(locks.weakens(&shared(range(5, 20))), Some(3));
     assert_eq!(locks.weakens(&shared(range(10, 20))), None);
     assert_eq!(locks.weakens(&lock(1, 1, range(0, 9))), None);
+}
+
+#[test]
+fn who_has_closed_a_descriptor_may_be_gone_until_it_shows_that_it_is_not() {
+    let (mut locks, [held, wanted]) = (Locks::default(), [1, 2].map(|owner| lock(1, owner, LockRange::ALL)));
+    assert!(!locks.begin_close(1), "nobody has locked anything");
+    locks.grant(&held, Granted::There, 0);
+    assert!(!locks.may_be_closed(&wanted));
+    assert!(locks.begin_close(7), "another descriptor of its process may be the one");
+    assert!(!locks.may_be_closed(&wanted), "it is another open file");
+    assert!(locks.begin_close(1));
+    assert!(locks.may_be_closed(&wanted));
+    locks.stay_open(&wanted);
+    assert!(!locks.may_be_closed(&wanted), "somebody has inherited it");
+    locks.begin_close(1);
+    locks.grant(&held, Granted::There, 0);
+    assert!(!locks.may_be_closed(&wanted), "it was used after that");
+    locks.begin_close(1);
+    assert_eq!(locks.close(1).len(), 1);
+    assert!(locks.closing.is_empty());
+}
+
+#[test]
+fn what_is_given_up_is_told_before_who_does_not_wait_asks_for_what_it_cannot_have_in_turn() {
+    let mut locks = Locks::default();
+    locks.grant(&Lock { kind: LockKind::Shared, ..lock(1, 1, LockRange::ALL) }, Granted::There, 0);
+    give_up(&mut locks, lock(1, 1, LockRange::ALL));
+    let wanted = lock(1, 2, LockRange::ALL);
+    assert_eq!(locks.await_release(&wanted, true), (false, false), "it has its place at the server");
+    assert_eq!(locks.await_release(&Lock { kind: LockKind::Shared, ..wanted }, false), (false, false));
+    assert_eq!(locks.await_release(&wanted, false), (true, true));
+    let mut locks = Locks::default();
+    locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 0);
+    give_up(&mut locks, lock(1, 1, LockRange::ALL));
+    assert_eq!(locks.await_release(&wanted, false), (false, false), "it has that in turn");
+}
+
+#[test]
+fn what_programs_ask_to_lock_is_known() {
+    let mut locks = Locks::default();
+    assert!(!locks.may_be_locked(fid(1)));
+    locks.note_asked(fid(1));
+    assert!(locks.may_be_locked(fid(1)) && !locks.may_be_locked(fid(2)));
+    (0..ASKED_FOR_MAX as u64).for_each(|vnode| locks.note_asked(fid(vnode)));
+    assert!(locks.may_be_locked(fid(u64::MAX)), "it may be any");
+    assert_eq!(locks.asked_for.len(), ASKED_FOR_MAX);
 }

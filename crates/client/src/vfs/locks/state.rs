@@ -151,8 +151,8 @@ impl LockState {
     }
 
     /// Whether a lock waits until the server knows of what was given up before it. Who tells the server hears of that.
-    pub(super) fn awaits_release(&self, lock: &Lock) -> bool {
-        let (awaits, is_news) = self.locks().await_release(lock);
+    pub(super) fn awaits_release(&self, lock: &Lock, wait: bool) -> bool {
+        let (awaits, is_news) = self.locks().await_release(lock, wait);
         if is_news {
             self.changed.send_replace(());
         }
