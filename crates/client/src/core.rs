@@ -16,5 +16,6 @@ pub(crate) mod promises;
 pub(crate) mod queue;
 pub(crate) mod replacement;
 pub(crate) mod rpc_statistics;
+pub(crate) mod tail;
 pub(crate) mod touched;
 pub(crate) mod upload;

@@ -86,6 +86,7 @@ pub use changes::{Close, Writeback};
 use conflict_report::ConflictCount;
 pub use conflict_report::{ConflictEntry, ConflictReport, ConflictsReport, Side};
 pub use delivery::Stale;
+use editing::Place;
 pub use error::Error;
 pub use extents::SeekTarget;
 use files::Files;
@@ -496,7 +497,7 @@ impl Vfs {
 
     /// Writes all of `data`.
     pub async fn write(&self, file: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
-        self.inner.write(file, offset, data).await
+        self.inner.write(file, Place::At(offset), data).await.map(drop)
     }
 
     /// Reserves, zeroes or gives back a range, as fallocate(2).

@@ -138,6 +138,7 @@ impl Edge {
 
     /// Nobody was told that an object has changed.
     pub(super) fn forget_attributes(&self, vnode: VnodeId) {
+        let _in_runtime = self.answerer.runtime().enter();
         Arc::clone(&self.kernel).invalidate_inode_later(vnode);
     }
 

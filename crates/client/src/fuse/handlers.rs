@@ -324,7 +324,7 @@ impl Filesystem for Handlers {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
@@ -332,19 +332,31 @@ impl Filesystem for Handlers {
         // The kernel never sends more than WRITE_BYTES_MAX.
         let written = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let (caller, drops_set_id) = (caller(request), write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
+        let is_mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         self.edge.run(
             request,
             move |vfs| async move {
                 if drops_set_id {
                     vfs.drop_set_id(vnode, caller).await?;
                 }
-                vfs.write(file, offset, data).await
+                match is_mapped {
+                    true => vfs.write_back(file, offset, data).await.map(|()| offset),
+                    // fcntl(2) may have changed that since the open.
+                    false if open_mode(flags).append => vfs.append(file, data).await,
+                    false => vfs.write(file, offset, data).await.map(|()| offset),
+                }
             },
-            move |_, result| match result {
-                Ok(()) => reply.written(written),
+            move |edge, result| match result {
+                Ok(place) => {
+                    reply.written(written);
+                    if place != offset {
+                        // The kernel has these bytes where the file ended before.
+                        edge.forget_attributes(vnode);
+                    }
+                }
                 Err(error) => reply.error(errno(&error)),
             },
-            move |edge, ()| edge.forget_attributes(vnode),
+            move |edge, _| edge.forget_attributes(vnode),
         );
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
@@ -67,6 +68,24 @@ impl KernelCache for Invalidator {
         // who read it have put what they have read where the next line finds it.
         self.expire(vnode, b".");
         self.invalidate_inode(vnode);
+    }
+
+    fn lengthen(&self, vnode: VnodeId, size: u64, last: u8) {
+        let Some(Channel { notifier, .. }) = self.channel.get() else { return };
+        let Some(place) = size.checked_sub(1) else { return };
+        let Ok(offset) = i64::try_from(place) else { return };
+        // A page that is stored is the one thing that moves the end of a file in the kernel (fs/fuse/dev.c,
+        // fuse_notify_store). It need not stay: the byte may be another by now.
+        report(notifier.store(INodeNo(vnode.0), place, &[last]));
+        report(notifier.inval_inode(INodeNo(vnode.0), offset, 1));
+    }
+
+    fn invalidate_range(&self, vnode: VnodeId, range: Range<u64>) {
+        if let (Some(Channel { notifier, .. }), Ok(start), Ok(end)) =
+            (self.channel.get(), i64::try_from(range.start), i64::try_from(range.end))
+        {
+            report(notifier.inval_inode(INodeNo(vnode.0), start, end - start));
+        }
     }
 
     fn invalidate_entry(&self, parent: VnodeId, name: &Name) {

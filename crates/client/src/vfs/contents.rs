@@ -13,6 +13,7 @@ use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_s
 use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Writing};
 use crate::core::replacement::Replacement;
+use crate::core::tail::Tail;
 use crate::hoard::Rank;
 
 /// Files that are larger may have holes that matter.
@@ -282,6 +283,7 @@ impl Inner {
             arriving: None,
             wanted: None,
             size,
+            tail: Tail::default(),
             mtime,
             ctime: mtime,
             edits: 1,
@@ -387,6 +389,7 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         arriving: None,
         wanted: None,
         size: status.size,
+        tail: Tail::default(),
         mtime: status.mtime,
         ctime: status.ctime,
         edits: 0,

@@ -2,53 +2,115 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{DataVersion, FILE_SIZE_MAX, FsError};
+use tokio::time::timeout;
 
 use super::changes::Close;
 use super::file::{Arrival, File, FileState};
 use super::files::Handle;
 use super::passthrough::sight;
 use super::storing::Patience;
-use super::{Error, FileHandle, Inner};
+use super::{Error, FileHandle, Inner, Vfs};
 use crate::core::log::LogEntry;
 
 /// A content being sent that is larger than this is copied away from the session threads.
 const COPY_BYTES_MAX: u64 = 1 << 20;
 
+/// How long a program waits until the kernel has forgotten the page in which a file ends: for long only if that page is
+/// what the program writes, and then no mapping has it.
+const FORGET_MAX: Duration = Duration::from_millis(20);
+
+/// Where bytes are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    At(u64),
+    /// Pages that the kernel writes back, in which a mapping has stored.
+    Pages(u64),
+    /// Where the content ends at that moment.
+    End,
+}
+
+impl Vfs {
+    /// Writes all of `data` behind what the file holds at that moment, as who writes with `O_APPEND` expects: the kernel
+    /// may not know yet what another client, or a lock, has brought. Returns where that was.
+    pub async fn append(&self, file: FileHandle, data: Bytes) -> Result<u64, Error> {
+        self.inner.write(file, Place::End, data).await
+    }
+
+    /// Writes pages in which a mapping has stored.
+    pub async fn write_back(&self, file: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
+        self.inner.write(file, Place::Pages(offset), data).await.map(drop)
+    }
+}
+
 impl Inner {
-    pub(super) async fn write(&self, handle: FileHandle, offset: u64, data: Bytes) -> Result<(), Error> {
+    /// Writes. Returns where.
+    pub(super) async fn write(&self, handle: FileHandle, place: Place, data: Bytes) -> Result<u64, Error> {
         let Handle { file, mode, .. } = self.handle(handle)?;
         // The kernel writes pages of a shared mapping back through any handle it likes.
         if !mode.write && !mode.read {
             return Err(Error::BadHandle);
         }
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
-        let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
         loop {
             file.complete().await?;
             before_copy(&file).await;
-            match blocking(|| self.write_now(&file, offset..end, &data)) {
-                Ok(true) => return Ok(()),
+            if let Place::At(offset) = place {
+                self.before_gap(&file, offset).await;
+            }
+            match blocking(|| self.write_now(&file, place, &data)) {
+                Ok(Some(offset)) => return Ok(offset),
                 // Another version began to come in; this write goes on top of it.
-                Ok(false) => {}
+                Ok(None) => {}
                 Err(Error::CacheFull) if self.find_room(data.len() as u64) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Writes, unless the content is not all here any more.
-    fn write_now(&self, file: &File, range: Range<u64>, data: &Bytes) -> Result<bool, Error> {
+    /// What is about to be written from `start` on may lie behind the end, and what a mapping has stored there must not
+    /// become part of the file.
+    pub(super) async fn before_gap(&self, file: &File, start: u64) {
+        let page = {
+            let mut state = file.state();
+            let page = state.tail.to_forget(state.size, start);
+            page.iter().for_each(|page| state.tail.forgotten(page.start));
+            page
+        };
+        if let Some(page) = page {
+            let forgotten = self.kernel.forget_range(file.fid.vnode, page);
+            if timeout(FORGET_MAX, forgotten).await.is_err() {
+                tracing::debug!(fid = %file.fid, "the kernel does not forget the page in which a file ends");
+            }
+        }
+    }
+
+    /// Writes, unless the content is not all here any more. Returns where.
+    fn write_now(&self, file: &File, place: Place, data: &Bytes) -> Result<Option<u64>, Error> {
         let _edit = file.edit();
         if !file.state().is_complete() {
-            return Ok(false);
+            return Ok(None);
         }
-        self.edit_with(file, || write_or_cut(file, data, range.start))?;
-        Ok(true)
+        self.look(file)?;
+        let offset = match place {
+            Place::At(offset) | Place::Pages(offset) => offset,
+            Place::End => file.state().size,
+        };
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
+        let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
+        let cleared = match place {
+            Place::Pages(_) => without_zeros(data, offset, file.state().tail.take_zeros(&(offset..end))),
+            Place::At(_) | Place::End => None,
+        };
+        self.edit_with(file, || write_or_cut(file, cleared.as_ref().unwrap_or(data), offset))?;
+        if !matches!(place, Place::Pages(_)) {
+            file.state().tail.written(&(offset..end));
+        }
+        Ok(Some(offset))
     }
 
     /// Cuts or grows a file.
@@ -95,11 +157,13 @@ impl Inner {
     /// Cuts or grows. Under `edit`.
     fn resize_now(&self, file: &File, size: u64) -> Result<(), Error> {
         self.forget_part(file)?;
+        let before = file.state().size;
         self.edit_with(file, || file.container.set_len(size))?;
         {
             let mut state = file.state();
             state.fetch += 1;
             (state.arrival, state.arriving) = (Arrival::Complete, None);
+            state.tail.resized(before, size);
         }
         file.notify();
         Ok(())
@@ -218,6 +282,15 @@ pub(super) async fn before_copy(file: &File) {
     if large {
         tokio::task::yield_now().await;
     }
+}
+
+/// The bytes from `offset` on with zeros where there are to be some; `None`: as they are.
+fn without_zeros(data: &Bytes, offset: u64, zeros: Range<u64>) -> Option<Bytes> {
+    let place = |at: u64| usize::try_from(at.checked_sub(offset)?).ok();
+    let range = place(zeros.start)?..place(zeros.end)?;
+    let mut cleared = data.to_vec();
+    cleared.get_mut(range).filter(|range| !range.is_empty())?.fill(0);
+    Some(cleared.into())
 }
 
 /// Writes; what a write that failed has left behind the end must not appear when the file grows.

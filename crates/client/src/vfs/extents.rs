@@ -42,6 +42,7 @@ impl Inner {
         yield_now().await;
         loop {
             file.complete().await?;
+            self.before_gap(&file, end).await;
             match blocking(|| self.allocate_now(&file, how, offset..end)) {
                 Ok(true) => return Ok(()),
                 // Another version began to come in; this change goes on top of it.
@@ -122,6 +123,7 @@ impl Inner {
                 return Ok(0);
             }
             to.file.complete().await?;
+            self.before_gap(&to.file, to_offset).await;
             match blocking(|| self.copy_now((&from.file, from_offset), (&to.file, to_offset), bytes)) {
                 Ok(Some(copied)) => return Ok(copied),
                 // Another version began to come in; this change goes on top of it.

@@ -20,6 +20,7 @@ use super::{Caller, Error};
 use crate::cache::Container;
 use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Stamp};
+use crate::core::tail::Tail;
 use crate::remote::Urgency;
 
 /// How much of the content is in the container.
@@ -108,6 +109,8 @@ pub(super) struct FileState {
     pub(super) wanted: Option<u64>,
     /// Size of the content here.
     pub(super) size: u64,
+    /// What the kernel may have of its last page.
+    pub(super) tail: Tail,
     /// Its modification time.
     pub(super) mtime: Timestamp,
     /// When something of the file was changed last, as far as it was changed here.

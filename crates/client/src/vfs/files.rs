@@ -166,6 +166,9 @@ impl Inner {
         let handle = handle?;
         let (passthrough, version) = (handle.passthrough, handle.file.state().base);
         let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
+        if keep_cache {
+            handle.file.state().tail.kept();
+        }
         Ok(Opened { file: self.add_handle(handle), keep_cache, passthrough })
     }
 
@@ -335,6 +338,7 @@ impl Inner {
         let file = self.handle(handle)?.file;
         let end = offset.saturating_add(u64::from(size));
         let file_size = file.arrived(offset..end).await?;
+        file.state().tail.read(offset..end);
         let wanted = usize::try_from(end.min(file_size).saturating_sub(offset)).unwrap_or(0);
         let mut buffer = vec![0; wanted];
         let read = file.container.read_at(&mut buffer, offset)?;

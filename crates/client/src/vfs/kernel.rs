@@ -1,6 +1,7 @@
 //! What the kernel knows: which inodes, and the pages of which version.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -24,6 +25,11 @@ pub trait KernelCache: Send + Sync + 'static {
     fn invalidate_listing(&self, vnode: VnodeId) {
         self.invalidate_inode(vnode);
     }
+    /// Pages of an inode are out of date; what a mapping has stored in them, and is part of the file, comes back first.
+    fn invalidate_range(&self, _vnode: VnodeId, _range: Range<u64>) {}
+    /// A file is this long, although the kernel has not written it: who appends to it writes where the kernel believes
+    /// that it ends. `last` is its last byte.
+    fn lengthen(&self, _vnode: VnodeId, _size: u64, _last: u8) {}
     /// What a name means is out of date.
     fn invalidate_entry(&self, parent: VnodeId, name: &Name);
     /// What a name means must be asked for at its next use. Unlike an entry that is out of date it stays where it is:
@@ -154,11 +160,20 @@ impl Kernel {
         }));
     }
 
-    /// Makes the kernel ask again what an object is, and what is in it. Ends when it knows.
-    pub(super) fn forget_inode(self: &Arc<Self>, vnode: VnodeId) -> BoxFuture<'static, ()> {
+    /// Makes the kernel ask again for a range of a file, and for no more of it. Ends when it has forgotten it.
+    pub(super) fn forget_range(self: &Arc<Self>, vnode: VnodeId, range: Range<u64>) -> BoxFuture<'static, ()> {
+        self.tell(move |_, edge| edge.invalidate_range(vnode, range))
+    }
+
+    /// Makes the kernel ask again for an open file that holds another content now; `end`: how long it is and its last
+    /// byte. Ends when it knows.
+    pub(super) fn forget_content(self: &Arc<Self>, vnode: VnodeId, end: Option<(u64, u8)>) -> BoxFuture<'static, ()> {
+        self.forget_pages(vnode);
         self.tell(move |kernel, edge| {
             if kernel.knows(vnode) {
-                kernel.invalidate_object(edge, vnode);
+                // First: what a mapping has stored beyond the end must not become part of what is there now.
+                edge.invalidate_inode(vnode);
+                end.into_iter().for_each(|(size, last)| edge.lengthen(vnode, size, last));
             }
         })
     }

@@ -21,11 +21,14 @@ mod state;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mafs_arpc::blocking;
+use mafs_durable::DiskFile;
 use mafs_proto::call::{CancelLockRequest, GetStatusReply, LockConflict, LockReply, LockRequest, TestLockRequest};
 use mafs_proto::{DataVersion, Fid, FsError, Lock, LockOwner, LockRange, Purpose};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::file::{File, FileState};
+use crate::core::content::users::DataPath;
 use super::{Error, FileHandle, Inner, Vfs};
 use crate::core::locks::{Granted, Locks};
 use crate::remote::{Answer, HOLDER_WAIT, Link, RemoteError};
@@ -35,13 +38,13 @@ pub use state::{LockStop, Locking};
 /// The pause before the same question, for a server that has not waited itself.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How many newer versions a lock tries to fetch: others may store without locking.
-const VERSIONS_MAX: u32 = 8;
 /// How long the last close of an open file may be on its way here when a descriptor of it has been closed. The kernel
 /// says so once it has let the program go, to a thread that may then wait for a processor; and not at all while
 /// another program has the descriptor too.
 const CLOSE_MAX: Duration = Duration::from_millis(300);
 
+/// How many newer versions a lock tries to fetch: others may store without locking.
+const VERSIONS_MAX: u32 = 8;
 
 impl Vfs {
     /// Locks a range of an open file, in place of what `lock.owner` has of it. If others have it the call fails with
@@ -126,8 +129,6 @@ impl Inner {
         let file = self.handle(handle)?.file;
         self.check_locks(handle)?;
         let lock = lock.on(file.fid);
-        if self.lock_again(&lock) {
-            return Ok(());
         self.locks.locks().note_asked(file.fid);
         let locked = self.lock_file(&file, lock, wait, stop).await;
         if handle.closes_unseen() {
@@ -144,6 +145,8 @@ impl Inner {
         wait: bool,
         stop: LockStop,
     ) -> Result<(), Error> {
+        if self.lock_again(&lock) {
+            return Ok(());
         }
         if !wait && self.is_excluded(&lock).await {
             return Err(Error::Refused(FsError::Locked));
@@ -178,8 +181,6 @@ impl Inner {
         Err(Error::Interrupted)
     }
 
-    /// Waits until the server knows of what a lock's owner has given up, and of no request of it that nobody waits for
-    /// any more: or it would take the one for the other. Returns whether it does; nobody can tell it if it is out of
     /// Whether another program of this machine has what excludes a lock, once it is known here who has closed what.
     async fn is_excluded(&self, lock: &Lock) -> bool {
         let is_excluded = |locks: &Locks| locks.conflict(lock).is_some();
@@ -193,6 +194,8 @@ impl Inner {
         is_excluded(&self.locks.locks())
     }
 
+    /// Waits until the server knows of what a lock's owner has given up, and of no request of it that nobody waits for
+    /// any more: or it would take the one for the other. Returns whether it does; nobody can tell it if it is out of
     /// reach.
     async fn until_told(&self, lock: &Lock, wait: bool, stop: &LockStop) -> Result<bool, Error> {
         let is_told = |locks: &LockState| !locks.awaits_release(lock, wait) && !locks.is_stopping(lock);
@@ -410,8 +413,8 @@ impl Inner {
             }
         }
         if changed {
-            self.kernel.forget_pages(file.fid.vnode);
-            self.kernel.forget_inode(file.fid.vnode).await;
+            let end = blocking(|| end_of(file))?;
+            self.kernel.forget_content(file.fid.vnode, end).await;
         }
         Ok(())
     }
@@ -442,6 +445,17 @@ impl Inner {
             }
         }
     }
+}
+
+/// Where the content of a file ends that is read and written by this daemon, and its last byte.
+fn end_of(file: &File) -> std::io::Result<Option<(u64, u8)>> {
+    let (path, size) = {
+        let state = file.state();
+        (state.kernel.path(), state.size)
+    };
+    let Some(last) = size.checked_sub(1).filter(|_| path != Some(DataPath::Passthrough)) else { return Ok(None) };
+    let mut byte = [0];
+    Ok((file.container.read_at(&mut byte, last)? == 1).then_some((size, byte[0])))
 }
 
 /// Whether the content here is older than a version, so that this may take its place: what programs here have changed
