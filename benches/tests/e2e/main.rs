@@ -12,6 +12,7 @@ mod conflicts;
 mod directories;
 mod disconnected;
 mod docs;
+mod edge;
 mod everyday;
 mod fetching;
 mod fsx;
