@@ -103,7 +103,7 @@ for _ in range(3):
         os._exit(0)
     busy.append(pid)
 for turn in range(40):
-    for way, kind in (('exit', fcntl.LOCK_EX), ('kill', fcntl.LOCK_EX), ('close', fcntl.LOCK_EX), ('exit', fcntl.LOCK_SH)):
+    for way, kind in [(way, fcntl.LOCK_EX) for way in ('exit', 'kill', 'close')] + [('exit', fcntl.LOCK_SH)]:
         locked, say = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -160,7 +160,8 @@ assert not wrong, wrong
 /// Removes one tree by several programs at once, of one client or of two.
 const REMOVE: &str = r#"
 for round in 1 2 3 4; do
-    mkdir -p "$1/tree/"{1,2,3,4}/below && for d in 1 2 3 4; do touch "$1/tree/$d/"{a,b,c,d,e,f} "$1/tree/$d/below/"{a,b,c}; done
+    mkdir -p "$1/tree/"{1,2,3,4}/below
+    for d in 1 2 3 4; do touch "$1/tree/$d/"{a,b,c,d,e,f} "$1/tree/$d/below/"{a,b,c}; done
     for way in "$1" "$2" "$1" "$2"; do rm -rf "$way/tree" 2>> "$3" & done
     wait
     rm -rf "$1/tree"

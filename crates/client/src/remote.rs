@@ -77,8 +77,8 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn locks_granted(&self, grants: u64);
     /// Promises are broken: returns when the client will ask again, with what ends when the kernel will as well.
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()>;
-    /// Others want to lock these files: returns those of which programs hold locks.
-    fn locks_wanted(&self, fids: &[Fid], now: mafs_proto::Instant) -> Vec<Fid>;
+    /// Others want to lock these files: yields those of which programs hold locks.
+    fn locks_wanted(&self, fids: Vec<Fid>, now: mafs_proto::Instant) -> BoxFuture<'static, Vec<Fid>>;
     /// Somebody waits for records of this client.
     fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply>;
     /// Whether the log holds what was decided before the present session.

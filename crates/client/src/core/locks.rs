@@ -331,15 +331,18 @@ impl Locks {
         self.releases.remove(&number);
     }
 
-    /// Others want to lock these files. Returns those of which programs hold locks; what they have given up is kept no
-    /// more.
-    pub(crate) fn want(&mut self, fids: &[Fid], now: Instant) -> Vec<Fid> {
+    /// Others want to lock these files: what programs have given up of them is kept no more.
+    pub(crate) fn want(&mut self, fids: &[Fid], now: Instant) {
         self.shared.retain(|_, wanted| now < *wanted + SHARED_FOR);
         for fid in fids {
             self.shared.insert(*fid, now);
             self.want_here(*fid);
         }
-        fids.iter().copied().filter(|fid| self.files.contains_key(fid)).collect()
+    }
+
+    /// Whether programs hold locks of a file.
+    pub(crate) fn is_held(&self, fid: Fid) -> bool {
+        self.files.contains_key(&fid)
     }
 
     /// A program of this machine waits at the server for a lock of a file: what is locked of it is not kept.
@@ -377,9 +380,9 @@ impl Locks {
     }
 
     /// Whether the server may not know yet of something that has to be given up before a lock can be asked for: what
-    /// its owner has given up, what is kept that it cannot have in turn, and, for who does not `wait` at the server, all
-    /// that it cannot have in turn. Then the lock waits for that, and nobody else gets it before. Also returns whether
-    /// who gives it up has not heard of that yet.
+    /// its owner has given up, what is kept that it cannot have in turn, and, for who does not `wait`, all that it
+    /// cannot have in turn. Then the lock waits for that, and nobody else gets it before. Also returns whether who
+    /// gives it up has not heard of that yet.
     pub(crate) fn await_release(&mut self, lock: &Lock, wait: bool) -> (bool, bool) {
         let is_shared = lock.kind == LockKind::Shared;
         let must_be_told = !wait && !self.may_take_over(lock) && !self.has_taken_over(lock);
@@ -424,16 +427,22 @@ impl Locks {
         self.files_against(lock).iter().all(|open_file| self.closing.contains(open_file))
     }
 
-    /// Other descriptors are left of the open files that exclude a lock: they have not gone in that moment.
-    pub(crate) fn stay_open(&mut self, lock: &Lock) {
-        for open_file in self.files_against(lock) {
-            self.closing.remove(&open_file);
+    /// The same of all locks of a file.
+    pub(crate) fn is_closing(&self, fid: Fid) -> bool {
+        let is_closing = |held: &HeldRange<Held>| self.closing.contains(&held.holder.owner.file);
+        self.files.get(&fid).is_some_and(|file| file.table.iter().all(is_closing))
+    }
+
+    /// Other descriptors are left of the open files that a file was locked by: they have not gone in that moment.
+    pub(crate) fn stay_open(&mut self, fid: Fid) {
+        for held in self.files.get(&fid).into_iter().flat_map(|file| file.table.iter()) {
+            self.closing.remove(&held.holder.owner.file);
         }
     }
 
     /// An open file is gone: what was locked through it is given up, in one step with finding it. The kernel names the
-    /// owner of an flock by the place of the open file in its memory, which the next one may have at once. What was lost
-    /// with it is of no interest any more.
+    /// owner of an flock by the place of the open file in its memory, which the next one may have at once. What was
+    /// lost with it is of no interest any more.
     pub(crate) fn close(&mut self, open_file: u64) -> Vec<(Fid, Released)> {
         self.lost.remove(&open_file);
         self.closing.remove(&open_file);

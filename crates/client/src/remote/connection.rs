@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join};
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::call::{
@@ -176,11 +176,11 @@ fn take_call(shared: &Arc<Shared>, call: IncomingCall) {
 
 fn take_break(shared: &Arc<Shared>, call: IncomingCall) {
     let Ok(request) = BreakRequest::decode(call.body.clone()) else { return refuse(call, FsError::Malformed) };
-    let held = shared.listener.locks_wanted(&request.wanted, shared.clock.now());
+    let held = shared.listener.locks_wanted(request.wanted.clone(), shared.clock.now());
     let kernel_told = shared.listener.broken(request);
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        told(&shared, kernel_told).await;
+        let ((), held) = join(told(&shared, kernel_told), held).await;
         call.reply(0, BreakReply { held }.encode(), Payload::None);
     });
 }

@@ -36,8 +36,8 @@ pub(super) enum Place {
 }
 
 impl Vfs {
-    /// Writes all of `data` behind what the file holds at that moment, as who writes with `O_APPEND` expects: the kernel
-    /// may not know yet what another client, or a lock, has brought. Returns where that was.
+    /// Writes all of `data` behind what the file holds at that moment, as who writes with `O_APPEND` expects: the
+    /// kernel may not know yet what another client, or a lock, has brought. Returns where that was.
     pub async fn append(&self, file: FileHandle, data: Bytes) -> Result<u64, Error> {
         self.inner.write(file, Place::End, data).await
     }

@@ -189,7 +189,7 @@ impl Inner {
             is_excluded(&locks) && locks.may_be_closed(lock)
         };
         if may_end(&self.locks) && timeout(CLOSE_MAX, self.locks.until(|state| !may_end(state))).await.is_err() {
-            self.locks.locks().stay_open(lock);
+            self.locks.locks().stay_open(lock.fid);
         }
         is_excluded(&self.locks.locks())
     }

@@ -108,7 +108,7 @@ impl Listener for SessionListener {
         self.locks.note_grants(grants);
     }
 
-    fn locks_wanted(&self, fids: &[Fid], now: Instant) -> Vec<Fid> {
+    fn locks_wanted(&self, fids: Vec<Fid>, now: Instant) -> BoxFuture<'static, Vec<Fid>> {
         self.locks.want(fids, now)
     }
 

@@ -4,10 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use mafs_arpc::watch;
 use mafs_proto::call::{AttachReply, HeldLocks};
 use mafs_proto::{Fid, Lock};
+use tokio::time::timeout;
 
+use super::CLOSE_MAX;
 use crate::core::locks::{LockCounts, Locks};
 
 /// Who grants locks while the server is out of reach.
@@ -103,14 +107,29 @@ impl LockState {
         self.changed.send_replace(());
     }
 
-    /// Others want to lock these files. Returns those of which programs hold locks.
-    pub(in crate::vfs) fn want(&self, fids: &[Fid], now: mafs_proto::Instant) -> Vec<Fid> {
-        if fids.is_empty() {
-            return Vec::new();
+    /// Others want to lock these files. Yields those that programs have locked, once it is known who has closed what.
+    pub(in crate::vfs) fn want(
+        self: &Arc<Self>,
+        mut fids: Vec<Fid>,
+        now: mafs_proto::Instant,
+    ) -> BoxFuture<'static, Vec<Fid>> {
+        if !fids.is_empty() {
+            self.locks().want(&fids, now);
+            self.changed.send_replace(());
         }
-        let held = self.locks().want(fids, now);
-        self.changed.send_replace(());
-        held
+        let state = Arc::clone(self);
+        async move {
+            let may_end = |state: &Self| {
+                let locks = state.locks();
+                fids.iter().any(|fid| locks.is_closing(*fid))
+            };
+            if may_end(&state) && timeout(CLOSE_MAX, state.until(|state| !may_end(state))).await.is_err() {
+                fids.iter().for_each(|fid| state.locks().stay_open(*fid));
+            }
+            fids.retain(|fid| state.locks().is_held(*fid));
+            fids
+        }
+        .boxed()
     }
 
     /// The lease has been renewed, also by an attach.
