@@ -63,6 +63,7 @@ for turn in range(8):
     ready, say = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(first.fileno())
         second = open(other, 'a')
         os.write(say, b'x')
         fcntl.flock(second, fcntl.LOCK_EX)
