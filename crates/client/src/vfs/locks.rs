@@ -28,8 +28,8 @@ use mafs_proto::{DataVersion, Fid, FsError, Lock, LockOwner, LockRange, Purpose}
 use tokio::time::{Instant, sleep, timeout};
 
 use super::file::{File, FileState};
-use crate::core::content::users::DataPath;
 use super::{Error, FileHandle, Inner, Vfs};
+use crate::core::content::users::DataPath;
 use crate::core::locks::{Granted, Locks};
 use crate::remote::{Answer, HOLDER_WAIT, Link, RemoteError};
 pub(super) use state::LockState;
