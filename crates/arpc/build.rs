@@ -3,6 +3,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile(["mafs/arpc.proto"], ["proto"])?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    let codec = "crate::carrier::CheckedCodec";
+    tonic_prost_build::configure().bytes(".").codec_path(codec).compile_fds(descriptors)?;
     Ok(())
 }

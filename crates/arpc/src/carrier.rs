@@ -5,7 +5,9 @@
 
 #[doc(hidden)]
 pub mod bare;
+mod check;
 pub mod grpc;
+mod harm;
 pub mod memory;
 mod meter;
 pub mod shaped;
@@ -17,6 +19,7 @@ use std::pin::Pin;
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
+pub(crate) use self::check::CheckedCodec;
 pub(crate) use self::meter::LossMeter;
 use crate::engine::Side;
 use crate::wire;
@@ -25,7 +28,16 @@ use crate::wire;
 const SINK_FRAMES: usize = 2;
 
 /// Frames from the peer; an error says how the connection ended.
-type FrameStream = Pin<Box<dyn Stream<Item = Result<wire::Frame, String>> + Send>>;
+type FrameStream = Pin<Box<dyn Stream<Item = Result<wire::Frame, Broken>> + Send>>;
+
+/// Why no more frames come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    /// The connection has failed, in words.
+    Lost(String),
+    /// What has come is not what was sent.
+    Damaged,
+}
 
 /// One end of a connection that moves frames in order. Dropping it ends the connection.
 pub struct Carrier {

@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use self::outbound::{Outbound, Read, Reading};
-use crate::carrier::Carrier;
-use crate::engine::{CALLS_MAX, CallId, Engine, Frame, NewCall, Settings};
+use crate::carrier::{Broken, Carrier};
+use crate::engine::{CALLS_MAX, CallId, Engine, Frame, NewCall, Settings, Violation};
 use crate::error::PayloadError;
 use crate::gate::Place;
 use crate::peer::{BodyCredit, Call, Config, Estimate, IncomingCall, Over};
@@ -41,7 +41,7 @@ const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// What woke the driver.
 enum Wake {
-    Frame(Option<Result<wire::Frame, String>>),
+    Frame(Option<Result<wire::Frame, Broken>>),
     Command(Option<Command>),
     Read(Option<Read>),
     Timer,
@@ -144,7 +144,8 @@ impl Driver {
     fn handle(&mut self, wake: Wake) {
         match wake {
             Wake::Frame(Some(Ok(frame))) => self.engine.handle_frame(Frame::parse(frame), self.now),
-            Wake::Frame(Some(Err(why))) => self.engine.disconnected(&why),
+            Wake::Frame(Some(Err(Broken::Lost(why)))) => self.engine.disconnected(&why),
+            Wake::Frame(Some(Err(Broken::Damaged))) => self.engine.handle_frame(Err(Violation::Damaged), self.now),
             Wake::Frame(None) => self.engine.disconnected("the connection was lost"),
             Wake::Command(Some(command)) => self.handle_command(command),
             Wake::Read(Some(read)) => self.handle_read(read),

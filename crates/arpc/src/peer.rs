@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::carrier::Carrier;
 use crate::driver::Driver;
-use crate::engine::{CALLS_MAX, CallId, Charge, Rate, Reserve, STATUS_BUSY, STATUS_UNANSWERED};
+use crate::engine::{CALLS_MAX, CallId, Charge, Rate, Reserve, STATUS_BUSY, STATUS_UNANSWERED, Violation};
 use crate::error::CallError;
 use crate::gate::SharedGate;
 use crate::loss::Loss;
@@ -207,6 +207,13 @@ impl Peer {
     #[must_use]
     pub fn ended_in_silence(&self) -> bool {
         self.shared.link.is_silent()
+    }
+
+    /// Whether the connection has ended because a frame was damaged on its way to either end.
+    #[must_use]
+    pub fn ended_by_damage(&self) -> bool {
+        // Whichever end has noticed, it has told the other.
+        self.shared.link.is_closed_for(&Violation::Damaged.to_string())
     }
 
     /// Ends the connection; calls under way end with `Disconnected`. Small replies given before still arrive.

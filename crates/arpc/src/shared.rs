@@ -164,6 +164,11 @@ impl Link {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Whether the connection has ended for this reason.
+    pub(crate) fn is_closed_for(&self, reason: &str) -> bool {
+        self.closed.borrow().as_ref().is_some_and(|why| why.contains(reason))
+    }
+
     /// Why the connection has ended, once it has.
     pub(crate) fn watch_closed(&self) -> watch::Receiver<Option<String>> {
         self.closed.subscribe()

@@ -381,3 +381,23 @@ async fn an_end_that_is_cut_off_is_heard_out() {
     assert!(right_calls.next().await.is_some(), "what was sent before arrives");
     right.closed().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_byte_that_changes_on_its_way_ends_the_connection_and_both_ends_know_why() {
+    for direction in Direction::ALL {
+        for at in [0, 5, 300, 5_000] {
+            let (left, right, cable) = memory::pair_with_fault(DELAY);
+            let ((peer, _incoming), (echoing, incoming)) = (start(left), start(right));
+            tokio::spawn(echo(incoming));
+            cable.flip(direction, at);
+            let reply = peer.call(call(Class::Store, 7, Payload::Bytes(patterned(0, 20_000)))).reply().await;
+            if let Ok(reply) = reply {
+                assert!(read_patterned(reply.payload).await.is_err(), "byte {at}, {direction:?}");
+            }
+            for end in [&peer, &echoing] {
+                let why = end.closed().await;
+                assert!(end.ended_by_damage(), "byte {at}, {direction:?}: {why}");
+            }
+        }
+    }
+}

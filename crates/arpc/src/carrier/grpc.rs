@@ -12,10 +12,11 @@ use std::io;
 use std::path::PathBuf;
 
 use futures_util::{Stream, StreamExt};
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 pub use self::client::{connect, connect_over};
 pub use self::server::Listener;
+use super::Broken;
 use crate::engine::CONTENT_BYTES_MAX;
 use crate::wire;
 
@@ -88,8 +89,15 @@ fn advice(error: &io::Error) -> &'static str {
 }
 
 /// The frames of a gRPC stream; its errors in words.
-fn frames(stream: Streaming<wire::Frame>) -> impl Stream<Item = Result<wire::Frame, String>> + Send {
-    stream.map(|frame| frame.map_err(|status| format!("the connection failed: {}", in_words(&status))))
+fn frames(stream: Streaming<wire::Frame>) -> impl Stream<Item = Result<wire::Frame, Broken>> + Send {
+    stream.map(|frame| frame.map_err(|status| broken(&status)))
+}
+
+fn broken(status: &Status) -> Broken {
+    match status.code() {
+        Code::DataLoss => Broken::Damaged,
+        _ => Broken::Lost(format!("the connection failed: {}", in_words(status))),
+    }
 }
 
 /// The message of a status, and of the innermost error behind it, which is what tells a reader something.

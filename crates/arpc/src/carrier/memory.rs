@@ -8,6 +8,8 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::check::CHECK_BYTES;
+use super::harm::{Harm, Harms};
 use super::{Carrier, FrameStream, LossMeter, SINK_FRAMES};
 use crate::engine::Side;
 use crate::link;
@@ -37,7 +39,7 @@ pub fn pair_over(streams: [link::Stream; 2], now: mafs_proto::Instant) -> (Carri
 }
 
 fn connect([up, down]: [Path; 2]) -> (Carrier, Carrier, Cable) {
-    let cable = Cable { cut: [flag(), flag()], held: [flag(), flag()] };
+    let cable = Cable { cut: [flag(), flag()], held: [flag(), flag()], harms: Default::default() };
     let (to_right, from_left) = direction(up, &cable, Direction::ToAcceptor);
     let (to_left, from_right) = direction(down, &cable, Direction::ToConnector);
     let left = Carrier { side: Side::Connector, sink: to_right, stream: from_right, loss: LossMeter::Nobody };
@@ -69,7 +71,7 @@ impl Path {
         match self {
             Self::Delay(delay) => Ok(now + *delay),
             Self::Link { stream, start } => {
-                let bytes = frame.encoded_len() as u64 + FRAMING_BYTES;
+                let bytes = (frame.encoded_len() + CHECK_BYTES) as u64 + FRAMING_BYTES;
                 let arrival = stream.send(bytes, to_link(*start, now));
                 arrival.map(|at| from_link(*start, at)).map_err(|reset| from_link(*start, reset.at))
             }
@@ -127,6 +129,8 @@ pub struct Cable {
     cut: [Arc<Sender<bool>>; 2],
     /// Whether nothing arrives by a direction.
     held: [Arc<Sender<bool>>; 2],
+    /// What becomes of what arrives by a direction.
+    harms: [Arc<Harms>; 2],
 }
 
 impl Cable {
@@ -139,6 +143,17 @@ impl Cable {
     /// other end sees the connection end after what is on its way to it.
     pub fn cut_end(&self, direction: Direction) {
         self.cut[direction as usize].send_replace(true);
+    }
+
+    /// Of the next frame that has so many bytes one is changed on its way, where its sender's check covers it.
+    pub fn flip(&self, direction: Direction, at: u64) {
+        self.harms[direction as usize].add(Harm::OnItsWay, at);
+    }
+
+    /// Of the next payload that has so many bytes in a frame one is changed where no check covers it, as in the memory
+    /// of a machine.
+    pub fn spoil(&self, direction: Direction, at: u64) {
+        self.harms[direction as usize].add(Harm::InMemory, at);
     }
 
     /// From now on nothing arrives by this direction, not even the end of the connection. What is sent waits.
@@ -193,24 +208,28 @@ fn direction(mut path: Path, cable: &Cable, direction: Direction) -> (mpsc::Send
         }
     });
     let (cut, held) = (&cable.cut[direction as usize], &cable.held[direction as usize]);
+    let harms = Arc::clone(&cable.harms[direction as usize]);
     let end = (wire_out, cut.subscribe(), held.subscribe());
-    let stream = stream::unfold(end, |(mut wire_out, mut cut, mut held)| async move {
-        let arrival = async {
-            let next: Option<(Instant, wire::Frame)> = wire_out.recv().await;
-            if let Some((at, _)) = &next
-                && *at > Instant::now()
-            {
-                sleep_until(*at).await;
-            }
-            wait(&mut held, false).await;
-            next.map(|(_, frame)| frame)
-        };
-        let frame = tokio::select! {
-            biased;
-            () = wait(&mut cut, true) => None,
-            frame = arrival => frame,
-        };
-        frame.map(|frame| (Ok(frame), (wire_out, cut, held)))
+    let stream = stream::unfold(end, move |(mut wire_out, mut cut, mut held)| {
+        let harms = Arc::clone(&harms);
+        async move {
+            let arrival = async {
+                let next: Option<(Instant, wire::Frame)> = wire_out.recv().await;
+                if let Some((at, _)) = &next
+                    && *at > Instant::now()
+                {
+                    sleep_until(*at).await;
+                }
+                wait(&mut held, false).await;
+                next.map(|(_, frame)| harms.suffer(frame))
+            };
+            let frame = tokio::select! {
+                biased;
+                () = wait(&mut cut, true) => None,
+                frame = arrival => frame,
+            };
+            frame.map(|frame| (frame, (wire_out, cut, held)))
+        }
     });
     (sink, Box::pin(stream))
 }

@@ -5,6 +5,9 @@ use mafs_proto::Class;
 /// How a peer broke the protocol. Ends the connection.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Violation {
+    /// A frame that is not what was sent.
+    #[error("a frame was damaged on its way")]
+    Damaged,
     /// A frame without a kind this version knows.
     #[error("a frame of an unknown kind")]
     UnknownKind,

@@ -1,0 +1,159 @@
+//! The check of a frame on its way: a CRC-32 behind it, and what has another one is not taken.
+//!
+//! TCP's check sum is 16 bits of a sum, and what is wrong in a router's memory has a right one. A byte that changes in a
+//! frame would be another name, or another content in the pages of a reader that does not wait for the whole. So the
+//! connection ends, and what was under way is sent again on the next one.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::Message;
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+use super::Broken;
+use crate::wire::Frame;
+
+/// Field 18 of a frame, of 4 bytes (wire type 5): an end that knows of no checks skips it.
+const TAG: [u8; 2] = [0x95, 0x01];
+/// What the check adds to a frame.
+pub(crate) const CHECK_BYTES: usize = TAG.len() + size_of::<u32>();
+
+/// Puts a frame with its check into an empty buffer.
+pub(super) fn seal(frame: &Frame, buffer: &mut BytesMut) {
+    buffer.reserve(frame.encoded_len() + CHECK_BYTES);
+    // A growing buffer has room for everything.
+    let _ = frame.encode(buffer);
+    let check = crc32fast::hash(buffer);
+    buffer.put_slice(&TAG);
+    buffer.put_u32_le(check);
+}
+
+/// Opens sealed frames, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct FrameOpener {
+    /// Whether one has had a check. Before, there may be none: an older peer is to hear which versions are spoken.
+    checked: bool,
+}
+
+impl FrameOpener {
+    /// For frames that have checks from the first on.
+    pub(super) fn strict() -> Self {
+        Self { checked: true }
+    }
+
+    /// The frame that was sealed, if it has come as it was.
+    pub(super) fn open(&mut self, mut sealed: Bytes) -> Result<Frame, Broken> {
+        let frame = sealed.split_to(sealed.len().saturating_sub(CHECK_BYTES));
+        match sealed.strip_prefix(&TAG).map(<[u8; 4]>::try_from) {
+            Some(Ok(check)) if u32::from_le_bytes(check) == crc32fast::hash(&frame) => {
+                self.checked = true;
+                Frame::decode(frame).map_err(|_| Broken::Damaged)
+            }
+            Some(_) => Err(Broken::Damaged),
+            None if self.checked => Err(Broken::Damaged),
+            None => Frame::decode(frame.chain(sealed)).map_err(|_| Broken::Damaged),
+        }
+    }
+}
+
+/// Frames with checks in a gRPC stream.
+#[derive(Debug, Default)]
+pub(crate) struct CheckedCodec;
+
+impl Codec for CheckedCodec {
+    type Encode = Frame;
+    type Decode = Frame;
+    type Encoder = FrameSealer;
+    type Decoder = FrameOpener;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        FrameSealer::default()
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        FrameOpener::default()
+    }
+}
+
+/// Seals frames.
+#[derive(Debug, Default)]
+pub(crate) struct FrameSealer {
+    /// A message that is being sent cannot be read back, so it is made here.
+    buffer: BytesMut,
+}
+
+impl Encoder for FrameSealer {
+    type Item = Frame;
+    type Error = Status;
+
+    fn encode(&mut self, frame: Frame, sent: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        self.buffer.clear();
+        seal(&frame, &mut self.buffer);
+        sent.put_slice(&self.buffer);
+        Ok(())
+    }
+}
+
+impl Decoder for FrameOpener {
+    type Item = Frame;
+    type Error = Status;
+
+    fn decode(&mut self, come: &mut DecodeBuf<'_>) -> Result<Option<Frame>, Status> {
+        let sealed = come.copy_to_bytes(come.remaining());
+        self.open(sealed).map(Some).map_err(|_| Status::data_loss("a frame was damaged on its way"))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::wire::{Call, Probe, frame::Kind};
+
+    fn frame() -> Frame {
+        let (body, data) = (Bytes::from_static(b"a body"), Bytes::from_static(b"some data"));
+        let call = Call { id: 7, class: 4, method: 8, body, data, last: true };
+        Frame { acknowledged: 5, received_at_us: 9, kind: Some(Kind::Call(call)), ..Frame::default() }
+    }
+
+    fn sealed(frame: &Frame) -> Vec<u8> {
+        let mut buffer = BytesMut::new();
+        seal(frame, &mut buffer);
+        buffer.to_vec()
+    }
+
+    #[test]
+    fn a_frame_comes_as_it_was_and_who_knows_no_checks_reads_it_too() {
+        for frame in [frame(), Frame { kind: Some(Kind::Probe(Probe { token: 1 })), ..Frame::default() }] {
+            let sealed = sealed(&frame);
+            assert_eq!(FrameOpener::strict().open(sealed.clone().into()), Ok(frame.clone()));
+            assert_eq!(Frame::decode(&sealed[..]).unwrap(), frame);
+        }
+    }
+
+    #[test]
+    fn a_byte_that_changes_anywhere_is_noticed() {
+        let sealed = sealed(&frame());
+        for at in 0..sealed.len() {
+            for flip in 1..=u8::MAX {
+                let mut damaged = sealed.clone();
+                damaged[at] ^= flip;
+                assert_eq!(FrameOpener::strict().open(damaged.into()), Err(Broken::Damaged), "{flip} at {at}");
+            }
+        }
+        for length in 0..sealed.len() {
+            assert_eq!(
+                FrameOpener::strict().open(sealed[..length].to_vec().into()),
+                Err(Broken::Damaged),
+                "{length} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn frames_have_checks_from_the_first_check_on() {
+        let (mut opener, old) = (FrameOpener::default(), Bytes::from(frame().encode_to_vec()));
+        assert_eq!(opener.open(old.clone()), Ok(frame()), "an older peer is told so");
+        assert_eq!(opener.open(sealed(&frame()).into()), Ok(frame()));
+        assert_eq!(opener.open(old), Err(Broken::Damaged));
+    }
+}
