@@ -7,6 +7,7 @@ mod attempts;
 mod by_hand;
 mod connection;
 mod connector;
+mod damage;
 mod error;
 mod fetch;
 mod held;
@@ -46,6 +47,7 @@ use attempts::{Attempts, Failure};
 use by_hand::Wish;
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
 pub use connector::{Connector, grpc_connector};
+pub(crate) use damage::Damage;
 pub use error::RemoteError;
 use limits::Limits;
 pub(crate) use link::{Link, Outage};
@@ -166,6 +168,7 @@ pub(crate) struct Shared {
     reached: AtomicBool,
     held: Mutex<Option<Held>>,
     statistics: Mutex<RpcStatistics>,
+    damage: Damage,
     limits: Mutex<Limits>,
     /// Calls that wait for the server and may hold up the kernel.
     waiting: watch::Sender<usize>,
@@ -232,6 +235,7 @@ impl Remote {
             reached: AtomicBool::new(false),
             held: Mutex::new(None),
             statistics: Mutex::default(),
+            damage: Damage::default(),
             limits: Mutex::default(),
             waiting: watch::Sender::new(0),
         });

@@ -385,7 +385,7 @@ pub struct ApplyReply {
     pub directories: Vec<DirectoryChange>,
     /// Every object whose status it changed, as it is now; an object that is gone has `nlink` 0.
     pub objects: Vec<Object>,
-    /// Of a Store: the content as the server has it.
+    /// Of a Store: the content as the server has it, which is as its client has sent it.
     pub hash: Option<ContentHash>,
     /// Directories of which nobody else has been promised anything: until the next break of one its names are decided
     /// by this client. Not part of the reply that is kept.

@@ -110,6 +110,8 @@ fs_errors! {
     TooManyLocks = 36 "too many locks";
     /// What is in the way of a lock is the client's own, which gives it up, and nobody else is to have it first.
     LockedByOwn = 37 "another program of this client has the range locked";
+    /// What arrived of a content has another hash than what was sent: it is to be sent again.
+    Damaged = 38 "a content was damaged on its way to the server";
 }
 
 impl FsError {
@@ -118,7 +120,13 @@ impl FsError {
     #[must_use]
     pub const fn is_transient(self) -> bool {
         match self {
-            Self::NoSpace | Self::Quota | Self::ReadOnly | Self::Io | Self::Busy | Self::ShuttingDown => true,
+            Self::NoSpace
+            | Self::Quota
+            | Self::ReadOnly
+            | Self::Io
+            | Self::Busy
+            | Self::ShuttingDown
+            | Self::Damaged => true,
             Self::NotFound
             | Self::Exists
             | Self::NotDirectory

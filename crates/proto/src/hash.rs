@@ -9,8 +9,8 @@ use std::fmt;
 const BLOCK_BYTES: usize = 4096;
 const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
-/// The hash of the whole content of a file. The server computes it when the content arrives; whoever holds the content
-/// later can tell by it whether it still is that one.
+/// The hash of the whole content of a file. The client that has the content computes it as it sends it, and the server
+/// compares it with what has arrived; whoever holds the content later can tell by it whether it still is that one.
 ///
 /// blake3 of: for each longest run of blocks of 4,096 bytes that are not all zeros (the last block of a file may be
 /// shorter), its bytes, its offset and its length; then the size of the file. Numbers are u64, little-endian.

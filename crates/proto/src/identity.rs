@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The oldest protocol version this build speaks.
-pub const PROTOCOL_MIN: u32 = 1;
+/// The oldest protocol version this build speaks. In version 1 the hash of a content did not come with it.
+pub const PROTOCOL_MIN: u32 = 2;
 /// The newest protocol version this build speaks.
-pub const PROTOCOL_MAX: u32 = 1;
+pub const PROTOCOL_MAX: u32 = 2;
 
 /// One cache directory: made at random when the cache is created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -39,7 +39,7 @@ pub use lock::{HeldRange, Holder, Lock, LockKind, LockOwner, LockRange, LockTabl
 pub use name::{InvalidName, Name, SymlinkTarget, VolumeName};
 pub use op::{Base, CmlOp, CmlRecord, Removed, RenameMode, SetAttr};
 pub use random::Random;
-pub use segments::{BadSegments, ContentPart, Segment, SegmentReader};
+pub use segments::{BadSegments, ContentPart, Segment, SegmentHasher, SegmentReader};
 pub use size::{InvalidSize, parse_size};
 pub use status::{Entry, Kind, Mode, Object, Status};
 pub use time::{Clock, Instant, Timestamp};

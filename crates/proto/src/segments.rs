@@ -3,7 +3,12 @@
 //! A content (or the part of it that is sent) is a row of segments: so many zeros, then so many bytes that follow at
 //! once. A receiver knows how long the content has to be before the first segment comes, and refuses what is longer.
 
+//! An upload ends with the hash of the whole content, taken by who sends it: a receiver that has hashed what came can
+//! tell whether that is what was sent.
+
 use bytes::{Buf, Bytes};
+
+use crate::{ContentHash, ContentHasher};
 
 /// What a segment begins with: 16 bytes, two u64, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,6 +38,12 @@ impl Segment {
         }
     }
 
+    /// A content at hand as it is uploaded: as one segment, and its hash.
+    #[must_use]
+    pub fn upload(content: &[u8]) -> Bytes {
+        [&Self::of(content)[..], &ContentHash::of(content).0].concat().into()
+    }
+
     fn decode(bytes: [u8; Self::BYTES]) -> Self {
         let [mut zeros, mut data] = [[0; 8]; 2];
         zeros.copy_from_slice(&bytes[..8]);
@@ -55,28 +66,46 @@ pub enum ContentPart {
 #[error("the segments of a content are not those of its size")]
 pub struct BadSegments;
 
-/// Reads segments of a content whose size is known. Holds at most one header.
+/// Reads segments of a content whose size is known. Holds at most one header, or hash.
 #[derive(Debug)]
 pub struct SegmentReader {
-    header: [u8; Segment::BYTES],
+    header: [u8; HASH_BYTES],
     header_bytes: usize,
     /// Bytes of the present segment to come.
     data_left: u64,
     /// Bytes of the content behind the present segment.
     left: u64,
+    trailer: Trailer,
 }
+
+/// What follows the last segment.
+#[derive(Debug)]
+enum Trailer {
+    Nothing,
+    /// A hash that has not come yet.
+    Hash,
+    Came(ContentHash),
+}
+
+const HASH_BYTES: usize = 32;
 
 impl SegmentReader {
     /// For a content, or a part of one, of this size.
     #[must_use]
     pub fn new(content_bytes: u64) -> Self {
-        Self { header: [0; Segment::BYTES], header_bytes: 0, data_left: 0, left: content_bytes }
+        Self { header: [0; HASH_BYTES], header_bytes: 0, data_left: 0, left: content_bytes, trailer: Trailer::Nothing }
+    }
+
+    /// For an upload of a content, or of a part of one, of this size: behind the last segment comes the hash.
+    #[must_use]
+    pub fn of_upload(content_bytes: u64) -> Self {
+        Self { trailer: Trailer::Hash, ..Self::new(content_bytes) }
     }
 
     /// Takes the next part out of `bytes`; `None` when it has them all.
     ///
     /// # Errors
-    /// If the segments are longer than the content, or one of them is empty.
+    /// If the segments are longer than the content, or one of them is empty, or something follows the last.
     pub fn next(&mut self, bytes: &mut Bytes) -> Result<Option<ContentPart>, BadSegments> {
         if bytes.is_empty() {
             return Ok(None);
@@ -86,20 +115,42 @@ impl SegmentReader {
             self.data_left -= count as u64;
             return Ok(Some(ContentPart::Data(bytes.split_to(count))));
         }
-        let count = (Segment::BYTES - self.header_bytes).min(bytes.len());
-        bytes.copy_to_slice(&mut self.header[self.header_bytes..self.header_bytes + count]);
-        self.header_bytes += count;
-        if self.header_bytes < Segment::BYTES {
+        if self.left == 0 && matches!(self.trailer, Trailer::Hash) {
+            if self.take_header(bytes, HASH_BYTES) {
+                self.trailer = Trailer::Came(ContentHash(self.header));
+            }
+            return if bytes.is_empty() { Ok(None) } else { Err(BadSegments) };
+        }
+        if !self.take_header(bytes, Segment::BYTES) {
             return Ok(None);
         }
-        self.header_bytes = 0;
-        self.begin(Segment::decode(self.header)).map(Some)
+        let mut header = [0; Segment::BYTES];
+        header.copy_from_slice(&self.header[..Segment::BYTES]);
+        self.begin(Segment::decode(header)).map(Some)
     }
 
-    /// Whether all of the content has come.
+    /// Takes up to `wanted` bytes of what is no data. Returns whether they are all here.
+    fn take_header(&mut self, bytes: &mut Bytes, wanted: usize) -> bool {
+        let count = (wanted - self.header_bytes).min(bytes.len());
+        bytes.copy_to_slice(&mut self.header[self.header_bytes..self.header_bytes + count]);
+        self.header_bytes = (self.header_bytes + count) % wanted;
+        self.header_bytes == 0
+    }
+
+    /// Whether all of the content has come, and its hash if it is an upload.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.left == 0 && self.data_left == 0 && self.header_bytes == 0
+        let awaits_hash = matches!(self.trailer, Trailer::Hash);
+        self.left == 0 && self.data_left == 0 && self.header_bytes == 0 && !awaits_hash
+    }
+
+    /// The hash that has come behind the content.
+    #[must_use]
+    pub fn hash(&self) -> Option<ContentHash> {
+        match self.trailer {
+            Trailer::Came(hash) => Some(hash),
+            Trailer::Nothing | Trailer::Hash => None,
+        }
     }
 
     fn begin(&mut self, segment: Segment) -> Result<ContentPart, BadSegments> {
@@ -107,6 +158,41 @@ impl SegmentReader {
         self.left = self.left.checked_sub(bytes).ok_or(BadSegments)?;
         self.data_left = segment.data;
         Ok(ContentPart::Segment(segment))
+    }
+}
+
+/// Hashes a content as it is sent, or comes.
+#[derive(Debug)]
+pub struct SegmentHasher {
+    hasher: ContentHasher,
+    segments: SegmentReader,
+}
+
+impl SegmentHasher {
+    /// For a content of which `hasher` has taken the beginning, and so many bytes are to come.
+    #[must_use]
+    pub fn new(hasher: ContentHasher, bytes_left: u64) -> Self {
+        Self { hasher, segments: SegmentReader::new(bytes_left) }
+    }
+
+    /// Takes the next piece of the segments.
+    ///
+    /// # Errors
+    /// If they are not those of the content.
+    pub fn take(&mut self, mut piece: Bytes) -> Result<(), BadSegments> {
+        while let Some(part) = self.segments.next(&mut piece)? {
+            match part {
+                ContentPart::Segment(Segment { zeros, .. }) => self.hasher.skip(zeros),
+                ContentPart::Data(bytes) => self.hasher.update(&bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// The hash of the content, if it has been taken whole.
+    #[must_use]
+    pub fn hash(&self) -> Option<ContentHash> {
+        self.segments.is_whole().then(|| self.hasher.clone().finish())
     }
 }
 
@@ -161,6 +247,40 @@ mod tests {
         for (zeros, data) in [(0, 0), (101, 0), (0, 101), (50, 51), (u64::MAX, 1), (1, u64::MAX)] {
             let header = Bytes::copy_from_slice(&Segment { zeros, data }.encode());
             assert_eq!(read(&mut SegmentReader::new(100), header), Err(BadSegments), "{zeros} {data}");
+        }
+    }
+
+    #[test]
+    fn an_upload_is_whole_with_the_hash_behind_it_and_nothing_behind_that() {
+        for content in [&b""[..], b"content"] {
+            let wire = Segment::upload(content);
+            for length in 0..=wire.len() {
+                let mut reader = SegmentReader::of_upload(content.len() as u64);
+                let (mut first, mut rest) = (wire.slice(..length), wire.slice(length..));
+                while reader.next(&mut first).unwrap().is_some() {}
+                assert_eq!(reader.is_whole(), length == wire.len(), "{length}");
+                while reader.next(&mut rest).unwrap().is_some() {}
+                assert_eq!(reader.hash(), Some(ContentHash::of(content)));
+                assert_eq!(reader.next(&mut Bytes::from_static(b"x")), Ok(None));
+                assert!(!reader.is_whole());
+            }
+            let longer = [&wire[..], b"x"].concat();
+            assert_eq!(read(&mut SegmentReader::of_upload(content.len() as u64), longer.into()), Err(BadSegments));
+        }
+    }
+
+    #[test]
+    fn a_content_is_hashed_on_its_way_from_wherever_it_goes_on() {
+        let content = [vec![7; 5_000], vec![0; 10_000], vec![9; 3]].concat();
+        for start in [0, 4_096, 5_001, content.len()] {
+            let mut begun = ContentHasher::default();
+            begun.update(&content[..start]);
+            let mut hasher = SegmentHasher::new(begun, (content.len() - start) as u64);
+            for piece in Segment::of(&content[start..]).chunks(1_000) {
+                assert_eq!(hasher.hash(), None);
+                hasher.take(Bytes::copy_from_slice(piece)).unwrap();
+            }
+            assert_eq!(hasher.hash(), Some(ContentHash::of(&content)), "{start}");
         }
     }
 

@@ -17,7 +17,7 @@ use mafs_proto::{
 use support::announcing::{
     CAROL, NEW, SOON, WAIT, alice, alice_and_bob, announce_all, deliver, deliver_pulled, new_content, ready, serve,
 };
-use support::{BOB, Client, acknowledge, create, header, name, noise, store, whole};
+use support::{BOB, Client, acknowledge, create, header, name, noise, store, trailer, whole};
 use tokio::time::{Instant, timeout};
 
 #[tokio::test(start_paused = true)]
@@ -292,6 +292,7 @@ async fn a_wait_that_takes_long_ends_with_progress_that_rises_while_the_content_
     }
     let stuck = bob.status(file, true).await.unwrap_err();
     assert_eq!((stuck.error, stuck.progress), (FsError::Pulling, progress), "nothing has come since");
+    writer.write(trailer(&content)).await.unwrap();
     writer.finish();
     assert_eq!(sending.await.unwrap().unwrap().status, 0);
     assert_eq!(bob.status(file, true).await.unwrap().objects[0].status.size, size as u64);
@@ -313,6 +314,7 @@ async fn a_content_on_its_way_is_announced_by_its_header() {
     let content = noise(1, 100_000);
     let rest = async {
         writer.write(content.clone()).await.unwrap();
+        writer.write(trailer(&content)).await.unwrap();
         writer.finish();
         assert_eq!(sending.await.unwrap().unwrap().status, 0);
     };

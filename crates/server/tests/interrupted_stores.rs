@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_arpc::{Payload, PayloadWriter};
 use mafs_proto::call::{ApplyReply, ApplyRequest, ResumeStoreReply, ResumeStoreRequest};
-use mafs_proto::{Base, Call, Class, CmlRecord, ContentHash, DataVersion, Fid, FsError, Wire};
+use mafs_proto::{Base, Call, Class, CmlRecord, ContentHash, DataVersion, Fid, FsError, Segment, Wire};
 use mafs_server::{MemoryStorage, Server};
-use support::{ALICE, BOB, Client, Refused, header, noise, open, store, whole};
+use support::{ALICE, BOB, Client, Refused, header, noise, open, rest, store, whole};
 
 const SIZE: usize = 1_000_000;
 const ARRIVED: usize = 400_000;
@@ -61,7 +61,7 @@ impl Interrupted {
     async fn send_from(&self, content_offset: usize) -> Result<ApplyReply, Refused> {
         let whole_request = ApplyRequest::new(self.record.clone(), None);
         let request = ApplyRequest { content_offset: content_offset as u64, ..whole_request };
-        let payload = whole(&noise(1, SIZE)[content_offset..]);
+        let payload = rest(&noise(1, SIZE), content_offset);
         let method = ApplyRequest::METHOD.number();
         let (body, _) = self.alice.raw(method, request.encode(), payload, Class::Store).await?;
         Ok(ApplyReply::decode(body).unwrap())
@@ -115,6 +115,30 @@ async fn what_is_not_there_is_not_assumed() {
     assert_eq!(interrupted.alice.read(interrupted.file).await, Bytes::new());
     interrupted.send_from(0).await.unwrap();
     assert_eq!(interrupted.alice.read(interrupted.file).await, noise(1, SIZE));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_damaged_on_its_way_is_not_stored_and_decides_nothing() {
+    for (size, comes_again) in [(9, false), (SIZE, false), (9, true), (SIZE, true)] {
+        let server = open(&MemoryStorage::new(1));
+        let mut alice = Client::attached(&server, ALICE).await;
+        let root = alice.root();
+        let file = alice.create(root, "f").await;
+        let content = noise(1, size);
+        let record = alice.next_record(store(file, Base::Version(DataVersion(1)), size as u64));
+        let request = ApplyRequest { comes_again, ..ApplyRequest::new(record, None) };
+        for at in [Segment::BYTES, Segment::BYTES + size / 2, Segment::BYTES + size + 3] {
+            let mut wire = Segment::upload(&content).to_vec();
+            wire[at] ^= 1;
+            let refused = alice.apply_request(request.clone(), Payload::Bytes(wire.into())).await.unwrap_err();
+            assert_eq!(refused.error, FsError::Damaged);
+            assert_eq!(alice.call(ResumeStoreRequest { fid: file }).await.unwrap(), first(0), "kept nothing");
+            assert_eq!(alice.read(file).await, Bytes::new());
+        }
+        let reply = alice.apply_request(request.clone(), whole(&content)).await.unwrap();
+        assert_eq!(reply.hash, Some(ContentHash::of(&content)));
+        assert_eq!(alice.read(file).await, content);
+    }
 }
 
 #[tokio::test(start_paused = true)]

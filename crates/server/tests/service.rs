@@ -15,11 +15,11 @@ use mafs_proto::call::{
     ApplyRequest, AttachRequest, DetachRequest, FetchRequest, GetStatusRequest, GrantFidsRequest, LookupRequest, Method,
 };
 use mafs_proto::{
-    Base, Call, Class, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FsError, Segment, SegmentReader, SetAttr,
-    StoreId, SymlinkTarget, VnodeId, VolumeName, Wire,
+    Base, Call, Class, CmlOp, CmlRecord, ContentHasher, ContentPart, DataVersion, Fid, FsError, Segment, SegmentReader,
+    SetAttr, StoreId, SymlinkTarget, VnodeId, VolumeName, Wire,
 };
 use mafs_server::{DirStorage, MemoryStorage, Server, ServerConfig};
-use support::{ALICE, BOB, Client, TestClock, create, header, make_dir, name, noise, open, store, whole};
+use support::{ALICE, BOB, Client, TestClock, create, header, make_dir, name, noise, open, store, trailer, whole};
 
 const CONTENT: &str = "volumes/home/content";
 
@@ -120,6 +120,7 @@ async fn a_large_content_streams_in_and_out() {
         for start in (0..sent.len()).step_by(100_000) {
             writer.write(sent.slice(start..sent.len().min(start + 100_000))).await.unwrap();
         }
+        writer.write(trailer(&sent)).await.unwrap();
         writer.finish();
     });
     alice.apply_with(record, payload).await.unwrap();
@@ -227,7 +228,11 @@ async fn holes_and_zeros_take_no_room_and_no_time() {
     let mut data = vec![0; 1_000_000];
     data[500_000..].copy_from_slice(&noise(1, 500_000));
     let segments = [Segment { zeros: TB, data: 1_000_000 }, Segment { zeros: TB - 1_000_000, data: 0 }];
-    let wire = [&segments[0].encode()[..], &data, &segments[1].encode()].concat();
+    let mut hasher = ContentHasher::default();
+    hasher.skip(TB);
+    hasher.update(&data);
+    hasher.skip(TB - 1_000_000);
+    let wire = [&segments[0].encode()[..], &data, &segments[1].encode(), &hasher.finish().0].concat();
     alice.apply_with(record, Payload::Bytes(wire.into())).await.unwrap();
     let status = alice.lookup(root, "f").await.unwrap().unwrap().status;
     assert_eq!(status.size, 2 * TB);
@@ -308,7 +313,7 @@ async fn a_protocol_mismatch_names_both_ranges() {
     let request = AttachRequest { protocol_min: 90, protocol_max: 99, ..alice.attach_request() };
     let refused = alice.call(request).await.unwrap_err();
     assert_eq!(refused.error, FsError::ProtocolMismatch);
-    assert!(refused.message.contains("90 to 99") && refused.message.contains("1 to 1"), "{}", refused.message);
+    assert!(refused.message.contains("90 to 99") && refused.message.contains("2 to 2"), "{}", refused.message);
 }
 
 #[tokio::test(start_paused = true)]
@@ -547,12 +552,14 @@ async fn a_shutdown_answers_what_is_under_way_and_tells_the_peers() {
     let root = alice.root();
     let file = alice.create(root, "f").await;
     let record = alice.next_record(store(file, Base::Version(DataVersion(1)), 1_000_000));
+    let content = noise(1, 1_000_000);
     let (mut writer, payload) = Payload::stream();
     let sending = async {
         writer.write(header(1_000_000)).await.unwrap();
-        writer.write(noise(1, 500_000)).await.unwrap();
+        writer.write(content.slice(..500_000)).await.unwrap();
         settle().await;
-        writer.write(noise(2, 500_000)).await.unwrap();
+        writer.write(content.slice(500_000..)).await.unwrap();
+        writer.write(trailer(&content)).await.unwrap();
         writer.finish();
     };
     let shutdown = async {

@@ -58,6 +58,10 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         line("ahead", &prefetch(&report.prefetch));
     }
     line("files", data_path(report));
+    let damaged = damaged(report);
+    if !damaged.is_empty() {
+        line("damaged", &damaged);
+    }
     if report.conflicts > 0 {
         let more = if report.conflicts >= ConflictsReply::CONFLICTS_MAX as u64 { " or more" } else { "" };
         line("conflicts", &format!("{}{more}, see `mafs-client conflicts`", report.conflicts));
@@ -85,6 +89,19 @@ pub(crate) fn one_line(report: &StatusReport) -> String {
     let over = report.profile.as_ref().map_or_else(String::new, |profile| format!(" over {profile}"));
     let cached = HumanBytes(report.cache_bytes);
     format!("{link}{over}, unsent: {}, cached: {} ({cached})", unsent(report), files(report.cache_files))
+}
+
+/// What was damaged on its way, and did not come to be anybody's content.
+fn damaged(report: &StatusReport) -> String {
+    let contents = (report.damaged_contents, "content sent again", "contents sent again");
+    let connections = (report.damaged_connections, "connection begun anew", "connections begun anew");
+    let parts = [contents, connections].into_iter().filter(|(count, ..)| *count > 0);
+    let parts: Vec<_> =
+        parts.map(|(count, one, more)| format!("{count} {}", if count == 1 { one } else { more })).collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("{} since the mount: what arrived was not what was sent", parts.join(", "))
 }
 
 /// What programs hold, and how much of it the server knows.
@@ -321,6 +338,8 @@ mod tests {
             open_files: 0,
             hoard: HoardReport::default(),
             prefetch: PrefetchReport::default(),
+            damaged_contents: 0,
+            damaged_connections: 0,
             calls: 9,
         };
         MountStatus {
@@ -343,6 +362,15 @@ mod tests {
              cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
              files    read and written by the kernel itself (passthrough)\n"
         );
+    }
+
+    #[test]
+    fn what_was_damaged_on_its_way_is_counted() {
+        let mut status = status();
+        (status.report.damaged_contents, status.report.damaged_connections) = (1, 2);
+        let expected = "  damaged  1 content sent again, 2 connections begun anew since the mount: what arrived was not what was \
+                        sent\n";
+        assert!(describe(&status).contains(expected), "{}", describe(&status));
     }
 
     #[test]

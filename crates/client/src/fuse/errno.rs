@@ -89,7 +89,7 @@ fn errno_of_refusal(refusal: FsError) -> Errno {
         FsError::ShuttingDown => Errno::EHOSTDOWN,
         FsError::NoXattr => Errno::ENODATA,
         // The client sends all of it then.
-        FsError::NotKept => Errno::EIO,
+        FsError::NotKept | FsError::Damaged => Errno::EIO,
         FsError::Locked | FsError::LockedByOwn => Errno::EAGAIN,
         FsError::Deadlock => Errno::EDEADLK,
         FsError::TooManyLocks => Errno::ENOLCK,

@@ -76,6 +76,7 @@ pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
             let why = hold(&shared, attached).await;
             shared.set_down(why, peer.ended_in_silence());
             add_traffic(&mut shared.statistics(), &peer);
+            shared.note_end(&peer);
             patience = Patience::new(&shared, peer.estimate().rtt.unwrap_or_default());
         }
         let attempt = async {

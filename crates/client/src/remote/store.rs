@@ -1,24 +1,32 @@
 //! A store: a call whose content may take long to send, and goes on where it was when a connection breaks.
 
 use std::io;
+use std::time::Duration;
 
 use mafs_arpc::{CallProgress, Payload};
 use mafs_proto::call::{ApplyReply, ApplyRequest, ResumeStoreReply, ResumeStoreRequest};
-use mafs_proto::{CmlRecord, ContentHash, Fid, FsError, Method, OnConflict, Purpose};
-use tokio::time::Instant;
+use mafs_proto::{CmlRecord, ContentHash, ContentHasher, Fid, FsError, Method, OnConflict, Purpose};
+use tokio::time::{Instant, sleep};
 
 use super::attempts::{Attempts, Failure};
 use super::waiting::Waiting;
 use super::{Answer, Connection, Remote, RemoteError, Urgency};
 
+/// A content that arrives damaged is sent so many times at once; then its caller decides when it comes again.
+const SENDINGS_MAX: u32 = 4;
+/// The pause before the second of them; each is twice the one before.
+const DAMAGED_PAUSE: Duration = Duration::from_millis(100);
+
 /// The content of a store, sent from where the server has it.
 pub(crate) trait StoreContent: Send + Sync {
     /// Its size.
     fn bytes(&self) -> u64;
-    /// All of it from `offset` on.
-    fn payload(&self, offset: u64) -> Payload;
-    /// The hash of its first bytes, as if they were all of it.
-    fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash>;
+    /// All of it from `offset` on, and its hash, to which `begun` has what is before.
+    fn payload(&self, offset: u64, begun: ContentHasher) -> Payload;
+    /// Begins its hash with the first bytes.
+    fn begin_hash(&self, bytes: u64) -> io::Result<ContentHasher>;
+    /// Its hash, if all of it has been sent.
+    fn hash(&self) -> Option<ContentHash>;
     /// What it is sent for now.
     fn purpose(&self) -> Purpose;
     /// What is behind `offset` is on its way.
@@ -32,6 +40,13 @@ pub(crate) struct Terms {
     pub(crate) on_conflict: OnConflict,
     /// As in [`ApplyRequest`].
     pub(crate) lock_lost: bool,
+}
+
+/// What the server has of a content already, and its hash as it is here.
+#[derive(Default)]
+struct Kept {
+    bytes: u64,
+    hasher: ContentHasher,
 }
 
 impl Remote {
@@ -58,26 +73,54 @@ impl Remote {
         // Nobody is to wait for what may be in conflict with what is locked.
         let request = ApplyRequest { announces: request.announces && !lock_lost, ..request };
         let mut attempts = Attempts::new(&self.shared.config, interrupted);
-        let mut brought = 0;
+        let (mut brought, mut sendings) = (0, 1);
         loop {
             let connection = self.connected_by(attempts.connect_by()).await?;
             let asks = attempts.repeated && content.bytes() >= ResumeStoreRequest::CONTENT_BYTES_MIN;
-            let kept = if asks { self.kept(&connection, record.op.fid(), content).await } else { Ok(0) };
-            if let Ok(kept) = kept
-                && kept > brought
+            let kept = if asks { self.kept(&connection, record.op.fid(), content).await } else { Ok(Kept::default()) };
+            if let Ok(kept) = &kept
+                && kept.bytes > brought
             {
-                brought = kept;
+                brought = kept.bytes;
                 attempts.progressed();
             }
             match self.send_rest(&connection, &request, content, kept).await {
-                Ok(answer) => return Ok(attempts.answered(Method::Apply, answer)),
+                Ok(answer) => return Ok(attempts.answered(Method::Apply, self.compared(record, answer, content))),
                 // It has gone since: the next attempt finds that out.
                 Err(Failure::Final(RemoteError::Refused { error: FsError::NotKept, message })) => {
                     attempts.failed(message)?;
                 }
-                Err(failure) => self.before_next(failure, &connection, &mut attempts).await?,
+                Err(Failure::Final(RemoteError::Refused { error: FsError::Damaged, .. }))
+                    if sendings < SENDINGS_MAX =>
+                {
+                    self.shared.note_damaged(record);
+                    sleep(DAMAGED_PAUSE * (1 << (sendings - 1))).await;
+                    sendings += 1;
+                }
+                Err(failure) => {
+                    if let Failure::Final(RemoteError::Refused { error: FsError::Damaged, .. }) = &failure {
+                        self.shared.note_damaged(record);
+                    }
+                    self.before_next(failure, &connection, &mut attempts).await?;
+                }
             }
         }
+    }
+
+    /// An answer that says what was sent: the server has compared it, so it can only be wrong about that if it is damaged
+    /// itself. Then what is here is right.
+    fn compared(
+        &self,
+        record: &CmlRecord,
+        answer: Answer<ApplyReply>,
+        content: &dyn StoreContent,
+    ) -> Answer<ApplyReply> {
+        let hash = content.hash().or(answer.reply.hash);
+        if hash != answer.reply.hash {
+            tracing::error!(fid = %record.op.fid(), "the server has another content than it was sent");
+            self.shared.note_damaged(record);
+        }
+        Answer { reply: ApplyReply { hash, ..answer.reply }, ..answer }
     }
 
     async fn send_rest(
@@ -85,23 +128,24 @@ impl Remote {
         connection: &Connection,
         request: &ApplyRequest,
         content: &dyn StoreContent,
-        kept: Result<u64, Failure>,
+        kept: Result<Kept, Failure>,
     ) -> Result<Answer<ApplyReply>, Failure> {
-        let content_offset = kept?;
+        let Kept { bytes: content_offset, hasher } = kept?;
         let request = ApplyRequest { content_offset, ..request.clone() };
-        let call = self.begin(connection, &request, content.purpose(), None, content.payload(content_offset));
+        let call = self.begin(connection, &request, content.purpose(), None, content.payload(content_offset, hasher));
         content.sending(content_offset, call.handle.progress(), call.urgency(self.shared.config.classes));
         self.finish(connection, call).await
     }
 
     /// How much of a content the server has.
-    async fn kept(&self, connection: &Connection, fid: Fid, content: &dyn StoreContent) -> Result<u64, Failure> {
+    async fn kept(&self, connection: &Connection, fid: Fid, content: &dyn StoreContent) -> Result<Kept, Failure> {
         let deadline = Instant::now() + self.shared.config.deadline;
         let request = ResumeStoreRequest { fid };
         let answer = self.attempt(connection, &request, Purpose::Ask, Some(deadline), Payload::None).await?;
         let ResumeStoreReply { bytes, hash } = answer.reply;
-        let same = bytes <= content.bytes() && content.hash_of_first(bytes).is_ok_and(|own| own == hash);
-        tracing::info!(bytes, same, of = content.bytes(), "a store goes on");
-        Ok(if same { bytes } else { 0 })
+        let begun = (bytes <= content.bytes()).then(|| content.begin_hash(bytes).ok()).flatten();
+        let same = begun.filter(|begun| begun.clone().finish() == hash);
+        tracing::info!(bytes, same = same.is_some(), of = content.bytes(), "a store goes on");
+        Ok(same.map(|hasher| Kept { bytes, hasher }).unwrap_or_default())
     }
 }

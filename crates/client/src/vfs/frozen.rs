@@ -6,12 +6,14 @@
 //! finished. If it has moved, the payload is aborted, and the server refuses what it has of it.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use bytes::{Bytes, BytesMut};
 use mafs_arpc::{CallProgress, Payload, PayloadWriter, blocking};
-use mafs_durable::{DiskFile, FileSegments, hash_content};
-use mafs_proto::{ContentHash, Purpose};
+use mafs_durable::{DiskFile, FileSegments, begin_hash};
+use mafs_proto::{ContentHash, ContentHasher, Purpose, SegmentHasher};
 
 use crate::cache::{Container, ContainerCopy, Containers, Hold};
 use crate::core::content::watch::Sight;
@@ -28,6 +30,8 @@ pub(super) struct FrozenContent {
     torn: AtomicBool,
     /// Whether all of it has been sent, so that the server may have it.
     sent: AtomicBool,
+    /// Its hash, from when all of it has been read.
+    hash: Mutex<Option<ContentHash>>,
     source: RwLock<Source>,
     travel: Mutex<Travel>,
 }
@@ -45,6 +49,19 @@ impl Source {
             Self::Container(container) | Self::Moved(container) => container.file(),
             Self::Copy(copy) => Ok(Arc::clone(&copy.file)),
         }
+    }
+}
+
+/// One sending of a content: what is to be read, and the hash of what was, until that has gone too.
+struct Upload {
+    segments: FileSegments,
+    hasher: Option<SegmentHasher>,
+}
+
+impl Upload {
+    fn new(range: Range<u64>, begun: ContentHasher) -> Self {
+        let hasher = SegmentHasher::new(begun, range.end.saturating_sub(range.start));
+        Self { segments: FileSegments::new(range), hasher: Some(hasher) }
     }
 }
 
@@ -77,7 +94,7 @@ impl FrozenContent {
         let source = RwLock::new(Source::Container(container));
         let travel = Mutex::new(Travel { purpose: Purpose::Store, pulled: false, sending: None });
         let (torn, sent) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { size, watched, torn, sent, source, travel })
+        Arc::new(Self { size, watched, torn, sent, hash: Mutex::default(), source, travel })
     }
 
     /// From now on it is sent for this, also what is on its way.
@@ -169,19 +186,19 @@ impl FrozenContent {
         arrived.min(self.size)
     }
 
-    fn read_whole(&self, mut segments: FileSegments) -> io::Result<Vec<u8>> {
-        let mut whole = Vec::new();
-        while let Some(piece) = self.next_piece(&mut segments, usize::MAX)? {
-            if whole.is_empty() { whole = piece } else { whole.extend(piece) }
+    fn read_whole(&self, mut upload: Upload) -> io::Result<Bytes> {
+        let mut whole = BytesMut::new();
+        while let Some(piece) = self.next_piece(&mut upload, usize::MAX)? {
+            if whole.is_empty() { whole = piece.into() } else { whole.extend_from_slice(&piece) }
         }
-        Ok(whole)
+        Ok(whole.freeze())
     }
 
-    async fn pump(self: Arc<Self>, mut segments: FileSegments, mut writer: PayloadWriter) {
+    async fn pump(self: Arc<Self>, mut upload: Upload, mut writer: PayloadWriter) {
         loop {
-            match blocking(|| self.next_piece(&mut segments, PIECE_BYTES)) {
+            match blocking(|| self.next_piece(&mut upload, PIECE_BYTES)) {
                 Ok(Some(piece)) => {
-                    if writer.write(piece.into()).await.is_err() {
+                    if writer.write(piece).await.is_err() {
                         return;
                     }
                 }
@@ -194,15 +211,26 @@ impl FrozenContent {
         }
     }
 
-    /// The next of the version's segments; `None` behind the last, if all that was read is of one version.
-    fn next_piece(&self, segments: &mut FileSegments, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
+    /// The next of the version's segments, and its hash behind the last, if all that was read is of one version.
+    fn next_piece(&self, upload: &mut Upload, bytes_max: usize) -> io::Result<Option<Bytes>> {
+        let Upload { segments, hasher } = upload;
         let source = self.source.read().unwrap_or_else(PoisonError::into_inner);
-        let piece = segments.next_piece(source.file()?.as_ref(), bytes_max)?;
-        if piece.is_some() {
-            return Ok(piece);
+        if let Some(piece) = segments.next_piece(source.file()?.as_ref(), bytes_max)? {
+            let piece = Bytes::from(piece);
+            if let Some(hasher) = hasher {
+                hasher.take(piece.clone()).map_err(io::Error::other)?;
+            }
+            return Ok(Some(piece));
         }
         self.check(&source)?;
-        if self.is_torn() { Err(io::Error::other("the content changed while it was sent")) } else { Ok(None) }
+        if self.is_torn() {
+            return Err(io::Error::other("the content changed while it was sent"));
+        }
+        let hash = hasher.take().and_then(|hasher| hasher.hash());
+        if hash.is_some() {
+            *self.hash.lock().unwrap_or_else(PoisonError::into_inner) = hash;
+        }
+        Ok(hash.map(|hash| Bytes::copy_from_slice(&hash.0)))
     }
 
     fn check(&self, source: &Source) -> io::Result<()> {
@@ -221,17 +249,15 @@ impl StoreContent for Arc<FrozenContent> {
     }
 
     /// In one piece if it is small, else read while it is sent.
-    fn payload(&self, offset: u64) -> Payload {
-        let segments = FileSegments::new(offset..self.size);
+    fn payload(&self, offset: u64, begun: ContentHasher) -> Payload {
+        let upload = Upload::new(offset..self.size, begun);
         if self.size - offset > PIECE_BYTES as u64 {
             let (writer, payload) = Payload::stream();
-            tokio::spawn(Self::clone(self).pump(segments, writer));
+            tokio::spawn(Self::clone(self).pump(upload, writer));
             return payload;
         }
-        let whole = self.read_whole(segments).inspect(|_| self.note_sent());
-        match whole {
-            Ok(whole) if whole.is_empty() => Payload::None,
-            Ok(whole) => Payload::Bytes(whole.into()),
+        match self.read_whole(upload).inspect(|_| self.note_sent()) {
+            Ok(whole) => Payload::Bytes(whole),
             Err(error) => {
                 let (writer, payload) = Payload::stream();
                 writer.abort(error.to_string());
@@ -240,10 +266,14 @@ impl StoreContent for Arc<FrozenContent> {
         }
     }
 
-    fn hash_of_first(&self, bytes: u64) -> io::Result<ContentHash> {
+    fn begin_hash(&self, bytes: u64) -> io::Result<ContentHasher> {
         // Not under the lock: who changes the container meanwhile must not wait, and makes this another hash.
         let file = self.file()?;
-        blocking(|| hash_content(file.as_ref(), bytes))
+        blocking(|| begin_hash(file.as_ref(), bytes))
+    }
+
+    fn hash(&self) -> Option<ContentHash> {
+        *self.hash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn purpose(&self) -> Purpose {
@@ -260,7 +290,7 @@ impl StoreContent for Arc<FrozenContent> {
 #[cfg(test)]
 mod tests {
     use mafs_durable::{Disk, MemoryDisk};
-    use mafs_proto::VnodeId;
+    use mafs_proto::{Segment, VnodeId};
 
     use super::*;
 
@@ -274,12 +304,13 @@ mod tests {
         let seen = Sight::of(&container.stat().unwrap());
         let freeze = || FrozenContent::new(Arc::clone(&container), 11, Some(seen));
         let whole = freeze();
-        assert_eq!(whole.read_whole(FileSegments::new(0..11)).unwrap()[16..], *b"one version");
+        let upload = || Upload::new(0..11, ContentHasher::default());
+        assert_eq!(whole.read_whole(upload()).unwrap(), Segment::upload(b"one version"));
         container.write_all_at(b"two", 0).unwrap();
         // Before it is frozen, but behind the moment of which its size is.
         let early = freeze();
         for torn in [whole, early] {
-            assert!(torn.read_whole(FileSegments::new(0..11)).is_err() && torn.is_torn());
+            assert!(torn.read_whole(upload()).is_err() && torn.is_torn());
         }
     }
 }

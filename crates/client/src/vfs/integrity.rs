@@ -1,8 +1,8 @@
 //! Integrity: what has arrived is hashed before it counts as the version, and what lies in the cache since an earlier
 //! run once before it is used again.
 //!
-//! The server computes the hash when a content arrives, so what is checked is the whole way: the server's disk, the
-//! wire, this disk. A seal (`cache::containers`) only shows that nobody has written to a container.
+//! The client that stores a content computes the hash, and the server compares it with what arrives, so what is checked is
+//! the whole way: both wires, the server's disk, this disk. A seal (`cache::containers`) only shows that nobody has written to a container.
 
 use std::sync::Arc;
 

@@ -104,6 +104,12 @@ pub struct StatusReport {
     /// What was fetched because programs would open it next.
     #[serde(default)]
     pub prefetch: PrefetchReport,
+    /// How often since the mount the server got something else than this client has sent of a content. It was sent again.
+    #[serde(default)]
+    pub damaged_contents: u64,
+    /// Connections since the mount that were ended because a frame was damaged on its way.
+    #[serde(default)]
+    pub damaged_connections: u64,
     /// Calls that the server has answered since the mount.
     pub calls: u64,
 }
@@ -175,6 +181,8 @@ impl Inner {
             open_files,
             hoard: self.hoard_report(),
             prefetch: self.prefetch_report(),
+            damaged_contents: self.remote.damage().contents(),
+            damaged_connections: self.remote.damage().connections(),
             calls: self.remote.calls(),
         };
         report.unsent_changes = report.log.changes;

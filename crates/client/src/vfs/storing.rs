@@ -465,6 +465,7 @@ pub(super) fn may_pass(error: FsError) -> bool {
             | FsError::Busy
             | FsError::ReadOnly
             | FsError::ShuttingDown
+            | FsError::Damaged
             | FsError::NotAttached
     )
 }

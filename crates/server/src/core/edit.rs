@@ -34,6 +34,14 @@ impl NewContent {
     }
 }
 
+/// Compares the hash of what has arrived with that of what its client has sent.
+///
+/// # Errors
+/// `Damaged` if they are not the same.
+pub(crate) fn check_arrived(arrived: ContentHash, sent: ContentHash) -> Result<(), Refusal> {
+    if arrived == sent { Ok(()) } else { Err(FsError::Damaged.into()) }
+}
+
 /// Where its bytes are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ContentBody {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use mafs_arpc::{Payload, PayloadError, PayloadReader, PayloadWriter, blocking};
-use mafs_durable::FileSegments;
+use mafs_durable::{FileSegments, hash_content};
 use mafs_proto::call::ApplyRequest;
-use mafs_proto::{CmlOp, ContentHash, ContentHasher, ContentPart, Fid, FsError, OnConflict, Segment, SegmentReader};
+use mafs_proto::{
+    CmlOp, ContentHash, ContentHasher, ContentPart, Fid, FsError, OnConflict, Segment, SegmentHasher, SegmentReader,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::core::edit::ContentBody;
+use crate::core::edit::{ContentBody, check_arrived};
 use crate::core::{NewContent, Refusal};
 use crate::session::Attachment;
 use crate::store::{Arrival, INLINE_BYTES_MAX};
@@ -33,7 +35,7 @@ pub(super) enum Received {
     /// A record without content, with this one, or with one that is refused, and the record with it.
     Content(Result<Option<NewContent>, Refusal>),
     /// The record is not decided: the call has ended, so nobody gets an answer and the record may come again, or the
-    /// record says that it does.
+    /// record says that it does, or what came of its content is damaged.
     Undecided(Refusal),
 }
 
@@ -61,7 +63,7 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
     match content {
         Ok(content) => Received::Content(Ok(Some(content))),
         // What its client could not send, or must send anew.
-        Err(NotReceived::Refused(refusal)) if request.comes_again && is_sent_anew(refusal.error) => {
+        Err(NotReceived::Refused(refusal)) if is_sent_anew(refusal.error, request.comes_again) => {
             Received::Undecided(refusal)
         }
         Err(NotReceived::Refused(refusal)) => Received::Content(Err(refusal)),
@@ -69,8 +71,12 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
     }
 }
 
-fn is_sent_anew(error: FsError) -> bool {
-    matches!(error, FsError::Malformed | FsError::NotKept)
+fn is_sent_anew(error: FsError, comes_again: bool) -> bool {
+    match error {
+        FsError::Malformed | FsError::NotKept => comes_again,
+        // Of which its client knows nothing yet.
+        error => error == FsError::Damaged,
+    }
 }
 
 enum NotReceived {
@@ -99,7 +105,7 @@ async fn receive_inline(
     size: u64,
     payload: &mut PayloadReader,
 ) -> Result<NewContent, NotReceived> {
-    let mut segments = SegmentReader::new(size);
+    let mut segments = SegmentReader::of_upload(size);
     let mut content = BytesMut::new();
     while let Some(mut piece) = payload.read().await? {
         attached.volume.note_delivered(attached.ticket, piece.len() as u64);
@@ -113,11 +119,11 @@ async fn receive_inline(
             }
         }
     }
-    if !segments.is_whole() {
-        return Err(wrong_size(size).into());
-    }
+    let Some(sent) = segments.hash().filter(|_| segments.is_whole()) else { return Err(wrong_size(size).into()) };
     let bytes = content.freeze();
-    Ok(NewContent { fid, size, hash: ContentHash::of(&bytes), body: ContentBody::Bytes(bytes) })
+    let hash = ContentHash::of(&bytes);
+    check_arrived(hash, sent)?;
+    Ok(NewContent { fid, size, hash, body: ContentBody::Bytes(bytes) })
 }
 
 async fn receive_spooled(
@@ -127,7 +133,7 @@ async fn receive_spooled(
     payload: &mut PayloadReader,
 ) -> Result<NewContent, NotReceived> {
     let first = payload.read_many(SPOOL_BYTES).await?;
-    if first.is_empty() && offset < size {
+    if first.is_empty() {
         // Its sender only asks whether the record has been applied: what was kept for the next one stays.
         return Err(wrong_size(size).into());
     }
@@ -137,7 +143,7 @@ async fn receive_spooled(
     })?;
     let received = receive_rest(attached, &mut arrival, (size, offset), first, payload).await;
     blocking(|| match received {
-        Ok(()) => Ok(arrival.finish()?),
+        Ok(sent) => Ok(arrival.finish(sent)?),
         Err(NotReceived::CallEnded(why)) => {
             arrival.interrupt();
             Err(NotReceived::CallEnded(why))
@@ -149,14 +155,15 @@ async fn receive_spooled(
     })
 }
 
+/// Spools what comes. Returns the hash of the content that was sent.
 async fn receive_rest(
     attached: &Attachment,
     arrival: &mut Arrival,
     (size, offset): (u64, u64),
     mut pieces: Vec<Bytes>,
     payload: &mut PayloadReader,
-) -> Result<(), NotReceived> {
-    let mut segments = SegmentReader::new(size - offset);
+) -> Result<ContentHash, NotReceived> {
+    let mut segments = SegmentReader::of_upload(size - offset);
     while !pieces.is_empty() {
         attached.volume.note_delivered(attached.ticket, pieces.iter().map(|piece| piece.len() as u64).sum());
         blocking(|| {
@@ -166,7 +173,7 @@ async fn receive_rest(
         })?;
         pieces = payload.read_many(SPOOL_BYTES).await?;
     }
-    Ok(())
+    segments.hash().filter(|_| segments.is_whole()).ok_or_else(|| wrong_size(size).into())
 }
 
 fn spool_piece(arrival: &Arrival, segments: &mut SegmentReader, size: u64, mut piece: Bytes) -> Result<(), Refusal> {
@@ -186,7 +193,7 @@ fn wrong_size(size: u64) -> Refusal {
 pub(super) struct ContentReader {
     stored: StoredContent,
     segments: FileSegments,
-    check: Option<Check>,
+    check: Option<SegmentHasher>,
     writer: PayloadWriter,
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -197,7 +204,7 @@ impl ContentReader {
         // An error means that the semaphore is closed, which nobody does.
         let permit = Arc::clone(readers).acquire_owned().await.ok();
         let (writer, payload) = Payload::stream();
-        let check = (offset == 0).then(|| Check::new(stored.size));
+        let check = (offset == 0).then(|| SegmentHasher::new(ContentHasher::default(), stored.size));
         let segments = FileSegments::new(offset..stored.size);
         (Self { stored, segments, check, writer, _permit: permit }, payload)
     }
@@ -230,52 +237,26 @@ impl ContentReader {
 
     /// Hashes all of the content.
     fn check_first(&mut self) -> io::Result<()> {
-        let (mut segments, mut check) = (FileSegments::new(0..self.stored.size), Check::new(self.stored.size));
-        while let Some(piece) = segments.next_piece(&*self.stored.file, PIECE_BYTES)? {
-            self.judge(check.take(piece.into()))?;
-        }
         self.check = None;
-        Ok(())
-    }
-
-    /// Compares the hash, if it is there already.
-    fn judge(&self, hash: Option<ContentHash>) -> io::Result<()> {
-        match hash {
-            Some(hash) if hash != self.stored.hash => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, "it is not what was stored"))
-            }
-            Some(_) | None => Ok(()),
+        match hash_content(&*self.stored.file, self.stored.size)? {
+            hash if hash == self.stored.hash => Ok(()),
+            _ => Err(not_what_was_stored()),
         }
     }
 
     fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
         let Some(piece) = self.segments.next_piece(&*self.stored.file, PIECE_BYTES)? else { return Ok(None) };
         let piece = Bytes::from(piece);
-        let hash = self.check.as_mut().and_then(|check| check.take(piece.clone()));
-        self.judge(hash)?;
+        if let Some(check) = &mut self.check {
+            check.take(piece.clone()).map_err(io::Error::other)?;
+            if check.hash().is_some_and(|hash| hash != self.stored.hash) {
+                return Err(not_what_was_stored());
+            }
+        }
         Ok(Some(piece))
     }
 }
 
-/// Hashes a content as it is sent.
-struct Check {
-    hasher: ContentHasher,
-    segments: SegmentReader,
-}
-
-impl Check {
-    fn new(size: u64) -> Self {
-        Self { hasher: ContentHasher::default(), segments: SegmentReader::new(size) }
-    }
-
-    /// Takes a piece; the hash if it was the last.
-    fn take(&mut self, mut piece: Bytes) -> Option<ContentHash> {
-        while let Ok(Some(part)) = self.segments.next(&mut piece) {
-            match part {
-                ContentPart::Segment(Segment { zeros, .. }) => self.hasher.skip(zeros),
-                ContentPart::Data(bytes) => self.hasher.update(&bytes),
-            }
-        }
-        self.segments.is_whole().then(|| std::mem::take(&mut self.hasher).finish())
-    }
+fn not_what_was_stored() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is not what was stored")
 }

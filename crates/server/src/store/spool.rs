@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::content::{ContentStore, refuse_io};
 use super::{parse_hex, read_small};
-use crate::core::edit::ContentBody;
+use crate::core::edit::{ContentBody, check_arrived};
 use crate::core::{NewContent, Refusal};
 
 /// What a mark's name ends with.
@@ -156,22 +156,25 @@ impl Spool {
         }
     }
 
-    /// Makes the whole content durable under its own name.
+    /// Makes the whole content durable under its own name, if it is the one that was `sent`.
     ///
     /// # Errors
-    /// `Malformed` if bytes are missing, or what the disk says.
-    pub(super) fn finish(self, contents: &ContentStore) -> Result<NewContent, Refusal> {
+    /// `Malformed` if bytes are missing, `Damaged` if others came than were sent, or what the disk says.
+    pub(super) fn finish(self, contents: &ContentStore, sent: ContentHash) -> Result<NewContent, Refusal> {
+        let content = self.publish(contents, sent);
+        self.remove(contents);
+        content
+    }
+
+    fn publish(&self, contents: &ContentStore, sent: ContentHash) -> Result<NewContent, Refusal> {
         if self.written != self.size {
-            self.remove(contents);
             return Err(wrong_size(self.size, self.written));
         }
+        let (size, hash) = (self.size, self.hash());
+        check_arrived(hash, sent)?;
         let published = self.file.sync_data().and_then(|()| contents.publish(&self.path, self.fid));
-        let content = published.map(|serial| {
-            let (size, hash) = (self.size, self.hash());
-            NewContent { fid: self.fid, size, hash, body: ContentBody::File(serial) }
-        });
-        self.remove(contents);
-        content.map_err(|error| refuse_io("make a content durable", &error))
+        let serial = published.map_err(|error| refuse_io("make a content durable", &error))?;
+        Ok(NewContent { fid: self.fid, size, hash, body: ContentBody::File(serial) })
     }
 
     /// Removes what is on the disk. What [`Self::finish`] has made of it stays.

@@ -283,15 +283,16 @@ impl Arrival {
         }
     }
 
-    /// Makes the whole content durable under its own name.
+    /// Makes the whole content durable under its own name, if it is the one that was `sent`. Otherwise nothing is kept.
     ///
     /// # Errors
-    /// `Malformed` if bytes are missing, `Busy` as for [`Self::take`], or what the disk says.
-    pub(crate) fn finish(self) -> Result<NewContent, Refusal> {
+    /// `Malformed` if bytes are missing, `Damaged` if others came than were sent, `Busy` as for [`Self::take`], or what
+    /// the disk says.
+    pub(crate) fn finish(self, sent: ContentHash) -> Result<NewContent, Refusal> {
         let mut slot = lock(&self.slot);
         let taken = if slot.turn == self.turn { std::mem::replace(&mut slot.spool, Place::Gone) } else { Place::Empty };
         let Place::Spool(spool) = taken else { return Err(sent_elsewhere()) };
-        let finished = spool.finish(&self.spools.contents);
+        let finished = spool.finish(&self.spools.contents, sent);
         self.spools.drop_slot(self.id, &mut slot);
         finished
     }

@@ -16,9 +16,9 @@ use mafs_proto::call::{
     PullReply, PullRequest, ReadDirPage, ReadDirRequest, RenewLeaseRequest,
 };
 use mafs_proto::{
-    Base, Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, ContentPart, DataVersion, Fid, FidRange, FsError,
-    Incarnation, Instant, Kind, Mode, Name, Object, PROTOCOL_MAX, PROTOCOL_MIN, Segment, SegmentReader, StoreId,
-    Timestamp, VolumeName, Wire,
+    Base, Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, ContentHash, ContentPart, DataVersion, Fid,
+    FidRange, FsError, Incarnation, Instant, Kind, Mode, Name, Object, PROTOCOL_MAX, PROTOCOL_MIN, Segment,
+    SegmentReader, StoreId, Timestamp, VolumeName, Wire,
 };
 use mafs_server::{Server, ServerConfig, Storage};
 
@@ -289,7 +289,17 @@ pub(crate) fn acknowledge(call: IncomingCall) {
 
 /// A content as payload.
 pub(crate) fn whole(content: &[u8]) -> Payload {
-    Payload::Bytes(Segment::of(content))
+    Payload::Bytes(Segment::upload(content))
+}
+
+/// What the payload of a content ends with.
+pub(crate) fn trailer(content: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&ContentHash::of(content).0)
+}
+
+/// The rest of a content as payload, from `offset` on.
+pub(crate) fn rest(content: &[u8], offset: usize) -> Payload {
+    Payload::Bytes([Segment::of(&content[offset..]), trailer(content)].concat().into())
 }
 
 /// What the payload of a content without holes begins with.

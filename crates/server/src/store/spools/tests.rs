@@ -91,6 +91,17 @@ fn stored(world: &World, new: &NewContent) -> Vec<u8> {
     bytes
 }
 
+#[test]
+fn what_is_not_what_was_sent_gets_no_name_and_leaves_nothing_behind() {
+    let world = World::start(MemoryDisk::new());
+    interrupt_at(&world, 1, 350_001);
+    let mut arrival = world.begin(1, 350_001).unwrap();
+    send(&mut arrival, 350_001, SIZE).unwrap();
+    let refused = arrival.finish(ContentHash::of(b"what was sent")).unwrap_err();
+    assert_eq!(refused.error, FsError::Damaged);
+    assert_eq!((world.kept(1), world.files()), (0, 0), "or the damaged bytes would come again");
+}
+
 fn interrupt_at(world: &World, vnode: u64, at: u64) {
     let mut arrival = world.begin(vnode, 0).unwrap();
     send(&mut arrival, 0, at).unwrap();
@@ -109,7 +120,7 @@ fn an_interrupted_content_goes_on_where_it_was_and_is_whole() {
     assert_eq!(world.kept(1), 600_000);
     let mut arrival = world.begin(1, 600_000).unwrap();
     send(&mut arrival, 600_000, SIZE).unwrap();
-    let new = arrival.finish().unwrap();
+    let new = arrival.finish(ContentHash::of(&content())).unwrap();
     assert_eq!(new.hash, ContentHash::of(&content()));
     assert!(stored(&world, &new) == content());
     assert_eq!((world.kept(1), world.files()), (0, 0));
@@ -129,7 +140,7 @@ fn what_was_marked_survives_a_loss_of_power_and_is_never_more_than_there_is() {
         assert_eq!(world.kept(1), 500_000, "seed {seed}");
         let mut arrival = world.begin(1, 500_000).unwrap();
         send(&mut arrival, 500_000, SIZE).unwrap();
-        let new = arrival.finish().unwrap();
+        let new = arrival.finish(ContentHash::of(&content())).unwrap();
         assert!(stored(&world, &new) == content() && new.hash == ContentHash::of(&content()), "seed {seed}");
     }
 }
@@ -151,9 +162,8 @@ fn invariant_4_what_was_not_marked_does_not_show_through_the_holes_of_what_comes
     let arrival = world.begin(1, 500_000).unwrap();
     arrival.take(&ContentPart::Segment(Segment { zeros: 300_000, data: 200_000 })).unwrap();
     arrival.take(&ContentPart::Data(Bytes::copy_from_slice(&content()[800_000..]))).unwrap();
-    let new = arrival.finish().unwrap();
     let sent = [&content()[..500_000], &[0; 300_000], &content()[800_000..]].concat();
-    assert_eq!(new.hash, ContentHash::of(&sent));
+    let new = arrival.finish(ContentHash::of(&sent)).unwrap();
     assert!(stored(&world, &new) == sent);
 }
 
@@ -226,8 +236,9 @@ fn a_content_that_begins_with_the_same_bytes_goes_on_as_well() {
         let rest = &content()[500_000..usize::try_from(size).unwrap()];
         arrival.take(&ContentPart::Segment(Segment { zeros: 0, data: rest.len() as u64 })).unwrap();
         arrival.take(&ContentPart::Data(Bytes::copy_from_slice(rest))).unwrap();
-        let new = arrival.finish().unwrap();
-        assert!(stored(&world, &new) == content()[..usize::try_from(size).unwrap()], "{size}");
+        let sent = &content()[..usize::try_from(size).unwrap()];
+        let new = arrival.finish(ContentHash::of(sent)).unwrap();
+        assert!(stored(&world, &new) == sent, "{size}");
     }
 }
 
@@ -243,7 +254,7 @@ fn only_the_last_one_who_asked_may_send() {
     assert_eq!(old.take(&more).unwrap_err().error, FsError::Busy);
     old.discard();
     send(&mut new, 400_000, SIZE).unwrap();
-    assert!(stored(&world, &new.finish().unwrap()) == content());
+    assert!(stored(&world, &new.finish(ContentHash::of(&content())).unwrap()) == content());
 }
 
 #[test]
@@ -295,7 +306,9 @@ fn the_room_of_what_nothing_names_any_more_can_be_used_at_once() {
     let world = World::start(MemoryDisk::new());
     let mut arrival = world.begin(1, 0).unwrap();
     send(&mut arrival, 0, SIZE).unwrap();
-    let ContentBody::File(serial) = arrival.finish().unwrap().body else { panic!("it is large") };
+    let ContentBody::File(serial) = arrival.finish(ContentHash::of(&content())).unwrap().body else {
+        panic!("it is large")
+    };
     let space = world.disk.space().unwrap();
     world.disk.set_capacity(space.bytes_total - space.bytes_free + SIZE / 2);
     let fits = || {
