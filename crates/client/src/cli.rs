@@ -18,6 +18,7 @@ mod status;
 mod status_text;
 mod sync;
 mod umount;
+mod verify;
 mod warmup;
 
 use std::ffi::OsString;
@@ -91,6 +92,9 @@ enum Command {
     Warmup(warmup::WarmupArgs),
     /// Drop what the cache has of files, as far as the server has it and nobody uses it. Pinned files stay.
     Evict(warmup::EvictArgs),
+    /// Read what is cached and say what is not what the server has; that is dropped and fetched again. Ends with exit
+    /// code 8 if something is damaged.
+    Verify(verify::VerifyArgs),
 }
 
 /// Runs the command line of this process.
@@ -141,6 +145,7 @@ impl Command {
             Self::Hoard(args) => hoard::run(&args),
             Self::Warmup(args) => warmup::run(&args),
             Self::Evict(args) => warmup::evict(&args),
+            Self::Verify(args) => verify::run(&args),
         }
     }
 }

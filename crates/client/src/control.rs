@@ -16,10 +16,12 @@ pub use hoard::{HoardRequest, HoardResponse};
 pub use server::Server;
 
 use crate::limit::ClassLimit;
-use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress};
+use crate::vfs::{
+    ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, StatusReport, SyncProgress, Verified,
+};
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// What a command asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,6 +55,8 @@ pub enum Request {
     Reconnect,
     /// About what is to be in the cache.
     Hoard(HoardRequest),
+    /// Read the cached contents at this path below the mount point, and say which are damaged.
+    Verify(Vec<u8>),
     /// Answer with the last status when the mount has ended and what could be sent has been.
     End,
 }
@@ -96,7 +100,9 @@ pub enum Response {
     Reconnected,
     /// To [`Request::Hoard`].
     Hoard(Box<HoardResponse>),
-    /// To [`Request::Sync`], [`Request::State`] and [`Request::Hoard`]: this client knows no object by this path.
+    /// To [`Request::Verify`].
+    Verified(Box<Verified>),
+    /// To [`Request::Sync`], [`Request::State`], [`Request::Verify`] and [`Request::Hoard`]: this client knows no object by this path.
     Unknown,
     /// The server is out of reach, and this needs it; why, in one line.
     OutOfReach(String),

@@ -93,6 +93,7 @@ use files::Files;
 pub use fsync::Fsync;
 use hoarding::Hoarding;
 pub use hoarding::{Evicted, HoardEntry, HoardFailure, HoardReport, Recorded, Warmed};
+pub use integrity::{DamagedContent, Verified};
 use kernel::Kernel;
 pub use kernel::KernelCache;
 use listing::Listings;

@@ -10,7 +10,8 @@ use mafs_proto::{Clock, ServerEpoch, Timestamp, VolumeId, VolumeName};
 
 use crate::core::Overlay;
 use crate::store::{
-    Identity, Storage, VOLUMES_DIR, VolumeFile, create_volume, list_volumes, open_index, remove_volume, save_volume,
+    Identity, ListedVolume, Storage, VOLUMES_DIR, VolumeFile, create_volume, list_volumes, open_index, remove_volume,
+    save_volume,
 };
 use crate::{DirStorage, ServerError};
 
@@ -87,8 +88,7 @@ pub fn add_volume(path: &Path, name: &VolumeName) -> Result<(), ServerError> {
 /// # Errors
 /// Why the data directory cannot be used; what is wrong with a volume is in its summary.
 pub fn volumes(path: &Path) -> Result<Vec<VolumeSummary>, ServerError> {
-    let (storage, _) = open_existing(path)?;
-    let listed = list_volumes(&*storage.disk())?;
+    let (storage, listed) = open_volumes(path)?;
     Ok(listed.into_iter().map(|(name, file)| summarise(&storage, &name, file)).collect())
 }
 
@@ -166,6 +166,13 @@ fn open_existing(path: &Path) -> Result<(DirStorage, Identity), ServerError> {
     let storage = DirStorage::open(path)?;
     let identity = Identity::load(&*storage.disk())?.ok_or_else(missing)?;
     Ok((storage, identity))
+}
+
+/// The volumes of a data directory, in the order of their names.
+pub(crate) fn open_volumes(path: &Path) -> Result<(DirStorage, Vec<ListedVolume>), ServerError> {
+    let (storage, _) = open_existing(path)?;
+    let listed = list_volumes(&*storage.disk())?;
+    Ok((storage, listed))
 }
 
 fn find(storage: &DirStorage, name: &VolumeName) -> Result<Result<VolumeFile, ServerError>, ServerError> {

@@ -1,6 +1,7 @@
 //! The command line of `mafs-server`.
 
 mod run;
+mod verify;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -40,6 +41,18 @@ enum Command {
         data: DataArg,
         #[command(subcommand)]
         command: VolumeCommand,
+    },
+    /// Read every file's content and say what is not as it was stored, while the server does not run. Changes nothing;
+    /// ends with exit code 8 if something is damaged.
+    Verify {
+        #[command(flatten)]
+        data: DataArg,
+        /// Volumes [default: all].
+        #[arg(value_parser = volume_name)]
+        volumes: Vec<VolumeName>,
+        /// As JSON, for programs.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -146,6 +159,7 @@ impl Cli {
                 Ok(ExitCode::SUCCESS)
             }
             Command::Volume { data, command } => command.execute(&data.dir()?),
+            Command::Verify { data, volumes, json } => verify::run(&data.dir()?, volumes, *json),
         }
     }
 
@@ -174,7 +188,9 @@ impl Cli {
         );
         let dir = || match &self.command {
             Command::Init { dir } => Some(dir.clone()),
-            Command::Run(RunArgs { data, .. }) | Command::Volume { data, .. } => data.dir().ok(),
+            Command::Run(RunArgs { data, .. }) | Command::Volume { data, .. } | Command::Verify { data, .. } => {
+                data.dir().ok()
+            }
         };
         is_inside.then(dir)?
     }
@@ -238,8 +254,8 @@ fn parse_quota(text: &str) -> Result<Quota, String> {
     }
 }
 
-fn as_json(volumes: &[VolumeSummary]) -> Result<String, ServerError> {
-    serde_json::to_string_pretty(volumes).map_err(|error| ServerError::io("write JSON", error.into()))
+fn as_json<T: serde::Serialize>(listing: &[T]) -> Result<String, ServerError> {
+    serde_json::to_string_pretty(listing).map_err(|error| ServerError::io("write JSON", error.into()))
 }
 
 fn as_table(volumes: &[VolumeSummary]) -> String {

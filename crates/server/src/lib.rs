@@ -16,6 +16,7 @@ mod server;
 mod service;
 mod session;
 mod store;
+pub mod verify;
 mod volume;
 
 pub use config::ServerConfig;

@@ -14,8 +14,9 @@ use mafs_arpc::{BootClock, Payload};
 use mafs_proto::call::{AttachRequest, FetchRequest, StatFsRequest};
 use mafs_proto::{Call, Class, FsError, VolumeName, Wire};
 use mafs_server::admin::{self, Quota, VolumeChange};
+use mafs_server::verify::verify;
 use mafs_server::{DirStorage, Server, ServerConfig, ServerError};
-use support::{ALICE, BOB, Client, create, noise};
+use support::{ALICE, BOB, Client, create, make_dir, noise};
 use tempfile::TempDir;
 
 fn serve(dir: &Path) -> Arc<Server> {
@@ -305,6 +306,39 @@ async fn a_content_that_the_disk_has_changed_is_not_served_as_the_version() {
         assert!(error.contains("the server cannot read the content: it is not what was stored"), "{error}");
         fs::remove_file(content).unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verify_names_the_files_that_the_disk_has_changed_and_changes_nothing() {
+    let dir = TempDir::new().unwrap();
+    let server = serve(dir.path());
+    let mut alice = Client::attached(&server, ALICE).await;
+    let (root, directory) = (alice.root(), alice.next_fid());
+    alice.apply(make_dir(root, "docs", directory)).await.unwrap();
+    for (name, bytes) in [("note", 4), ("photo", 100_000)] {
+        let file = alice.create(directory, name).await;
+        alice.store(file, 1, noise(1, bytes)).await.unwrap();
+    }
+    assert!(matches!(verify(dir.path(), &[], |_, _| {}), Err(ServerError::InUse { .. })));
+    server.shutdown().await;
+    alice.cut.cut();
+    wait_until_gone(server).await;
+    let check = || verify(dir.path(), &[], |_, _| {}).unwrap().pop().unwrap();
+    let intact = check();
+    assert!(intact.is_intact() && (intact.files, intact.bytes) == (2, 100_004), "{intact:?}");
+    let [content] = files(&dir.path().join("volumes/home/content")).try_into().unwrap();
+    let stored = fs::read(&content).unwrap();
+    for damage in [&[&stored[..50_000], b"x", &stored[50_001..]].concat()[..], &stored[..50_000]] {
+        fs::write(&content, damage).unwrap();
+        let found = check();
+        let damaged: Vec<_> = found.damaged.iter().map(|file| file.path.as_deref()).collect();
+        assert_eq!((found.damaged_files, damaged), (1, vec![Some("docs/photo")]), "{found:?}");
+    }
+    fs::remove_file(&content).unwrap();
+    assert_eq!(check().damaged_files, 1);
+    assert!(matches!(verify(dir.path(), &[volume("other")], |_, _| {}), Err(ServerError::NoVolume(_))));
+    fs::write(&content, stored).unwrap();
+    assert_eq!(check(), intact);
 }
 
 #[tokio::test(flavor = "multi_thread")]

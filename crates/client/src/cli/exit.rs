@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     Conflicts,
     /// There is no such file.
     NotFound,
+    /// Something is not what was stored.
+    Damage,
     /// As mount(8): the command line makes no sense.
     MountUsage,
     /// As mount(8): the system refuses something else than the mount.
@@ -39,6 +41,7 @@ impl Exit {
             Self::Unsent => 4,
             Self::Conflicts => 5,
             Self::NotFound => 6,
+            Self::Damage => 8,
             Self::MountFailed => 32,
         }
     }

@@ -35,7 +35,7 @@ pub(super) struct SyncArgs {
     timeout: Option<Duration>,
 }
 
-/// What is to be at the server.
+/// What a command is about.
 pub(super) struct Target {
     /// For people.
     pub(super) name: String,
@@ -60,7 +60,7 @@ pub(super) fn run(args: &SyncArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     let give_up = args.timeout.map(|patience| Instant::now() + patience);
     command_runtime()?.block_on(async {
-        let targets = targets(args, &runtime_dir).await?;
+        let targets = targets(&args.paths, &runtime_dir).await?;
         if targets.is_empty() {
             return Err(Failure::new(Exit::NoDaemon, "this user has mounted nothing"));
         }
@@ -83,15 +83,15 @@ pub(super) fn run(args: &SyncArgs) -> Result<Exit, Failure> {
 }
 
 /// Found before anything is waited for, so that a mistake is told at once. No connection is kept: a daemon has few.
-async fn targets(args: &SyncArgs, runtime_dir: &RuntimeDir) -> Result<Vec<Target>, Failure> {
+pub(super) async fn targets(paths: &[PathBuf], runtime_dir: &RuntimeDir) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::new();
-    for path in &args.paths {
+    for path in paths {
         let found = object_at(runtime_dir, path).await?;
         let mount = found.daemon.status.mount_point;
         let name = if found.below.is_empty() { mount } else { printable_path(path) };
         targets.push(Target { name, socket: found.daemon.socket, below: found.below });
     }
-    if args.paths.is_empty() {
+    if paths.is_empty() {
         let whole = |daemon: super::reach::Reached| Target {
             name: daemon.status.mount_point,
             socket: daemon.socket,

@@ -14,7 +14,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use super::line::{self, RESPONSE_BYTES_MAX};
 use super::{HoardRequest, HoardResponse, MountStatus, Request, Response, SyncRequest};
 use crate::limit::ClassLimit;
-use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, SyncProgress};
+use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, SyncProgress, Verified};
 
 /// How long a daemon may take to say how it is. It never waits for the network to do so.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
@@ -231,6 +231,17 @@ impl Client {
         }
     }
 
+    /// Has the cached contents at a path below the mount point read, which takes as long as the disk does.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`]; [`ControlError::Unknown`] if there is no such path.
+    pub async fn verify(&mut self, below: Vec<u8>) -> Result<Verified, ControlError> {
+        match self.ask(Request::Verify(below)).await? {
+            Response::Verified(verified) => Ok(*verified),
+            other => Err(unexpected(other)),
+        }
+    }
+
     /// Asks something about the hoard.
     ///
     /// # Errors
@@ -302,6 +313,7 @@ fn unexpected(response: Response) -> ControlError {
         | Response::Queue(_)
         | Response::Conflicts(_)
         | Response::Dismissed(_)
+        | Response::Verified(_)
         | Response::Reconnected
         | Response::Paused
         | Response::First(_)

@@ -69,6 +69,11 @@ impl Answers {
                 Err(error) => Response::OutOfReach(error.to_string()),
             },
             Request::Hoard(request) => self.answer_hoard(request).await,
+            Request::Verify(below) => match self.vfs.verify(&below).await {
+                Ok(Some(verified)) => Response::Verified(Box::new(verified)),
+                Ok(None) => Response::Unknown,
+                Err(error) => Response::Failed(error.to_string()),
+            },
             Request::End => {
                 // The sender lives in `self`, so this ends with the mount.
                 let _ = self.ended.subscribe().wait_for(|ended| *ended).await;

@@ -56,6 +56,11 @@ pub(crate) fn entries(directory: Fid) -> Vec<u8> {
     key(ENTRY, &[&fid_bytes(directory)])
 }
 
+/// All names of all directories.
+pub(crate) fn all_entries() -> Vec<u8> {
+    vec![ENTRY]
+}
+
 /// A content small enough to live in the index. The version is part of the key: a reader gets the bytes of the node
 /// it read or none, never those of another version (invariant 4).
 pub(crate) fn inline(fid: Fid, version: DataVersion) -> Vec<u8> {
