@@ -13,7 +13,7 @@ use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
 use crate::clock::RIGHT_PPM;
-use crate::network::{Connecting, Link, Path, Silence, Way};
+use crate::network::{Connecting, Harm, Link, Path, Silence, Way};
 use crate::world::{Crash, damage_files};
 
 /// How long an operation of a client waits for the server, by default.
@@ -298,6 +298,11 @@ impl Machine {
     /// The same for some time; if it is `lost`, what has waited never arrives.
     pub fn fall_silent_for(&self, silence: Silence, time: Duration, lost: bool) {
         self.link.fall_silent_for(silence, time, lost);
+    }
+
+    /// A byte of the next frame, or payload, with so many of them changes.
+    pub fn harm(&self, harm: Harm, to: Direction, at: u64) {
+        self.link.harm(harm, to, at);
     }
 
     /// Ends [`Self::fall_silent`]: what has waited arrives.

@@ -59,6 +59,15 @@ pub enum Way {
     Both,
 }
 
+/// Where a byte changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Harm {
+    /// Between the ends, where the check of its frame shows it.
+    OnItsWay,
+    /// In the memory of an end, where no check does.
+    InMemory,
+}
+
 /// What becomes of a connection that is made over a silent link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Connecting {
@@ -201,6 +210,16 @@ impl Link {
         state.round += 1;
         drop(state);
         self.changed.send_replace(());
+    }
+
+    /// A byte of what travels next by the newest connection changes: see [`Cable::flip`] and [`Cable::spoil`].
+    pub(crate) fn harm(&self, harm: Harm, to: Direction, at: u64) {
+        let state = lock(&self.state);
+        let Some(cable) = state.cables.last() else { return };
+        match harm {
+            Harm::OnItsWay => cable.flip(to, at),
+            Harm::InMemory => cable.spoil(to, at),
+        }
     }
 
     pub(crate) fn silence(&self) -> Option<Silence> {
