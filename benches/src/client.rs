@@ -82,6 +82,10 @@ impl Client {
         options.clone_into(&mut self.options);
     }
 
+    pub(crate) fn set_target(&mut self, target: &str) {
+        target.clone_into(&mut self.target);
+    }
+
     pub(crate) fn limit_descriptors(&mut self, count: u64) {
         self.descriptors_max = Some(count);
     }

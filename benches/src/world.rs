@@ -258,6 +258,11 @@ impl World {
         self.first.limit_descriptors(count);
     }
 
+    /// Where the client, and those that are made later, find the server from its next start on.
+    pub fn set_client_address(&mut self, address: SocketAddr) {
+        self.first.set_target(&format!("{address}:/home"));
+    }
+
     /// What it is mounted with from the next start on.
     pub fn set_client_options(&mut self, options: &str) {
         self.first.set_options(options);

@@ -15,6 +15,7 @@ mod docs;
 mod edge;
 mod everyday;
 mod fetching;
+mod flips;
 mod fsx;
 mod full_disk;
 mod hoard;
