@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use mafs_arpc::carrier::memory::Direction;
 use mafs_arpc::{Config, Scheduling};
 use mafs_client::cache::CacheStorage;
 use mafs_client::options::{FSYNC_WAIT_DEFAULT, PULL_TIMEOUT_DEFAULT};
