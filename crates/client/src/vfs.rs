@@ -31,6 +31,7 @@ mod lent;
 mod listing;
 mod locked;
 mod locks;
+mod nameless;
 mod names;
 mod naming;
 mod origin;
