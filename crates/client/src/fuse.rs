@@ -13,6 +13,7 @@ mod edge;
 mod errno;
 mod handlers;
 mod kernel_cache;
+mod late;
 mod locks;
 mod programs;
 mod recording;

@@ -44,6 +44,7 @@ mod progress;
 mod promises;
 mod queue;
 mod queue_report;
+mod reopening;
 mod replay;
 mod report;
 mod rests;
@@ -145,6 +146,8 @@ pub struct OpenMode {
     pub execute: bool,
     /// The file is to be made, and by nobody else (O_EXCL).
     pub exclusive: bool,
+    /// What the name meant a moment ago was gone when it was opened.
+    pub again: bool,
 }
 
 /// What open gives back.
@@ -309,21 +312,10 @@ impl Vfs {
         self.inner.lookup(parent, name).await
     }
 
-    /// The same for a kernel that remembers the answer. `None`: the name means nothing, and when that may have changed
-    /// the kernel is told.
-    pub async fn lookup_remembered(&self, parent: VnodeId, name: Bytes) -> Result<Option<Object>, Error> {
-        self.inner.lookup_remembered(parent, name).await
-    }
-
     /// Nobody was told that a name has changed its meaning: the kernel may still hold what it meant before. Must be
     /// called in a tokio runtime.
     pub fn forget_name(&self, parent: VnodeId, name: Name) {
         self.inner.kernel.forget_names(vec![(parent, name)]);
-    }
-
-    /// The kernel has dropped `count` lookups.
-    pub fn forget(&self, vnode: VnodeId, count: u64) {
-        self.inner.kernel.forget(vnode, count);
     }
 
     /// Attributes.

@@ -37,6 +37,7 @@ pub const READ: OpenMode = OpenMode {
     direct: false,
     execute: false,
     exclusive: false,
+    again: false,
 };
 /// `open(O_RDWR)`.
 pub const WRITE: OpenMode = OpenMode { write: true, ..READ };

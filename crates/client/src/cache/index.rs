@@ -255,6 +255,16 @@ impl Index {
         Ok(before)
     }
 
+    /// Where the content of an object is, whole and as the server has shown it last, whatever this client has changed of
+    /// the object since.
+    pub(crate) fn known_content(&self, fid: Fid) -> Result<Option<CachedContent>, CacheError> {
+        let known = self.shown(fid.vnode)?.filter(|known| known.object.fid == fid);
+        Ok(known.and_then(|known| {
+            let version = known.object.status.data_version;
+            known.content.filter(|content| content.version == version)
+        }))
+    }
+
     /// A content has been found to be intact in this run, unless another has come since.
     pub(crate) fn content_intact(&self, vnode: VnodeId, content: CachedContent, run: RunId) -> Result<(), CacheError> {
         let _turn = self.lock();

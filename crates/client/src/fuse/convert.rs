@@ -94,6 +94,7 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
         direct: given.contains(OFlags::DIRECT),
         execute: flags.0.cast_unsigned() & FMODE_EXEC != 0,
         exclusive: given.contains(OFlags::EXCL),
+        again: false,
     }
 }
 

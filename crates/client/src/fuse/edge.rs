@@ -4,14 +4,14 @@ use std::future::Future;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fuser::{
-    BackingId, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyStatfs, ReplyXattr, Request,
+    BackingId, Errno, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyXattr, Request,
 };
-use mafs_proto::{Name, Object, VnodeId};
+use mafs_proto::{FsError, Name, Object, VnodeId};
 
 use super::answer::{Answerer, Killed};
 use super::awake::Awake;
@@ -20,6 +20,7 @@ use super::caller::{is_interrupted, is_killed};
 use super::convert::{BLOCK_BYTES, NO_TIME, attributes, bare_attributes, file_type};
 use super::errno::{TOO_SMALL, errno};
 use super::kernel_cache::Invalidator;
+use super::late::LateOpens;
 use super::programs::Programs;
 use super::recording::recording_of;
 use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, OpenMode, Opened, SpaceReport, Vfs};
@@ -31,6 +32,7 @@ pub(super) struct Edge {
     pub(super) answerer: Answerer,
     pub(super) backings: Backings,
     pub(super) programs: Programs,
+    pub(super) late: LateOpens,
     /// Where waking a processor is dear.
     pub(super) awake: Option<Arc<Awake>>,
 }
@@ -116,6 +118,19 @@ impl Edge {
             edge.vfs.tell_again(breaks);
         };
         self.run(request, operation, reply, give_back);
+    }
+
+    /// Whether a thread has just opened what was gone, so that the kernel tries once more for it.
+    pub(super) fn is_late(&self, request: &Request) -> bool {
+        self.late.contains(request.pid(), Instant::now())
+    }
+
+    /// The errno of an open that a thread has made in vain.
+    pub(super) fn not_opened(&self, thread: u32, error: &Error) -> Errno {
+        if matches!(error, Error::Refused(FsError::Stale)) {
+            self.late.note(thread, Instant::now());
+        }
+        errno(error)
     }
 
     /// Nobody was told of an object that was looked up.

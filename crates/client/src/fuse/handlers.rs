@@ -24,7 +24,7 @@ use super::convert::{
 use super::edge::{Edge, done, generation, space, xattr};
 use super::errno::{INVALID, NEEDLESS, STALE, UNSUPPORTED, errno};
 use super::locks::{self, AskedLock};
-use crate::vfs::{Attributes, Error};
+use crate::vfs::{Attributes, Error, OpenMode};
 
 /// The largest write the kernel sends: its own limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -62,10 +62,12 @@ impl Filesystem for Handlers {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
-        let (parent, entry) = (vnode(parent), name(entry));
+        let (parent, entry, again) = (vnode(parent), name(entry), self.edge.is_late(request));
         self.edge.show(
             request,
-            |vfs| async move { vfs.lookup_remembered(parent, entry).await },
+            |vfs| async move {
+                if again { vfs.lookup_again(parent, entry).await } else { vfs.lookup_remembered(parent, entry).await }
+            },
             move |edge, result| match result.transpose() {
                 Some(found) => edge.entry(reply, parent, found),
                 None => edge.absent(reply, parent),
@@ -231,7 +233,8 @@ impl Filesystem for Handlers {
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (vnode, mode, caller) = (vnode(inode), open_mode(flags), caller(request));
+        let (vnode, caller) = (vnode(inode), caller(request));
+        let mode = OpenMode { again: self.edge.is_late(request), ..open_mode(flags) };
         self.edge.note_opened(request, vnode);
         let (edge, pid) = (Arc::clone(&self.edge), request.pid());
         self.edge.run(
@@ -248,7 +251,7 @@ impl Filesystem for Handlers {
                         None => reply.opened(handle, flags),
                     }
                 }
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => reply.error(edge.not_opened(pid, &error)),
             },
             |edge, opened| edge.release(opened.file),
         );

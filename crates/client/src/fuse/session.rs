@@ -17,6 +17,7 @@ use super::caller::is_killed;
 use super::edge::Edge;
 use super::handlers::Handlers;
 use super::kernel_cache::Invalidator;
+use super::late::LateOpens;
 use super::programs::Programs;
 use crate::mount_point::{fusermount, mafs_mount_at};
 use crate::options::KernelFlags;
@@ -129,6 +130,7 @@ impl Session {
             answerer: Answerer::new(Handle::current(), Arc::new(is_killed)),
             backings: Backings::default(),
             programs: Programs::default(),
+            late: LateOpens::default(),
             awake,
         };
         let session = fuser::Session::new(Handlers::new(edge), mount_point, &config(options)).map_err(failed)?;

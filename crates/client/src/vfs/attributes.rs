@@ -111,6 +111,10 @@ impl Inner {
                 return Ok(());
             }
         }
+        let of_nameless = self.kernel.change_removed(vnode, |removed| removed.object.status.set(&set));
+        if of_nameless.is_some() {
+            return Ok(());
+        }
         let known = self.cache.index.object(vnode)?.ok_or(Error::Refused(FsError::Stale))?.object;
         let change = Change::new(CmlOp::SetAttr { fid: known.fid, set }, known.status.kind);
         self.change(change, caller, &[]).await.map(drop)

@@ -7,6 +7,7 @@ use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
 use super::file::{Arrival, File, FileState, Left, Stall, Unlinked};
+use super::kernel;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, unseal};
@@ -178,7 +179,11 @@ impl Inner {
 
     fn evict(&self, vnode: VnodeId) -> Result<(), Error> {
         self.drop_part(vnode)?;
-        if let Some(content) = self.cache.index.set_content(vnode, None)? {
+        let of_nameless = self.kernel.change_removed(vnode, |removed| std::mem::take(&mut removed.content));
+        if let Some(id) = of_nameless.and_then(kernel::Left::container) {
+            // The log may not say yet that it has no name.
+            self.drop_container(vnode, id);
+        } else if let Some(content) = self.cache.index.set_content(vnode, None)? {
             self.cache.containers.remove(vnode, content.container)?;
         }
         Ok(())

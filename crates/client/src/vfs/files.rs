@@ -206,11 +206,7 @@ impl Inner {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
-        // A descriptor of a file without a name can be opened once more, by way of /proc.
-        let cached = match self.unlinked(vnode) {
-            Some(object) => CachedObject::shown(object),
-            None => self.settled_status(vnode).await?,
-        };
+        let cached = self.status_to_open(vnode, mode).await?;
         if cached.object.status.kind != Kind::File {
             return Err(Error::Refused(FsError::WrongKind));
         }
@@ -249,7 +245,8 @@ impl Inner {
         for _ in 1..VERSIONS_MAX {
             let is_here = {
                 let state = file.state();
-                state.is_current(version) && !state.is_stalled()
+                let without_name = state.unlinked.is_some() && state.is_complete();
+                without_name || state.is_current(version) && !state.is_stalled()
             };
             if is_here {
                 return Ok(());
@@ -334,6 +331,7 @@ impl Inner {
         Ok(Some(file))
     }
 
+    /// Reads from one version: what has met the turn to another is read again.
     pub(super) async fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {
         let file = self.handle(handle)?.file;
         let end = offset.saturating_add(u64::from(size));
@@ -404,7 +402,9 @@ impl Inner {
             self.locks.locks().end_doubt(file.fid);
             let is_named = || self.is_named_by_index(file.fid.vnode, file.container_id);
             // Nothing names the container of a new file that nobody has written.
-            if if useless { !self.keep_part(file) } else { !is_named() } {
+            let is_over =
+                if useless { !self.leave_to_kernel(file) && !self.keep_part(file) } else { !is_named() };
+            if is_over {
                 self.remove_content(file.fid.vnode, Some(file.container_id));
             }
         }

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_proto::call::BrokenObject;
-use mafs_proto::{DataVersion, Instant, Name, Object, VnodeId};
+use mafs_proto::{DataVersion, Instant, Name, Object, VnodeId, Xattrs};
 
 use super::absent::AbsentNames;
 use super::shown::{Noted, Part, ShownListings};
+use crate::core::log::ContainerId;
 use crate::core::promises::{BreakLog, Missed};
 
 /// What the kernel caches, so that it can be told when that is out of date. The seam to the kernel.
@@ -64,9 +65,42 @@ pub(crate) struct Kernel {
 struct KnownInode {
     lookups: u64,
     pages: Option<DataVersion>,
-    /// What it was, once nobody else knows it any more. Boxed, because few are removed and the kernel may know very
+    /// What there is of it, once it has no name any more. Boxed, because few are removed and the kernel may know very
     /// many.
-    removed: Option<Box<Object>>,
+    removed: Option<Box<Nameless>>,
+}
+
+/// An object without a name, of which the kernel may ask.
+#[derive(Clone, Debug)]
+pub(super) struct Nameless {
+    /// The object as it was when it lost the last one, with what was changed of it since.
+    pub(super) object: Object,
+    /// The content of a file that nobody has open.
+    pub(super) content: Left,
+    /// Its extended attributes, if they were known then.
+    pub(super) xattrs: Option<Xattrs>,
+}
+
+/// What is left of the content of a file without a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Left {
+    /// Nothing, or the file is in use.
+    #[default]
+    Nothing,
+    /// There was none.
+    Empty,
+    /// It is here.
+    In(ContainerId),
+}
+
+impl Left {
+    /// Where it is.
+    pub(super) fn container(self) -> Option<ContainerId> {
+        match self {
+            Self::Nothing | Self::Empty => None,
+            Self::In(container) => Some(container),
+        }
+    }
 }
 
 impl Kernel {
@@ -81,21 +115,27 @@ impl Kernel {
         self.lock().entry(vnode).or_default().lookups += 1;
     }
 
-    pub(super) fn forget(&self, vnode: VnodeId, count: u64) {
+    /// The kernel has dropped lookups. Returns where the content of a file without a name is that it does not know any
+    /// more.
+    pub(super) fn forget(&self, vnode: VnodeId, count: u64) -> Option<ContainerId> {
         let mut inodes = self.lock();
-        if let Some(inode) = inodes.get_mut(&vnode) {
-            inode.lookups = inode.lookups.saturating_sub(count);
-            if inode.lookups == 0 {
-                inodes.remove(&vnode);
-            }
+        let inode = inodes.get_mut(&vnode)?;
+        inode.lookups = inode.lookups.saturating_sub(count);
+        if inode.lookups > 0 {
+            return None;
         }
+        inodes.remove(&vnode)?.removed?.content.container()
     }
 
     /// An object has lost its last name. A program may hold it still, as its working directory or by a descriptor, and
-    /// ask what it is until the kernel forgets it.
-    pub(super) fn note_removed(&self, object: &Object) {
-        if let Some(inode) = self.lock().get_mut(&object.fid.vnode) {
-            inode.removed = Some(Box::new(object.clone()));
+    /// ask what it is until the kernel forgets it, or open it. Returns whether the kernel knows it.
+    pub(super) fn note_removed(&self, removed: Nameless) -> bool {
+        match self.lock().get_mut(&removed.object.fid.vnode) {
+            Some(inode) => {
+                inode.removed = Some(Box::new(removed));
+                true
+            }
+            None => false,
         }
     }
 
@@ -108,7 +148,12 @@ impl Kernel {
 
     /// An object without a name, as it was when it lost the last one.
     pub(super) fn removed(&self, vnode: VnodeId) -> Option<Object> {
-        self.lock().get(&vnode)?.removed.as_deref().cloned()
+        self.change_removed(vnode, |removed| removed.object.clone())
+    }
+
+    /// Changes what is known of an object without a name, if it is one.
+    pub(super) fn change_removed<T>(&self, vnode: VnodeId, change: impl FnOnce(&mut Nameless) -> T) -> Option<T> {
+        self.lock().get_mut(&vnode)?.removed.as_deref_mut().map(change)
     }
 
     /// A file is opened in this version. Returns whether the pages the kernel has are of it.

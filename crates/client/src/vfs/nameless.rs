@@ -1,29 +1,55 @@
 //! Nameless: files that have lost their last name, and what there is of them for those who use them still.
 
-use mafs_proto::{Fid, Object};
+use mafs_proto::{Fid, Kind, Object, VnodeId};
 
-use super::file::{File, Unlinked};
-use super::{Error, Inner};
-use crate::core::log::LogEntry;
+use super::contents::loaded;
+use super::file::{Arrival, File, FileState, Unlinked};
+use super::kernel::{Left, Nameless};
+use super::{Error, Inner, Vfs};
+use crate::cache::CachedObject;
+use crate::core::log::{ContainerId, LogEntry};
+
+impl Vfs {
+    /// The kernel has dropped `count` lookups.
+    pub fn forget(&self, vnode: VnodeId, count: u64) {
+        self.inner.forget(vnode, count);
+    }
+}
 
 impl Inner {
-    /// The last name of an object is gone: nothing of it will be sent. It stays readable for those who have it open.
+    /// The last name of an object is gone: nothing of it will be sent. It stays readable for those who have it open, and
+    /// while the kernel knows it.
     pub(super) fn object_gone(&self, object: &Object) {
-        self.kernel.note_removed(object);
+        self.note_gone(object, true);
+    }
+
+    /// The same. What others may have written is not `known`.
+    fn note_gone(&self, object: &Object, known: bool) {
         let file = self.files().get(object.fid.vnode);
         match file {
             Some(file) => {
+                self.kernel.note_removed(Nameless::of(object));
                 self.mark_unlinked(&file, object);
                 self.drop_if_unused(&file);
             }
             None => {
-                let content =
-                    self.cache.index.object(object.fid.vnode).ok().flatten().and_then(|cached| cached.content);
-                self.remove_content(object.fid.vnode, content.map(|content| content.container));
+                let content = self.left_of(object, known);
+                if !self.kernel.note_removed(Nameless { content, ..Nameless::of(object) }) {
+                    self.remove_content(object.fid.vnode, content.container());
+                }
                 if let Err(error) = self.drop_part(object.fid.vnode) {
                     tracing::warn!(fid = %object.fid, %error, "what is here of a removed file stays for now");
                 }
             }
+        }
+    }
+
+    /// What is here of the content of a file that is not in use.
+    fn left_of(&self, object: &Object, known: bool) -> Left {
+        match self.cache.index.known_content(object.fid) {
+            Ok(Some(content)) => Left::In(content.container),
+            Ok(None) if known && object.status.kind == Kind::File && object.status.size == 0 => Left::Empty,
+            Ok(None) | Err(_) => Left::Nothing,
         }
     }
 
@@ -39,7 +65,11 @@ impl Inner {
         if let Some(mut cached) = known {
             self.remember_home(&cached);
             cached.object.status.nlink = 0;
-            if changed { self.kernel.note_removed(&cached.object) } else { self.object_gone(&cached.object) }
+            if changed {
+                self.kernel.note_removed(Nameless::of(&cached.object));
+            } else {
+                self.note_gone(&cached.object, false);
+            }
         }
         Ok(self.cache.index.remove(fid.vnode)?)
     }
@@ -75,5 +105,74 @@ impl Inner {
         let by =
             newest.filter(|id| !state.versions.is_empty() && state.versions.iter().all(|version| version.id != *id));
         by.map_or(LogEntry::Dropped { fid }, |by| LogEntry::Unlinked { fid, by })
+    }
+
+    /// Leaves the content of a file without a name, which nobody has open any more, to the kernel's inode. Returns whether
+    /// there is one.
+    pub(super) fn leave_to_kernel(&self, file: &File) -> bool {
+        let nameless = {
+            let state = file.state();
+            let unlinked = state.unlinked.as_ref().filter(|_| state.is_complete());
+            unlinked.and_then(|unlinked| {
+                let mut object = unlinked.object.clone()?;
+                let status = &mut object.status;
+                (status.size, status.mtime, status.ctime) = (state.size, state.mtime, state.ctime);
+                Some(Nameless { object, content: Left::In(file.container_id), xattrs: unlinked.xattrs.clone() })
+            })
+        };
+        nameless.is_some_and(|nameless| {
+            // One that is known by another way has a name again.
+            let is_nameless = self.kernel.change_removed(file.fid.vnode, |_| ()).is_some();
+            // From now on it goes like any other content when there is no room.
+            is_nameless && self.count_content(file).is_ok() && self.kernel.note_removed(nameless)
+        })
+    }
+
+    /// An object without a name that can be opened, because it is in use, or its content is here for the kernel.
+    pub(super) fn nameless(&self, vnode: VnodeId) -> Result<Option<Object>, Error> {
+        if let Some(object) = self.unlinked(vnode) {
+            return Ok(Some(object));
+        }
+        let mut files = self.files();
+        if files.contains(vnode) {
+            return Ok(None);
+        }
+        let left = self.kernel.change_removed(vnode, |removed| {
+            let content = std::mem::take(&mut removed.content);
+            Nameless { content, ..removed.clone() }
+        });
+        let Some(Nameless { object, content, xattrs }) = left else { return Ok(None) };
+        let size = object.status.size;
+        let id = match content {
+            Left::In(id) if self.size_of(vnode, id)? == Some(size) => id,
+            Left::Empty => self.cache.containers.create(vnode)?.0,
+            Left::In(_) | Left::Nothing => return Ok(None),
+        };
+        let unlinked = Unlinked { object: Some(object.clone()), xattrs, named: Vec::new() };
+        let state =
+            FileState { unlinked: Some(unlinked), ..loaded(&CachedObject::shown(object.clone()), Arrival::Complete) };
+        files.insert(File::new(object.fid, self.cache.containers.lazy(vnode, id), state));
+        Ok(Some(object))
+    }
+
+    /// The size of a container, if it is there.
+    fn size_of(&self, vnode: VnodeId, id: ContainerId) -> Result<Option<u64>, Error> {
+        Ok(self.cache.containers.get(vnode, id)?.map(|container| container.len()).transpose()?)
+    }
+
+    /// The kernel has dropped lookups: what was here for it alone may go.
+    pub(super) fn forget(&self, vnode: VnodeId, count: u64) {
+        if let Some(content) = self.kernel.forget(vnode, count)
+            && !self.files().contains(vnode)
+        {
+            self.remove_content(vnode, Some(content));
+        }
+    }
+}
+
+impl Nameless {
+    /// An object whose content, if it is here, is in use.
+    fn of(object: &Object) -> Self {
+        Self { object: object.clone(), content: Left::Nothing, xattrs: None }
     }
 }

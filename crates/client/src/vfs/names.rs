@@ -230,7 +230,7 @@ impl Inner {
         caller: Caller,
         op: impl FnOnce(Fid, Name, Fid) -> CmlOp,
     ) -> Result<Object, Error> {
-        let directory = self.directory(parent).await?.object;
+        let directory = self.directory(parent).await.map_err(Error::of_names)?.object;
         let parent = directory.fid;
         let edit = NameEdit { parent, name: name.clone(), entry: Some(CachedEntry { fid, kind }) };
         let (op, caller) = inherit_group(op(parent, name, fid), caller, &directory.status);
