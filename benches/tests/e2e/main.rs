@@ -32,6 +32,7 @@ mod pjdfstest;
 mod posix;
 mod profile;
 mod projects;
+mod readers;
 mod set_id;
 mod stress;
 mod trash;

@@ -14,6 +14,7 @@ pub(crate) mod pauses;
 pub(crate) mod prediction;
 pub(crate) mod promises;
 pub(crate) mod queue;
+pub(crate) mod refresh;
 pub(crate) mod replacement;
 pub(crate) mod rpc_statistics;
 pub(crate) mod tail;

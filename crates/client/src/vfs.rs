@@ -44,6 +44,7 @@ mod progress;
 mod promises;
 mod queue;
 mod queue_report;
+mod refreshing;
 mod reopening;
 mod replay;
 mod report;
@@ -104,6 +105,7 @@ pub use locks::{LockStop, Locking, RangeLock};
 use progress::SyncJobs;
 pub use progress::SyncProgress;
 pub use queue_report::{LogReport, QueuePage, QueueReport, QueuedChange, RecordState};
+use refreshing::Refreshes;
 use replay::Replay;
 pub use report::StatusReport;
 use rests::Rests;
@@ -244,6 +246,8 @@ struct Inner {
     watching_sizes: AtomicBool,
     /// Who fetches what nobody waits for.
     rests: Rests,
+    /// Which open files may have to be made current.
+    refreshes: Arc<Refreshes>,
     /// What programs will open next.
     prediction: Mutex<Prediction>,
     /// What is to be here.

@@ -44,6 +44,7 @@ mod paused;
 mod prediction;
 mod promises;
 mod ranges;
+mod readers;
 mod regressions;
 mod replaying;
 mod restart;

@@ -176,11 +176,18 @@ impl Containers {
 
     /// Copies the first `size` bytes of a container, holes as holes.
     pub(crate) fn copy(&self, container: &dyn DiskFile, size: u64) -> io::Result<ContainerCopy> {
-        let path = format!("{SNAPSHOT_DIR}/{}", self.snapshots.fetch_add(1, Ordering::Relaxed));
-        let file = self.disk.create(&path)?;
-        let copy = ContainerCopy { disk: Arc::clone(&self.disk), path, file };
+        let copy = self.beside(0)?;
         copy_sparse(container, copy.file.as_ref(), size)?;
         Ok(copy)
+    }
+
+    /// A file of this size that reads as zeros, for what is to be seen beside a container.
+    pub(crate) fn beside(&self, size: u64) -> io::Result<ContainerCopy> {
+        let path = format!("{SNAPSHOT_DIR}/{}", self.snapshots.fetch_add(1, Ordering::Relaxed));
+        let file = self.disk.create(&path)?;
+        let beside = ContainerCopy { disk: Arc::clone(&self.disk), path, file };
+        beside.file.set_len(size)?;
+        Ok(beside)
     }
 
     /// Copies a container into a new one, with the time of its last change.

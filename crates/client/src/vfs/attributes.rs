@@ -9,14 +9,17 @@ use super::file::File;
 use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
 
 impl Inner {
-    pub(super) async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
+    pub(super) async fn get_attributes(self: &Arc<Self>, vnode: VnodeId) -> Result<Object, Error> {
         let removed = || self.kernel.removed(vnode).map(|object| self.present(object));
         let without_name = || self.unlinked(vnode).or_else(removed);
         if let Some(object) = without_name() {
             return Ok(object);
         }
         match self.status_of(vnode).await {
-            Ok(cached) => Ok(self.present(cached.object)),
+            Ok(cached) => {
+                self.until_refreshed(&cached.object).await;
+                Ok(self.present(cached.object))
+            }
             // It has been removed, here or elsewhere; who has it open may still ask what it is.
             Err(error @ Error::Refused(FsError::Stale)) => {
                 // Whoever removes it here holds the queue until that is known.
@@ -43,6 +46,7 @@ impl Inner {
             None => object = self.as_stored(object),
         }
         if let Some(file) = in_use {
+            self.show_as_read(&file, &mut object);
             self.present_written(&file, &mut object);
         }
         object

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::exclusive::Decider;
+use super::kernel::Nameless;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, Known, NameEdit};
 use crate::core::log::LogEntry;
@@ -222,7 +223,7 @@ impl Inner {
             None => None,
         };
         if let Some(object) = self.cancel(&mut queue, &change.op)? {
-            self.kernel.note_removed(&object);
+            self.kernel.note_removed(Nameless::of(&object));
             return Ok(LoggedChange { id: None, verdict: None, decider: Decider::Client, gone: Some(object) });
         }
         let (id, verdict) = self.log_record(&mut queue, change, caller)?;
@@ -236,7 +237,7 @@ impl Inner {
             object
         });
         if let Some(object) = &gone {
-            self.kernel.note_removed(object);
+            self.kernel.note_removed(Nameless::of(object));
             self.note_moot(&mut queue, object.fid, id);
         }
         Ok(LoggedChange { id: Some(id), verdict, decider, gone })

@@ -63,6 +63,11 @@ impl Inner {
     }
 
     async fn fetch_as(self: &Arc<Self>, file: &Arc<File>, holder: Holder) -> Result<(), Error> {
+        let own = match holder {
+            Holder::Reader => 1,
+            Holder::Locker => 0,
+        };
+        self.refresh_read(file, own).await?;
         if let Some(fetch) = self.begin_fetch(file, holder)? {
             let (inner, file) = (Arc::clone(self), Arc::clone(file));
             tokio::spawn(async move {
@@ -84,7 +89,10 @@ impl Inner {
     /// If it does not come.
     pub(super) async fn prefetch(self: &Arc<Self>, cached: &CachedObject) -> Result<(), Error> {
         let file = self.take_handle(cached, OpenMode { read: true, ..OpenMode::default() })?.file;
-        let begun = self.begin_fetch(&file, Holder::Reader);
+        let begun = match self.refresh_read(&file, 1).await {
+            Ok(()) => self.begin_fetch(&file, Holder::Reader),
+            Err(error) => Err(error),
+        };
         // From now on what is on its way keeps it in use, and nobody has it open.
         self.release_file(&file);
         if let Some(fetch) = begun? {
@@ -99,7 +107,8 @@ impl Inner {
     fn begin_fetch(&self, file: &File, holder: Holder) -> Result<Option<Fetch>, Error> {
         let _edit = file.edit();
         let cached = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?;
-        let (version, size) = (cached.object.status.data_version, cached.object.status.size);
+        let status = cached.object.status;
+        let (version, size) = (status.data_version, status.size);
         let is_current = {
             let state = file.state();
             match holder {
@@ -116,6 +125,7 @@ impl Inner {
             self.cache.index.sync()?;
         }
         self.end_writing(file)?;
+        file.refresh.note_turn();
         let in_place = file.state().kernel.path() == Some(DataPath::Passthrough);
         let left = if in_place { None } else { file.state().left.take().filter(|left| left.version == version) };
         let present = match left {
@@ -130,7 +140,7 @@ impl Inner {
             let mut state = file.state();
             state.fetch += 1;
             state.base_on(version);
-            state.size = size;
+            (state.size, state.mtime, state.ctime) = (size, status.mtime, status.ctime);
             state.wanted = None;
             state.end_stall();
             state.arrival = Arrival::Partial { present, answered: false, in_place };
@@ -144,8 +154,8 @@ impl Inner {
     fn empty_container(&self, file: &File, size: u64, in_place: bool) -> Result<(), Error> {
         self.forget_part(file)?;
         if in_place {
-            // The kernel has this very container: who reads it may see the version change, as on NFS, but never an end
-            // before either's. What is too long is cut when all has come.
+            // The kernel has this very container, and who has locked the file has it open for writing. What is too long
+            // is cut when all has come.
             file.container.set_len(size.max(file.container.len()?))?;
         } else {
             // Cutting first drops the seal and every byte of an older version.
@@ -155,7 +165,7 @@ impl Inner {
     }
 
     /// What arrives is not what programs write: the log must not take it for that after a crash. Under `edit`.
-    fn end_writing(&self, file: &File) -> Result<(), Error> {
+    pub(super) fn end_writing(&self, file: &File) -> Result<(), Error> {
         let lent = std::mem::take(&mut file.state().writing_logged);
         if lent {
             self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
@@ -418,7 +428,7 @@ fn next_gap(file: &File, fetch: Fetch) -> Option<Range<u64>> {
 
 /// Writes pieces that have come one after the other as one: the kernel then keeps them in large folios, from which it
 /// reads faster. Returns the offset behind them.
-fn write_data(
+pub(super) fn write_data(
     container: &dyn DiskFile,
     data: &mut BytesMut,
     offset: u64,
@@ -445,7 +455,7 @@ fn mark_answered(file: &File, fetch: Fetch) -> bool {
 }
 
 /// What pieces of the payload say.
-fn parts(segments: &mut SegmentReader, pieces: Vec<Bytes>) -> Result<Vec<ContentPart>, Error> {
+pub(super) fn parts(segments: &mut SegmentReader, pieces: Vec<Bytes>) -> Result<Vec<ContentPart>, Error> {
     let mut parts = Vec::new();
     for mut piece in pieces {
         while let Some(part) = segments.next(&mut piece).map_err(|_| Error::Refused(FsError::Malformed))? {

@@ -15,6 +15,7 @@ use mafs_proto::{
 };
 
 use super::frozen::FrozenContent;
+use super::refreshing::Refresh;
 use super::versions::Versions;
 use super::{Caller, Error};
 use crate::cache::Container;
@@ -315,6 +316,8 @@ pub(super) struct File {
     pub(super) container_id: ContainerId,
     pub(super) container: Arc<Container>,
     named_durably: AtomicBool,
+    /// How newer versions come to its readers.
+    pub(super) refresh: Refresh,
     edit: Mutex<()>,
     state: Mutex<FileState>,
     changes: watch::Sender<()>,
@@ -327,6 +330,7 @@ impl File {
             container_id: container.id,
             container,
             named_durably: AtomicBool::new(false),
+            refresh: Refresh::default(),
             edit: Mutex::new(()),
             state: Mutex::new(state),
             changes: watch::Sender::new(()),

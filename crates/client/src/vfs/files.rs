@@ -1,6 +1,7 @@
 //! Files: open, create, read, close; and which are in use.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +20,9 @@ use crate::core::log::ContainerId;
 
 /// How many versions an open tries to fetch of a file that other clients store at the same time.
 const VERSIONS_MAX: u32 = 8;
+
+/// How often a read begins anew because the content has become another.
+const TURNS_MAX: u32 = 16;
 
 /// The files in use, and the handles on them.
 #[derive(Default)]
@@ -103,7 +107,7 @@ impl Files {
         std::mem::take(&mut handle.passthrough).then(|| (Arc::clone(&handle.file), handle.mode))
     }
 
-    fn is_executed(&self, vnode: VnodeId) -> bool {
+    pub(super) fn is_executed(&self, vnode: VnodeId) -> bool {
         self.handles.values().any(|handle| handle.mode.execute && handle.file.fid.vnode == vnode)
     }
 
@@ -335,13 +339,20 @@ impl Inner {
     pub(super) async fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {
         let file = self.handle(handle)?.file;
         let end = offset.saturating_add(u64::from(size));
-        let file_size = file.arrived(offset..end).await?;
-        file.state().tail.read(offset..end);
-        let wanted = usize::try_from(end.min(file_size).saturating_sub(offset)).unwrap_or(0);
-        let mut buffer = vec![0; wanted];
-        let read = file.container.read_at(&mut buffer, offset)?;
-        buffer.truncate(read);
-        Ok(buffer.into())
+        for _ in 0..TURNS_MAX {
+            let turns = file.refresh.turns();
+            let file_size = file.arrived(offset..end).await?;
+            if turns.is_some() {
+                let bytes = read_from(&file, offset..end.min(file_size))?;
+                if file.refresh.turns() == turns {
+                    file.state().tail.read(offset..end);
+                    return Ok(bytes);
+                }
+            }
+            // Until it is over.
+            blocking(|| drop(file.edit()));
+        }
+        Err(Error::TimedOut("a file has changed all the time".to_owned()))
     }
 
     pub(super) fn release(self: &Arc<Self>, handle: FileHandle) {
@@ -402,8 +413,7 @@ impl Inner {
             self.locks.locks().end_doubt(file.fid);
             let is_named = || self.is_named_by_index(file.fid.vnode, file.container_id);
             // Nothing names the container of a new file that nobody has written.
-            let is_over =
-                if useless { !self.leave_to_kernel(file) && !self.keep_part(file) } else { !is_named() };
+            let is_over = if useless { !self.leave_to_kernel(file) && !self.keep_part(file) } else { !is_named() };
             if is_over {
                 self.remove_content(file.fid.vnode, Some(file.container_id));
             }
@@ -440,4 +450,12 @@ impl Inner {
         self.files().handles.insert(number, handle);
         number
     }
+}
+
+/// Reads what a container has of a range.
+fn read_from(file: &File, range: Range<u64>) -> std::io::Result<Bytes> {
+    let mut buffer = vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)];
+    let read = file.container.read_at(&mut buffer, range.start)?;
+    buffer.truncate(read);
+    Ok(buffer.into())
 }

@@ -19,6 +19,7 @@ use super::announce::Writer;
 use super::hoarding::Hoarding;
 use super::kernel::{Kernel, NamesOf};
 use super::locks::LockState;
+use super::refreshing::Refreshes;
 use super::shown::{Noted, Part};
 use crate::cache::{AttachedVolume, Cache, CacheError};
 use crate::core::fids;
@@ -41,6 +42,7 @@ pub(super) struct SessionListener {
     writer: Writer,
     hoarding: Arc<Hoarding>,
     locks: Arc<LockState>,
+    refreshes: Arc<Refreshes>,
     /// The life of this client in which the present session began.
     incarnation: AtomicU64,
 }
@@ -52,8 +54,9 @@ impl SessionListener {
         writer: Writer,
         hoarding: Arc<Hoarding>,
         locks: Arc<LockState>,
+        refreshes: Arc<Refreshes>,
     ) -> Self {
-        Self { cache, kernel, writer, hoarding, locks, incarnation: AtomicU64::new(0) }
+        Self { cache, kernel, writer, hoarding, locks, refreshes, incarnation: AtomicU64::new(0) }
     }
 }
 
@@ -79,6 +82,7 @@ impl Listener for SessionListener {
             true => std::future::ready(()).boxed(),
             false => {
                 self.incarnation.store(reply.incarnation.0, Ordering::Release);
+                self.refreshes.note_all();
                 self.kernel.forget_everything(names_in(&self.cache))
             }
         };
@@ -120,10 +124,12 @@ impl Listener for SessionListener {
         let told = match broken {
             Broken::Objects(objects) => {
                 blocking(|| self.cache.index.break_objects(change, &objects));
+                self.refreshes.note(objects.iter().map(|object| object.fid.vnode));
                 self.kernel.forget_objects(objects, names_of)
             }
             Broken::All => {
                 blocking(|| self.cache.index.break_all(change));
+                self.refreshes.note_all();
                 self.kernel.forget_everything(names_of)
             }
         };

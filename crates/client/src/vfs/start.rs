@@ -23,6 +23,7 @@ use super::listing::Listings;
 use super::locks::{LockState, Locking};
 use super::progress::SyncJobs;
 use super::promises::SessionListener;
+use super::refreshing::{Refreshes, keep_refreshing};
 use super::replay::Replay;
 use super::rests::Rests;
 use super::storing::Patience;
@@ -138,7 +139,9 @@ impl Vfs {
         let (listening, telling) = (Arc::clone(&cache), Arc::clone(&kernel));
         let hoarding = blocking(|| Hoarding::load(&cache))?;
         let (told, held) = (Arc::clone(&hoarding), Arc::clone(&locks));
-        let listener = Box::new(SessionListener::new(listening, telling, writer.clone(), told, held));
+        let refreshes = Arc::new(Refreshes::default());
+        let noting = Arc::clone(&refreshes);
+        let listener = Box::new(SessionListener::new(listening, telling, writer.clone(), told, held, noting));
         let spare = log.spare().filter(|_| settings.disconnected && is_usable_alone(&cache));
         let remote = Remote::start(config, log.unanswered(), spare, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.tells_changes());
@@ -158,6 +161,7 @@ impl Vfs {
             passthrough,
             watching_sizes: AtomicBool::new(false),
             rests: Rests::default(),
+            refreshes,
             prediction: Mutex::default(),
             hoarding,
             replay: Replay::new(policy, has_announced),
@@ -184,6 +188,7 @@ impl Vfs {
         tokio::spawn(Arc::clone(&inner).keep_storing());
         tokio::spawn(Arc::clone(&inner).keep_replaying());
         tokio::spawn(keep_hoarding(Arc::downgrade(&inner), Arc::clone(&inner.hoarding)));
+        tokio::spawn(keep_refreshing(Arc::downgrade(&inner), Arc::clone(&inner.refreshes)));
         tokio::spawn(Arc::clone(&inner).keep_holding());
         Arc::clone(&inner).sweep_in_background(&log);
         tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));

@@ -1,0 +1,315 @@
+//! Refreshing: newer versions come to the programs that have a file open for reading, by themselves.
+//!
+//! What is read from here stays one version until the next is here as a whole, in a file beside the container. Then the
+//! container is *turned over* to it, in one step for who reads through this daemon: under `edit`, and a read that has
+//! met it is done again. The kernel, which may have the container, or pages of it, is told behind that. To a version that
+//! only appends nothing changes but that bytes come behind the old end, so nobody can meet a mixture. Of any other the
+//! bytes that differ are written over, in order, before the end is moved down: who reads the container past this daemon
+//! may then meet both versions in one read, but never zeros that are in neither.
+//!
+//! What programs here write, or execute, stays as it is.
+
+mod aside;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use mafs_arpc::blocking;
+use mafs_proto::{ContentHash, DataVersion, FsError, Kind, Object, Status, VnodeId};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::time::{Duration, Instant, sleep, timeout};
+
+use super::file::{File, FileState};
+use super::{Error, Inner};
+use crate::core::refresh::{Watch, pause_after, pause_after_failures};
+
+/// A version that does more than append is brought to who has the file open already up to this size: it is fetched as a
+/// whole though nobody may ever look at it. Whoever opens the file anew has any version.
+const WHOLE_BYTES_MAX: u64 = 256 << 20;
+
+/// So many files are refreshed at a time, of those that nobody waits for.
+const FILES_MAX: usize = 4;
+
+/// How long who looks at a file waits for what he is shown to be what is read.
+const LOOK_WAIT: Duration = Duration::from_millis(200);
+
+/// Files that may have to be refreshed.
+pub(super) struct Refreshes {
+    noted: Mutex<Noted>,
+    changed: Notify,
+    places: Semaphore,
+}
+
+/// Which ones.
+#[derive(Debug)]
+enum Noted {
+    These(Vec<VnodeId>),
+    All,
+}
+
+/// More need not be told apart: only those that are open count.
+const NOTED_MAX: usize = 1024;
+
+impl Default for Refreshes {
+    fn default() -> Self {
+        let noted = Mutex::new(Noted::These(Vec::new()));
+        Self { noted, changed: Notify::new(), places: Semaphore::new(FILES_MAX) }
+    }
+}
+
+impl Refreshes {
+    /// Objects have changed elsewhere.
+    pub(super) fn note(&self, vnodes: impl Iterator<Item = VnodeId>) {
+        {
+            let mut noted = self.noted();
+            if let Noted::These(these) = &mut *noted {
+                these.extend(vnodes);
+                if these.len() > NOTED_MAX {
+                    *noted = Noted::All;
+                }
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Anything may have.
+    pub(super) fn note_all(&self) {
+        *self.noted() = Noted::All;
+        self.changed.notify_one();
+    }
+
+    fn take(&self) -> Noted {
+        std::mem::replace(&mut *self.noted(), Noted::These(Vec::new()))
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a file has of this.
+pub(super) struct Refresh {
+    watch: Mutex<Watch>,
+    /// One version is brought at a time.
+    one: Semaphore,
+    /// How often the container was turned over or emptied.
+    turns: AtomicU64,
+    is_turning: AtomicBool,
+}
+
+impl Default for Refresh {
+    fn default() -> Self {
+        Self {
+            watch: Mutex::default(),
+            one: Semaphore::new(1),
+            turns: AtomicU64::new(0),
+            is_turning: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Refresh {
+    /// How often what the container holds has become something else; `None`: it does so now. What was read while that
+    /// stays the same is of one version.
+    pub(super) fn turns(&self) -> Option<u64> {
+        let turns = self.turns.load(Ordering::Acquire);
+        (!self.is_turning.load(Ordering::Acquire)).then_some(turns)
+    }
+
+    /// What the container holds is about to become something else. Under `edit`.
+    pub(super) fn note_turn(&self) {
+        self.turns.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn set_turning(&self, turning: bool) {
+        if turning {
+            self.is_turning.store(true, Ordering::Release);
+            self.note_turn();
+        } else {
+            self.is_turning.store(false, Ordering::Release);
+        }
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.one.acquire().await.ok()
+    }
+}
+
+/// The content that is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Read {
+    version: DataVersion,
+    size: u64,
+    fetch: u64,
+}
+
+impl FileState {
+    /// Whether programs have the content open, and nobody here has changed it or could.
+    fn is_only_read(&self) -> bool {
+        let is_changed = self.is_dirty() || self.storing || self.kernel.may_write();
+        self.handles > 0 && self.is_complete() && !is_changed && self.unlinked.is_none() && !self.is_elsewhere()
+    }
+
+    /// The content is this version, all of it.
+    fn hold(&mut self, status: &Status, hash: ContentHash) {
+        self.base_on(status.data_version);
+        (self.size, self.mtime, self.ctime, self.hash) = (status.size, status.mtime, status.ctime, Some(hash));
+    }
+
+    /// What is read of it, if that is not this version and may become it.
+    fn read_before(&self, version: DataVersion) -> Option<Read> {
+        let read = Read { version: self.base, size: self.size, fetch: self.fetch };
+        (self.is_only_read() && self.base != version).then_some(read)
+    }
+}
+
+/// Refreshes what changes elsewhere, until the mount ends.
+pub(super) async fn keep_refreshing(inner: Weak<Inner>, refreshes: Arc<Refreshes>) {
+    loop {
+        refreshes.changed.notified().await;
+        let Some(inner) = inner.upgrade() else { return };
+        let files: Vec<Arc<File>> = match refreshes.take() {
+            Noted::All => inner.files().all(),
+            Noted::These(vnodes) => {
+                let files = inner.files();
+                vnodes.into_iter().filter_map(|vnode| files.get(vnode)).collect()
+            }
+        };
+        files.iter().filter(|file| file.state().is_only_read()).for_each(|file| inner.begin_refresh(file));
+    }
+}
+
+impl Inner {
+    fn begin_refresh(self: &Arc<Self>, file: &Arc<File>) {
+        let begins = file.refresh.watch().ask();
+        if begins {
+            tokio::spawn(Arc::clone(self).refresh_while_read(Arc::clone(file)));
+        }
+    }
+
+    /// Brings newer versions as long as there are some, and readers.
+    async fn refresh_while_read(self: Arc<Self>, file: Arc<File>) {
+        let mut failures = 0;
+        loop {
+            file.refresh.watch().look();
+            let began = Instant::now();
+            let pause = match self.refresh(&file).await {
+                Ok(true) => {
+                    failures = 0;
+                    Some(pause_after(began.elapsed()))
+                }
+                Ok(false) => None,
+                Err(error) => {
+                    failures += 1;
+                    tracing::debug!(fid = %file.fid, %error, "a newer version of an open file does not come");
+                    pause_after_failures(failures).filter(|_| file.state().is_only_read())
+                }
+            };
+            file.notify();
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None if file.refresh.watch().end() => break,
+                None => {}
+            }
+        }
+        file.notify();
+    }
+
+    /// Brings the newest version of a file that is open, if that is not here. Returns whether it was not.
+    async fn refresh(&self, file: &Arc<File>) -> Result<bool, Error> {
+        let _place = self.refreshes.places.acquire().await;
+        if !file.state().is_only_read() || self.files().is_executed(file.fid.vnode) {
+            return Ok(false);
+        }
+        match self.settled_status(file.fid.vnode).await {
+            Ok(cached) => self.refresh_to(file, &cached.object, WHOLE_BYTES_MAX).await,
+            // It has lost its name.
+            Err(Error::Refused(FsError::Stale)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Brings the version that the index says is the present one to who reads another, where somebody else than `own`
+    /// handles does.
+    pub(super) async fn refresh_read(&self, file: &Arc<File>, own: u32) -> Result<(), Error> {
+        let is_read = || {
+            let state = file.state();
+            state.is_only_read() && state.handles > own
+        };
+        while is_read() {
+            let known = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?.object;
+            let _waiting = self.remote.waiting();
+            if !self.refresh_to(file, &known, u64::MAX).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the version of a file that was `shown`. Returns whether the file holds it now and did not before.
+    async fn refresh_to(&self, file: &Arc<File>, shown: &Object, whole_max: u64) -> Result<bool, Error> {
+        let status = &shown.status;
+        let _turn = file.refresh.turn().await;
+        let before = file.state().read_before(status.data_version);
+        let Some(read) = before.filter(|_| shown.fid == file.fid) else { return Ok(false) };
+        let is_over = file.wait(|state| (state.read_before(status.data_version) != Some(read)).then_some(()));
+        let next = tokio::select! {
+            biased;
+            next = self.fetch_aside(file, read, status, whole_max) => next?,
+            () = is_over => return Ok(false),
+            () = self.remote.until_in_vain() => return Err(self.remote.unanswered().into()),
+        };
+        let Some(next) = next else { return Ok(false) };
+        if !blocking(|| self.turn_over(file, read, status, &next))? {
+            return Ok(false);
+        }
+        self.kernel.forget_content(file.fid.vnode, None).await;
+        Ok(true)
+    }
+
+    /// Gives a newer version a moment to come, if programs have an older one of this file open: who looks at the file is
+    /// shown what they read.
+    pub(super) async fn until_refreshed(self: &Arc<Self>, shown: &Object) {
+        let in_use = self.files().get(shown.fid.vnode);
+        let Some(file) = in_use.filter(|_| shown.status.kind == Kind::File) else { return };
+        let (is_read, version) = {
+            let state = file.state();
+            (state.is_only_read(), state.base)
+        };
+        let is_known = version == shown.status.data_version
+            && self.cache.index.valid_object(shown.fid.vnode).is_ok_and(|valid| valid.is_some());
+        if !is_read || is_known || !self.remote.is_up() {
+            return;
+        }
+        self.begin_refresh(&file);
+        let refreshed = file.wait(|state| {
+            let is_over = state.base != version || !file.refresh.watch().is_looking();
+            is_over.then_some(())
+        });
+        let _ = timeout(LOOK_WAIT, refreshed).await;
+    }
+
+    /// Shows an object as those read it who have it open.
+    pub(super) fn show_as_read(&self, file: &File, object: &mut Object) {
+        let (read, mtime, ctime) = {
+            let state = file.state();
+            let read = state.is_only_read().then_some((state.base, state.size));
+            (read, state.mtime, state.ctime)
+        };
+        let Some((version, size)) = read else { return };
+        let status = &mut object.status;
+        if status.data_version != version {
+            (status.data_version, status.size, status.mtime, status.ctime) = (version, size, mtime, ctime);
+        } else if let Ok(Some(known)) = self.cache.index.object(object.fid.vnode)
+            && known.object.status.data_version == version
+        {
+            // Not what others have announced.
+            (status.size, status.mtime) = (size, known.object.status.mtime);
+        }
+    }
+}
