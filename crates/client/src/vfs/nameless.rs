@@ -172,7 +172,7 @@ impl Inner {
 
 impl Nameless {
     /// An object whose content, if it is here, is in use.
-    fn of(object: &Object) -> Self {
+    pub(super) fn of(object: &Object) -> Self {
         Self { object: object.clone(), content: Left::Nothing, xattrs: None }
     }
 }
