@@ -5,6 +5,7 @@
 //! repeated. As on Linux since 6.13 a change gets a later time only if somebody has looked at the file since the last.
 
 mod crash;
+mod faults;
 mod mapped;
 mod tree;
 
@@ -18,6 +19,7 @@ use std::time::SystemTime;
 use mafs_proto::Random;
 
 use crate::{Disk, DiskFile, DiskPath, Fallocate, FileStat, SpaceInfo};
+use faults::{Faults, Outcome};
 use tree::{Ino, Tree};
 
 /// What ext4 takes in a file, with blocks of 4 KiB.
@@ -35,12 +37,10 @@ struct World {
     tree: Tree,
     /// The tree at the moment of the power cut, if there was one.
     cut: Option<Tree>,
-    /// Syncs so far, of files and directories.
-    syncs: u64,
+    faults: Faults,
     /// Files that were opened so far.
     opens: u64,
     freeze_after: Option<u64>,
-    fail_from: Option<u64>,
     capacity: Option<u64>,
     full: bool,
 }
@@ -84,21 +84,10 @@ impl MemoryDisk {
         self.world().cut.is_some()
     }
 
-    /// How often a file, a directory or all was synced.
-    #[must_use]
-    pub fn syncs(&self) -> u64 {
-        self.world().syncs
-    }
-
     /// How many files were opened by now.
     #[must_use]
     pub fn opens(&self) -> u64 {
         self.world().opens
-    }
-
-    /// Lets sync number `count` (the first is number 0) and all later ones fail with an I/O error.
-    pub fn fail_syncs_from(&self, count: u64) {
-        self.world().fail_from = Some(count);
     }
 
     /// Lets writes fail with `StorageFull` that would make all files together larger than `bytes`.
@@ -127,12 +116,18 @@ impl MemoryDisk {
 }
 
 impl World {
-    /// Counts a sync; whether it makes anything durable.
-    fn sync(&mut self) -> io::Result<bool> {
-        let number = self.syncs;
-        self.syncs += 1;
-        if self.fail_from.is_some_and(|from| number >= from) {
-            return Err(io::Error::other("injected: the sync failed"));
+    /// Counts a sync; whether it makes anything durable. If this one fails, `lose` says what it loses.
+    fn sync(&mut self, lose: impl FnOnce(&mut Tree) -> io::Result<()>) -> io::Result<bool> {
+        let number = self.faults.syncs();
+        match self.faults.sync() {
+            Outcome::Done => {}
+            Outcome::Deceives => return Ok(false),
+            Outcome::Fails { loses } => {
+                if loses {
+                    lose(&mut self.tree)?;
+                }
+                return Err(faults::failed());
+            }
         }
         if self.freeze_after.is_some_and(|count| number >= count) {
             self.cut.get_or_insert_with(|| self.tree.clone());
@@ -168,20 +163,26 @@ impl Disk for MemoryDisk {
     }
 
     fn rename(&self, from: &DiskPath, to: &DiskPath) -> io::Result<()> {
-        self.world().tree.rename(from, to)
+        let mut world = self.world();
+        world.faults.alive()?;
+        world.tree.rename(from, to)
     }
 
     fn remove(&self, path: &DiskPath) -> io::Result<()> {
-        self.world().tree.remove(path)
+        let mut world = self.world();
+        world.faults.alive()?;
+        world.tree.remove(path)
     }
 
     fn remove_dir_all(&self, path: &DiskPath) -> io::Result<()> {
-        self.world().tree.remove_dir_all(path)
+        let mut world = self.world();
+        world.faults.alive()?;
+        world.tree.remove_dir_all(path)
     }
 
     fn create_dir_all(&self, path: &DiskPath) -> io::Result<()> {
         let mut world = self.world();
-        let durable = world.sync()?;
+        let durable = world.sync(|_| Ok(()))?;
         world.tree.create_dir_all(path, durable)
     }
 
@@ -191,13 +192,17 @@ impl Disk for MemoryDisk {
 
     fn sync_dir(&self, path: &DiskPath) -> io::Result<()> {
         let mut world = self.world();
-        let durable = world.sync()?;
+        let durable = world.sync(|tree| tree.lose_names(path))?;
         world.tree.sync_dir(path, durable)
     }
 
     fn sync_all(&self) -> io::Result<()> {
         let mut world = self.world();
-        if world.sync()? {
+        let lose = |tree: &mut Tree| {
+            tree.lose_all();
+            Ok(())
+        };
+        if world.sync(lose)? {
             world.tree.sync_all();
         }
         Ok(())
@@ -241,6 +246,7 @@ impl DiskFile for MemoryFile {
         }
         let mut world = self.disk.world();
         let end = offset.saturating_add(bytes.len() as u64);
+        world.faults.write()?;
         world.take_room(self.ino, offset..end)?;
         world.tree.write(self.ino, bytes, offset)
     }
@@ -255,11 +261,13 @@ impl DiskFile for MemoryFile {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let mut world = self.disk.world();
+        world.faults.write()?;
         world.tree.resize(self.ino, bytes)
     }
 
     fn fallocate(&self, how: Fallocate, offset: u64, bytes: u64) -> io::Result<()> {
         let mut world = self.disk.world();
+        world.faults.write()?;
         let end = offset.saturating_add(bytes);
         let len = world.tree.file(self.ino)?.len();
         match how {
@@ -304,7 +312,11 @@ impl DiskFile for MemoryFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut world = self.disk.world();
-        if world.sync()? {
+        let lose = |tree: &mut Tree| {
+            tree.file(self.ino)?.lose();
+            Ok(())
+        };
+        if world.sync(lose)? {
             world.tree.file(self.ino)?.sync();
         }
         Ok(())

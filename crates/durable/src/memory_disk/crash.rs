@@ -22,7 +22,7 @@ impl Tree {
             if let Some(Node::Dir(dir)) = self.nodes.get(&ino) {
                 restore_unplaced(dir, &mut names, &live, &placed);
             }
-            image.nodes.insert(ino, Node::Dir(DirNode { durable: names.clone(), names }));
+            image.nodes.insert(ino, Node::Dir(DirNode::new(names)));
         }
         for node in image.nodes.values_mut() {
             if let Node::File(file) = node {

@@ -13,7 +13,11 @@ impl MemoryDisk {
     /// # Errors
     /// As that.
     pub fn create_file(&self, path: &DiskPath) -> io::Result<MemoryFile> {
-        let ino = self.world().tree.create(path)?;
+        let ino = {
+            let mut world = self.world();
+            world.faults.alive()?;
+            world.tree.create(path)?
+        };
         Ok(MemoryFile { disk: self.clone(), ino })
     }
 

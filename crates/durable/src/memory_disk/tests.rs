@@ -214,3 +214,43 @@ fn errors_can_be_injected() {
     disk.fail_syncs_from(0);
     assert!(disk.sync_dir("").is_err());
 }
+
+#[test]
+fn what_a_failed_sync_has_lost_can_be_read_and_is_durable_only_when_it_is_written_again() {
+    let disk = with_durable_file();
+    let file = disk.open("a").unwrap();
+    file.write_all_at(b"two", 0).unwrap();
+    disk.fail_sync(disk.syncs());
+    assert!(file.sync_data().is_err() && disk.has_failed());
+    file.sync_data().unwrap();
+    assert_eq!(read(&disk.kill(), "a").unwrap(), b"two");
+    assert_eq!(read(&disk.crash(), "a").unwrap(), b"one");
+    file.write_all_at(b"two", 0).unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(read(&disk.crash(), "a").unwrap(), b"two");
+}
+
+#[test]
+fn a_name_that_a_failed_sync_has_lost_is_durable_only_when_it_is_given_again() {
+    let disk = with_durable_file();
+    write(&disk, "b", b"two").sync_data().unwrap();
+    disk.fail_sync(disk.syncs());
+    assert!(disk.sync_dir("").is_err());
+    disk.sync_dir("").unwrap();
+    assert_eq!((read(&disk, "b").unwrap(), read(&disk.crash(), "b")), (b"two".to_vec(), None));
+    write(&disk, "c", b"two").sync_data().unwrap();
+    disk.rename("c", "b").unwrap();
+    disk.sync_dir("").unwrap();
+    assert_eq!(read(&disk.crash(), "b").unwrap(), b"two");
+}
+
+#[test]
+fn a_disk_that_dies_in_a_sync_says_so_only_afterwards() {
+    let disk = with_durable_file();
+    let file = disk.open("a").unwrap();
+    file.write_all_at(b"two", 0).unwrap();
+    disk.die_at_sync(disk.syncs());
+    file.sync_data().unwrap();
+    assert!(file.write_all_at(b"3", 0).is_err() && file.sync_data().is_err() && disk.remove("a").is_err());
+    assert_eq!(read(&disk.crash(), "a").unwrap(), b"one");
+}

@@ -42,13 +42,15 @@ pub(super) enum Node {
 pub(super) struct DirNode {
     pub(super) names: Names,
     pub(super) durable: Names,
+    /// What a failed sync has lost: what these names mean is not written by the next.
+    lost: BTreeMap<String, Option<Ino>>,
 }
 
 #[derive(Clone)]
 pub(super) struct FileNode {
     bytes: Vec<u8>,
     pub(super) durable: Vec<u8>,
-    /// What made `bytes` of `durable`, in order.
+    /// What made `bytes` of `durable`, in order, but for what a failed sync has lost.
     pub(super) changes: Vec<Change>,
     pub(super) room: RangeSet,
     pub(super) times: Times,
@@ -168,16 +170,33 @@ impl Tree {
         let ino = self.walk(path)?;
         let dir = self.dir(ino)?;
         if durable {
-            dir.durable = dir.names.clone();
+            dir.sync();
         }
         Ok(())
+    }
+
+    /// A sync of a directory fails.
+    pub(super) fn lose_names(&mut self, path: &DiskPath) -> io::Result<()> {
+        let ino = self.walk(path)?;
+        self.dir(ino)?.lose();
+        Ok(())
+    }
+
+    /// A sync of everything fails.
+    pub(super) fn lose_all(&mut self) {
+        for node in self.nodes.values_mut() {
+            match node {
+                Node::File(file) => file.lose(),
+                Node::Dir(dir) => dir.lose(),
+            }
+        }
     }
 
     pub(super) fn sync_all(&mut self) {
         for node in self.nodes.values_mut() {
             match node {
                 Node::File(file) => file.sync(),
-                Node::Dir(dir) => dir.durable = dir.names.clone(),
+                Node::Dir(dir) => dir.sync(),
             }
         }
     }
@@ -331,6 +350,39 @@ impl Node {
     }
 }
 
+impl DirNode {
+    /// A directory whose names are durable.
+    pub(super) fn new(names: Names) -> Self {
+        Self { durable: names.clone(), names, lost: BTreeMap::new() }
+    }
+
+    fn sync(&mut self) {
+        let lost = std::mem::take(&mut self.lost);
+        for name in self.changed() {
+            let means = self.names.get(&name).copied();
+            if lost.get(&name) == Some(&means) {
+                self.lost.insert(name, means);
+                continue;
+            }
+            match means {
+                Some(ino) => self.durable.insert(name, ino),
+                None => self.durable.remove(&name),
+            };
+        }
+    }
+
+    /// As Linux does: what could not be written counts as written.
+    fn lose(&mut self) {
+        let lost: Vec<_> = self.changed().into_iter().map(|name| (self.names.get(&name).copied(), name)).collect();
+        self.lost.extend(lost.into_iter().map(|(means, name)| (name, means)));
+    }
+
+    fn changed(&self) -> BTreeSet<String> {
+        let all = self.names.keys().chain(self.durable.keys());
+        all.filter(|name| self.names.get(*name) != self.durable.get(*name)).cloned().collect()
+    }
+}
+
 impl FileNode {
     /// A file whose bytes are durable.
     pub(super) fn new(bytes: Vec<u8>) -> Self {
@@ -375,6 +427,11 @@ impl FileNode {
         for change in self.changes.drain(..) {
             change.apply(&mut self.durable);
         }
+    }
+
+    /// As Linux does: what could not be written counts as written, and can still be read.
+    pub(super) fn lose(&mut self) {
+        self.changes.clear();
     }
 }
 
