@@ -6,7 +6,10 @@
 //! - a segment is durable before the next one begins, so only the last can have an unfinished tail;
 //! - each record says how many before it were not yet durable when it was written, and after each sync a seal says that
 //!   none is left; so a later record or seal tells whether bad bytes were ever durable;
-//! - after the first failed write or sync nothing more is promised: the log must be opened again.
+//! - a sync counts when the disk has taken a write after it, which is the seal;
+//! - after the first failed write or sync nothing more is promised: the log must be opened again;
+//! - what is found at an open and is not shown to be durable, by a later record or a seal, is written again before it
+//!   is synced.
 
 pub(crate) mod format;
 mod reader;
@@ -53,6 +56,9 @@ impl fmt::Display for Lsn {
 /// How much room a segment takes ahead of its records. An fdatasync that need not make a new size durable takes 0.17 ms
 /// here in place of 0.29.
 const ROOM_BYTES: u64 = 256 << 10;
+
+/// How much is read and written again at a time.
+const AGAIN_BYTES: usize = 256 << 10;
 
 /// Limits of an [`AppendLog`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,7 +200,7 @@ impl AppendLog {
         self.guarded(|log| {
             if log.durable < log.next {
                 log.sync_segment()?;
-                log.seal();
+                log.seal()?;
             }
             Ok(())
         })
@@ -279,7 +285,23 @@ impl AppendLog {
             self.file_bytes = self.end();
         }
         self.sync_segment()?;
-        self.seal();
+        Ok(self.seal()?)
+    }
+
+    /// Writes once more what the last owner wrote from `offset` on and nothing shows to be durable. After a sync that
+    /// failed Linux counts it as written, and still has it in memory: the next sync would say that all is well.
+    fn write_again(&self, offset: u64) -> io::Result<()> {
+        let mut bytes = vec![0; AGAIN_BYTES];
+        let mut at = offset;
+        while at < self.end() {
+            let count = usize::try_from(self.end() - at).unwrap_or(AGAIN_BYTES).min(AGAIN_BYTES);
+            let read = self.file.read_at(&mut bytes[..count], at)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.file.write_all_at(&bytes[..read], at)?;
+            at += read as u64;
+        }
         Ok(())
     }
 
@@ -325,11 +347,18 @@ impl AppendLog {
     }
 
     /// Marks that everything is durable, so that damage to the last records shows. Not synced itself: that would double
-    /// the cost of a commit. A failure is of no consequence: the next record is written over it.
-    fn seal(&self) {
+    /// the cost of a commit. The next record is written over it, so want of room for it is of no consequence.
+    ///
+    /// Any other failure says that the sync before was none: when an ext4 shuts down while it makes blocks durable that
+    /// were reserved, fdatasync(2) answers that all is well, and only the next write is refused.
+    fn seal(&self) -> io::Result<()> {
         let head = RecordHeader { number: self.next, unsynced: 0, body: Body::Seal };
-        if let Err(error) = self.file.write_all_at(&head.encode(self.salt), self.end()) {
-            tracing::debug!(dir = self.dir, %error, "log not sealed");
+        match self.file.write_all_at(&head.encode(self.salt), self.end()) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                tracing::debug!(dir = self.dir, %error, "log not sealed");
+                Ok(())
+            }
+            sealed => sealed,
         }
     }
 

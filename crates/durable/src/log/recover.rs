@@ -13,6 +13,9 @@ use super::{AppendLog, LogConfig, LogError, LogRecovery, Lsn, Segment, TornTail}
 use crate::disk::join;
 use crate::{Disk, DiskFile, DiskPath};
 
+/// What the name of a segment ends with before it is one.
+const UNNAMED_SUFFIX: &str = ".new";
+
 /// What is known after a look at all segments.
 #[derive(Default)]
 struct Survey {
@@ -22,7 +25,8 @@ struct Survey {
     /// The number after the newest record.
     next: Option<Lsn>,
     torn: Option<TornTail>,
-    /// A last segment whose header was never finished.
+    /// A last segment whose header was never finished, or that has no records: whether its name is durable is not
+    /// known.
     stillborn: Option<Lsn>,
 }
 
@@ -30,6 +34,8 @@ struct Last {
     file: Arc<dyn DiskFile>,
     bytes: u64,
     salt: u32,
+    /// From where on its records are not shown to be durable.
+    unproven: u64,
 }
 
 pub(super) fn open(
@@ -39,8 +45,6 @@ pub(super) fn open(
 ) -> Result<(AppendLog, LogRecovery), LogError> {
     disk.create_dir_all(dir)?;
     let survey = survey(&*disk, dir)?;
-    // A segment that the last owner made and did not live to sync holds nothing yet, but will.
-    disk.sync_dir(dir)?;
     let next = survey.next.unwrap_or(Lsn::FIRST);
     let (segments, last) = match (survey.stillborn, survey.last) {
         (None, Some(last)) => (survey.segments, last),
@@ -65,23 +69,28 @@ pub(super) fn open(
         poisoned: false,
         buffer: Vec::new(),
     };
+    log.write_again(last.unproven)?;
     log.settle(survey.torn.is_some())?;
     Ok((log, LogRecovery { first, next, torn: survey.torn }))
 }
 
-/// Makes and syncs an empty segment.
+/// Makes and syncs an empty segment. It gets its name when it is durable: so a name that a failed sync has left behind is
+/// made anew.
 pub(super) fn begin(disk: &dyn Disk, dir: &DiskPath, first: Lsn) -> io::Result<(Arc<dyn DiskFile>, u32, Segment)> {
     begin_segment(disk, dir, first).map(|(last, segment)| (last.file, last.salt, segment))
 }
 
 fn begin_segment(disk: &dyn Disk, dir: &DiskPath, first: Lsn) -> io::Result<(Last, Segment)> {
     let salt = new_salt();
-    let file = disk.create(&segment_path(dir, first))?;
+    let path = segment_path(dir, first);
+    let unnamed = format!("{path}{UNNAMED_SUFFIX}");
+    let file = disk.create(&unnamed)?;
     file.write_all_at(&FileHeader { kind: FileKind::Segment, salt, first }.encode(), 0)?;
     file.sync_data()?;
+    disk.rename(&unnamed, &path)?;
     disk.sync_dir(dir)?;
     let bytes = FileHeader::BYTES as u64;
-    Ok((Last { file, bytes, salt }, Segment { first, bytes }))
+    Ok((Last { file, bytes, salt, unproven: bytes }, Segment { first, bytes }))
 }
 
 pub(super) fn segment_path(dir: &DiskPath, first: Lsn) -> String {
@@ -90,6 +99,9 @@ pub(super) fn segment_path(dir: &DiskPath, first: Lsn) -> String {
 
 fn survey(disk: &dyn Disk, dir: &DiskPath) -> Result<Survey, LogError> {
     let names = disk.list(dir)?;
+    for unnamed in names.iter().filter(|name| name.ends_with(UNNAMED_SUFFIX)) {
+        disk.remove(&join(dir, unnamed))?;
+    }
     let firsts: Vec<Lsn> = names.iter().filter_map(|name| Lsn::from_file_name(name)).collect();
     let mut survey = Survey::default();
     for (index, first) in firsts.iter().enumerate() {
@@ -110,7 +122,7 @@ impl Survey {
         let len = file.len()?;
         let mut scan = match Scan::open(Arc::clone(&file), len, FileKind::Segment)? {
             Ok((header, scan)) if header.first == first => {
-                self.last = Some(Last { file, bytes: len, salt: header.salt });
+                self.last = Some(Last { file, bytes: len, salt: header.salt, unproven: 0 });
                 scan
             }
             Ok((header, _)) => return Err(damaged(0, format!("its header says that it begins at {}", header.first))),
@@ -135,8 +147,15 @@ impl Survey {
             let offset = scan.offset();
             self.torn = Some(TornTail { segment: first.file_name(), offset, bytes: len - offset });
         }
-        self.segments.push(Segment { first, bytes: scan.offset() });
         self.next = Some(scan.next());
+        if is_last && scan.next() == first {
+            self.stillborn = Some(first);
+            return Ok(());
+        }
+        if let Some(last) = &mut self.last {
+            last.unproven = scan.unproven();
+        }
+        self.segments.push(Segment { first, bytes: scan.offset() });
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Reading a file of records from front to back, whatever its bytes are.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ pub(crate) struct Scan {
     /// The number that the next record must have.
     next: Lsn,
     offset: u64,
+    /// The records that nothing has shown to be durable yet, and where they begin.
+    unproven: VecDeque<(Lsn, u64)>,
 }
 
 /// What a scan comes to.
@@ -41,7 +44,10 @@ impl Scan {
                 FileKind::Segment => header.first,
                 FileKind::Checkpoint => Lsn::FIRST,
             };
-            (header, Self { window, salt: header.salt, next, offset: FileHeader::BYTES as u64 })
+            (
+                header,
+                Self { window, salt: header.salt, next, offset: FileHeader::BYTES as u64, unproven: VecDeque::new() },
+            )
         }))
     }
 
@@ -55,6 +61,11 @@ impl Scan {
         self.offset
     }
 
+    /// From where on nothing shows that what has been passed was durable.
+    pub(crate) fn unproven(&self) -> u64 {
+        self.unproven.front().map_or(self.offset, |(_, offset)| *offset)
+    }
+
     /// Checks and passes one record.
     pub(crate) fn step(&mut self) -> io::Result<Step<'_>> {
         let Some(head) = self.window.get(self.offset, RecordHeader::BYTES)? else {
@@ -66,7 +77,10 @@ impl Scan {
         let body_at = self.offset + RecordHeader::BYTES as u64;
         let (bytes, sum) = match head.body {
             _ if head.number != self.next => return Ok(Step::Bad("a record has the wrong number")),
-            Body::Seal => return self.end_or("bytes follow a seal", body_at),
+            Body::Seal => {
+                self.unproven.clear();
+                return self.end_or("bytes follow a seal", body_at);
+            }
             Body::Payload { bytes, checksum } => (bytes as usize, checksum),
         };
         if bytes > AppendLog::RECORD_BYTES_MAX {
@@ -79,6 +93,10 @@ impl Scan {
             Some(payload) => {
                 let number = self.next;
                 self.next = Lsn(number.0 + 1);
+                self.unproven.push_back((number, self.offset));
+                while self.unproven.front().is_some_and(|(number, _)| *number < head.durable_below()) {
+                    self.unproven.pop_front();
+                }
                 self.offset = body_at + bytes as u64;
                 Ok(Step::Record(number, payload))
             }

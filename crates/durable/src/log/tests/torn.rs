@@ -156,3 +156,47 @@ fn a_segment_that_was_never_finished_is_begun_again() {
         assert_eq!(numbers(&log), upto(30));
     }
 }
+
+/// Until the sync or write that fails, if it matters: how many records are durable by the log's word, and how many there may be.
+fn run_until_failure(disk: &MemoryDisk) -> (u64, u64) {
+    let Ok((mut log, _)) = open(disk) else { return (0, 0) };
+    let (mut durable, mut written) = (0, 0);
+    for _ in 0..30 {
+        for _ in 0..3 {
+            if log.append(&payload(written + 1)).is_err() {
+                return (durable, written + 1);
+            }
+            written += 1;
+        }
+        if log.sync().is_err() {
+            return (durable, written);
+        }
+        durable = written;
+    }
+    (durable, written)
+}
+
+/// Opened again, what is there stays: what could be read counts as acknowledged from then on.
+#[test]
+fn what_is_found_after_a_failure_at_any_point_is_durable_and_nothing_is_lost() {
+    for number in 0..60 {
+        for dies in [false, true] {
+            for write in [false, true] {
+                let disk = MemoryDisk::new();
+                match (dies, write) {
+                    (true, true) => continue,
+                    (true, false) => disk.die_at_sync(number),
+                    (false, true) => disk.fail_write(number),
+                    (false, false) => disk.fail_sync(number),
+                }
+                let (durable, written) = run_until_failure(&disk);
+                check(&disk.crash(), durable, written);
+                check(&disk.kill(), durable, written);
+                let kept = disk.kill();
+                let (log, found) = open(&kept).unwrap();
+                drop(log);
+                check(&kept.crash(), found.next.0 - 1, written);
+            }
+        }
+    }
+}
