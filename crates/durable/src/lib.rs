@@ -14,6 +14,7 @@ mod disk;
 mod extents;
 #[cfg(test)]
 mod formats;
+mod guarded_disk;
 mod hash;
 mod index;
 mod kv;
@@ -30,6 +31,7 @@ pub use atomic::write_file_atomically;
 pub use dir_disk::DirDisk;
 pub use disk::{Disk, DiskFile, DiskPath, FileStat, SpaceInfo};
 pub use extents::{Fallocate, copy_range, copy_sparse, next_extent, write_sparse};
+pub use guarded_disk::GuardedDisk;
 pub use hash::{begin_hash, hash_content};
 pub use index::{KvOpen, LoggedIndex, LoggedIndexConfig, LoggedIndexError, OpenKv, sled_opener};
 pub use kv::{Batch, Kv, KvError, Pair};
