@@ -111,6 +111,15 @@ pub enum ServerError {
 }
 
 impl ServerError {
+    /// Whether what the disk holds is wrong, so that to try again does not help.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Volume { source, .. } => is_damage(source),
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
     }
@@ -139,12 +148,19 @@ fn volume_trouble(name: &VolumeName, error: &LoggedIndexError) -> String {
 
 fn volume_advice(error: &LoggedIndexError) -> &'static str {
     match error {
-        LoggedIndexError::Damaged { .. }
-        | LoggedIndexError::Malformed { .. }
-        | LoggedIndexError::Unrecoverable { .. }
-        | LoggedIndexError::Shortened { .. }
-        | LoggedIndexError::Index(KvError::Damaged(_)) => ": restore it from a backup",
+        error if is_damage(error) => ": restore it from a backup",
         LoggedIndexError::Io(error) | LoggedIndexError::Index(KvError::Io(error)) => io_advice(error),
-        LoggedIndexError::Poisoned | LoggedIndexError::Refused(_) | LoggedIndexError::Gone { .. } => "",
+        _ => "",
     }
+}
+
+fn is_damage(error: &LoggedIndexError) -> bool {
+    matches!(
+        error,
+        LoggedIndexError::Damaged { .. }
+            | LoggedIndexError::Malformed { .. }
+            | LoggedIndexError::Unrecoverable { .. }
+            | LoggedIndexError::Shortened { .. }
+            | LoggedIndexError::Index(KvError::Damaged(_))
+    )
 }

@@ -15,6 +15,7 @@ mod listen;
 mod server;
 mod service;
 mod session;
+mod slot;
 mod store;
 pub mod verify;
 mod volume;

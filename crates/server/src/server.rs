@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use crate::core::Refusal;
 use crate::service;
 use crate::session::{Attachment, Session};
-use crate::store::{Identity, ListedVolume, Storage, list_volumes};
+use crate::slot::{Opener, Slot};
+use crate::store::{Identity, Storage, list_volumes};
 use crate::volume::Volume;
 use crate::{ServerConfig, ServerError, admin};
 
@@ -30,7 +31,7 @@ pub struct Server {
     id: ServerId,
     epoch: ServerEpoch,
     clock: Arc<dyn Clock>,
-    volumes: BTreeMap<VolumeName, Slot>,
+    volumes: BTreeMap<VolumeName, Arc<Slot>>,
     attaches: AtomicU64,
     sessions: Arc<Semaphore>,
     sessions_max: usize,
@@ -43,16 +44,10 @@ pub struct Server {
     _storage: Arc<dyn Storage>,
 }
 
-/// A volume, or why it cannot be served.
-enum Slot {
-    Serving(Arc<Volume>),
-    Damaged(String),
-}
-
 impl Server {
     /// Starts a server on a data directory; an empty one is made first, with a volume `home`. Must be called in a
     /// tokio runtime; blocks while journals are replayed. A volume that cannot be opened is reported and refuses its
-    /// clients; others serve.
+    /// clients; others serve. One whose disk fails is opened again.
     ///
     /// # Errors
     /// [`ServerError`] if the data directory as a whole cannot be used.
@@ -68,10 +63,12 @@ impl Server {
         };
         identity.epoch = ServerEpoch(identity.epoch.0 + 1);
         identity.save(&*disk)?;
+        let stopping = watch::Sender::new(false);
+        let opener = Arc::new(Opener::new(Arc::clone(&storage), config.clone(), Arc::clone(&clock)));
         let mut volumes = BTreeMap::new();
-        for (name, file) in list_volumes(&*disk)? {
-            let slot = Slot::open(&*storage, (name.clone(), file), identity.epoch, &config, &clock);
-            volumes.insert(name, slot);
+        for listed in list_volumes(&*disk)? {
+            let name = listed.0.clone();
+            volumes.insert(name, Slot::open(&opener, listed, identity.epoch, stopping.subscribe()));
         }
         Ok(Arc::new(Self {
             id: identity.id,
@@ -84,7 +81,7 @@ impl Server {
             gate: config.uplink().map(SharedGate::new),
             arpc: Config { scheduling: config.scheduling(), ..Config::default() },
             lease: config.timing().lease,
-            stopping: watch::Sender::new(false),
+            stopping,
             _storage: storage,
         }))
     }
@@ -151,7 +148,7 @@ impl Server {
         let _ = tokio::time::timeout(DRAIN_MAX + Duration::from_secs(1), self.sessions.acquire_many(all)).await;
         self.sessions.close();
         for slot in self.volumes.values() {
-            if let Slot::Serving(volume) = slot {
+            if let Ok(volume) = slot.volume() {
                 volume.stop().await;
             }
         }
@@ -159,7 +156,7 @@ impl Server {
 
     /// The volumes that are served.
     pub fn volumes(&self) -> impl Iterator<Item = &VolumeName> {
-        self.volumes.iter().filter(|(_, slot)| matches!(slot, Slot::Serving(_))).map(|(name, _)| name)
+        self.volumes.iter().filter(|(_, slot)| slot.volume().is_ok()).map(|(name, _)| name)
     }
 
     /// Who this server is.
@@ -175,10 +172,9 @@ impl Server {
     }
 
     /// The volume of this name.
-    pub(crate) fn volume(&self, name: &VolumeName) -> Result<&Arc<Volume>, Refusal> {
+    pub(crate) fn volume(&self, name: &VolumeName) -> Result<Arc<Volume>, Refusal> {
         match self.volumes.get(name) {
-            Some(Slot::Serving(volume)) => Ok(volume),
-            Some(Slot::Damaged(why)) => Err(Refusal::new(FsError::VolumeDamaged, why.clone())),
+            Some(slot) => slot.volume(),
             None => {
                 let advice = "`mafs-server volume list` there shows those it has";
                 Err(Refusal::new(FsError::NoVolume, format!("the server has no volume {name}: {advice}")))
@@ -208,24 +204,5 @@ fn tell_end(session: &Session, why: &str) {
             tracing::info!(volume = %volume.name(), client = %ticket.client, "a connection ended: {why}");
         }
         Err(_) => tracing::info!("a connection without a volume ended: {why}"),
-    }
-}
-
-impl Slot {
-    fn open(
-        storage: &dyn Storage,
-        (name, file): ListedVolume,
-        epoch: ServerEpoch,
-        config: &ServerConfig,
-        clock: &Arc<dyn Clock>,
-    ) -> Self {
-        let opened = file.and_then(|file| Volume::open(storage, &name, file, epoch, config, Arc::clone(clock)));
-        match opened {
-            Ok(volume) => Self::Serving(Arc::new(volume)),
-            Err(error) => {
-                tracing::error!(volume = %name, "{error}; it is not served");
-                Self::Damaged(error.to_string())
-            }
-        }
     }
 }

@@ -34,7 +34,15 @@ struct Answer {
 
 /// Does one call and answers it.
 pub(crate) async fn answer(server: &Arc<Server>, session: &Arc<Session>, mut call: IncomingCall) {
-    match dispatch(server, session, &mut call).await {
+    let answer = dispatch(server, session, &mut call).await;
+    if let Some(why) = session.failure() {
+        // What it rests on may not be on the disk. The client asks again when it has attached again; a call that is
+        // dropped earlier is answered.
+        session.peer().close(&why);
+        session.peer().closed().await;
+        return;
+    }
+    match answer {
         Ok(Answer { body, payload, reader }) => {
             call.reply(0, body, payload);
             if let Some(reader) = reader {

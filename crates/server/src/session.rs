@@ -42,6 +42,12 @@ impl Session {
         Ok(attachment)
     }
 
+    /// Why the disk of the attached volume has failed, if it has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let volume = Arc::clone(&self.state().as_ref()?.volume);
+        volume.failure().get().map(|why| volume.why_ended(&why))
+    }
+
     /// Attaches. What the connection was attached to before comes back.
     pub(crate) fn attach(&self, attachment: Attachment) -> Option<Attachment> {
         self.state().replace(attachment)

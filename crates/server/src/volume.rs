@@ -3,11 +3,15 @@
 //! Mutations go through one committer task ([`committer`]), in order; reads look at the committed state directly and
 //! never wait for a commit. Any number of clients share a volume; [`sessions`] says who must hear of what.
 //!
+//! A volume whose disk has failed answers nothing more: it ends as if it had been killed, and its owner opens it again
+//! from the disk.
+//!
 //! Dropping a volume without [`Volume::stop`] is like kill -9: its tasks end, nothing is lost that was answered.
 
 mod announced;
 mod committer;
 mod exclusive;
+mod failure;
 mod group;
 mod janitor;
 mod locks;
@@ -22,8 +26,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mafs_arpc::{Peer, blocking};
-use mafs_durable::{Disk, KvError, LoggedIndex, LoggedIndexError};
+use mafs_arpc::{Peer, blocking, watch};
+use mafs_durable::{Disk, GuardedDisk, KvError, LoggedIndex, LoggedIndexError};
 use mafs_proto::call::{
     ApplyRequest, ConflictsReply, ConflictsRequest, HeldLocks, InvalidateReply, InvalidateRequest, StatFsReply,
 };
@@ -40,6 +44,7 @@ use crate::core::pending::Pending;
 use crate::core::{NewContent, Overlay, Refusal, announce, conflicts, quota, replies};
 use crate::store::{ContentStore, SpaceReserve, Spools, Storage, VolumeFile, open_index, volume_dir};
 use committer::{Announce, Job};
+pub(crate) use failure::Failure;
 pub(crate) use reads::{Reading, Root, StoredContent};
 use sessions::Sessions;
 use waiting::Apply;
@@ -63,7 +68,9 @@ pub(crate) struct Volume {
 struct Shared {
     name: VolumeName,
     file: VolumeFile,
-    disk: Arc<dyn Disk>,
+    epoch: ServerEpoch,
+    failure: Failure,
+    disk: Arc<GuardedDisk>,
     index: LoggedIndex,
     contents: Arc<ContentStore>,
     spools: Arc<Spools>,
@@ -71,6 +78,8 @@ struct Shared {
     /// What makes the volume larger has been refused last.
     is_full: AtomicBool,
     sessions: Arc<Sessions>,
+    /// Goes with this. Last, so that nothing of the volume is left then.
+    present: watch::Sender<()>,
 }
 
 /// What a client says of its session when it attaches.
@@ -112,24 +121,31 @@ impl Volume {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ServerError> {
         let reserve = SpaceReserve { bytes: config.space_reserve_bytes() };
+        let failure = Failure::new();
+        let noted = failure.clone();
+        let disk = Arc::new(GuardedDisk::new(storage.disk(), move |why| noted.note(why)));
         let content_dir = format!("{}/content", volume_dir(name));
         let spool_dir = format!("{content_dir}/spool");
-        let contents = Arc::new(ContentStore::new(storage.disk(), content_dir, file.id(), epoch.0, reserve));
+        let contents =
+            Arc::new(ContentStore::new(Arc::<GuardedDisk>::clone(&disk), content_dir, file.id(), epoch.0, reserve));
         let spools = Spools::open(Arc::clone(&contents), spool_dir, Arc::clone(&clock))
             .map_err(|source| ServerError::io(format!("open the contents of the volume {name}"), source))?;
-        let index = open_index(storage, name, config.index())?;
+        let index = open_index(Arc::<GuardedDisk>::clone(&disk), storage, name, config.index())?;
         let (change, listed, pending) = last_state(name, file.id(), &index)?;
         let sessions = Sessions::new(config.timing(), (epoch, change), listed, pending, Arc::clone(&clock));
         let shared = Arc::new(Shared {
             name: name.clone(),
             file,
-            disk: storage.disk(),
+            epoch,
+            failure,
+            disk,
             index,
             contents,
             spools: Arc::new(spools),
             reserve,
             is_full: AtomicBool::new(false),
             sessions: Arc::new(sessions),
+            present: watch::Sender::new(()),
         });
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (chores, chore_queue) = mpsc::channel(CHORES_MAX);
@@ -145,6 +161,36 @@ impl Volume {
 
     pub(crate) fn file(&self) -> &VolumeFile {
         &self.shared.file
+    }
+
+    /// Which of the times that it was opened this is, among the starts of the server.
+    pub(crate) fn epoch(&self) -> ServerEpoch {
+        self.shared.epoch
+    }
+
+    /// Whether the disk has failed.
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.shared.failure
+    }
+
+    /// Returns when nothing is left of the volume in memory. Does not keep it there.
+    pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut present = self.shared.present.subscribe();
+        async move { while present.changed().await.is_ok() {} }
+    }
+
+    /// Ends a connection that the volume is attached by when the disk fails, so that its client attaches again.
+    pub(crate) async fn end_with_disk(&self, peer: &Peer) {
+        tokio::select! {
+            biased;
+            _ = peer.closed() => {}
+            why = self.shared.failure.wait() => peer.close(&self.why_ended(&why)),
+        }
+    }
+
+    /// What clients are told of a failure.
+    pub(crate) fn why_ended(&self, why: &str) -> String {
+        format!("the disk of the volume {} has failed at the server: {why}", self.shared.name)
     }
 
     /// The contents that are arriving.
@@ -323,8 +369,16 @@ impl Volume {
 
     async fn submit<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Job) -> Result<T, Refusal> {
         let (answer, answered) = oneshot::channel();
-        self.jobs.send(job(answer)).await.map_err(|_| Refusal::from(FsError::ShuttingDown))?;
-        answered.await.map_err(|_| Refusal::from(FsError::ShuttingDown))?
+        self.jobs.send(job(answer)).await.map_err(|_| self.ended())?;
+        answered.await.map_err(|_| self.ended())?
+    }
+
+    /// What is answered when the committer has ended.
+    fn ended(&self) -> Refusal {
+        match self.shared.failure.get() {
+            Some(why) => Refusal::new(FsError::Io, self.why_ended(&why)),
+            None => FsError::ShuttingDown.into(),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) async fn attach(
     let protocol = negotiate(PROTOCOL_MIN..=PROTOCOL_MAX, theirs).inspect_err(|refusal| {
         tracing::warn!(client = %request.client, name = request.client_name, "attach refused: {refusal}");
     })?;
-    let volume = Arc::clone(server.volume(&request.volume)?);
+    let volume = server.volume(&request.volume)?;
     let ticket = Ticket { client: request.client, generation: server.next_generation() };
     let name = request.client_name.clone();
     let continued = Continued { before: request.session, decides: request.decides, locks: request.locks };
@@ -44,6 +44,8 @@ pub(super) async fn attach(
     tokio::spawn(async move { breaking.deliver_breaks(ticket, connection.peer()).await });
     let (pulling, connection) = (Arc::clone(&volume), Arc::clone(session));
     tokio::spawn(async move { pulling.deliver_pulls(ticket, connection.peer()).await });
+    let (ending, connection) = (Arc::clone(&volume), Arc::clone(session));
+    tokio::spawn(async move { ending.end_with_disk(connection.peer()).await });
     tracing::info!(
         volume = %volume.name(), client = %request.client, name = request.client_name, generation = ticket.generation.0,
         resumed, "attached"
@@ -51,7 +53,7 @@ pub(super) async fn attach(
     Ok(AttachReply {
         protocol,
         server: server.id(),
-        epoch: server.epoch(),
+        epoch: volume.epoch(),
         history: volume.file().history(),
         incarnation: granted.incarnation,
         spare_lives: granted.spare_lives,

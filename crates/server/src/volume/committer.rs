@@ -64,7 +64,7 @@ pub(super) struct Announce {
     pub(super) answer: Option<Answer<InvalidateReply>>,
 }
 
-/// Runs until [`Job::Stop`], or until the volume is dropped.
+/// Runs until [`Job::Stop`], until the disk fails, or until the volume is dropped.
 pub(super) async fn run(
     shared: Arc<Shared>,
     mut queue: mpsc::Receiver<Job>,
@@ -79,7 +79,7 @@ pub(super) async fn run(
             None => Ok(taking.await),
             Some(timeout) => tokio::time::timeout(timeout.min(SLEEP_MAX), taking).await,
         };
-        if taken == Ok(0) {
+        if taken == Ok(0) || shared.failure.get().is_some() {
             return;
         }
         let stop = blocking(|| {
@@ -88,6 +88,9 @@ pub(super) async fn run(
             group.retry();
             group.commit(&chores)
         });
+        if shared.failure.get().is_some() {
+            return;
+        }
         if let Some(answer) = stop {
             if let Err(error) = blocking(|| shared.index.close()) {
                 tracing::warn!(volume = %shared.name, %error, "the index is not closed; the next start replays more");

@@ -133,15 +133,11 @@ impl Sessions {
         }
     }
 
-    /// The change is committed, or has failed. Returns the reply to it: with the directories in which its client
-    /// decides from now on.
-    pub(super) fn end_change(&self, client: ClientId, op: &CmlOp, reply: &Result<Bytes, Refusal>) -> Vec<Fid> {
+    /// The change is committed. Returns the directories in which its client decides from now on.
+    pub(super) fn end_change(&self, client: ClientId, op: &CmlOp) -> Vec<Fid> {
         let (now, directories) = (self.clock.now(), directories_of(op));
         let mut tables = self.tables();
         tables.exclusive.end_change(&directories, client);
-        if reply.is_err() {
-            return Vec::new();
-        }
         let made = if let CmlOp::MakeDir { fid, .. } = op { Some(*fid) } else { None };
         let gone = emptied(op);
         let directories = directories.into_iter().chain(made).filter(|fid| Some(*fid) != gone);

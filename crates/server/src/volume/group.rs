@@ -1,6 +1,8 @@
 //! Group: mutations that are decided one on top of the other and made durable by one fdatasync.
 //!
-//! All answers wait for the commit, refusals too: what they rest on may be a transaction of the same group.
+//! All answers wait for the commit, refusals too: what they rest on may be a transaction of the same group. Of a group
+//! whose commit fails nothing is answered, and the volume ends: what sessions and waiting records have noted meanwhile
+//! may not be on the disk.
 
 mod announcements;
 
@@ -9,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use mafs_durable::{Batch, LoggedIndexError};
+use mafs_durable::Batch;
 use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, FidRange, FsError, Instant, StoreId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -24,8 +26,8 @@ use crate::core::promises::{Owed, Touched};
 use crate::core::replies::{self, Decision, Limits};
 use crate::core::{ContentId, Overlay, Refusal, directory, tables};
 
-/// What is done with the outcome of a commit.
-type OnCommit<'s> = Box<dyn FnOnce(&Result<(), Refusal>) + 's>;
+/// What is done once a group is durable.
+type OnCommit<'s> = Box<dyn FnOnce() + 's>;
 
 /// The jobs that are committed together.
 pub(super) struct Group<'s> {
@@ -38,11 +40,9 @@ pub(super) struct Group<'s> {
     ended: BTreeSet<StoreId>,
     overlay: Overlay<'s>,
     batches: Vec<Batch>,
-    /// Called with the outcome of the commit.
+    /// Called when all is durable.
     answers: Vec<OnCommit<'s>>,
     /// Contents that nothing names after the commit.
-    freed: Vec<ContentId>,
-    /// Contents that nothing names whatever the outcome is: of records that were refused or known.
     unwanted: Vec<ContentId>,
     full: Full,
     stop: Option<oneshot::Sender<()>>,
@@ -90,7 +90,6 @@ impl<'s> Group<'s> {
             overlay: Overlay::new(shared.file.id(), shared.index.index()),
             batches: Vec::new(),
             answers: Vec::new(),
-            freed: Vec::new(),
             unwanted: Vec::new(),
             full: Full::now(shared),
             stop: None,
@@ -141,19 +140,17 @@ impl<'s> Group<'s> {
 
     /// Makes the decided transactions durable, answers, and hands over what is left to do.
     pub(super) fn commit(self, chores: &mpsc::Sender<Chore>) -> Option<oneshot::Sender<()>> {
-        let committed = match self.batches.is_empty() {
-            true => Ok(()),
-            false => self.shared.index.commit(&self.batches).map(drop).map_err(|error| refuse(self.shared, &error)),
-        };
-        let mut removed = self.unwanted;
-        if committed.is_ok() {
-            removed.extend(self.freed);
+        if !self.batches.is_empty()
+            && let Err(error) = self.shared.index.commit(&self.batches)
+        {
+            self.shared.disk.give_up(&format!("a commit failed: {error}"));
+            return None;
         }
-        let any_removed = !removed.is_empty();
+        let any_removed = !self.unwanted.is_empty();
         // Before the answers: who hears that a file is gone may need its room.
-        self.shared.contents.discard(removed);
+        self.shared.contents.discard(self.unwanted);
         for answer in self.answers {
-            answer(&committed);
+            answer();
         }
         if any_removed && chores.try_send(Chore::Remove).is_err() {
             self.shared.contents.remove_unwanted();
@@ -300,7 +297,7 @@ impl<'s> Group<'s> {
                     self.ended.insert(id);
                 }
                 self.add(batch);
-                self.freed.extend(applied.freed);
+                self.unwanted.extend(applied.freed);
                 self.end_confirmed(apply.request.confirmed_below);
                 self.answer_applied(apply, applied.reply, applied.change, applied.touched);
             }
@@ -351,25 +348,20 @@ impl<'s> Group<'s> {
     /// Answers when nobody relies on what was before.
     fn answer_applied(&mut self, apply: Apply, reply: Bytes, change: ChangeNumber, touched: Vec<Touched>) {
         let sessions = Arc::clone(&self.shared.sessions);
-        self.answers.push(Box::new(move |committed| {
+        self.answers.push(Box::new(move || {
             let record = &apply.request.record;
-            let owed = match committed {
-                Ok(()) => sessions.applied(record.id, change, &touched),
-                Err(_) => Owed::default(),
-            };
-            let reply = committed.clone().map(|()| reply);
-            let exclusive = sessions.end_change(record.id.client, &record.op, &reply);
-            let reply = reply.map(|reply| with_exclusive(reply, exclusive));
-            answer_settled(sessions, owed, apply.answer, reply);
+            let owed = sessions.applied(record.id, change, &touched);
+            let exclusive = sessions.end_change(record.id.client, &record.op);
+            answer_settled(sessions, owed, apply.answer, Ok(with_exclusive(reply, exclusive)));
         }));
     }
 
     /// The breaks of the first time may still be on their way.
     fn answer_known(&mut self, apply: Apply, reply: Bytes, touched: Vec<Touched>) {
         let sessions = Arc::clone(&self.shared.sessions);
-        self.answers.push(Box::new(move |committed| {
+        self.answers.push(Box::new(move || {
             let owed = sessions.owed(apply.ticket.client, &touched);
-            answer_settled(sessions, owed, apply.answer, committed.clone().map(|()| reply));
+            answer_settled(sessions, owed, apply.answer, Ok(reply));
         }));
     }
 
@@ -379,8 +371,8 @@ impl<'s> Group<'s> {
     }
 
     fn answer<T: 's>(&mut self, answer: Answer<T>, reply: Result<T, Refusal>) {
-        self.answers.push(Box::new(move |committed| {
-            let _ = answer.send(committed.clone().and(reply));
+        self.answers.push(Box::new(move || {
+            let _ = answer.send(reply);
         }));
     }
 }
@@ -405,21 +397,4 @@ fn answer_settled<T: Send + 'static>(
 /// The content file that a store brought, if it brought one.
 fn content_file(apply: &Apply) -> Option<ContentId> {
     apply.content.as_ref().ok()?.as_ref()?.file()
-}
-
-/// What a failed commit means for all who waited for it. Whether it happened is not known: the volume must be opened
-/// again.
-fn refuse(shared: &Shared, error: &LoggedIndexError) -> Refusal {
-    tracing::error!(volume = %shared.name, %error, "a commit failed");
-    let number = match error {
-        LoggedIndexError::Damaged { .. } | LoggedIndexError::Malformed { .. } => FsError::VolumeDamaged,
-        LoggedIndexError::Poisoned
-        | LoggedIndexError::Refused(_)
-        | LoggedIndexError::Gone { .. }
-        | LoggedIndexError::Unrecoverable { .. }
-        | LoggedIndexError::Shortened { .. }
-        | LoggedIndexError::Io(_)
-        | LoggedIndexError::Index(_) => FsError::Io,
-    };
-    Refusal::new(number, format!("the volume {} failed, restart the server: {error}", shared.name))
 }

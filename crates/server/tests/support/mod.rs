@@ -3,13 +3,14 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod announcing;
+pub(crate) mod lanes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::carrier::memory::{Cable, pair_with_fault};
-use mafs_arpc::{Config, Incoming, IncomingCall, Payload, PayloadReader, Peer};
+use mafs_arpc::{Config, Incoming, IncomingCall, Payload, PayloadError, PayloadReader, Peer};
 use mafs_proto::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, ErrorDetail, FetchReply,
     FetchRequest, GetStatusReply, GetStatusRequest, HeldLocks, InvalidateReply, InvalidateRequest, LookupRequest,
@@ -58,7 +59,7 @@ pub(crate) struct Client {
     pub(crate) attached: Option<AttachReply>,
     fids: Option<FidRange>,
     seq: u64,
-    incoming: Incoming,
+    incoming: Option<Incoming>,
 }
 
 /// A refusal as it arrives.
@@ -74,7 +75,7 @@ impl Client {
         let (near, far, cut) = pair_with_fault(Duration::from_micros(100));
         tokio::spawn(Arc::clone(server).serve_connection(far));
         let (peer, incoming) = Peer::start(near, Config::default(), TestClock::start());
-        Self { peer, cut, id, attached: None, fids: None, seq: 0, incoming }
+        Self { peer, cut, id, attached: None, fids: None, seq: 0, incoming: Some(incoming) }
     }
 
     /// Connects and attaches to `home`.
@@ -82,6 +83,16 @@ impl Client {
         let mut client = Self::connect(server, id);
         client.attach().await.unwrap();
         client
+    }
+
+    /// Acknowledges all that the server says, from now on.
+    pub(crate) fn acknowledge_all(&mut self) {
+        let mut incoming = self.incoming.take().unwrap();
+        tokio::spawn(async move {
+            while let Some(call) = incoming.next().await {
+                acknowledge(call);
+            }
+        });
     }
 
     pub(crate) async fn attach(&mut self) -> Result<AttachReply, Refused> {
@@ -122,14 +133,14 @@ impl Client {
 
     /// The next break that the server sends, and what acknowledges it.
     pub(crate) async fn next_break(&mut self) -> (BreakRequest, IncomingCall) {
-        let mut call = self.incoming.next().await.expect("a call of the server");
+        let mut call = self.incoming.as_mut().unwrap().next().await.expect("a call of the server");
         assert_eq!(call.method, BreakRequest::METHOD.number());
         (BreakRequest::decode(std::mem::take(&mut call.body)).unwrap(), call)
     }
 
     /// The next pull that the server sends, answered with these as missing.
     pub(crate) async fn next_pull(&mut self, missing: &[StoreId]) -> Vec<StoreId> {
-        let mut call = self.incoming.next().await.expect("a call of the server");
+        let mut call = self.incoming.as_mut().unwrap().next().await.expect("a call of the server");
         assert_eq!(call.method, PullRequest::METHOD.number());
         let ids = PullRequest::decode(std::mem::take(&mut call.body)).unwrap().ids;
         call.reply(0, PullReply { missing: missing.to_vec() }.encode(), Payload::None);
@@ -239,7 +250,7 @@ impl Client {
         let object = FetchReply::decode(body).unwrap().object;
         let mut segments = SegmentReader::new(object.status.size.saturating_sub(request.offset));
         let mut bytes = Vec::new();
-        while let Some(mut piece) = payload.read().await.unwrap() {
+        while let Some(mut piece) = payload.read().await.map_err(ended)? {
             while let Some(part) = segments.next(&mut piece).unwrap() {
                 match part {
                     ContentPart::Segment(Segment { zeros, .. }) => {
@@ -267,11 +278,15 @@ impl Client {
         let method = ReadDirRequest::METHOD.number();
         let (_, mut payload) = self.raw(method, body, Payload::None, Class::Fetch).await?;
         let mut bytes = Vec::new();
-        while let Some(piece) = payload.read().await.unwrap() {
+        while let Some(piece) = payload.read().await.map_err(ended)? {
             bytes.extend_from_slice(&piece);
         }
         Ok(ReadDirPage::decode(bytes.into()).unwrap())
     }
+}
+
+fn ended(error: PayloadError) -> Refused {
+    Refused { error: FsError::Unknown(0), message: error.to_string(), progress: 0 }
 }
 
 /// Sends a record without waiting for the answer, as one that comes again.

@@ -31,8 +31,8 @@ impl Group<'_> {
         let Announce { ticket, request, answer } = announce;
         let decided = self.enter(ticket, &request);
         let sessions = Arc::clone(&self.shared.sessions);
-        self.answers.push(Box::new(move |committed| {
-            let Decided { reply, change, touched, known, settled } = match committed.clone().and(decided) {
+        self.answers.push(Box::new(move || {
+            let Decided { reply, change, touched, known, settled } = match decided {
                 Ok(decided) => decided,
                 Err(refusal) => {
                     tracing::debug!(client = %ticket.client, %refusal, "an announcement was refused");
@@ -75,11 +75,7 @@ impl Group<'_> {
         }
         self.ended.extend(&ids);
         let sessions = Arc::clone(&self.shared.sessions);
-        self.answers.push(Box::new(move |committed| {
-            if committed.is_ok() {
-                sessions.end(&ids);
-            }
-        }));
+        self.answers.push(Box::new(move || sessions.end(&ids)));
     }
 
     /// A client is back whose announcements did not count meanwhile: others may have been promised what they touch.
@@ -89,10 +85,8 @@ impl Group<'_> {
         }
         let change = self.next_change()?;
         let sessions = Arc::clone(&self.shared.sessions);
-        self.answers.push(Box::new(move |committed| {
-            if committed.is_ok() {
-                sessions.announced(ticket.client, change, &touched);
-            }
+        self.answers.push(Box::new(move || {
+            sessions.announced(ticket.client, change, &touched);
         }));
         Ok(())
     }
@@ -101,11 +95,7 @@ impl Group<'_> {
     pub(super) fn recall(&mut self, client: ClientId, directory: Fid) -> Result<(), Refusal> {
         let change = self.next_change()?;
         let sessions = Arc::clone(&self.shared.sessions);
-        self.answers.push(Box::new(move |committed| {
-            if committed.is_ok() {
-                sessions.recall(client, directory, change);
-            }
-        }));
+        self.answers.push(Box::new(move || sessions.recall(client, directory, change)));
         Ok(())
     }
 
