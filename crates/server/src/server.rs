@@ -64,7 +64,7 @@ impl Server {
         identity.epoch = ServerEpoch(identity.epoch.0 + 1);
         identity.save(&*disk)?;
         let stopping = watch::Sender::new(false);
-        let opener = Arc::new(Opener::new(Arc::clone(&storage), config.clone(), Arc::clone(&clock)));
+        let opener = Arc::new(Opener::new(Arc::clone(&storage), config, Arc::clone(&clock)));
         let mut volumes = BTreeMap::new();
         for listed in list_volumes(&*disk)? {
             let name = listed.0.clone();

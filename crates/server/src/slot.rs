@@ -1,6 +1,8 @@
-//! Slot: a volume of a server: served, or refused with the reason, and opened again from its disk after that has failed.
+//! Slot: a volume of a server: served, or refused with the reason, and opened again from its disk after that has
+//! failed.
 //!
-//! A volume that has failed ends as if it had been killed: its connections are closed, nothing more is answered, and what
+//! A volume that has failed ends as if it had been killed: its connections are closed, nothing more is answered, and
+//! what
 //! was acknowledged is on the disk. It is opened again when nothing is left of it in memory, under an epoch of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -147,7 +149,8 @@ impl Keeper {
             if self.opener.clock.now().since(served) > PAUSE_MAX {
                 tries = 0;
             }
-            tracing::error!(volume = %self.name, "the disk has failed: {why}; nothing is answered until it is opened again");
+            let volume = &self.name;
+            tracing::error!(%volume, "its disk has failed: {why}; nothing is answered until it is opened again");
             self.refuse(format!(
                 "the disk of the volume {} has failed at the server ({why}); it is opened again",
                 self.name
@@ -169,7 +172,8 @@ impl Keeper {
             let Some(slot) = self.slot.upgrade() else { return false };
             match blocking(|| self.opener.open_again(&self.name, self.file)) {
                 Ok(volume) => {
-                    tracing::warn!(volume = %self.name, epoch = volume.epoch().0, "opened again from the disk and served");
+                    let epoch = volume.epoch().0;
+                    tracing::warn!(volume = %self.name, epoch, "opened again from the disk and served");
                     *slot.state() = State::Serving(Arc::new(volume));
                     return true;
                 }

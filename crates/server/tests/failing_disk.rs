@@ -1,5 +1,5 @@
-//! A disk that fails at every point while several clients call: what was acknowledged or shown by then is on it, nothing
-//! is shown that is not, and the volume is served again from what it has.
+//! A disk that fails at every point while several clients call: what was acknowledged or shown by then is on it,
+//! nothing is shown that is not, and the volume is served again from what it has.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use mafs_proto::call::FetchRequest;
 use mafs_proto::{ClientId, FsError, Kind, Object};
 use mafs_server::{MemoryStorage, Server};
 use support::lanes::{Expected, futures_join, on_runtime, see, try_send, undisturbed_by};
-use support::{ALICE, BOB, Client, Refused, open};
+use support::{ALICE, BOB, Client, Refused, create, open};
 
 const READER: ClientId = ClientId([3; 16]);
 
@@ -102,6 +102,31 @@ fn invariant_2_what_is_sent_again_after_a_disk_has_failed_is_applied_once_and_du
             }
         });
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_whose_disk_fails_is_refused_until_the_disk_works_again() {
+    let storage = MemoryStorage::new(1);
+    let server = open(&storage);
+    let mut alice = Client::attached(&server, ALICE).await;
+    let (root, epoch) = (alice.root(), alice.attached.as_ref().unwrap().epoch);
+    alice.create(root, "before").await;
+    let disk = storage.memory_disk();
+    disk.fail_syncs_from(disk.syncs());
+    let fid = alice.next_fid();
+    let ended = alice.apply(create(root, "lost", fid)).await.unwrap_err();
+    assert_eq!(ended.error, FsError::Unknown(0), "not answered, but with the connection ended: {ended:?}");
+    for _ in 0..3 {
+        let refused = Client::connect(&server, ALICE).attach().await.unwrap_err();
+        assert!(refused.error == FsError::Io && refused.message.contains("disk"), "{refused:?}");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+    }
+    disk.fail_syncs_from(u64::MAX);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let mut alice = Client::attached(&server, ALICE).await;
+    assert!(alice.attached.as_ref().unwrap().epoch > epoch);
+    alice.create(root, "after").await;
+    assert!(alice.lookup(root, "before").await.unwrap().is_some());
 }
 
 /// Lets the disk fail at each point in turn; writers that go on send again what was not acknowledged, until all is.

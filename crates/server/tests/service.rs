@@ -510,29 +510,6 @@ async fn checkpoints_are_written_while_mutations_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_failed_sync_nothing_is_acknowledged_until_the_restart() {
-    let (storage, server) = serve();
-    let mut alice = Client::attached(&server, ALICE).await;
-    let root = alice.root();
-    alice.create(root, "before").await;
-    let disk = storage.memory_disk();
-    disk.fail_syncs_from(disk.syncs());
-    let fid = alice.next_fid();
-    assert_eq!(alice.apply(create(root, "lost", fid)).await.unwrap_err().error, FsError::Io);
-    disk.fail_syncs_from(u64::MAX);
-    let fid = alice.next_fid();
-    assert_eq!(alice.apply(create(root, "later", fid)).await.unwrap_err().error, FsError::Io);
-    assert!(alice.lookup(root, "before").await.unwrap().is_some());
-    drop(server);
-    alice.cut.cut();
-    settle().await;
-    let server = open(&storage.kill(1));
-    let mut alice = Client::attached(&server, ALICE).await;
-    alice.create(root, "after").await;
-    assert!(alice.lookup(root, "before").await.unwrap().is_some());
-}
-
-#[tokio::test(start_paused = true)]
 async fn too_many_connections_are_turned_away() {
     let storage = MemoryStorage::new(1);
     let config = ServerConfig::default().with_space_reserve_bytes(0).with_sessions_max(1);

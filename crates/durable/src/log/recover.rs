@@ -74,8 +74,8 @@ pub(super) fn open(
     Ok((log, LogRecovery { first, next, torn: survey.torn }))
 }
 
-/// Makes and syncs an empty segment. It gets its name when it is durable: so a name that a failed sync has left behind is
-/// made anew.
+/// Makes and syncs an empty segment. It gets its name when it is durable: so a name that a failed sync has left
+/// behind is made anew.
 pub(super) fn begin(disk: &dyn Disk, dir: &DiskPath, first: Lsn) -> io::Result<(Arc<dyn DiskFile>, u32, Segment)> {
     begin_segment(disk, dir, first).map(|(last, segment)| (last.file, last.salt, segment))
 }

@@ -1,5 +1,5 @@
-//! Lanes: directories that are worked on in order, each by one client, by records that are made beforehand. So every run
-//! sends the same bytes, and of each lane it is known what there is after each record.
+//! Lanes: directories that are worked on in order, each by one client, by records that are made beforehand. So every
+//! run sends the same bytes, and of each lane it is known what there is after each record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,7 +138,8 @@ impl Lane {
         let mut first = attached.fids.first();
         first.vnode.0 += number * 256;
         let fids = FidRange::new(first, 256).unwrap();
-        // Records of several lanes may belong to one client: each lane takes its sequence numbers from a range of its own.
+        // Records of several lanes may belong to one client: each lane takes its sequence numbers from a range of its
+        // own.
         Self {
             client: client.id,
             number,

@@ -157,7 +157,8 @@ fn a_segment_that_was_never_finished_is_begun_again() {
     }
 }
 
-/// Until the sync or write that fails, if it matters: how many records are durable by the log's word, and how many there may be.
+/// Until the sync or write that fails, if it matters: how many records are durable by the log's word, and how many
+/// there may be.
 fn run_until_failure(disk: &MemoryDisk) -> (u64, u64) {
     let Ok((mut log, _)) = open(disk) else { return (0, 0) };
     let (mut durable, mut written) = (0, 0);
