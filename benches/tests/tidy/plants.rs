@@ -53,7 +53,8 @@ fn found_by(patch: &str, read: impl Fn(&str) -> Option<String>) -> Result<(), St
     let found_by = line("Found by: ").ok_or("it does not say what finds it")?;
     let (test, seeds) = found_by.split_once(" seeds ").map_or((found_by, None), |(test, seeds)| (test, Some(seeds)));
     let (module, test) = test.split_once("::").ok_or_else(|| format!("{test} is no test"))?;
-    let text = read(&format!("crates/sim/tests/{module}.rs")).ok_or_else(|| format!("there are no tests {module}"))?;
+    let text = ["sim", "server"].iter().find_map(|tests| read(&format!("crates/{tests}/tests/{module}.rs")));
+    let text = text.ok_or_else(|| format!("there are no tests {module}"))?;
     if !text.contains(&format!("#[test]\nfn {test}() {{\n")) {
         return Err(format!("there is no test {test}"));
     }
