@@ -30,6 +30,7 @@ mod ordinary_user;
 mod passthrough;
 mod pjdfstest;
 mod posix;
+mod power_cuts;
 mod profile;
 mod projects;
 mod readers;
