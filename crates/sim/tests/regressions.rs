@@ -200,7 +200,7 @@ fn regression_a_file_is_removed_at_once_while_its_content_is_on_its_way() {
     simulate(async {
         let mut world = world(100).await;
         let vfs = world.client().clone();
-        let (_, file) = create(&vfs, "big").await;
+        let (vnode, file) = create(&vfs, "big").await;
         vfs.write(file, 0, vec![1; 50_000_000].into()).await.expect("a write");
         let closing = tokio::spawn({
             let vfs = vfs.clone();
@@ -212,6 +212,7 @@ fn regression_a_file_is_removed_at_once_while_its_content_is_on_its_way() {
         removed.expect("it waits for no content").expect("the removal");
         closing.await.expect("the task").expect("the close of a file without a name");
         vfs.release(file);
+        vfs.forget(vnode, 1);
         let status = vfs.status();
         assert_eq!((status.refused, status.unsent_files, status.cache_files), (vec![], 0, 0));
         world.stop_client().await;

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mafs_durable::{Batch, Kv};
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{Clock, Fid, Kind, Name, Object, VnodeId, Wire};
+use mafs_proto::{Clock, Fid, Kind, Name, Object, Status, VnodeId, Wire};
 
 use super::CacheError;
 use super::record::{CachedContent, CachedEntry, CachedObject, KnownVolume, RunId};
@@ -255,13 +255,13 @@ impl Index {
         Ok(before)
     }
 
-    /// Where the content of an object is, whole and as the server has shown it last, whatever this client has changed of
-    /// the object since.
-    pub(crate) fn known_content(&self, fid: Fid) -> Result<Option<CachedContent>, CacheError> {
+    /// Where the content of an object is, whole and as the server has shown it last, whatever this client has changed
+    /// of the object since; and with which status.
+    pub(crate) fn known_content(&self, fid: Fid) -> Result<Option<(CachedContent, Status)>, CacheError> {
         let known = self.shown(fid.vnode)?.filter(|known| known.object.fid == fid);
         Ok(known.and_then(|known| {
-            let version = known.object.status.data_version;
-            known.content.filter(|content| content.version == version)
+            let status = known.object.status;
+            known.content.filter(|content| content.version == status.data_version).map(|content| (content, status))
         }))
     }
 

@@ -125,10 +125,15 @@ impl Edge {
         self.late.contains(request.pid(), Instant::now())
     }
 
+    /// What a thread opens from now on it opens once more: the name that was gone has been looked up for it.
+    pub(super) fn note_late(&self, thread: u32) {
+        self.late.note(thread, Instant::now());
+    }
+
     /// The errno of an open that a thread has made in vain.
     pub(super) fn not_opened(&self, thread: u32, error: &Error) -> Errno {
         if matches!(error, Error::Refused(FsError::Stale)) {
-            self.late.note(thread, Instant::now());
+            self.note_late(thread);
         }
         errno(error)
     }

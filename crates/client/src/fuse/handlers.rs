@@ -62,15 +62,21 @@ impl Filesystem for Handlers {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
-        let (parent, entry, again) = (vnode(parent), name(entry), self.edge.is_late(request));
+        let (parent, entry) = (vnode(parent), name(entry));
+        let (again, thread) = (self.edge.is_late(request), request.pid());
         self.edge.show(
             request,
             |vfs| async move {
                 if again { vfs.lookup_again(parent, entry).await } else { vfs.lookup_remembered(parent, entry).await }
             },
-            move |edge, result| match result.transpose() {
-                Some(found) => edge.entry(reply, parent, found),
-                None => edge.absent(reply, parent),
+            move |edge, result| {
+                if again {
+                    edge.note_late(thread);
+                }
+                match result.transpose() {
+                    Some(found) => edge.entry(reply, parent, found),
+                    None => edge.absent(reply, parent),
+                }
             },
             |edge, found| found.iter().for_each(|object| edge.forget(object)),
         );

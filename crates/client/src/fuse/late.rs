@@ -46,7 +46,7 @@ mod tests {
         late.note(1, then);
         assert!(late.contains(1, then) && !late.contains(2, then));
         assert!(!late.contains(1, then + LATE_FOR));
-        (2..=LATE_MAX as u32 + 1).for_each(|thread| late.note(thread, then));
+        (2..=u32::try_from(LATE_MAX).unwrap() + 1).for_each(|thread| late.note(thread, then));
         assert!(!late.contains(1, then) && late.contains(2, then));
         late.note(1, then + LATE_FOR);
         assert_eq!(late.late().len(), 1, "the others were late long ago");

@@ -17,8 +17,8 @@ impl Vfs {
 }
 
 impl Inner {
-    /// The last name of an object is gone: nothing of it will be sent. It stays readable for those who have it open, and
-    /// while the kernel knows it.
+    /// The last name of an object is gone: nothing of it will be sent. It stays readable for those who have it open,
+    /// and while the kernel knows it.
     pub(super) fn object_gone(&self, object: &Object) {
         self.note_gone(object, true);
     }
@@ -33,9 +33,10 @@ impl Inner {
                 self.drop_if_unused(&file);
             }
             None => {
-                let content = self.left_of(object, known);
-                if !self.kernel.note_removed(Nameless { content, ..Nameless::of(object) }) {
-                    self.remove_content(object.fid.vnode, content.container());
+                let nameless = self.left_of(object, known);
+                let content = nameless.content.container();
+                if !self.kernel.note_removed(nameless) {
+                    self.remove_content(object.fid.vnode, content);
                 }
                 if let Err(error) = self.drop_part(object.fid.vnode) {
                     tracing::warn!(fid = %object.fid, %error, "what is here of a removed file stays for now");
@@ -44,13 +45,21 @@ impl Inner {
         }
     }
 
-    /// What is here of the content of a file that is not in use.
-    fn left_of(&self, object: &Object, known: bool) -> Left {
+    /// What is here of an object that is not in use. A store of it may have been answered since the caller looked.
+    fn left_of(&self, object: &Object, known: bool) -> Nameless {
+        let mut nameless = Nameless::of(object);
         match self.cache.index.known_content(object.fid) {
-            Ok(Some(content)) => Left::In(content.container),
-            Ok(None) if known && object.status.kind == Kind::File && object.status.size == 0 => Left::Empty,
-            Ok(None) | Err(_) => Left::Nothing,
+            Ok(Some((content, shown))) => {
+                let status = &mut nameless.object.status;
+                (status.data_version, status.size, status.mtime) = (shown.data_version, shown.size, shown.mtime);
+                nameless.content = Left::In(content.container);
+            }
+            Ok(None) if known && object.status.kind == Kind::File && object.status.size == 0 => {
+                nameless.content = Left::Empty;
+            }
+            Ok(None) | Err(_) => {}
         }
+        nameless
     }
 
     /// Another client has removed the last name of an object. Who has it open here keeps it, but what the server lacks
@@ -107,8 +116,8 @@ impl Inner {
         by.map_or(LogEntry::Dropped { fid }, |by| LogEntry::Unlinked { fid, by })
     }
 
-    /// Leaves the content of a file without a name, which nobody has open any more, to the kernel's inode. Returns whether
-    /// there is one.
+    /// Leaves the content of a file without a name, which nobody has open any more, to the kernel's inode. Returns
+    /// whether there is one.
     pub(super) fn leave_to_kernel(&self, file: &File) -> bool {
         let nameless = {
             let state = file.state();

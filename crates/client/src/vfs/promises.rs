@@ -19,7 +19,7 @@ use super::announce::Writer;
 use super::hoarding::Hoarding;
 use super::kernel::{Kernel, NamesOf};
 use super::locks::LockState;
-use super::refreshing::Refreshes;
+use super::refreshing::{Changed, Refreshes};
 use super::shown::{Noted, Part};
 use crate::cache::{AttachedVolume, Cache, CacheError};
 use crate::core::fids;
@@ -82,7 +82,7 @@ impl Listener for SessionListener {
             true => std::future::ready(()).boxed(),
             false => {
                 self.incarnation.store(reply.incarnation.0, Ordering::Release);
-                self.refreshes.note_all();
+                self.refreshes.note(Changed::All);
                 self.kernel.forget_everything(names_in(&self.cache))
             }
         };
@@ -120,19 +120,20 @@ impl Listener for SessionListener {
         let BreakRequest { change, broken, recalled, .. } = request;
         tracing::debug!(change = change.0, ?broken, ?recalled, "promises of the server are broken");
         self.hoarding.note_broken(&self.cache, &broken);
+        let changed = Changed::of(&broken);
         let names_of = names_in(&self.cache);
         let told = match broken {
             Broken::Objects(objects) => {
                 blocking(|| self.cache.index.break_objects(change, &objects));
-                self.refreshes.note(objects.iter().map(|object| object.fid.vnode));
                 self.kernel.forget_objects(objects, names_of)
             }
             Broken::All => {
                 blocking(|| self.cache.index.break_all(change));
-                self.refreshes.note_all();
                 self.kernel.forget_everything(names_of)
             }
         };
+        // The index says by now that what it knows is out of date.
+        self.refreshes.note(changed);
         self.writer.recalled(recalled);
         told
     }

@@ -2,10 +2,10 @@
 //!
 //! What is read from here stays one version until the next is here as a whole, in a file beside the container. Then the
 //! container is *turned over* to it, in one step for who reads through this daemon: under `edit`, and a read that has
-//! met it is done again. The kernel, which may have the container, or pages of it, is told behind that. To a version that
-//! only appends nothing changes but that bytes come behind the old end, so nobody can meet a mixture. Of any other the
-//! bytes that differ are written over, in order, before the end is moved down: who reads the container past this daemon
-//! may then meet both versions in one read, but never zeros that are in neither.
+//! met it is done again. The kernel, which may have the container, or pages of it, is told behind that. To a version
+//! that only appends nothing changes but that bytes come behind the old end, so nobody can meet a mixture. Of any other
+//! the bytes that differ are written over, in order, before the end is moved down: who reads the container past this
+//! daemon may then meet both versions in one read, but never zeros that are in neither.
 //!
 //! What programs here write, or execute, stays as it is.
 
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use mafs_arpc::blocking;
+use mafs_proto::call::Broken;
 use mafs_proto::{ContentHash, DataVersion, FsError, Kind, Object, Status, VnodeId};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, Instant, sleep, timeout};
@@ -35,54 +36,67 @@ const LOOK_WAIT: Duration = Duration::from_millis(200);
 
 /// Files that may have to be refreshed.
 pub(super) struct Refreshes {
-    noted: Mutex<Noted>,
+    noted: Mutex<Changed>,
     changed: Notify,
     places: Semaphore,
 }
 
-/// Which ones.
-#[derive(Debug)]
-enum Noted {
+/// What has changed elsewhere.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Changed {
     These(Vec<VnodeId>),
+    /// Anything may have.
     All,
 }
 
 /// More need not be told apart: only those that are open count.
-const NOTED_MAX: usize = 1024;
+const CHANGED_MAX: usize = 1024;
 
 impl Default for Refreshes {
     fn default() -> Self {
-        let noted = Mutex::new(Noted::These(Vec::new()));
+        let noted = Mutex::new(Changed::NOTHING);
         Self { noted, changed: Notify::new(), places: Semaphore::new(FILES_MAX) }
     }
 }
 
+impl Changed {
+    const NOTHING: Self = Self::These(Vec::new());
+
+    /// What a break tells of.
+    pub(super) fn of(broken: &Broken) -> Self {
+        match broken {
+            Broken::Objects(objects) => Self::These(objects.iter().map(|object| object.fid.vnode).collect()),
+            Broken::All => Self::All,
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::These(mut these), Self::These(those)) if these.len() + those.len() <= CHANGED_MAX => {
+                these.extend(those);
+                Self::These(these)
+            }
+            _ => Self::All,
+        }
+    }
+}
+
 impl Refreshes {
-    /// Objects have changed elsewhere.
-    pub(super) fn note(&self, vnodes: impl Iterator<Item = VnodeId>) {
+    /// Something has changed elsewhere.
+    pub(super) fn note(&self, changed: Changed) {
         {
             let mut noted = self.noted();
-            if let Noted::These(these) = &mut *noted {
-                these.extend(vnodes);
-                if these.len() > NOTED_MAX {
-                    *noted = Noted::All;
-                }
-            }
+            let before = std::mem::replace(&mut *noted, Changed::NOTHING);
+            *noted = before.and(changed);
         }
         self.changed.notify_one();
     }
 
-    /// Anything may have.
-    pub(super) fn note_all(&self) {
-        *self.noted() = Noted::All;
-        self.changed.notify_one();
+    fn take(&self) -> Changed {
+        std::mem::replace(&mut *self.noted(), Changed::NOTHING)
     }
 
-    fn take(&self) -> Noted {
-        std::mem::replace(&mut *self.noted(), Noted::These(Vec::new()))
-    }
-
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+    fn noted(&self) -> MutexGuard<'_, Changed> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,8 +188,8 @@ pub(super) async fn keep_refreshing(inner: Weak<Inner>, refreshes: Arc<Refreshes
         refreshes.changed.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         let files: Vec<Arc<File>> = match refreshes.take() {
-            Noted::All => inner.files().all(),
-            Noted::These(vnodes) => {
+            Changed::All => inner.files().all(),
+            Changed::These(vnodes) => {
                 let files = inner.files();
                 vnodes.into_iter().filter_map(|vnode| files.get(vnode)).collect()
             }
@@ -272,8 +286,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// Gives a newer version a moment to come, if programs have an older one of this file open: who looks at the file is
-    /// shown what they read.
+    /// Gives a newer version a moment to come, if programs have an older one of this file open: who looks at the file
+    /// is shown what they read.
     pub(super) async fn until_refreshed(self: &Arc<Self>, shown: &Object) {
         let in_use = self.files().get(shown.fid.vnode);
         let Some(file) = in_use.filter(|_| shown.status.kind == Kind::File) else { return };
@@ -311,5 +325,18 @@ impl Inner {
             // Not what others have announced.
             (status.size, status.mtime) = (size, known.object.status.mtime);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_more_changes_than_are_told_apart_any_file_may_be_one() {
+        let these = |count: usize| Changed::These(vec![VnodeId(1); count]);
+        assert_eq!(these(1).and(these(CHANGED_MAX - 1)), these(CHANGED_MAX));
+        assert_eq!(these(1).and(these(CHANGED_MAX)), Changed::All);
+        assert_eq!(these(1).and(Changed::All).and(these(1)), Changed::All);
     }
 }

@@ -1,9 +1,9 @@
 //! Reopening: what is opened may have lost its name since it was looked up.
 //!
 //! The kernel then looks the name up once more, and opens what it means by then (ESTALE in fs/namei.c). Where another
-//! client replaces a file all the time that one has lost its name as well when it is opened. So of a name that is looked
-//! up for this reason the content is brought here before the answer, and what the kernel knows can be opened as long as
-//! it is here.
+//! client replaces a file all the time that one has lost its name as well when it is opened. So of a name that is
+//! looked up for this reason the content is brought here before the answer, and what the kernel knows can be opened as
+//! long as it is here.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::cache::CachedObject;
 const ATTEMPTS_MAX: u32 = 32;
 
 impl Vfs {
-    /// What a name means, for a kernel that remembers the answer; counts as one lookup if it means something. `None`: it
-    /// means nothing, and when that may have changed the kernel is told.
+    /// What a name means, for a kernel that remembers the answer; counts as one lookup if it means something. `None`:
+    /// it means nothing, and when that may have changed the kernel is told.
     pub async fn lookup_remembered(&self, parent: VnodeId, name: Bytes) -> Result<Option<Object>, Error> {
         self.inner.lookup_remembered(parent, name).await
     }
@@ -30,9 +30,9 @@ impl Vfs {
 }
 
 impl Inner {
-    /// The status of what is about to be opened, be it without a name. Who finds only now that it has lost its name is to
-    /// look what that means by now, unless he has done so: others see what was written last, and what he writes is to be
-    /// found by its name.
+    /// The status of what is about to be opened, be it without a name. Who finds only now that it has lost its name is
+    /// to look what that means by now, unless he has done so: he is to read what was written last, and what he writes
+    /// is to be found by its name.
     pub(super) async fn status_to_open(&self, vnode: VnodeId, mode: OpenMode) -> Result<CachedObject, Error> {
         if let Some(object) = self.nameless(vnode)? {
             return Ok(CachedObject::shown(object));

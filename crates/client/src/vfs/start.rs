@@ -185,13 +185,7 @@ impl Vfs {
         writer.begin(&inner);
         // What the life before logged just before it was killed may not be durable yet.
         inner.log_changed.notify_one();
-        tokio::spawn(Arc::clone(&inner).keep_storing());
-        tokio::spawn(Arc::clone(&inner).keep_replaying());
-        tokio::spawn(keep_hoarding(Arc::downgrade(&inner), Arc::clone(&inner.hoarding)));
-        tokio::spawn(keep_refreshing(Arc::downgrade(&inner), Arc::clone(&inner.refreshes)));
-        tokio::spawn(Arc::clone(&inner).keep_holding());
-        Arc::clone(&inner).sweep_in_background(&log);
-        tokio::spawn(keep_log_durable(Arc::downgrade(&inner)));
+        inner.begin_tasks(&log);
         Ok(Self { inner })
     }
 
@@ -221,6 +215,17 @@ impl Vfs {
 }
 
 impl Inner {
+    /// Begins all that goes on by itself, until the mount ends.
+    fn begin_tasks(self: &Arc<Self>, log: &LogState) {
+        tokio::spawn(Arc::clone(self).keep_storing());
+        tokio::spawn(Arc::clone(self).keep_replaying());
+        tokio::spawn(keep_hoarding(Arc::downgrade(self), Arc::clone(&self.hoarding)));
+        tokio::spawn(keep_refreshing(Arc::downgrade(self), Arc::clone(&self.refreshes)));
+        tokio::spawn(Arc::clone(self).keep_holding());
+        Arc::clone(self).sweep_in_background(log);
+        tokio::spawn(keep_log_durable(Arc::downgrade(self)));
+    }
+
     /// A removal waits, and a crash came before the log was told that it takes the last name of its file: that the
     /// server does not know the file is no news then.
     fn note_perhaps_unlinked(&self, log: &mut LogState) -> Result<(), CacheError> {

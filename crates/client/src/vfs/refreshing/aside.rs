@@ -236,9 +236,10 @@ mod tests {
 
     #[test]
     fn a_container_is_turned_over_to_a_version_of_any_size() {
-        let large = vec![7; 3 * PIECE_BYTES as usize / 2];
+        let piece = usize::try_from(PIECE_BYTES).unwrap();
+        let large = vec![7; 3 * piece / 2];
         let mut changed = large.clone();
-        changed[PIECE_BYTES as usize] = 8;
+        changed[piece] = 8;
         let versions: [&[u8]; 6] = [b"", b"first\n", b"first\nsecond\n", b"another", &large, &changed];
         for before in versions {
             for now in versions {
