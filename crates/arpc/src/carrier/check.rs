@@ -1,5 +1,9 @@
 //! The check of a frame on its way: a CRC-32 behind it, and what has another one is not taken.
 //!
+//! A frame's number is in it too. A byte that changes in what HTTP/2 puts around frames may make it skip one that it
+//! takes for a kind of its own that it does not know: then a piece of a content is missing, and what follows would come to lie in its
+//! place. The next frame shows that.
+//!
 //! TCP's check sum is 16 bits of a sum, and what is wrong in a router's memory has a right one. A byte that changes in a
 //! frame would be another name, or another content in the pages of a reader that does not wait for the whole. So the
 //! connection ends, and what was under way is sent again on the next one.
@@ -17,12 +21,20 @@ const TAG: [u8; 2] = [0x95, 0x01];
 /// What the check adds to a frame.
 pub(crate) const CHECK_BYTES: usize = TAG.len() + size_of::<u32>();
 
+/// The check of the frame of this number, from 0 on.
+fn check_of(frame: &[u8], number: u64) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&number.to_le_bytes());
+    hasher.update(frame);
+    hasher.finalize()
+}
+
 /// Puts a frame with its check into an empty buffer.
-pub(super) fn seal(frame: &Frame, buffer: &mut BytesMut) {
+pub(super) fn seal(frame: &Frame, number: u64, buffer: &mut BytesMut) {
     buffer.reserve(frame.encoded_len() + CHECK_BYTES);
     // A growing buffer has room for everything.
     let _ = frame.encode(buffer);
-    let check = crc32fast::hash(buffer);
+    let check = check_of(buffer, number);
     buffer.put_slice(&TAG);
     buffer.put_u32_le(check);
 }
@@ -32,19 +44,23 @@ pub(super) fn seal(frame: &Frame, buffer: &mut BytesMut) {
 pub(crate) struct FrameOpener {
     /// Whether one has had a check. Before, there may be none: an older peer is to hear which versions are spoken.
     checked: bool,
+    /// The number of the next.
+    next: u64,
 }
 
 impl FrameOpener {
     /// For frames that have checks from the first on.
     pub(super) fn strict() -> Self {
-        Self { checked: true }
+        Self { checked: true, next: 0 }
     }
 
     /// The frame that was sealed, if it has come as it was.
     pub(super) fn open(&mut self, mut sealed: Bytes) -> Result<Frame, Broken> {
         let frame = sealed.split_to(sealed.len().saturating_sub(CHECK_BYTES));
+        let number = self.next;
+        self.next += 1;
         match sealed.strip_prefix(&TAG).map(<[u8; 4]>::try_from) {
-            Some(Ok(check)) if u32::from_le_bytes(check) == crc32fast::hash(&frame) => {
+            Some(Ok(check)) if u32::from_le_bytes(check) == check_of(&frame, number) => {
                 self.checked = true;
                 Frame::decode(frame).map_err(|_| Broken::Damaged)
             }
@@ -79,6 +95,8 @@ impl Codec for CheckedCodec {
 pub(crate) struct FrameSealer {
     /// A message that is being sent cannot be read back, so it is made here.
     buffer: BytesMut,
+    /// The number of the next.
+    next: u64,
 }
 
 impl Encoder for FrameSealer {
@@ -87,7 +105,8 @@ impl Encoder for FrameSealer {
 
     fn encode(&mut self, frame: Frame, sent: &mut EncodeBuf<'_>) -> Result<(), Status> {
         self.buffer.clear();
-        seal(&frame, &mut self.buffer);
+        seal(&frame, self.next, &mut self.buffer);
+        self.next += 1;
         sent.put_slice(&self.buffer);
         Ok(())
     }
@@ -116,9 +135,23 @@ mod tests {
     }
 
     fn sealed(frame: &Frame) -> Vec<u8> {
+        numbered(frame, 0).to_vec()
+    }
+
+    fn numbered(frame: &Frame, number: u64) -> Bytes {
         let mut buffer = BytesMut::new();
-        seal(frame, &mut buffer);
-        buffer.to_vec()
+        seal(frame, number, &mut buffer);
+        buffer.freeze()
+    }
+
+    #[test]
+    fn a_frame_that_is_missing_or_comes_twice_is_noticed() {
+        let frames = [0, 1, 2].map(|number| numbered(&frame(), number));
+        for (order, taken) in [(&[0, 1, 2][..], 3), (&[0, 2], 1), (&[0, 0], 1), (&[1], 0)] {
+            let mut opener = FrameOpener::strict();
+            let opened = order.iter().take_while(|number| opener.open(frames[**number].clone()).is_ok());
+            assert_eq!(opened.count(), taken, "{order:?}");
+        }
     }
 
     #[test]
@@ -153,7 +186,7 @@ mod tests {
     fn frames_have_checks_from_the_first_check_on() {
         let (mut opener, old) = (FrameOpener::default(), Bytes::from(frame().encode_to_vec()));
         assert_eq!(opener.open(old.clone()), Ok(frame()), "an older peer is told so");
-        assert_eq!(opener.open(sealed(&frame()).into()), Ok(frame()));
+        assert_eq!(opener.open(numbered(&frame(), 1)), Ok(frame()));
         assert_eq!(opener.open(old), Err(Broken::Damaged));
     }
 }

@@ -35,7 +35,7 @@ impl Harms {
             return Ok(frame);
         }
         let mut sealed = BytesMut::new();
-        seal(&frame, &mut sealed);
+        seal(&frame, 0, &mut sealed);
         let mut flipped = false;
         harms.retain(|(harm, at)| {
             let done = match harm {
