@@ -1,12 +1,12 @@
 //! A disk that is not used any more after its first failure.
 //!
 //! After a write or sync has failed nobody knows what the disk has, and what can be read may be what it has not: so
-//! from
-//! then on every call fails. Whoever wants to go on starts again from what the disk has, by another guard. That also
+//! from then on every call fails. Whoever wants to go on starts again from what the disk has, by another guard. That also
 //! keeps what is still under way from changing what others have opened again.
 //!
 //! Want of room is no failure of a write, but one of a sync: what was to be made durable may be lost by it.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
@@ -168,6 +168,21 @@ impl DiskFile for GuardedFile {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.below.descriptor()
+    }
+
+    fn writable(&self) -> Option<io::Result<Arc<File>>> {
+        let opened = self.below.writable()?;
+        Some(self.guard.check().and(opened))
+    }
+
+    fn wait_for_writes(&self) -> io::Result<()> {
+        self.guard.check()?;
+        self.below.wait_for_writes()
+    }
+
+    fn is_written_elsewhere(&self) -> io::Result<bool> {
+        self.guard.check()?;
+        self.below.is_written_elsewhere()
     }
 
     fn sync_data(&self) -> io::Result<()> {
