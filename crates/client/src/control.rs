@@ -102,7 +102,8 @@ pub enum Response {
     Hoard(Box<HoardResponse>),
     /// To [`Request::Verify`].
     Verified(Box<Verified>),
-    /// To [`Request::Sync`], [`Request::State`], [`Request::Verify`] and [`Request::Hoard`]: this client knows no object by this path.
+    /// To [`Request::Sync`], [`Request::State`], [`Request::Verify`] and [`Request::Hoard`]: this client knows no
+    /// object by this path.
     Unknown,
     /// The server is out of reach, and this needs it; why, in one line.
     OutOfReach(String),

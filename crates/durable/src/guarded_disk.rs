@@ -1,8 +1,8 @@
 //! A disk that is not used any more after its first failure.
 //!
 //! After a write or sync has failed nobody knows what the disk has, and what can be read may be what it has not: so
-//! from then on every call fails. Whoever wants to go on starts again from what the disk has, by another guard. That also
-//! keeps what is still under way from changing what others have opened again.
+//! from then on every call fails. Whoever wants to go on starts again from what the disk has, by another guard. That
+//! also keeps what is still under way from changing what others have opened again.
 //!
 //! Want of room is no failure of a write, but one of a sync: what was to be made durable may be lost by it.
 

@@ -25,7 +25,8 @@ pub(crate) fn is_open_for_writing(file: BorrowedFd<'_>) -> io::Result<bool> {
 
 #[allow(unsafe_code, reason = "no crate in the tree offers leases")]
 fn control(file: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> io::Result<()> {
-    // SAFETY: these commands take a number and touch no memory, and the descriptor is open for as long as it is borrowed.
+    // SAFETY: these commands take a number and touch no memory, and the descriptor is open for as long as it is
+    // borrowed.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

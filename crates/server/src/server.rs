@@ -40,6 +40,8 @@ pub struct Server {
     arpc: Config,
     lease: Duration,
     stopping: watch::Sender<bool>,
+    /// Whoever opens volumes again has it from here: nothing is opened once the server is gone.
+    _opener: Arc<Opener>,
     /// Last, so that a lock on the data directory outlives everything that uses it.
     _storage: Arc<dyn Storage>,
 }
@@ -82,6 +84,7 @@ impl Server {
             arpc: Config { scheduling: config.scheduling(), ..Config::default() },
             lease: config.timing().lease,
             stopping,
+            _opener: opener,
             _storage: storage,
         }))
     }

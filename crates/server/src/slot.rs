@@ -2,8 +2,7 @@
 //! failed.
 //!
 //! A volume that has failed ends as if it had been killed: its connections are closed, nothing more is answered, and
-//! what
-//! was acknowledged is on the disk. It is opened again when nothing is left of it in memory, under an epoch of its own.
+//! what was acknowledged is on the disk. It is opened again when nothing is left of it in memory, under an epoch of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -90,7 +89,8 @@ impl Slot {
             }
         };
         let slot = Arc::new(Self { state: Mutex::new(State::Serving(Arc::new(volume))) });
-        let keeper = Keeper { slot: Arc::downgrade(&slot), opener: Arc::clone(opener), name, file };
+        let (opener, clock) = (Arc::downgrade(opener), Arc::clone(&opener.clock));
+        let keeper = Keeper { slot: Arc::downgrade(&slot), opener, clock, name, file };
         tokio::spawn(keeper.run(stopping));
         slot
     }
@@ -124,7 +124,8 @@ fn refusal_of(name: &VolumeName, error: &ServerError) -> Refusal {
 /// Waits for the failures of a volume.
 struct Keeper {
     slot: Weak<Slot>,
-    opener: Arc<Opener>,
+    opener: Weak<Opener>,
+    clock: Arc<dyn Clock>,
     name: VolumeName,
     file: VolumeFile,
 }
@@ -143,10 +144,10 @@ impl Keeper {
         let mut tries = 0;
         loop {
             let Some(Ok(volume)) = self.slot.upgrade().map(|slot| slot.volume()) else { return };
-            let (failure, gone, served) = (volume.failure().clone(), volume.gone(), self.opener.clock.now());
+            let (failure, gone, served) = (volume.failure().clone(), volume.gone(), self.clock.now());
             drop(volume);
             let why = failure.wait().await;
-            if self.opener.clock.now().since(served) > PAUSE_MAX {
+            if self.clock.now().since(served) > PAUSE_MAX {
                 tries = 0;
             }
             let volume = &self.name;
@@ -169,8 +170,8 @@ impl Keeper {
         while *tries < TRIES_MAX {
             tokio::time::sleep(PAUSE_FIRST.saturating_mul(1 << (*tries).min(16)).min(PAUSE_MAX)).await;
             *tries += 1;
-            let Some(slot) = self.slot.upgrade() else { return false };
-            match blocking(|| self.opener.open_again(&self.name, self.file)) {
+            let (Some(slot), Some(opener)) = (self.slot.upgrade(), self.opener.upgrade()) else { return false };
+            match blocking(|| opener.open_again(&self.name, self.file)) {
                 Ok(volume) => {
                     let epoch = volume.epoch().0;
                     tracing::warn!(volume = %self.name, epoch, "opened again from the disk and served");

@@ -1,11 +1,11 @@
 //! The check of a frame on its way: a CRC-32 behind it, and what has another one is not taken.
 //!
 //! A frame's number is in it too. A byte that changes in what HTTP/2 puts around frames may make it skip one that it
-//! takes for a kind of its own that it does not know: then a piece of a content is missing, and what follows would come to lie in its
-//! place. The next frame shows that.
+//! takes for a kind of its own that it does not know: then a piece of a content is missing, and what follows would come
+//! to lie in its place. The next frame shows that.
 //!
-//! TCP's check sum is 16 bits of a sum, and what is wrong in a router's memory has a right one. A byte that changes in a
-//! frame would be another name, or another content in the pages of a reader that does not wait for the whole. So the
+//! TCP's check sum is 16 bits of a sum, and what is wrong in a router's memory has a right one. A byte that changes in
+//! a frame would be another name, or another content in the pages of a reader that does not wait for the whole. So the
 //! connection ends, and what was under way is sent again on the next one.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};

@@ -86,9 +86,9 @@ impl CacheStorage {
         &self.place
     }
 
-    /// Whether any change of a file here, by a store through a mapping too, moves its time of change to one that no look
-    /// before has seen, and the kernel says who has the file open for writing. Without that nobody knows what the kernel
-    /// writes by itself.
+    /// Whether any change of a file here, by a store through a mapping too, moves its time of change to one that no
+    /// look before has seen, and the kernel says who has the file open for writing. Without that nobody knows what the
+    /// kernel writes by itself.
     pub(crate) fn tells_changes(&self) -> bool {
         self.tells_changes
     }

@@ -1,9 +1,9 @@
 //! The containers that the kernel has, by the numbers it gave them.
 //!
-//! All handles of an inode must name the same number, and a number must live as long as its handles. It also lives until
-//! the answer that names it has been given, which may be after its last handle is gone: by then the inode may have
-//! another container, so numbers are found by container. Whether the kernel takes containers at all only a try tells (it needs Linux 6.9 and CAP_SYS_ADMIN): after the first refusal none is
-//! offered.
+//! All handles of an inode must name the same number, and a number must live as long as its handles. It also lives
+//! until the answer that names it has been given, which may be after its last handle is gone: by then the inode may
+//! have another container, so numbers are found by container. Whether the kernel takes containers at all only a try
+//! tells (it needs Linux 6.9 and CAP_SYS_ADMIN): after the first refusal none is offered.
 
 use std::collections::HashMap;
 use std::io;

@@ -4,6 +4,21 @@ use fuser::{InitFlags, KernelConfig};
 
 use crate::vfs::{Locking, Vfs};
 
+/// The largest write the kernel sends: its own limit of 256 pages.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+
+/// How many requests nobody waits for by himself (read-ahead above all) the kernel has under way. Far above its default
+/// of 16, so that files which arrive slowly do not hold up those that are here; below `WAITING_MAX`, so that callers
+/// find a place.
+const BACKGROUND_MAX: u16 = 2048;
+
+/// Sets how much the kernel may send at once.
+pub(super) fn set_limits(config: &mut KernelConfig) -> std::io::Result<()> {
+    config.set_max_write(WRITE_BYTES_MAX).map_err(out_of_range)?;
+    config.set_max_background(BACKGROUND_MAX).map_err(|nearest| out_of_range(u32::from(nearest)))?;
+    Ok(())
+}
+
 /// Asks for what this file system can use. Returns what the kernel has.
 pub(super) fn ask_for_capabilities(vfs: &Vfs, config: &mut KernelConfig) -> InitFlags {
     let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
@@ -39,6 +54,6 @@ fn offer_containers(vfs: &Vfs, config: &mut KernelConfig) {
     }
 }
 
-pub(super) fn out_of_range(nearest: u32) -> std::io::Error {
+fn out_of_range(nearest: u32) -> std::io::Error {
     std::io::Error::other(format!("the kernel takes at most {nearest} of a FUSE limit"))
 }

@@ -16,7 +16,7 @@ use fuser::{
 };
 use mafs_proto::{FsError, Mode};
 
-use super::capabilities::{ask_for_capabilities, out_of_range};
+use super::capabilities::{ask_for_capabilities, set_limits};
 use super::convert::{
     caller, fallocate_mode, file, name, node_kind, open_answer, open_mode, rename_mode, seek_target, set_time, vnode,
     xattr_list, xattr_mode,
@@ -25,14 +25,6 @@ use super::edge::{Edge, done, generation, space, xattr};
 use super::errno::{INVALID, NEEDLESS, STALE, UNSUPPORTED, errno};
 use super::locks::{self, AskedLock};
 use crate::vfs::{Attributes, Error, OpenMode};
-
-/// The largest write the kernel sends: its own limit of 256 pages.
-const WRITE_BYTES_MAX: u32 = 1 << 20;
-
-/// How many requests nobody waits for by himself (read-ahead above all) the kernel has under way. Far above its default
-/// of 16, so that files which arrive slowly do not hold up those that are here; below `WAITING_MAX`, so that callers
-/// find a place.
-const BACKGROUND_MAX: u16 = 2048;
 
 /// Entries fetched for one page of a listing. The kernel's buffer is 32 KB at most programs, an entry at least 32
 /// bytes, with attributes 160.
@@ -56,9 +48,7 @@ impl Filesystem for Handlers {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let capabilities = ask_for_capabilities(&self.edge.vfs, config);
         self.opens_directories = !capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        config.set_max_write(WRITE_BYTES_MAX).map_err(out_of_range)?;
-        config.set_max_background(BACKGROUND_MAX).map_err(|nearest| out_of_range(u32::from(nearest)))?;
-        Ok(())
+        set_limits(config)
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
@@ -338,7 +328,7 @@ impl Filesystem for Handlers {
         reply: ReplyWrite,
     ) {
         let (vnode, file, data) = (vnode(inode), file(handle), Bytes::copy_from_slice(data));
-        // The kernel never sends more than WRITE_BYTES_MAX.
+        // The kernel never sends more than a megabyte.
         let written = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let (caller, drops_set_id) = (caller(request), write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
         let is_mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);

@@ -1,5 +1,5 @@
-//! Damage: what was found not to be what was sent, on its way or at an end of it. Everything is sent again then; who has
-//! such a machine or network should hear of it.
+//! Damage: what was found not to be what was sent, on its way or at an end of it. Everything is sent again then; who
+//! has such a machine or network should hear of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -107,8 +107,8 @@ impl Remote {
         }
     }
 
-    /// An answer that says what was sent: the server has compared it, so it can only be wrong about that if it is damaged
-    /// itself. Then what is here is right.
+    /// An answer that says what was sent: the server has compared it, so it can only be wrong about that if it is
+    /// damaged itself. Then what is here is right.
     fn compared(
         &self,
         record: &CmlRecord,

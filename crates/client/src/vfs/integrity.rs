@@ -1,8 +1,9 @@
 //! Integrity: what has arrived is hashed before it counts as the version, and what lies in the cache since an earlier
 //! run once before it is used again.
 //!
-//! The client that stores a content computes the hash, and the server compares it with what arrives, so what is checked is
-//! the whole way: both wires, the server's disk, this disk. A seal (`cache::containers`) only shows that nobody has written to a container.
+//! The client that stores a content computes the hash, and the server compares it with what arrives, so what is checked
+//! is the whole way: both wires, the server's disk, this disk. A seal (`cache::containers`) only shows that nobody has
+//! written to a container.
 
 use std::sync::Arc;
 
@@ -111,7 +112,7 @@ impl Inner {
                 Ok(Look::Intact)
             }
             true => {
-                tracing::error!(%fid, size, "a cached file is damaged (is the cache's disk failing?); it is fetched again");
+                tracing::error!(%fid, size, "a cached file is damaged, perhaps by the cache's disk; it is fetched again");
                 Ok(Look::Damaged)
             }
         }

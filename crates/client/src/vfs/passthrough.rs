@@ -394,10 +394,10 @@ fn unsettled(file: &File) -> Option<Found> {
     (kernel.may_write() && !kernel.watch.is_settled()).then(|| kernel.watch.begin_settling())
 }
 
-/// Waits until the writes have ended that the kernel has begun, and makes the next store through a mapping move the time
-/// of change: such a store is a fault only while its page is clean. Pages are written to the disk twice, for a fault
-/// that has moved the time may make its page dirty just after the first pass; it has all the time of a disk's flush to
-/// do so.
+/// Waits until the writes have ended that the kernel has begun, and makes the next store through a mapping move the
+/// time of change: such a store is a fault only while its page is clean. Pages are written to the disk twice, for a
+/// fault that has moved the time may make its page dirty just after the first pass; it has all the time of a disk's
+/// flush to do so.
 pub(super) fn end_writes(file: &File) -> Result<(), Error> {
     file.container.wait_for_writes()?;
     let mapped = file.state().kernel.may_be_mapped();

@@ -104,7 +104,8 @@ pub struct StatusReport {
     /// What was fetched because programs would open it next.
     #[serde(default)]
     pub prefetch: PrefetchReport,
-    /// How often since the mount the server got something else than this client has sent of a content. It was sent again.
+    /// How often since the mount the server got something else than this client has sent of a content. It was sent
+    /// again.
     #[serde(default)]
     pub damaged_contents: u64,
     /// Connections since the mount that were ended because a frame was damaged on its way.

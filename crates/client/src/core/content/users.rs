@@ -1,9 +1,9 @@
 //! Users: how the kernel gets at a container, and whether it may be writing to it.
 //!
 //! An inode has one way for its data, from the end of its first open until its last handle is gone: the kernel refuses
-//! a mixture. A handle through which the kernel writes by itself tells of no write. A mapping made through such a handle
-//! has the container itself and outlives the handle's release, so it *lingers* until the kernel says that nobody has
-//! the container open for writing.
+//! a mixture. A handle through which the kernel writes by itself tells of no write. A mapping made through such a
+//! handle has the container itself and outlives the handle's release, so it *lingers* until the kernel says that nobody
+//! has the container open for writing.
 
 use super::watch::{Sight, Watch};
 

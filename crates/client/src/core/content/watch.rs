@@ -161,7 +161,8 @@ mod tests {
         /// The container holds what the last settled look told of, or the next look finds a change.
         #[test]
         fn proptest_no_write_is_missed_wherever_the_looks_fall(steps in steps()) {
-            let (mut watch, mut time, mut content, mut writing, mut queried) = (Watch::default(), 1, 0_u64, false, true);
+            let (mut watch, mut time, mut content) = (Watch::default(), 1, 0_u64);
+            let (mut writing, mut queried) = (false, true);
             watch.begin(sight(time, 10));
             // What of the content was there at the last look that left the watch settled.
             let mut known = content;
