@@ -2,7 +2,8 @@
 //! failed.
 //!
 //! A volume that has failed ends as if it had been killed: its connections are closed, nothing more is answered, and
-//! what was acknowledged is on the disk. It is opened again when nothing is left of it in memory, under an epoch of its own.
+//! what was acknowledged is on the disk. It is opened again when nothing is left of it in memory, under an epoch of
+//! its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;

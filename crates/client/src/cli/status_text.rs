@@ -368,8 +368,8 @@ mod tests {
     fn what_was_damaged_on_its_way_is_counted() {
         let mut status = status();
         (status.report.damaged_contents, status.report.damaged_connections) = (1, 2);
-        let expected = "  damaged  1 content sent again, 2 connections begun anew since the mount: what arrived was not what \
-                        was sent\n";
+        let expected = "  damaged  1 content sent again, 2 connections begun anew since the mount: what arrived \
+                        was not what was sent\n";
         assert!(describe(&status).contains(expected), "{}", describe(&status));
     }
 

@@ -112,7 +112,7 @@ impl Inner {
                 Ok(Look::Intact)
             }
             true => {
-                tracing::error!(%fid, size, "a cached file is damaged, perhaps by the cache's disk; it is fetched again");
+                tracing::error!(%fid, size, "a cached file is damaged, perhaps by its disk; it is fetched again");
                 Ok(Look::Damaged)
             }
         }
