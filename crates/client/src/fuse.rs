@@ -5,7 +5,7 @@
 
 mod answer;
 mod awake;
-mod backings;
+pub mod backings;
 mod caller;
 mod capabilities;
 mod convert;

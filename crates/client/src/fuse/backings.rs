@@ -10,25 +10,31 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::vfs::{ContainerNumber, FileHandle};
-use fuser::BackingId;
 
 /// As many dead numbers may be there beside twice the live ones.
 const SWEEP_SLACK: usize = 64;
 
-/// The containers the kernel has.
-#[derive(Debug, Default)]
-pub(super) struct Backings {
-    inner: Mutex<Inner>,
+/// The containers the kernel has, by numbers of this kind: those of FUSE, or of the simulator's kernel.
+#[derive(Debug)]
+pub struct Backings<N> {
+    inner: Mutex<Inner<N>>,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    by_container: HashMap<ContainerNumber, Weak<BackingId>>,
-    by_handle: HashMap<FileHandle, (ContainerNumber, Arc<BackingId>)>,
+#[derive(Debug)]
+struct Inner<N> {
+    by_container: HashMap<ContainerNumber, Weak<N>>,
+    by_handle: HashMap<FileHandle, (ContainerNumber, Arc<N>)>,
     refused: bool,
 }
 
-impl Inner {
+impl<N> Default for Backings<N> {
+    fn default() -> Self {
+        let inner = Inner { by_container: HashMap::new(), by_handle: HashMap::new(), refused: false };
+        Self { inner: Mutex::new(inner) }
+    }
+}
+
+impl<N> Inner<N> {
     /// Forgets numbers that went with an answer after their last handle.
     fn sweep(&mut self) {
         if self.by_container.len() > 2 * self.by_handle.len() + SWEEP_SLACK {
@@ -37,17 +43,17 @@ impl Inner {
     }
 }
 
-impl Backings {
+impl<N> Backings<N> {
     /// The number for a new handle of a container: that of its other handles, or the one that `register` gets.
     ///
     /// # Errors
     /// If the kernel takes no containers; why, the first time.
-    pub(super) fn add_handle(
+    pub fn add_handle(
         &self,
         container: ContainerNumber,
         handle: FileHandle,
-        register: impl FnOnce() -> io::Result<BackingId>,
-    ) -> Result<Arc<BackingId>, Option<io::Error>> {
+        register: impl FnOnce() -> io::Result<N>,
+    ) -> Result<Arc<N>, Option<io::Error>> {
         let mut inner = self.lock();
         let backing = match inner.by_container.get(&container).and_then(Weak::upgrade) {
             Some(backing) => backing,
@@ -67,7 +73,7 @@ impl Backings {
     }
 
     /// A handle is gone; nothing happens if it was none of these.
-    pub(super) fn drop_handle(&self, handle: FileHandle) {
+    pub fn drop_handle(&self, handle: FileHandle) {
         let mut inner = self.lock();
         if let Some((container, backing)) = inner.by_handle.remove(&handle) {
             drop(backing);
@@ -77,7 +83,7 @@ impl Backings {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner<N>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

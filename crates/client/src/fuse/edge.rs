@@ -30,7 +30,7 @@ pub(super) struct Edge {
     pub(super) vfs: Vfs,
     pub(super) kernel: Arc<Invalidator>,
     pub(super) answerer: Answerer,
-    pub(super) backings: Backings,
+    pub(super) backings: Backings<BackingId>,
     pub(super) programs: Programs,
     pub(super) late: LateOpens,
     /// Where waking a processor is dear.
