@@ -8,6 +8,8 @@
 //! do, and of [`run_for`], where the links change instead. The versions of [`run_fleet`] say what each of several
 //! clients may be shown that send in the background: what they have logged is announced, pulled and applied meanwhile.
 //!
+//! A [`kernel`] can stand between programs and a client, as on Linux; a [`script`] is what programs call then.
+//!
 //! [`workload`] has the programs of the papers' figures, which are measured instead of judged.
 //!
 //! A run follows from its seed alone: tasks of one thread are woken in a fixed order, and nothing else is random.
@@ -21,11 +23,13 @@ mod fleet;
 mod history;
 mod hour;
 mod image;
+pub mod kernel;
 mod machine;
 mod model;
 mod network;
 mod operation;
 mod run;
+pub mod script;
 mod step;
 mod versions;
 pub mod workload;

@@ -14,6 +14,7 @@ use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
 
 use crate::clock::RIGHT_PPM;
+use crate::kernel::{Kernel, Unmounted};
 use crate::network::{Connecting, Harm, Link, Path, Silence, Way};
 use crate::world::{Crash, damage_files};
 
@@ -47,6 +48,8 @@ pub struct Machine {
     kv: MemoryKv,
     boot: u64,
     starts: u64,
+    kernel_seed: Option<u64>,
+    kernel: Option<Kernel>,
     client: Option<Vfs>,
 }
 
@@ -83,6 +86,8 @@ impl Machine {
             kv,
             boot: 0,
             starts: 0,
+            kernel_seed: None,
+            kernel: None,
             client: None,
         })
     }
@@ -147,6 +152,22 @@ impl Machine {
         self.fsync = fsync;
     }
 
+    /// Puts a kernel between programs and the client, from the next start on. What it leaves open so follows from the
+    /// seed.
+    pub fn set_kernel(&mut self, seed: u64) {
+        self.kernel_seed = Some(seed);
+    }
+
+    /// The kernel that has its file system mounted.
+    ///
+    /// # Panics
+    /// If there is none, or the client is down.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "a test asks for a kernel that it has not set")]
+    pub fn kernel(&self) -> &Kernel {
+        self.kernel.as_ref().expect("a kernel has mounted the client")
+    }
+
     /// Its file system.
     ///
     /// # Panics
@@ -164,7 +185,12 @@ impl Machine {
     pub async fn start(&mut self) -> Result<(), String> {
         let boot = format!("boot-{}", self.boot);
         self.starts += 1;
-        let (disk, run) = (Arc::new(self.disk.clone()), self.starts << 32);
+        let unmounted = self.kernel_seed.map(|seed| Unmounted::new(seed.wrapping_add(self.starts)));
+        let disk = match &unmounted {
+            Some(kernel) => kernel.disk(self.disk.clone()),
+            None => Arc::new(self.disk.clone()),
+        };
+        let run = self.starts << 32;
         let storage = CacheStorage::custom(disk, self.kv.opener(), boot, run);
         let settings = Settings {
             server: "simulated".to_owned(),
@@ -190,12 +216,18 @@ impl Machine {
         };
         let clock = Arc::new(self.link.clock().of_machine(self.clock_ppm, Arc::clone(&self.wall_ahead_s)));
         let started = Vfs::start(settings, storage, self.link.connector(), clock).await;
-        self.client = Some(started.map_err(|error: StartError| format!("{} does not start: {error}", self.name))?);
+        let client = started.map_err(|error: StartError| format!("{} does not start: {error}", self.name))?;
+        self.kernel = unmounted.map(|kernel| kernel.mount(client.clone()));
+        self.client = Some(client);
         Ok(())
     }
 
     /// Unmounts: the client ends in order.
     pub async fn stop(&mut self) {
+        if let Some(kernel) = self.kernel.take() {
+            kernel.released().await;
+            kernel.end();
+        }
         if let Some(client) = self.client.take() {
             client.shut_down().await;
         }
@@ -211,6 +243,9 @@ impl Machine {
         self.boot += u64::from(crash == Crash::Power);
         self.kv = self.kv.crash(seed).on(&self.disk);
         self.link.end_life();
+        if let Some(kernel) = self.kernel.take() {
+            kernel.end();
+        }
         self.client = None;
     }
 

@@ -1,0 +1,76 @@
+//! What programs are told that fails, in the numbers of Linux, as `fuse/errno.rs` of the client has it.
+
+use std::fmt;
+use std::io;
+
+use mafs_client::vfs::Error;
+use mafs_proto::FsError;
+
+/// Why a system call has failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// There is no such name.
+    pub const NOENT: Self = Self(2);
+    /// The file system has failed.
+    pub const IO: Self = Self(5);
+    /// No such descriptor, or not one for that.
+    pub const BADF: Self = Self(9);
+    /// The name exists.
+    pub const EXIST: Self = Self(17);
+    /// Not a directory.
+    pub const NOTDIR: Self = Self(20);
+    /// A directory.
+    pub const ISDIR: Self = Self(21);
+    /// It makes no sense.
+    pub const INVAL: Self = Self(22);
+    /// The disk is full.
+    pub const NOSPC: Self = Self(28);
+    /// The directory is not empty.
+    pub const NOTEMPTY: Self = Self(39);
+    /// Nobody has answered.
+    pub const TIMEDOUT: Self = Self(110);
+    /// The object is not what the kernel has known.
+    pub const STALE: Self = Self(116);
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", io::Error::from_raw_os_error(self.0))
+    }
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused(refusal) => of_refusal(refusal),
+            Error::Unreachable(_) | Error::TimedOut(_) | Error::OutOfReach(_) => Self::TIMEDOUT,
+            Error::Invalid(_) => Self::INVAL,
+            Error::BadHandle => Self::BADF,
+            Error::CacheFull => Self::NOSPC,
+            _ => Self::IO,
+        }
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::StorageFull { Self::NOSPC } else { Self::IO }
+    }
+}
+
+fn of_refusal(refusal: FsError) -> Errno {
+    match refusal {
+        FsError::NotFound => Errno::NOENT,
+        FsError::Exists => Errno::EXIST,
+        FsError::NotDirectory => Errno::NOTDIR,
+        FsError::IsDirectory => Errno::ISDIR,
+        FsError::NotEmpty => Errno::NOTEMPTY,
+        FsError::Stale | FsError::NameChanged => Errno::STALE,
+        FsError::BelowItself | FsError::WrongKind => Errno::INVAL,
+        FsError::NoSpace => Errno::NOSPC,
+        FsError::Pulling => Errno::TIMEDOUT,
+        _ => Errno::IO,
+    }
+}
