@@ -27,6 +27,7 @@ mod hour;
 mod interrupted_fetches;
 mod journeys;
 mod kernel_cache;
+mod kernel_twin;
 mod limits;
 mod listings;
 mod locks;
