@@ -1,8 +1,8 @@
 //! A byte that changes between client and server: no program sees it, the server does not store it, and everything
 //! arrives.
 //!
-//! One in the length that HTTP/2 or gRPC puts before a frame makes its receiver wait for bytes that do not come. That is
-//! an outage like any other: the connection is given up after 5 s, and programs may be told meanwhile that a new file
+//! One in the length that HTTP/2 or gRPC puts before a frame makes its receiver wait for bytes that do not come. This
+//! outage is like any other: the connection is given up after 5 s, and programs may be told meanwhile that a new file
 //! is not there. So those are asked again, and counted.
 
 use std::fs;
