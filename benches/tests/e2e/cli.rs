@@ -292,10 +292,11 @@ fn help_lists_what_works_and_nothing_else() {
                 "hoard",
                 "warmup",
                 "evict",
+                "verify",
                 "quickstart",
             ],
         ),
-        (world.server_command(), vec!["init", "run", "volume"]),
+        (world.server_command(), vec!["init", "run", "volume", "verify"]),
     ] {
         let said = finish(command.arg("--help"), LIMIT).unwrap();
         check(&said, OK, &[]);
