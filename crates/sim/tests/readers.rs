@@ -111,17 +111,26 @@ fn the_container_that_the_kernel_has_grows_by_what_others_append() {
 }
 
 #[test]
-fn what_is_open_for_writing_stays_what_it_is() {
-    simulate(async {
-        let world = two(Writeback::Sirp, false).await;
-        let [writer, other] = both(&world);
-        put(&writer, "file", b"first".to_vec()).await;
-        let file = open_as(&other, "file", WRITE).await;
-        other.write(file, 0, Bytes::from("FIRST")).await.expect("a write");
-        append(&writer, "file", b" and more").await;
-        let read = async || other.read(file, 0, 100).await.expect("a read").to_vec();
-        watch(read, &[b"FIRST"]).await;
-    });
+fn what_is_open_for_writing_or_executed_stays_what_it_is() {
+    let execute = OpenMode { execute: true, ..READ };
+    for (mode, written, passthrough) in
+        [(WRITE, true, false), (WRITE, false, false), (WRITE, false, true), (execute, false, false)]
+    {
+        simulate(async move {
+            let world = two(Writeback::Sirp, passthrough).await;
+            let [writer, other] = both(&world);
+            put(&writer, "file", b"first".to_vec()).await;
+            assert_eq!(content(&other, "file").await, b"first");
+            let file = open_as(&other, "file", mode).await;
+            let bytes: &[u8] = if written { b"FIRST" } else { b"first" };
+            if written {
+                other.write(file, 0, Bytes::from_static(b"FIRST")).await.expect("a write");
+            }
+            append(&writer, "file", b" and more").await;
+            let read = async || other.read(file, 0, 100).await.expect("a read").to_vec();
+            watch(read, &[bytes]).await;
+        });
+    }
 }
 
 /// The containers on the disk of a client.

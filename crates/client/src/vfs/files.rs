@@ -107,8 +107,14 @@ impl Files {
         std::mem::take(&mut handle.passthrough).then(|| (Arc::clone(&handle.file), handle.mode))
     }
 
-    pub(super) fn is_executed(&self, vnode: VnodeId) -> bool {
+    fn is_executed(&self, vnode: VnodeId) -> bool {
         self.handles.values().any(|handle| handle.mode.execute && handle.file.fid.vnode == vnode)
+    }
+
+    /// Whether programs have a file open that they write or execute.
+    pub(super) fn is_written_or_executed(&self, vnode: VnodeId) -> bool {
+        let mut handles = self.handles.values().filter(|handle| handle.file.fid.vnode == vnode);
+        handles.any(|handle| handle.mode.write || handle.mode.execute)
     }
 
     /// The files that the kernel can write to by itself.

@@ -154,6 +154,25 @@ impl Refresh {
     }
 }
 
+/// Who wants a newer version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    /// Nobody but those who have an older one open.
+    ByChange,
+    /// Who opens the file, or has locked it.
+    ByOpen,
+}
+
+impl Asked {
+    /// Up to which size it is fetched as a whole.
+    fn whole_max(self) -> u64 {
+        match self {
+            Self::ByChange => WHOLE_BYTES_MAX,
+            Self::ByOpen => u64::MAX,
+        }
+    }
+}
+
 /// The content that is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Read {
@@ -237,11 +256,11 @@ impl Inner {
     /// Brings the newest version of a file that is open, if that is not here. Returns whether it was not.
     async fn refresh(&self, file: &Arc<File>) -> Result<bool, Error> {
         let _place = self.refreshes.places.acquire().await;
-        if !file.state().is_only_read() || self.files().is_executed(file.fid.vnode) {
+        if !file.state().is_only_read() || self.stays(file, Asked::ByChange) {
             return Ok(false);
         }
         match self.settled_status(file.fid.vnode).await {
-            Ok(cached) => self.refresh_to(file, &cached.object, WHOLE_BYTES_MAX).await,
+            Ok(cached) => self.refresh_to(file, &cached.object, Asked::ByChange).await,
             // It has lost its name.
             Err(Error::Refused(FsError::Stale)) => Ok(false),
             Err(error) => Err(error),
@@ -258,15 +277,20 @@ impl Inner {
         while is_read() {
             let known = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?.object;
             let _waiting = self.remote.waiting();
-            if !self.refresh_to(file, &known, u64::MAX).await? {
+            if !self.refresh_to(file, &known, Asked::ByOpen).await? {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Whether a file stays as it is for those who have it open now.
+    fn stays(&self, file: &File, asked: Asked) -> bool {
+        asked == Asked::ByChange && self.files().is_written_or_executed(file.fid.vnode)
+    }
+
     /// Brings the version of a file that was `shown`. Returns whether the file holds it now and did not before.
-    async fn refresh_to(&self, file: &Arc<File>, shown: &Object, whole_max: u64) -> Result<bool, Error> {
+    async fn refresh_to(&self, file: &Arc<File>, shown: &Object, asked: Asked) -> Result<bool, Error> {
         let status = &shown.status;
         let _turn = file.refresh.turn().await;
         let before = file.state().read_before(status.data_version);
@@ -274,12 +298,12 @@ impl Inner {
         let is_over = file.wait(|state| (state.read_before(status.data_version) != Some(read)).then_some(()));
         let next = tokio::select! {
             biased;
-            next = self.fetch_aside(file, read, status, whole_max) => next?,
+            next = self.fetch_aside(file, read, status, asked.whole_max()) => next?,
             () = is_over => return Ok(false),
             () = self.remote.until_in_vain() => return Err(self.remote.unanswered().into()),
         };
         let Some(next) = next else { return Ok(false) };
-        if !blocking(|| self.turn_over(file, read, status, &next))? {
+        if self.stays(file, asked) || !blocking(|| self.turn_over(file, read, status, &next))? {
             return Ok(false);
         }
         self.kernel.forget_content(file.fid.vnode, None).await;
