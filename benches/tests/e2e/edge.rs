@@ -158,6 +158,32 @@ for size in (1000, 5000, 100000):
 assert not wrong, wrong
 ";
 
+/// Reads a file with holes while a mapping stores into them, as programs do that skip holes. No descriptor is closed
+/// between a store and the look, which would write the pages.
+const HOLES: &str = r"
+import mmap, os, sys
+path, size = os.path.join(sys.argv[1], 'mapped'), 1 << 20
+file, expected = os.open(path, os.O_RDWR | os.O_CREAT), bytearray(size)
+os.ftruncate(file, size)
+expected[200000:200007] = b'written'
+os.pwrite(file, b'written', 200000)
+mapped, reader = mmap.mmap(file, size), os.open(path, os.O_RDONLY)
+os.close(file)
+def data():
+    found, at = bytearray(size), 0
+    while True:
+        try: start = os.lseek(reader, at, os.SEEK_DATA)
+        except OSError: return found
+        at = os.lseek(reader, start, os.SEEK_HOLE)
+        found[start:at] = os.pread(reader, at - start, start)
+for place in (0, 100000, 500000, size - 6):
+    mapped[place:place + 6] = expected[place:place + 6] = b'stored'
+    assert data() == expected, place
+mapped.close()
+assert data() == expected
+assert os.lseek(reader, 300000, os.SEEK_DATA) > 400000, 'holes are lost once nobody has the file mapped'
+";
+
 /// Removes one tree by several programs at once, of one client or of two.
 const REMOVE: &str = r#"
 for round in 1 2 3 4; do
@@ -230,6 +256,14 @@ fn what_is_stored_beyond_the_end_is_zeros_when_a_file_grows() {
     let local = tempfile::tempdir().unwrap();
     python(STORES, &[local.path()]);
     with_two_clients(|one, _| python(STORES, &[one]));
+}
+
+#[test]
+#[ignore = "needs: fuse, root, python3"]
+fn what_a_mapping_has_stored_is_in_no_hole() {
+    let local = tempfile::tempdir().unwrap();
+    python(HOLES, &[local.path()]);
+    with_two_clients(|one, _| python(HOLES, &[one]));
 }
 
 #[test]

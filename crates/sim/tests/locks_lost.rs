@@ -40,9 +40,6 @@ async fn world_of(locking: Locking) -> World {
     .await
 }
 
-/// An announcement has come to the server by then, and nobody's question about it back.
-const HEARD_NOT_ASKED: Duration = Duration::from_millis(25);
-
 /// The first client loses the lock under which it has written. It is back, and has sent all, while the second still has
 /// it or, if it never `takes` it, when nobody has.
 async fn lose(world: &mut World, logged: Logged, takes: bool) -> Process {
@@ -55,8 +52,7 @@ async fn lose(world: &mut World, logged: Logged, takes: bool) -> Process {
     if logged == Logged::Announced {
         one.set_paused(true);
         one.flush(lost.file).await.expect("it is logged");
-        // The other client, which has the file open, hears of it, and its question comes too late.
-        sleep(HEARD_NOT_ASKED).await;
+        sleep(Duration::from_secs(2)).await;
     }
     world.machines()[0].fall_silent(BLACK_HOLE);
     if logged == Logged::AtOnce {

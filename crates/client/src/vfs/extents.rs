@@ -66,9 +66,18 @@ impl Inner {
     }
 
     /// The first byte at or behind `offset` that is data, or in a hole; `NoSuchOffset` if there is none. Waits until
-    /// what has arrived tells.
+    /// what has arrived tells. All is data of a file that programs may have mapped by way of this daemon: the kernel
+    /// has what they have stored, and asks here all the same.
     pub(super) async fn seek(&self, handle: FileHandle, target: SeekTarget, offset: u64) -> Result<u64, Error> {
         let file = self.handle(handle)?.file;
+        if self.files().may_be_mapped_unseen(file.fid.vnode) {
+            let size = file.state().size;
+            return match target {
+                _ if offset >= size => Err(Error::NoSuchOffset),
+                SeekTarget::Data => Ok(offset),
+                SeekTarget::Hole => Ok(size),
+            };
+        }
         file.wait_for_content(|state| {
             let (found, size) = match seek_arrived(&file, target, offset) {
                 Ok(found) => found,

@@ -117,6 +117,13 @@ impl Files {
         handles.any(|handle| handle.mode.write || handle.mode.execute)
     }
 
+    /// Whether programs may have stored into a mapping of the file that the kernel has not sent here: a handle that
+    /// reads and writes by way of this daemon is released behind its last mapping.
+    pub(super) fn may_be_mapped_unseen(&self, vnode: VnodeId) -> bool {
+        let maps = |handle: &Handle| handle.mode.read && handle.mode.write && !handle.passthrough;
+        self.handles.values().any(|handle| handle.file.fid.vnode == vnode && maps(handle))
+    }
+
     /// The files that the kernel can write to by itself.
     pub(super) fn written_by_kernel(&self) -> Vec<Arc<File>> {
         let written = self.handles.values().filter(|handle| handle.may_write());
