@@ -35,7 +35,7 @@ pub use guarded_disk::GuardedDisk;
 pub use hash::{begin_hash, hash_content};
 pub use index::{KvOpen, LoggedIndex, LoggedIndexConfig, LoggedIndexError, OpenKv, sled_opener};
 pub use kv::{Batch, Kv, KvError, Pair};
-pub use log::{AppendLog, LogConfig, LogError, LogReader, LogRecovery, Lsn, TornTail};
+pub use log::{AppendLog, LogConfig, LogError, LogReader, LogRecovery, LogSync, Lsn, OldSegments, TornTail};
 pub use memory_disk::{MemoryDisk, MemoryFile};
 pub use memory_kv::MemoryKv;
 pub use ranges::RangeSet;

@@ -4,8 +4,8 @@
 //! Invariants:
 //! - a record that a successful `sync` covered is read back until it is truncated, or the log says that it is damaged;
 //! - a segment is durable before the next one begins, so only the last can have an unfinished tail;
-//! - each record says how many before it were not yet durable when it was written, and after each sync a seal says that
-//!   none is left; so a later record or seal tells whether bad bytes were ever durable;
+//! - each record says how many before it were not yet durable when it was written, and so does a seal behind each sync;
+//!   so a later record or seal tells whether bad bytes were ever durable;
 //! - a sync counts when the disk has taken a write after it, which is the seal;
 //! - after the first failed write or sync nothing more is promised: the log must be opened again;
 //! - what is found at an open and is not shown to be durable, by a later record or a seal, is written again before it
@@ -147,6 +147,45 @@ struct Segment {
     bytes: u64,
 }
 
+/// A sync under way, which its owner runs while others append.
+pub struct LogSync {
+    file: Arc<dyn DiskFile>,
+    /// The number behind the last record that it makes durable.
+    up_to: Lsn,
+}
+
+impl LogSync {
+    /// Waits for the disk.
+    ///
+    /// # Errors
+    /// The disk's: to be told to [`AppendLog::end_sync`].
+    pub fn run(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// Segments that a log has let go of, whose files are still there.
+pub struct OldSegments {
+    disk: Arc<dyn Disk>,
+    dir: String,
+    firsts: Vec<Lsn>,
+}
+
+impl OldSegments {
+    /// Deletes the files, the oldest first. What a crash or an error leaves is part of the log when it is opened again.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn remove(self) -> io::Result<()> {
+        for first in self.firsts {
+            self.disk.remove(&recover::segment_path(&self.dir, first))?;
+            // One by one: a crash must never bring back an older segment without the one after it.
+            self.disk.sync_dir(&self.dir)?;
+        }
+        Ok(())
+    }
+}
+
 /// A log of records of up to 1 MB. One writer; calls block.
 pub struct AppendLog {
     disk: Arc<dyn Disk>,
@@ -206,6 +245,29 @@ impl AppendLog {
         })
     }
 
+    /// Begins a sync of everything appended so far. Records may be appended until [`Self::end_sync`].
+    ///
+    /// # Errors
+    /// [`LogError::Poisoned`] if the log failed before.
+    pub fn begin_sync(&self) -> Result<LogSync, LogError> {
+        if self.poisoned {
+            return Err(LogError::Poisoned);
+        }
+        Ok(LogSync { file: Arc::clone(&self.file), up_to: self.next })
+    }
+
+    /// Ends a sync of this log, with what [`LogSync::run`] has returned.
+    ///
+    /// # Errors
+    /// Those of [`Self::sync`].
+    pub fn end_sync(&mut self, sync: &LogSync, outcome: io::Result<()>) -> Result<(), LogError> {
+        self.guarded(|log| {
+            outcome?;
+            log.durable = log.durable.max(sync.up_to);
+            Ok(log.seal()?)
+        })
+    }
+
     /// Makes everything durable and gives the room ahead back: for an owner that ends.
     ///
     /// # Errors
@@ -226,15 +288,16 @@ impl AppendLog {
     /// # Errors
     /// [`LogError::Io`] poisons the log; [`LogError::Poisoned`] ever after.
     pub fn truncate_before(&mut self, lsn: Lsn) -> Result<(), LogError> {
-        self.guarded(|log| {
-            while log.segments.get(1).is_some_and(|second| second.first <= lsn) {
-                let oldest = log.segments.remove(0);
-                log.disk.remove(&recover::segment_path(&log.dir, oldest.first))?;
-                // One by one: a crash must never bring back an older segment without the one after it.
-                log.disk.sync_dir(&log.dir)?;
-            }
-            Ok(())
-        })
+        self.guarded(|log| Ok(log.let_go_before(lsn).remove()?))
+    }
+
+    /// Lets go of the segments that [`Self::truncate_before`] would delete: for an owner that deletes them while others
+    /// append.
+    #[must_use = "the files are there until they are removed"]
+    pub fn let_go_before(&mut self, lsn: Lsn) -> OldSegments {
+        let newest = self.segments.partition_point(|segment| segment.first <= lsn).saturating_sub(1);
+        let firsts = self.segments.drain(..newest).map(|segment| segment.first).collect();
+        OldSegments { disk: Arc::clone(&self.disk), dir: self.dir.clone(), firsts }
     }
 
     /// The number of the oldest record there is; that of the next one if there is none.
@@ -247,6 +310,12 @@ impl AppendLog {
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {
         self.next
+    }
+
+    /// The number before which all records are durable.
+    #[must_use]
+    pub fn durable_lsn(&self) -> Lsn {
+        self.durable
     }
 
     /// Size of all segments in bytes, as far as records go.
@@ -346,13 +415,14 @@ impl AppendLog {
         Ok(())
     }
 
-    /// Marks that everything is durable, so that damage to the last records shows. Not synced itself: that would double
-    /// the cost of a commit. The next record is written over it, so want of room for it is of no consequence.
+    /// Marks what is durable, so that damage to the last records shows. Not synced itself: that would double the cost
+    /// of a commit. The next record is written over it, so want of room for it is of no consequence.
     ///
     /// Any other failure says that the sync before was none: when an ext4 shuts down while it makes blocks durable that
     /// were reserved, fdatasync(2) answers that all is well, and only the next write is refused.
     fn seal(&self) -> io::Result<()> {
-        let head = RecordHeader { number: self.next, unsynced: 0, body: Body::Seal };
+        let unsynced = u32::try_from(self.next.0 - self.durable.0).map_err(io::Error::other)?;
+        let head = RecordHeader { number: self.next, unsynced, body: Body::Seal };
         match self.file.write_all_at(&head.encode(self.salt), self.end()) {
             Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
                 tracing::debug!(dir = self.dir, %error, "log not sealed");

@@ -1,11 +1,12 @@
 //! The client modify log on disk: entries of [`LogState`] in an append log.
 //!
-//! An entry survives kill -9 as soon as it is appended, and power loss after `sync`.
+//! An entry survives kill -9 as soon as it is appended, and power loss after `sync`. Entries are appended while the disk
+//! is waited for: one sync at a time covers all that was there when it began.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use mafs_durable::{AppendLog, Disk, LogConfig, LogError};
+use mafs_durable::{AppendLog, Disk, LogConfig, LogError, Lsn};
 use mafs_proto::{CmlRecord, DataVersion, Fid, FidRange, FsError, Incarnation, Kind, Malformed, StoreId, Wire};
 
 use super::CacheError;
@@ -21,14 +22,19 @@ const COMPACTION_BYTES: u64 = 2 * SEGMENT_BYTES;
 pub(crate) struct Cml {
     disk: Arc<dyn Disk>,
     inner: Mutex<Inner>,
+    /// A sync has ended.
+    synced: Condvar,
 }
 
 struct Inner {
     log: AppendLog,
     state: LogState,
-    unsynced: bool,
-    /// Whether a removal is not durable yet that makes durable contents unwanted.
-    drops_unsynced: bool,
+    /// How often the log was opened: what was appended before the last time may be gone.
+    opened: u64,
+    /// Whether somebody waits for the disk.
+    syncing: bool,
+    /// The newest entry that makes durable contents unwanted.
+    dropped: Option<Lsn>,
     /// How long the log was when it was shortened last.
     shortest: u64,
 }
@@ -36,7 +42,7 @@ struct Inner {
 impl Cml {
     /// Opens the log of a disk and reads it.
     pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<Self, CacheError> {
-        Ok(Self { disk: Arc::clone(disk), inner: Mutex::new(Inner::open(disk)?) })
+        Ok(Self { disk: Arc::clone(disk), inner: Mutex::new(Inner::open(disk)?), synced: Condvar::new() })
     }
 
     /// What the log says now.
@@ -64,30 +70,35 @@ impl Cml {
     pub(crate) fn append(&self, entry: LogEntry) -> Result<(), CacheError> {
         let mut inner = self.lock();
         let bytes = encode(&entry);
-        match inner.log.append(&bytes) {
+        let number = match inner.log.append(&bytes) {
             // A write failed earlier, as on a full disk. What of it is there only reading can tell.
             Err(LogError::Poisoned) => {
-                *inner = Inner::open(&self.disk)?;
+                inner.open_again(&self.disk)?;
                 inner.log.append(&bytes)?
             }
             other => other?,
         };
-        inner.drops_unsynced |= inner.state.drops_durable(&entry);
+        if inner.state.drops_durable(&entry) {
+            inner.dropped = Some(number);
+        }
         inner.state.apply(entry);
-        inner.unsynced = true;
         Ok(())
     }
 
     /// Before a removal is sent: a loss of power must not bring back contents of what is not at the server any more.
     pub(crate) fn sync_drops(&self) -> Result<(), CacheError> {
-        if self.lock().drops_unsynced { self.sync() } else { Ok(()) }
+        let is_unsynced = {
+            let inner = self.lock();
+            inner.dropped.is_some_and(|dropped| dropped >= inner.log.durable_lsn())
+        };
+        if is_unsynced { self.sync() } else { Ok(()) }
     }
 
     /// Whether a loss of power may take from the log that the server has a content of a file: what is in its container
     /// next would be taken for that content.
     pub(crate) fn may_forget_answer(&self, fid: Fid) -> bool {
         let inner = self.lock();
-        inner.unsynced && inner.state.versions.contains_key(&fid)
+        inner.is_unsynced() && inner.state.versions.contains_key(&fid)
     }
 
     /// Whether the log says that the server may have a record, or is to get it.
@@ -96,14 +107,33 @@ impl Cml {
         state.logged.contains_key(&id) || state.queued.contains_key(&id)
     }
 
-    /// Makes all entries durable.
+    /// Makes durable all entries there are at the time of the call.
     pub(crate) fn sync(&self) -> Result<(), CacheError> {
         let mut inner = self.lock();
-        if inner.unsynced {
-            inner.log.sync()?;
-            (inner.unsynced, inner.drops_unsynced) = (false, false);
+        let (opened, wanted) = (inner.opened, inner.log.next_lsn());
+        while inner.opened == opened && inner.log.durable_lsn() < wanted {
+            inner = if inner.syncing {
+                self.synced.wait(inner).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.sync_beside(inner)?
+            };
         }
-        Ok(())
+        if inner.opened == opened { Ok(()) } else { Err(LogError::Poisoned.into()) }
+    }
+
+    /// Waits for the disk while others append.
+    fn sync_beside<'a>(&'a self, mut inner: MutexGuard<'a, Inner>) -> Result<MutexGuard<'a, Inner>, CacheError> {
+        let (sync, opened) = (inner.log.begin_sync()?, inner.opened);
+        inner.syncing = true;
+        drop(inner);
+        let done = sync.run();
+        let mut inner = self.lock();
+        inner.syncing = false;
+        self.synced.notify_all();
+        if inner.opened == opened {
+            inner.log.end_sync(&sync, done)?;
+        }
+        Ok(inner)
     }
 
     /// Whether the log is long enough to be worth shortening.
@@ -115,17 +145,26 @@ impl Cml {
 
     /// Writes what still counts again at the end and drops what was before. The index must be durable.
     pub(crate) fn compact(&self) -> Result<(), CacheError> {
-        let mut inner = self.lock();
-        let start = inner.log.next_lsn();
-        for entry in inner.state.compacted() {
-            inner.log.append(&encode(&entry))?;
-        }
-        inner.log.sync()?;
-        (inner.unsynced, inner.drops_unsynced) = (false, false);
-        inner.log.truncate_before(start)?;
-        inner.shortest = inner.log.bytes();
-        inner.state.versions.clear();
-        Ok(())
+        let (opened, start) = {
+            let mut inner = self.lock();
+            let start = inner.log.next_lsn();
+            for entry in inner.state.compacted() {
+                inner.log.append(&encode(&entry))?;
+            }
+            inner.state.versions.clear();
+            (inner.opened, start)
+        };
+        self.sync()?;
+        let old = {
+            let mut inner = self.lock();
+            if inner.opened != opened {
+                return Err(LogError::Poisoned.into());
+            }
+            let old = inner.log.let_go_before(start);
+            inner.shortest = inner.log.bytes();
+            old
+        };
+        Ok(old.remove()?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -147,7 +186,19 @@ impl Inner {
                 .map_err(|why| CacheError::Damaged(format!("record {lsn} of its modify log: {why}")))?;
             state.apply(entry);
         }
-        Ok(Self { log, state, unsynced: true, drops_unsynced: true, shortest: 0 })
+        Ok(Self { log, state, opened: 0, syncing: false, dropped: None, shortest: 0 })
+    }
+
+    /// Opens the log once more: all that is found is durable then.
+    fn open_again(&mut self, disk: &Arc<dyn Disk>) -> Result<(), CacheError> {
+        let (opened, syncing) = (self.opened + 1, self.syncing);
+        *self = Self { opened, syncing, ..Self::open(disk)? };
+        Ok(())
+    }
+
+    /// Whether a loss of power may take the newest entries.
+    fn is_unsynced(&self) -> bool {
+        self.log.durable_lsn() < self.log.next_lsn()
     }
 }
 
@@ -417,6 +468,48 @@ mod tests {
         cml.append(second.clone()).unwrap();
         cml.sync().unwrap();
         assert_eq!(Cml::open(&disk).unwrap().state(), cml.state());
+    }
+
+    #[test]
+    fn entries_are_appended_while_the_disk_is_waited_for() {
+        let cml = Arc::new(Cml::open(&(Arc::new(MemoryDisk::new()) as Arc<dyn Disk>)).unwrap());
+        let [first, second, ..] = &entries()[..] else { panic!("two entries") };
+        cml.append(first.clone()).unwrap();
+        let (sync, opened) = {
+            let mut inner = cml.lock();
+            inner.syncing = true;
+            (inner.log.begin_sync().unwrap(), inner.opened)
+        };
+        cml.append(second.clone()).unwrap();
+        let waiting = std::thread::spawn({
+            let cml = Arc::clone(&cml);
+            move || cml.sync()
+        });
+        sync.run().unwrap();
+        {
+            let mut inner = cml.lock();
+            assert_eq!((inner.opened, inner.is_unsynced()), (opened, true));
+            inner.log.end_sync(&sync, Ok(())).unwrap();
+            assert!(inner.is_unsynced(), "the second was not there when the sync began");
+            inner.syncing = false;
+        }
+        cml.synced.notify_all();
+        waiting.join().unwrap().unwrap();
+        assert!(!cml.lock().is_unsynced());
+    }
+
+    #[test]
+    fn a_sync_fails_of_what_a_log_that_was_opened_again_may_have_lost() {
+        let memory = MemoryDisk::new();
+        let cml = Cml::open(&(Arc::new(memory.clone()) as Arc<dyn Disk>)).unwrap();
+        let [first, second, ..] = &entries()[..] else { panic!("two entries") };
+        cml.append(first.clone()).unwrap();
+        memory.fail_syncs_from(memory.syncs());
+        assert!(cml.sync().is_err());
+        assert!(cml.sync().is_err(), "nobody knows what is durable");
+        memory.fail_syncs_from(u64::MAX);
+        cml.append(second.clone()).unwrap();
+        cml.sync().unwrap();
     }
 
     #[test]

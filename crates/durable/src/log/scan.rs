@@ -78,7 +78,7 @@ impl Scan {
         let (bytes, sum) = match head.body {
             _ if head.number != self.next => return Ok(Step::Bad("a record has the wrong number")),
             Body::Seal => {
-                self.unproven.clear();
+                prove_below(&mut self.unproven, head.durable_below());
                 return self.end_or("bytes follow a seal", body_at);
             }
             Body::Payload { bytes, checksum } => (bytes as usize, checksum),
@@ -94,10 +94,8 @@ impl Scan {
                 let number = self.next;
                 self.next = Lsn(number.0 + 1);
                 self.unproven.push_back((number, self.offset));
-                while self.unproven.front().is_some_and(|(number, _)| *number < head.durable_below()) {
-                    self.unproven.pop_front();
-                }
                 self.offset = body_at + bytes as u64;
+                prove_below(&mut self.unproven, head.durable_below());
                 Ok(Step::Record(number, payload))
             }
         }
@@ -129,6 +127,13 @@ impl Scan {
             offset += tried;
         }
         Ok(false)
+    }
+}
+
+/// Notes that the records below a number were durable.
+fn prove_below(unproven: &mut VecDeque<(Lsn, u64)>, durable: Lsn) {
+    while unproven.front().is_some_and(|(number, _)| *number < durable) {
+        unproven.pop_front();
     }
 }
 

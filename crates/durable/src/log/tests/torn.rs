@@ -8,11 +8,14 @@ use super::*;
 enum Act {
     Append(u64),
     Sync,
+    /// A sync, with so many records appended before the disk has done it and so many after.
+    SyncBeside(u64, u64),
     Reopen,
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let act = prop_oneof![6 => (1..6_u64).prop_map(Act::Append), 3 => Just(Act::Sync), 1 => Just(Act::Reopen)];
+    let act = prop_oneof![6 => (1..6_u64).prop_map(Act::Append), 3 => Just(Act::Sync), 1 => Just(Act::Reopen),
+        2 => (0..4_u64, 0..4_u64).prop_map(|(before, after)| Act::SyncBeside(before, after))];
     proptest::collection::vec(act, 1..25)
 }
 
@@ -29,6 +32,16 @@ fn run(disk: &MemoryDisk, acts: &[Act]) -> (u64, u64) {
             Act::Sync => {
                 log.sync().unwrap();
                 durable = if disk.frozen() { durable } else { written };
+            }
+            Act::SyncBeside(before, after) => {
+                let (sync, covered) = (log.begin_sync().unwrap(), written);
+                append(&mut log, written + 1, written + before);
+                let done = sync.run();
+                append(&mut log, written + before + 1, written + before + after);
+                written += before + after;
+                log.end_sync(&sync, done).unwrap();
+                assert!((covered + 1..=written + 1).contains(&log.durable_lsn().0));
+                durable = if disk.frozen() { durable } else { log.durable_lsn().0 - 1 };
             }
             Act::Reopen => {
                 log = open(disk).unwrap().0;
