@@ -13,6 +13,12 @@ macro_rules! fs_errors {
         }
 
         impl FsError {
+    /// Whether the server has no room for what was sent.
+    #[must_use]
+    pub const fn is_for_want_of_room(self) -> bool {
+        matches!(self, Self::NoSpace | Self::Quota)
+    }
+
             /// Every error with a name.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 

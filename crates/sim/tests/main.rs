@@ -21,6 +21,7 @@ mod fairness;
 mod fleet;
 mod fsync;
 mod fsync_orders;
+mod full_server;
 mod git;
 mod hoard;
 mod hour;

@@ -226,7 +226,10 @@ impl Inner {
             self.kernel.note_removed(Nameless::of(&object));
             return Ok(LoggedChange { id: None, verdict: None, decider: Decider::Client, gone: Some(object) });
         }
-        let (id, verdict) = self.log_record(&mut queue, change, caller)?;
+        let (id, verdict) = match self.undo_rename(&mut queue, &change.op, caller)? {
+            Some(id) => (id, None),
+            None => self.log_record(&mut queue, change, caller)?,
+        };
         if decided {
             queue.note_decided(id);
         }
@@ -249,21 +252,78 @@ impl Inner {
         change: Change,
         caller: Caller,
     ) -> Result<(StoreId, Option<Verdict>), Error> {
-        let Change { op, removes, kind, replaced, exclusive } = change;
-        let owner = (caller.uid, caller.gid);
-        let (record, unlisted) = self.remote.queued_record((op, removes), owner, self.clock.wall());
-        let id = record.id;
-        let queued = Queued { record, kind, replaced };
-        if let Err(error) = self.cache.cml.append(LogEntry::Queued(queued.clone())) {
-            self.end_record(id);
-            return Err(error.into());
-        }
+        let waits = change.exclusive || self.settings.close == Close::Announced;
+        let (queued, unlisted) = self.write_record(change, caller)?;
+        let id = queued.record.id;
         self.cache.index.push_pending(&queued);
-        let waits = exclusive || self.settings.close == Close::Announced;
         let verdict = waits.then(|| self.replay.watch_verdict(id));
         queue.push(queued, &unlisted);
         self.note_queue_changed();
         Ok((id, verdict))
+    }
+
+    /// Writes a change to the log. Returns its record, and what that waits for besides what it names.
+    fn write_record(&self, change: Change, caller: Caller) -> Result<(Queued, Vec<StoreId>), Error> {
+        let Change { op, removes, kind, replaced, exclusive: _ } = change;
+        let owner = (caller.uid, caller.gid);
+        let (record, unlisted) = self.remote.queued_record((op, removes), owner, self.clock.wall());
+        let queued = Queued { record, kind, replaced };
+        if let Err(error) = self.cache.cml.append(LogEntry::Queued(queued.clone())) {
+            self.end_record(queued.record.id);
+            return Err(error.into());
+        }
+        Ok((queued, unlisted))
+    }
+
+    /// A file is removed by a name that a rename has given it which was not sent: the rename is taken back, and in its
+    /// place the file is removed by its name before, and what it has replaced. So nothing waits for its content, which
+    /// need not be sent. Returns the record that removes the file; `None`: nothing of the kind.
+    ///
+    /// A client that is killed in between has the file under its name before: the removal was not acknowledged.
+    fn undo_rename(&self, queue: &mut Queue, op: &CmlOp, caller: Caller) -> Result<Option<StoreId>, Error> {
+        let CmlOp::Remove { parent, name, fid } = op else { return Ok(None) };
+        let Some(renamed) =
+            self.last_rename(queue, *fid).filter(|renamed| gives_name(&renamed.record.op, *parent, name))
+        else {
+            return Ok(None);
+        };
+        let CmlOp::Rename { from_parent, from_name, replaced, .. } = &renamed.record.op else { return Ok(None) };
+        let id = renamed.record.id;
+        self.cache.cml.append(LogEntry::Ended { id })?;
+        self.end_record(id);
+        queue.withdraw(id);
+        let removal = |parent: Fid, name: &Name, fid| CmlOp::Remove { parent, name: name.clone(), fid };
+        let mut changes = vec![Change::new(removal(*from_parent, from_name, *fid), renamed.kind)];
+        changes[0].removes = self.removed(&changes[0].op)?;
+        if let (Some(fid), Some(kind)) = (*replaced, renamed.replaced) {
+            let removes = renamed.record.removes;
+            changes.push(Change { removes, ..Change::new(removal(*parent, name, fid), kind) });
+        }
+        let written: Vec<_> = changes.into_iter().map(|change| self.write_record(change, caller)).collect();
+        // Whoever looks sees the names as they are before or behind all of it.
+        let removals: Vec<&Queued> = written.iter().flatten().map(|(queued, _)| queued).collect();
+        self.cache.index.replace_pending(&renamed, &removals);
+        let mut ids = Vec::new();
+        for written in written {
+            let (queued, unlisted) = written?;
+            ids.push(queued.record.id);
+            queue.push(queued, &unlisted);
+        }
+        self.note_queue_changed();
+        Ok(ids.first().copied())
+    }
+
+    /// The newest record about a file, if that is a rename that may still be taken back: nothing is behind it, nobody
+    /// waits for it, and nothing was made durable on top of it.
+    fn last_rename(&self, queue: &Queue, fid: Fid) -> Option<Queued> {
+        let newest = self.remote.outstanding(|log| log.newest(fid).filter(|id| log.may_take_in(*id)))?;
+        let renamed = queue.rewritable(newest).filter(|_| !self.replay.is_awaited(newest))?;
+        match renamed.record.op {
+            CmlOp::Rename { fid: of, mode: RenameMode::Replace | RenameMode::NoReplace, .. } if of == fid => {
+                Some(renamed.clone())
+            }
+            _ => None,
+        }
     }
 
     /// A record that has not been sent is not wanted any more.
@@ -323,7 +383,7 @@ impl Inner {
         let record = CmlRecord { time: self.clock.wall(), op, ..before.record.clone() };
         let now = Queued { record: record.clone(), ..before.clone() };
         self.cache.cml.append(LogEntry::Queued(now.clone()))?;
-        self.cache.index.replace_pending(&before, &now);
+        self.cache.index.replace_pending(&before, &[&now]);
         self.remote.outstanding(|log| log.resume(record.clone()));
         let id = record.id;
         queue.rewrite(record);
@@ -470,6 +530,11 @@ impl Inner {
         }
         Ok(false)
     }
+}
+
+/// Whether a rename gives this name.
+fn gives_name(op: &CmlOp, parent: Fid, name: &Name) -> bool {
+    matches!(op, CmlOp::Rename { to_parent, to_name, .. } if *to_parent == parent && to_name == name)
 }
 
 /// The name that a record makes, for which object.

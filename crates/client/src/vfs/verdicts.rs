@@ -100,10 +100,13 @@ impl Inner {
             RemoteError::Refused { error, .. } if error.is_transient() || self.waits_for_another(record) => {
                 self.end_sending(record);
                 self.replay.queue().postpone(record.id, true);
+                if error.is_for_want_of_room() && !matches!(record.op, CmlOp::Store { .. }) {
+                    // It was not done, so it may still be taken back.
+                    self.replay.queue().thaw(record.id);
+                }
                 if error.is_transient() {
                     *self.replay.trouble() = Some(error.into());
-                    let is_full = matches!(error, FsError::NoSpace | FsError::Quota);
-                    return if is_full { Verdict::Full } else { Verdict::Passes };
+                    return if error.is_for_want_of_room() { Verdict::Full } else { Verdict::Passes };
                 }
             }
             RemoteError::Refused { error, .. } if self.may_be_kept(record, error) => {

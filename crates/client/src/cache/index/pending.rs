@@ -236,11 +236,11 @@ impl Index {
         self.pending.change(&[queued], |overlay| overlay.remove(queued));
     }
 
-    /// A change that has not been sent yet has become another in its place.
-    pub(crate) fn replace_pending(&self, before: &Queued, now: &Queued) {
-        self.pending.change(&[before, now], |overlay| {
+    /// A change that has not been sent yet has become others.
+    pub(crate) fn replace_pending(&self, before: &Queued, now: &[&Queued]) {
+        self.pending.change(&[&[before], now].concat(), |overlay| {
             overlay.remove(before);
-            overlay.push(now);
+            now.iter().for_each(|queued| overlay.push(queued));
         });
     }
 

@@ -302,8 +302,12 @@ impl Queue {
                     self.set_told(id, Told::Nothing);
                 }
             }
-            let Some(Telling { told, .. }) = self.entries.get(&id).map(|entry| entry.telling) else { continue };
-            untold.count += usize::from(!told.is_settled());
+            let Some(Telling { told, decided, .. }) = self.entries.get(&id).map(|entry| entry.telling) else {
+                continue;
+            };
+            // What the server has no room for is shown when it has: a name that others might take is waited for.
+            let is_given_up = told == Told::Refused && !decided && self.is_held_up(&[id]);
+            untold.count += usize::from(!told.is_settled() && !is_given_up);
             if told == Told::Refused {
                 untold.refused.push(id);
             }
@@ -361,6 +365,19 @@ impl Queue {
         let later = if under_way { &mut announcing.withdrawn } else { &mut announcing.retracted };
         if later.len() < RETRACTED_MAX {
             later.insert(id);
+        }
+    }
+
+    /// These cannot be sent now, and nobody is to wait for them. They are announced again when they have changed, or
+    /// what holds them up has gone.
+    pub(crate) fn take_back_announcements(&mut self, ids: &[StoreId]) {
+        for id in ids.iter().filter(|id| self.is_held_up(&[**id])).copied().collect::<Vec<_>>() {
+            let telling = self.entries.get(&id).map(|entry| entry.telling);
+            if telling.is_some_and(|telling| telling.told.is_heard() && !telling.under_way) {
+                self.retract(id);
+                self.set_told(id, Told::Refused);
+                self.note_candidate(id);
+            }
         }
     }
 
