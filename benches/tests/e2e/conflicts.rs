@@ -64,8 +64,7 @@ impl Apart {
     fn new() -> Self {
         let link = EmulatedLink::start(&Profile::steady(RATE, RTT)).unwrap();
         let world = World::start_over(link, "writeback=sirp").unwrap();
-        let mut other = world.another_client_beside_server("other").unwrap();
-        other.start().unwrap();
+        let other = world.another_client_beside_server("other").unwrap();
         let apart = Self { world, other };
         for number in 0..FILES {
             fs::write(apart.mine().join(file(number)), content("before", number)).unwrap();
