@@ -27,6 +27,13 @@ const UNKNOWN_BYTES: u64 = 4096;
 /// unmounting after 20,000 new files took more than 20 s.
 pub(super) const SYNC_ALL_FROM: usize = 64;
 
+/// A file whose content has left the cache.
+struct Evicted {
+    vnode: VnodeId,
+    /// What is to be removed of it, if that is not left to the background.
+    container: Option<ContainerId>,
+}
+
 impl Inner {
     /// Makes a file of what is in the cache: its container counts only if it is sealed as the version the index names.
     pub(super) fn load(&self, cached: &CachedObject) -> Result<Arc<File>, Error> {
@@ -118,11 +125,14 @@ impl Inner {
     /// Returns whether something went.
     pub(super) fn make_room(&self, bytes: u64) -> bool {
         let disk_short = self.disk_short_bytes(bytes);
-        let files = self.files();
-        let mut replacement = self.replacement();
-        let missing = replacement.excess_bytes(bytes).max(disk_short);
-        let evicted = replacement.plan(missing, |vnode| files.contains(vnode) || self.rank_of(vnode).is_pinned());
-        self.evict_all(&mut replacement, &evicted);
+        let evicted = {
+            let files = self.files();
+            let mut replacement = self.replacement();
+            let missing = replacement.excess_bytes(bytes).max(disk_short);
+            let planned = replacement.plan(missing, |vnode| files.contains(vnode) || self.rank_of(vnode).is_pinned());
+            self.evict_all(&mut replacement, &planned)
+        };
+        self.remove_evicted(&evicted);
         !evicted.is_empty()
     }
 
@@ -130,11 +140,14 @@ impl Inner {
     /// whether there is room.
     pub(super) fn make_room_in_hoard(&self, rank: Rank, bytes: u64) -> bool {
         let disk_short = self.disk_short_bytes(bytes);
-        let files = self.files();
-        let mut replacement = self.replacement();
-        let stays = |vnode| files.contains(vnode) || self.rank_of(vnode).is_pinned();
-        let Some(evicted) = replacement.make_way(rank, bytes, disk_short, stays) else { return false };
-        self.evict_all(&mut replacement, &evicted);
+        let evicted = {
+            let files = self.files();
+            let mut replacement = self.replacement();
+            let stays = |vnode| files.contains(vnode) || self.rank_of(vnode).is_pinned();
+            let Some(planned) = replacement.make_way(rank, bytes, disk_short, stays) else { return false };
+            self.evict_all(&mut replacement, &planned)
+        };
+        self.remove_evicted(&evicted);
         true
     }
 
@@ -146,25 +159,39 @@ impl Inner {
         }
     }
 
-    fn evict_all(&self, replacement: &mut Replacement, evicted: &[VnodeId]) {
-        for vnode in evicted {
+    /// Takes the contents of these out of the cache, and returns what they leave on the disk.
+    fn evict_all(&self, replacement: &mut Replacement, planned: &[VnodeId]) -> Vec<Evicted> {
+        let mut evicted = Vec::new();
+        for vnode in planned {
             replacement.remove(*vnode);
-            if let Err(error) = self.evict(*vnode) {
-                tracing::warn!(%error, vnode = vnode.0, "a cached file cannot be evicted");
+            match self.evict(*vnode) {
+                Ok(container) => evicted.push(Evicted { vnode: *vnode, container }),
+                Err(error) => tracing::warn!(%error, vnode = vnode.0, "a cached file cannot be evicted"),
             }
         }
-        self.note_evicted(evicted);
+        self.note_evicted(planned);
+        evicted
+    }
+
+    /// Removes what evicted files have left: nobody finds it any more, and the disk takes its time for a large one.
+    fn remove_evicted(&self, evicted: &[Evicted]) {
+        for Evicted { vnode, container } in evicted {
+            container.iter().for_each(|id| self.remove_container(*vnode, *id));
+        }
     }
 
     /// Drops the content of a file if nobody uses it and it is not pinned. Returns what it took. `None`: it stays.
     pub(super) fn evict_unused(&self, vnode: VnodeId) -> Option<u64> {
-        let files = self.files();
-        let mut replacement = self.replacement();
-        let bytes = replacement.bytes_of(vnode).filter(|_| !files.contains(vnode))?;
-        if self.rank_of(vnode).is_pinned() {
-            return None;
-        }
-        self.evict_all(&mut replacement, &[vnode]);
+        let (bytes, evicted) = {
+            let files = self.files();
+            let mut replacement = self.replacement();
+            let bytes = replacement.bytes_of(vnode).filter(|_| !files.contains(vnode))?;
+            if self.rank_of(vnode).is_pinned() {
+                return None;
+            }
+            (bytes, self.evict_all(&mut replacement, &[vnode]))
+        };
+        self.remove_evicted(&evicted);
         Some(bytes)
     }
 
@@ -177,16 +204,16 @@ impl Inner {
             })
     }
 
-    fn evict(&self, vnode: VnodeId) -> Result<(), Error> {
+    /// Takes a content out of the index. Returns the container that held it, if that may be removed now.
+    fn evict(&self, vnode: VnodeId) -> Result<Option<ContainerId>, Error> {
         self.drop_part(vnode)?;
         let of_nameless = self.kernel.change_removed(vnode, |removed| std::mem::take(&mut removed.content));
         if let Some(id) = of_nameless.and_then(kernel::Left::container) {
             // The log may not say yet that it has no name.
             self.drop_container(vnode, id);
-        } else if let Some(content) = self.cache.index.set_content(vnode, None)? {
-            self.cache.containers.remove(vnode, content.container)?;
+            return Ok(None);
         }
-        Ok(())
+        Ok(self.cache.index.set_content(vnode, None)?.map(|content| content.container))
     }
 
     /// The container of a file holds `version` whole, which has this hash; an older one is of no use any more.
