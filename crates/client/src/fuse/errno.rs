@@ -22,8 +22,16 @@ pub(super) const TOO_SMALL: Errno = Errno::ERANGE;
 /// walks answer this with a second try, in which the kernel asks for every name, and opens what is there.
 pub(super) const STALE: Errno = Errno::ESTALE;
 
-/// The errno of a failed operation.
+/// The errno of a failed operation. What a program is only told as EIO the log explains.
 pub(super) fn errno(error: &Error) -> Errno {
+    let errno = errno_of(error);
+    if errno == Errno::EIO {
+        tracing::warn!(%error, "a program is told of an input/output error");
+    }
+    errno
+}
+
+fn errno_of(error: &Error) -> Errno {
     match error {
         Error::Refused(refusal) => errno_of_refusal(*refusal),
         Error::Unreachable(_) => Errno::EHOSTUNREACH,
