@@ -6,7 +6,7 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
-use super::file::{Arrival, File, FileState, Left, Stall, Unlinked};
+use super::file::{Arrival, File, FileState, Unlinked};
 use super::kernel;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
@@ -50,24 +50,18 @@ impl Inner {
         let (container, arrival) = match container {
             Some((id, stat)) if shows_seal(&stat, status.data_version, status.size) => {
                 self.count_bytes(fid.vnode, stat.allocated);
-                (id, Arrival::Complete)
+                (id, Arrival::whole())
             }
             // The server cannot be asked for the content of what it has not heard of, which is empty.
             None if self.cache.index.is_made_here(fid.vnode) && status.size == 0 => {
-                (self.cache.containers.create(fid.vnode)?.0, Arrival::Complete)
+                (self.cache.containers.create(fid.vnode)?.0, Arrival::whole())
             }
             Some(_) | None => match self.load_part(cached)? {
-                Some((id, part)) => return Ok(self.loaded_in_part(cached, id, part)),
-                None => (self.cache.containers.create(fid.vnode)?.0, Arrival::Missing),
+                Some((id, part)) => (id, Arrival::left_before(part)),
+                None => (self.cache.containers.create(fid.vnode)?.0, Arrival::missing()),
             },
         };
         Ok(File::new(fid, self.cache.containers.lazy(fid.vnode, container), loaded(cached, arrival)))
-    }
-
-    fn loaded_in_part(&self, cached: &CachedObject, container: ContainerId, part: Left) -> Arc<File> {
-        let state = FileState { left: Some(part), part_noted: true, ..loaded(cached, Arrival::Missing) };
-        let fid = cached.object.fid;
-        File::new(fid, self.cache.containers.lazy(fid.vnode, container), state)
     }
 
     /// Counts what the content of a file takes on this disk, which for a file with holes is less than its size.
@@ -307,13 +301,7 @@ impl Inner {
             base,
             base_record: None,
             hash: None,
-            arrival: Arrival::Complete,
-            fetch: 0,
-            left: None,
-            part_noted: false,
-            stall: Stall::default(),
-            arriving: None,
-            wanted: None,
+            arrival: Arrival::whole(),
             size,
             tail: Tail::default(),
             mtime,
@@ -414,12 +402,6 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         base_record: None,
         hash: cached.content.filter(|content| content.version == status.data_version).map(|content| content.hash),
         arrival,
-        fetch: 0,
-        left: None,
-        part_noted: false,
-        stall: Stall::default(),
-        arriving: None,
-        wanted: None,
         size: status.size,
         tail: Tail::default(),
         mtime: status.mtime,

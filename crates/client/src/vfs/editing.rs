@@ -11,7 +11,7 @@ use mafs_proto::{DataVersion, FILE_SIZE_MAX, FsError};
 use tokio::time::timeout;
 
 use super::changes::Close;
-use super::file::{Arrival, File, FileState};
+use super::file::{File, FileState};
 use super::files::Handle;
 use super::passthrough::sight;
 use super::storing::Patience;
@@ -161,8 +161,7 @@ impl Inner {
         self.edit_with(file, || file.container.set_len(size))?;
         {
             let mut state = file.state();
-            state.fetch += 1;
-            (state.arrival, state.arriving) = (Arrival::Complete, None);
+            state.arrival.cut();
             state.tail.resized(before, size);
         }
         file.notify();

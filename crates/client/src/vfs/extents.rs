@@ -8,7 +8,7 @@ use mafs_durable::{DiskFile, Fallocate, copy_range};
 use mafs_proto::{FILE_SIZE_MAX, FsError};
 use tokio::task::yield_now;
 
-use super::file::{Arrival, File};
+use super::file::File;
 use super::files::Handle;
 use super::{Error, FileHandle, Inner};
 
@@ -83,21 +83,9 @@ impl Inner {
                 Ok(found) => found,
                 Err(error) => return Some(Err(error)),
             };
-            let present = match &state.arrival {
-                Arrival::Complete => return Some(Ok(found)),
-                Arrival::Failed(error) => return Some(Err(error.clone())),
-                Arrival::Missing => return Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
-                Arrival::Partial { present, .. } => present,
-            };
             // A hole in the container is one of the file only where the bytes have arrived.
             let looked_at = found.map_or(size, |found| size.min(found.saturating_add(1)));
-            match present.first_gap(offset, looked_at) {
-                Some(gap) => {
-                    state.wanted = Some(gap.start);
-                    None
-                }
-                None => Some(Ok(found)),
-            }
+            state.arrival.want(offset..looked_at).map(|here| here.map(|()| found).map_err(Error::from))
         })
         .await?
         .ok_or(Error::NoSuchOffset)

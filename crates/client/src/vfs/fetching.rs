@@ -7,38 +7,26 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{PayloadError, blocking};
-use mafs_durable::{DiskFile, Fallocate, RangeSet, hash_content, write_sparse};
+use mafs_durable::{DiskFile, Fallocate, hash_content, write_sparse};
 use mafs_proto::call::FetchRequest;
-use mafs_proto::{ContentHash, ContentPart, DataVersion, FsError, SegmentReader};
+use mafs_proto::{ContentHash, ContentPart, FsError, SegmentReader};
 use tokio::time::Instant;
 
-use super::file::{Arrival, File};
+use super::file::File;
 use super::inflow::Inflow;
 use super::passthrough::{end_writes, sight};
 use super::rests::RestPlace;
 use super::{Error, Inner, OpenMode};
 use crate::cache::{CachedObject, seal};
+use crate::core::content::arrival::Fetch;
 use crate::core::content::users::DataPath;
 use crate::core::content::watch::Sight;
 use crate::core::log::LogEntry;
 
-/// A reader further than this ahead of what arrives gets a fetch of its own place; nearer, waiting is quicker than
-/// asking.
-const JUMP_BYTES: u64 = 1 << 20;
 /// So often the index is told how much has come.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Calls in a row that may bring nothing before the fetch gives up.
 const FAILURES_MAX: u32 = 3;
-
-/// Which fetch of a file this is: a void one must not touch the container.
-#[derive(Clone, Copy)]
-struct Fetch {
-    number: u64,
-    version: DataVersion,
-    size: u64,
-    /// Whether the container holds another version, which the kernel is reading.
-    in_place: bool,
-}
 
 /// For whom a content is fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,12 +63,7 @@ impl Inner {
                 inner.drop_if_unused(&file);
             });
         }
-        file.wait_for_content(|state| match &state.arrival {
-            Arrival::Partial { answered, .. } if !answered || state.is_stalled() => None,
-            Arrival::Failed(error) => Some(Err(error.clone())),
-            Arrival::Partial { .. } | Arrival::Complete | Arrival::Missing => Some(Ok(())),
-        })
-        .await
+        file.wait_for_content(|state| state.arrival.begun()).await
     }
 
     /// Brings the whole content of a file that nobody waits for. Returns when it is here.
@@ -127,27 +110,23 @@ impl Inner {
         self.end_writing(file)?;
         file.refresh.note_turn();
         let in_place = file.state().kernel.path() == Some(DataPath::Passthrough);
-        let left = if in_place { None } else { file.state().left.take().filter(|left| left.version == version) };
-        let present = match left {
+        let part = if in_place { None } else { file.state().arrival.take_part(version) };
+        let part = match part {
             // It goes on where it was.
-            Some(left) if file.container.len()? == size => to_go_on(left.present, size),
+            Some(part) if file.container.len()? == size => Some(part),
             Some(_) | None => {
                 self.empty_container(file, size, in_place)?;
-                RangeSet::default()
+                None
             }
         };
-        let number = {
+        let fetch = {
             let mut state = file.state();
-            state.fetch += 1;
             state.base_on(version);
             (state.size, state.mtime, state.ctime) = (size, status.mtime, status.ctime);
-            state.wanted = None;
-            state.end_stall();
-            state.arrival = Arrival::Partial { present, answered: false, in_place };
-            state.fetch
+            state.arrival.begin((version, size), in_place, part)
         };
         file.notify();
-        Ok(Some(Fetch { number, version, size, in_place }))
+        Ok(Some(fetch))
     }
 
     /// Nothing of the content to come is in the container. Under `edit`.
@@ -178,9 +157,11 @@ impl Inner {
         let mut failures = 0;
         // Of a file without bytes nothing is asked.
         let mut hash = ContentHash::of(&[]);
-        while is_incomplete(file, fetch) {
-            let mut place = self.place_for(file, fetch.number).await;
-            let Some(gap) = next_gap(file, fetch) else { break };
+        let is_incomplete = || file.state().arrival.is_incomplete(fetch);
+        while is_incomplete() {
+            let mut place = self.place_for(file, fetch).await;
+            let gap = file.state().arrival.next_gap(fetch);
+            let Some(gap) = gap else { break };
             let started = gap.start;
             match self.fetch_gap(file, fetch, gap, &mut hash, &mut place).await {
                 Ok(None) => {}
@@ -202,11 +183,11 @@ impl Inner {
     /// Everything has arrived: compares it with the hash that the server has named.
     fn end_arrival(&self, file: &File, fetch: Fetch, hash: ContentHash) -> Result<(), Error> {
         let Some(hashed) = self.cut_arrived(file, fetch)? else { return Ok(()) };
-        if hash_content(file.container.as_ref(), fetch.size)? == hash {
+        if hash_content(file.container.as_ref(), fetch.size())? == hash {
             return self.complete_fetch(file, fetch, hash, hashed);
         }
         // It may have been cut or replaced meanwhile.
-        let is_void = file.state().fetch != fetch.number;
+        let is_void = !file.state().arrival.goes_on(fetch);
         let damaged = || Error::Damaged(format!("what arrived of the file {} is not what was stored", file.fid));
         if is_void { Ok(()) } else { Err(damaged()) }
     }
@@ -215,11 +196,11 @@ impl Inner {
     /// that the kernel had begun; `None` if the fetch is void.
     fn cut_arrived(&self, file: &File, fetch: Fetch) -> Result<Option<Sight>, Error> {
         let _edit = file.edit();
-        if !file.state().is_arriving(fetch.number) {
+        if !file.state().arrival.goes_on(fetch) {
             return Ok(None);
         }
-        if fetch.in_place {
-            file.container.set_len(fetch.size)?;
+        if fetch.is_in_place() {
+            file.container.set_len(fetch.size())?;
             end_writes(file)?;
         }
         Ok(Some(sight(file)?))
@@ -235,24 +216,18 @@ impl Inner {
         hash: &mut ContentHash,
         place: &mut RestPlace,
     ) -> Result<Option<u64>, Error> {
-        let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version), offset: gap.start };
-        let asked = |urgency| {
-            let mut state = file.state();
-            if state.fetch == fetch.number {
-                state.set_arriving(urgency);
-                state.end_stall();
-            }
-        };
+        let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version()), offset: gap.start };
+        let asked = |urgency| file.state().note_asked(fetch, urgency);
         let purpose = || file.state().purpose();
         let answer = tokio::select! {
             biased;
             answer = self.remote.fetch(&request, &purpose, &asked) => answer?,
-            ended = self.interruption(file, fetch.number, false, place) => return ended.map(|()| None),
+            ended = self.interruption(file, fetch, false, place) => return ended.map(|()| None),
         };
         let mut noted = Instant::now();
         let mut content = Inflow::new(answer.payload);
         *hash = answer.reply.hash;
-        let mut segments = SegmentReader::new(fetch.size.saturating_sub(gap.start));
+        let mut segments = SegmentReader::new(fetch.size().saturating_sub(gap.start));
         let mut offset = gap.start;
         if !mark_answered(file, fetch) {
             return Ok(None);
@@ -261,7 +236,7 @@ impl Inner {
             let pieces = tokio::select! {
                 biased;
                 pieces = content.next(offset, gap.end) => pieces,
-                ended = self.interruption(file, fetch.number, true, place) => return ended.map(|()| None),
+                ended = self.interruption(file, fetch, true, place) => return ended.map(|()| None),
             };
             let pieces = match pieces {
                 Ok(pieces) if pieces.is_empty() => break,
@@ -279,14 +254,15 @@ impl Inner {
             file.notify();
             if noted.elapsed() >= NOTE_EVERY {
                 noted = Instant::now();
-                blocking(|| self.note_part(file, fetch.number));
+                blocking(|| self.note_part(file, fetch));
             }
-            if wanted_elsewhere(file, fetch, offset) {
+            let leads_elsewhere = file.state().arrival.leads_elsewhere(fetch, offset);
+            if leads_elsewhere {
                 break;
             }
         }
-        if offset < fetch.size {
-            blocking(|| self.note_part(file, fetch.number));
+        if offset < fetch.size() {
+            blocking(|| self.note_part(file, fetch));
         }
         Ok(Some(offset))
     }
@@ -295,11 +271,11 @@ impl Inner {
     fn put(&self, file: &File, fetch: Fetch, offset: u64, parts: &[ContentPart]) -> Result<Option<u64>, Error> {
         self.make_room_for(file, parts)?;
         let _edit = file.edit();
-        if file.state().fetch != fetch.number {
+        if !file.state().arrival.goes_on(fetch) {
             return Ok(None);
         }
         // A container that was cut to nothing first has its zeros.
-        let clear = |zeros: Range<u64>| match fetch.in_place {
+        let clear = |zeros: Range<u64>| match fetch.is_in_place() {
             true => file.container.fallocate(Fallocate::Punch, zeros.start, zeros.end - zeros.start),
             false => Ok(()),
         };
@@ -315,9 +291,7 @@ impl Inner {
             }
         }
         end = write_data(file.container.as_ref(), &mut data, end, clear)?;
-        if let Arrival::Partial { present, .. } = &mut file.state().arrival {
-            present.insert(offset..end);
-        }
+        file.state().arrival.came(fetch, offset..end);
         Ok(Some(end))
     }
 
@@ -340,21 +314,21 @@ impl Inner {
         let _edit = file.edit();
         let (arriving, may_write) = {
             let state = file.state();
-            (state.is_arriving(fetch.number), state.kernel.may_write())
+            (state.arrival.goes_on(fetch), state.kernel.may_write())
         };
         if !arriving {
             return Ok(());
         }
         if !may_write {
-            seal(file.container.as_ref(), fetch.version)?;
+            seal(file.container.as_ref(), fetch.version())?;
         }
-        self.set_content(file, fetch.version, hash)?;
+        self.set_content(file, fetch.version(), hash)?;
         self.count_content(file)?;
         {
             // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
             let mut state = file.state();
-            (state.arrival, state.hash, state.arriving) = (Arrival::Complete, Some(hash), None);
-            state.part_noted = false;
+            state.arrival.complete(fetch);
+            state.hash = Some(hash);
             state.kernel.watch.begin(hashed);
         }
         if may_write {
@@ -369,9 +343,10 @@ impl Inner {
     /// What has come stays for the next fetch, unless it is of no use.
     fn fail(&self, file: &File, fetch: Fetch, error: Error) {
         let _edit = file.edit();
-        let is_useless = fetch.in_place || matches!(error, Error::Damaged(_) | Error::VersionGone | Error::Refused(_));
+        let is_useless =
+            fetch.is_in_place() || matches!(error, Error::Damaged(_) | Error::VersionGone | Error::Refused(_));
         if is_useless
-            && file.state().fetch == fetch.number
+            && file.state().arrival.goes_on(fetch)
             && let Err(error) = blocking(|| self.forget_part(file))
         {
             tracing::warn!(fid = %file.fid, %error, "the index cannot be told that a file is not here");
@@ -382,47 +357,11 @@ impl Inner {
                 0 => tracing::debug!(fid = %file.fid, %error, "the rest of a file that nobody has open does not come"),
                 _ => tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched"),
             }
-            if state.fetch == fetch.number {
-                state.end_arrival(error);
-                if is_useless {
-                    state.left = None;
-                }
-                if state.left.is_none() {
-                    self.replacement().remove(file.fid.vnode);
-                }
+            if state.arrival.fail(fetch, error, !is_useless) {
+                self.replacement().remove(file.fid.vnode);
             }
         }
         file.notify();
-    }
-}
-
-/// Whether something of a fetch that is not void is missing.
-fn is_incomplete(file: &File, fetch: Fetch) -> bool {
-    let state = file.state();
-    match &state.arrival {
-        Arrival::Partial { present, .. } => state.fetch == fetch.number && present.first_gap(0, fetch.size).is_some(),
-        Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => false,
-    }
-}
-
-/// What counts of what an earlier fetch has brought. If that is all, all but the last byte: what the content is
-/// compared with comes with an answer, so something has to be asked for.
-fn to_go_on(mut present: RangeSet, size: u64) -> RangeSet {
-    if present.first_gap(0, size).is_none() {
-        present.remove(size.saturating_sub(1)..size);
-    }
-    present
-}
-
-/// The next bytes to ask for: where a reader waits, else the first that are missing. `None`: complete, or void.
-fn next_gap(file: &File, fetch: Fetch) -> Option<Range<u64>> {
-    let mut state = file.state();
-    let wanted = state.wanted.take().unwrap_or(0);
-    match &state.arrival {
-        Arrival::Partial { present, .. } if state.fetch == fetch.number => {
-            present.first_gap(wanted, fetch.size).or_else(|| present.first_gap(0, fetch.size))
-        }
-        Arrival::Partial { .. } | Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => None,
     }
 }
 
@@ -442,16 +381,9 @@ pub(super) fn write_data(
 
 /// Notes that the server sends. `false` if the fetch is void.
 fn mark_answered(file: &File, fetch: Fetch) -> bool {
-    let current = {
-        let mut state = file.state();
-        let current = state.fetch == fetch.number;
-        if let (true, Arrival::Partial { answered, .. }) = (current, &mut state.arrival) {
-            *answered = true;
-        }
-        current
-    };
+    let goes_on = file.state().arrival.answered(fetch);
     file.notify();
-    current
+    goes_on
 }
 
 /// What pieces of the payload say.
@@ -463,38 +395,4 @@ pub(super) fn parts(segments: &mut SegmentReader, pieces: Vec<Bytes>) -> Result<
         }
     }
     Ok(parts)
-}
-
-/// Whether a reader waits at a place that the fetch under way, which has come to `offset`, does not reach soon.
-fn wanted_elsewhere(file: &File, fetch: Fetch, offset: u64) -> bool {
-    let mut state = file.state();
-    let Some(wanted) = state.wanted else { return false };
-    if state.fetch != fetch.number {
-        return true;
-    }
-    // It may have come since: the reader has not looked yet.
-    let missing = match &state.arrival {
-        Arrival::Partial { present, .. } => !present.contains(wanted..wanted + 1),
-        Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => false,
-    };
-    let elsewhere = missing && (wanted < offset || wanted > offset + JUMP_BYTES);
-    if !elsewhere {
-        state.wanted = None;
-    }
-    elsewhere
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_goes_on_leaves_something_to_ask_for() {
-        let mut present = RangeSet::default();
-        present.insert(5..10);
-        assert_eq!(to_go_on(present.clone(), 10), present);
-        present.insert(0..5);
-        assert_eq!(to_go_on(present, 10).first_gap(0, 10), Some(9..10));
-        assert_eq!(to_go_on(RangeSet::default(), 0), RangeSet::default());
-    }
 }

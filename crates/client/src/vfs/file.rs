@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
-use mafs_durable::RangeSet;
 use mafs_proto::{
     Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs,
 };
@@ -19,41 +18,14 @@ use super::refreshing::Refresh;
 use super::versions::Versions;
 use super::{Caller, Error};
 use crate::cache::Container;
+use crate::core::content::arrival::{self, Fetch, NotHere};
 use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Stamp};
 use crate::core::tail::Tail;
 use crate::remote::Urgency;
 
-/// How much of the content is in the container.
-#[derive(Clone, Debug)]
-pub(super) enum Arrival {
-    /// Nothing, and nobody has asked.
-    Missing,
-    /// Being fetched, for as long as it takes; `answered` once the server has begun to send; `in_place` over another
-    /// version, which the kernel was reading.
-    Partial { present: RangeSet, answered: bool, in_place: bool },
-    /// All of it.
-    Complete,
-    /// The fetch failed; the next open tries again.
-    Failed(Error),
-}
-
-/// That what is being fetched does not come: whoever waits for it does so in vain, but the fetch goes on.
-#[derive(Default)]
-pub(super) struct Stall {
-    /// How often that was so: who has waited since before gives up.
-    times: u64,
-    /// Whether the server is out of reach, so that nobody need begin to wait.
-    lasts: bool,
-    why: Option<Error>,
-}
-
-/// What a fetch that has ended has left in the container of a version: the next one goes on from there.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Left {
-    pub(super) version: DataVersion,
-    pub(super) present: RangeSet,
-}
+/// What of the content is in the container.
+pub(super) type Arrival = arrival::Arrival<Error, Urgency>;
 
 /// A store whose outcome is not known.
 #[derive(Clone, Debug)]
@@ -94,20 +66,8 @@ pub(super) struct FileState {
     pub(super) base_record: Option<StoreId>,
     /// What that version hashes to, if this client knows.
     pub(super) hash: Option<ContentHash>,
-    /// How much of it is here.
+    /// How much of it is here. What brings the rest is as urgent as the file is open.
     pub(super) arrival: Arrival,
-    /// Which fetch may write to the container; an older one is void.
-    pub(super) fetch: u64,
-    /// What an ended fetch has left.
-    pub(super) left: Option<Left>,
-    /// Whether the index names it, or what a fetch under way has brought.
-    pub(super) part_noted: bool,
-    /// Whether what is being fetched does not come.
-    pub(super) stall: Stall,
-    /// What brings content, so that it is as urgent as the file is open.
-    pub(super) arriving: Option<Urgency>,
-    /// A byte somebody waits for, far from where the fetch is.
-    pub(super) wanted: Option<u64>,
     /// Size of the content here.
     pub(super) size: u64,
     /// What the kernel may have of its last page.
@@ -164,8 +124,8 @@ impl FileState {
     /// Makes what brings content as urgent as it is wanted.
     fn set_urgency(&mut self) {
         let purpose = self.purpose();
-        if let Some(arriving) = &mut self.arriving {
-            arriving.set(purpose);
+        if let Some(urgency) = self.arrival.handle() {
+            urgency.set(purpose);
         }
     }
 
@@ -184,50 +144,9 @@ impl FileState {
     }
 
     /// Notes what brings content from now on.
-    pub(super) fn set_arriving(&mut self, urgency: Urgency) {
-        self.arriving = Some(urgency);
+    pub(super) fn note_asked(&mut self, fetch: Fetch, urgency: Urgency) {
+        self.arrival.asked(fetch, urgency);
         self.set_urgency();
-    }
-
-    /// Notes that the server is asked for content: it is worth waiting again.
-    pub(super) fn end_stall(&mut self) {
-        self.stall.lasts = false;
-    }
-
-    /// Whoever waits for content waits in vain. `lasts`: so does whoever comes later, until the server is asked again.
-    pub(super) fn begin_stall(&mut self, why: Error, lasts: bool) {
-        self.stall = Stall { times: self.stall.times + 1, lasts, why: Some(why) };
-    }
-
-    /// What is being fetched does not come; what has come stays.
-    pub(super) fn end_arrival(&mut self, error: Error) {
-        if let Arrival::Partial { present, in_place, .. } = &mut self.arrival {
-            let left = Left { version: self.base, present: std::mem::take(present) };
-            self.left = (!*in_place).then_some(left);
-            (self.arrival, self.arriving) = (Arrival::Failed(error), None);
-        }
-    }
-
-    /// Whether nobody need begin to wait for content.
-    pub(super) fn is_stalled(&self) -> bool {
-        self.stall.lasts && matches!(self.arrival, Arrival::Partial { .. })
-    }
-
-    /// Whether nothing has come, and will not before those who wanted it have gone.
-    pub(super) fn is_in_vain(&self) -> bool {
-        let nothing = matches!(&self.arrival, Arrival::Partial { present, .. } if present.bytes() == 0);
-        nothing && self.stall.lasts
-    }
-
-    /// Why it is in vain to wait for content, for somebody who began when there had been so many stalls.
-    fn stalled_since(&self, times: u64) -> Option<Error> {
-        let stall = &self.stall;
-        stall.why.clone().filter(|_| stall.lasts || stall.times > times)
-    }
-
-    /// What of this version is in the container though nothing brings it now.
-    pub(super) fn left_of(&self, version: DataVersion) -> Option<&RangeSet> {
-        self.left.as_ref().filter(|left| left.version == version).map(|left| &left.present)
     }
 
     /// Whether the server lacks content that it should get.
@@ -250,7 +169,7 @@ impl FileState {
     pub(super) fn go_elsewhere(&mut self, id: StoreId) {
         (self.base, self.hash, self.base_record) = (DataVersion::NONE, None, Some(id));
         if self.handles == 0 && !self.is_dirty() {
-            self.arrival = Arrival::Missing;
+            self.arrival.lose();
         }
     }
 
@@ -266,7 +185,7 @@ impl FileState {
 
     /// Whether all of the content is here.
     pub(super) fn is_complete(&self) -> bool {
-        matches!(self.arrival, Arrival::Complete)
+        self.arrival.is_whole()
     }
 
     /// The content is that of a version of the server's, or is about to be: what was here before has nothing to do with
@@ -299,14 +218,9 @@ impl FileState {
         self.is_dirty() || self.kernel.may_write() || self.has_version(version)
     }
 
-    /// Whether this fetch goes on.
-    pub(super) fn is_arriving(&self, fetch: u64) -> bool {
-        self.fetch == fetch && matches!(self.arrival, Arrival::Partial { .. })
-    }
-
     /// Whether this version is here, or on its way.
     pub(super) fn has_version(&self, version: DataVersion) -> bool {
-        self.base == version && !matches!(self.arrival, Arrival::Missing | Arrival::Failed(_))
+        self.base == version && !self.arrival.is_absent()
     }
 }
 
@@ -407,8 +321,8 @@ impl File {
         &self,
         mut check: impl FnMut(&mut FileState) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
-        let stalls = self.state().stall.times;
-        self.wait(|state| check(state).or_else(|| state.stalled_since(stalls).map(Err))).await
+        let stalls = self.state().arrival.stalls();
+        self.wait(|state| check(state).or_else(|| state.arrival.stalled_since(stalls).map(Err))).await
     }
 
     /// Waits until the bytes of `range` (as far as the file has them) are in the container. Returns the file's size.
@@ -416,39 +330,33 @@ impl File {
     /// # Errors
     /// If they do not come.
     pub(super) async fn arrived(&self, range: Range<u64>) -> Result<u64, Error> {
-        self.wait_for_content(|state| match &state.arrival {
-            Arrival::Complete => Some(Ok(state.size)),
-            Arrival::Failed(error) => Some(Err(error.clone())),
-            Arrival::Missing => Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
-            Arrival::Partial { present, .. } => {
-                let end = range.end.min(state.size);
-                if range.start >= end || present.contains(range.start..end) {
-                    return Some(Ok(state.size));
-                }
-                state.wanted = present.first_gap(range.start, end).map(|gap| gap.start);
-                None
-            }
+        self.wait_for_content(|state| {
+            let (size, end) = (state.size, range.end.min(state.size));
+            state.arrival.want(range.start..end).map(|here| here.map(|()| size).map_err(Error::from))
         })
         .await
     }
 
     /// Waits until the whole content is in the container.
     pub(super) async fn complete(&self) -> Result<(), Error> {
-        self.wait_for_content(is_whole).await
+        self.wait_for_content(|state| state.arrival.wholly().map(|here| here.map_err(Error::from))).await
     }
 
     /// The same, but no longer than somebody has the file open.
     pub(super) async fn complete_if_open(&self) -> Result<(), Error> {
-        self.wait_for_content(|state| if state.handles == 0 { Some(Ok(())) } else { is_whole(state) }).await
+        let here = |state: &mut FileState| match state.handles {
+            0 => Some(Ok(())),
+            _ => state.arrival.wholly().map(|here| here.map_err(Error::from)),
+        };
+        self.wait_for_content(here).await
     }
 }
 
-/// Whether the whole content is in the container; `None` while it is on its way.
-fn is_whole(state: &mut FileState) -> Option<Result<(), Error>> {
-    match &state.arrival {
-        Arrival::Complete => Some(Ok(())),
-        Arrival::Failed(error) => Some(Err(error.clone())),
-        Arrival::Missing => Some(Err(Error::Cache("the file is not being fetched".to_owned()))),
-        Arrival::Partial { .. } => None,
+impl From<NotHere<Error>> for Error {
+    fn from(why: NotHere<Error>) -> Self {
+        match why {
+            NotHere::NotAsked => Self::Cache("the file is not being fetched".to_owned()),
+            NotHere::Failed(error) => error,
+        }
     }
 }

@@ -263,7 +263,7 @@ impl Inner {
             let is_here = {
                 let state = file.state();
                 let without_name = state.unlinked.is_some() && state.is_complete();
-                without_name || state.is_current(version) && !state.is_stalled()
+                without_name || state.is_current(version) && !state.arrival.is_stalled()
             };
             if is_here {
                 return Ok(());
@@ -337,7 +337,7 @@ impl Inner {
             return Ok(None);
         }
         let container = self.cache.containers.lazy(vnode, id);
-        let file = File::new(object.fid, container, loaded(&CachedObject::shown(object.clone()), Arrival::Complete));
+        let file = File::new(object.fid, container, loaded(&CachedObject::shown(object.clone()), Arrival::whole()));
         {
             let mut state = file.state();
             state.writer = caller;
@@ -411,8 +411,8 @@ impl Inner {
         }
         let (unused, dirty, useless) = {
             let state = file.state();
-            let busy = state.storing || state.is_still_sent() || matches!(state.arrival, Arrival::Partial { .. });
-            let empty = matches!(state.arrival, Arrival::Missing | Arrival::Failed(_)) || state.is_elsewhere();
+            let busy = state.storing || state.is_still_sent() || state.arrival.is_coming();
+            let empty = state.arrival.is_absent() || state.is_elsewhere();
             (
                 state.handles == 0 && !busy && !state.kernel.lingers(),
                 state.is_dirty(),

@@ -159,7 +159,7 @@ impl Inner {
         };
         let unlinked = Unlinked { object: Some(object.clone()), xattrs, named: Vec::new() };
         let state =
-            FileState { unlinked: Some(unlinked), ..loaded(&CachedObject::shown(object.clone()), Arrival::Complete) };
+            FileState { unlinked: Some(unlinked), ..loaded(&CachedObject::shown(object.clone()), Arrival::whole()) };
         files.insert(File::new(object.fid, self.cache.containers.lazy(vnode, id), state));
         Ok(Some(object))
     }

@@ -4,33 +4,22 @@
 //! the client: the index is told of what comes once a second, and when the fetch ends. Only bytes that it names count,
 //! and the content as a whole is hashed when all has come.
 
-use mafs_durable::{DiskFile, RangeSet};
-use mafs_proto::{DataVersion, VnodeId};
+use mafs_durable::DiskFile;
+use mafs_proto::VnodeId;
 
-use super::file::{Arrival, File, Left};
+use super::file::File;
 use super::{Error, Inner};
 use crate::cache::{CacheError, CachedObject, CachedPart};
+use crate::core::content::arrival::{Fetch, Part};
 use crate::core::log::ContainerId;
 
-/// Less than this is sooner fetched again than noted.
-const NOTED_BYTES_MIN: u64 = 64 << 10;
-
 impl Inner {
-    /// Tells the index what the fetch of this number has brought, so that it outlasts this life of the client.
-    pub(super) fn note_part(&self, file: &File, fetch: u64) {
+    /// Tells the index what a fetch has brought, so that it outlasts this life of the client.
+    pub(super) fn note_part(&self, file: &File, fetch: Fetch) {
         let _edit = file.edit();
-        let part = {
-            let mut state = file.state();
-            let part = match &state.arrival {
-                Arrival::Partial { present, in_place: false, .. } if state.fetch == fetch => {
-                    part_of(file, state.base, present)
-                }
-                Arrival::Partial { .. } | Arrival::Missing | Arrival::Complete | Arrival::Failed(_) => None,
-            };
-            state.part_noted |= part.is_some();
-            part
-        };
+        let part = file.state().arrival.note(fetch);
         let Some(part) = part else { return };
+        let part = part_of(file, part);
         let told = self.cache.index.set_part(file.fid.vnode, &part).and_then(|()| self.cache.index.sync());
         if let Err(error) = told {
             tracing::warn!(fid = %file.fid, %error, "what has come of a file may be fetched again");
@@ -42,15 +31,14 @@ impl Inner {
         let _edit = file.edit();
         let part = {
             let mut state = file.state();
-            state.fetch += 1;
-            state.end_arrival(Error::Unreachable("the mount is ending".to_owned()));
-            state.left_of(state.base).and_then(|present| part_of(file, state.base, present))
+            state.arrival.end(Error::Unreachable("the mount is ending".to_owned()));
+            state.arrival.worth_keeping(state.base)
         };
         file.notify();
         if let Some(part) = part {
             file.container.sync_data()?;
             self.cache.containers.sync_name(file.fid.vnode)?;
-            self.cache.index.set_part(file.fid.vnode, &CachedPart { durable: true, ..part })?;
+            self.cache.index.set_part(file.fid.vnode, &CachedPart { durable: true, ..part_of(file, part) })?;
         }
         Ok(())
     }
@@ -59,8 +47,8 @@ impl Inner {
     pub(super) fn keep_part(&self, file: &File) -> bool {
         let (part, noted) = {
             let state = file.state();
-            let left = state.left_of(state.base).filter(|_| state.unlinked.is_none());
-            (left.and_then(|present| part_of(file, state.base, present)), state.part_noted)
+            let part = state.arrival.worth_keeping(state.base).filter(|_| state.unlinked.is_none());
+            (part.map(|part| part_of(file, part)), state.arrival.is_noted())
         };
         let told = match &part {
             Some(part) => self.update_part(file, part),
@@ -83,11 +71,7 @@ impl Inner {
     /// The container is about to hold something else: the index must not name what it held, even after a power loss.
     /// Under `edit`.
     pub(super) fn forget_part(&self, file: &File) -> Result<(), CacheError> {
-        let noted = {
-            let mut state = file.state();
-            state.left = None;
-            std::mem::take(&mut state.part_noted)
-        };
+        let noted = file.state().arrival.forget_part();
         if noted {
             self.cache.index.take_part(file.fid.vnode)?;
             self.cache.index.sync()?;
@@ -96,7 +80,7 @@ impl Inner {
     }
 
     /// What is here of the version that a file has now, and where. What is here of another is removed.
-    pub(super) fn load_part(&self, cached: &CachedObject) -> Result<Option<(ContainerId, Left)>, Error> {
+    pub(super) fn load_part(&self, cached: &CachedObject) -> Result<Option<(ContainerId, Part)>, Error> {
         let (fid, status) = (cached.object.fid, cached.object.status);
         let Some(part) = self.cache.index.part(fid)? else { return Ok(None) };
         let container = self.cache.containers.get(fid.vnode, part.container)?;
@@ -106,7 +90,7 @@ impl Inner {
             self.drop_part(fid.vnode)?;
             return Ok(None);
         }
-        Ok(Some((part.container, Left { version: part.version, present: part.present })))
+        Ok(Some((part.container, Part { version: part.version, present: part.present })))
     }
 
     /// Removes what is here in part of a file that nobody uses.
@@ -145,14 +129,8 @@ impl Inner {
     }
 }
 
-fn part_of(file: &File, version: DataVersion, present: &RangeSet) -> Option<CachedPart> {
-    (present.bytes() >= NOTED_BYTES_MIN).then(|| CachedPart {
-        unique: file.fid.unique,
-        version,
-        container: file.container_id,
-        durable: false,
-        present: present.clone(),
-    })
+fn part_of(file: &File, Part { version, present }: Part) -> CachedPart {
+    CachedPart { unique: file.fid.unique, version, container: file.container_id, durable: false, present }
 }
 
 fn has_len(file: &dyn DiskFile, bytes: u64) -> bool {

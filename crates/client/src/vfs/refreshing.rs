@@ -22,6 +22,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::file::{File, FileState};
 use super::{Error, Inner};
+use crate::core::content::arrival::Turn;
 use crate::core::refresh::{Watch, pause_after, pause_after_failures};
 
 /// A version that does more than append is brought to who has the file open already up to this size: it is fetched as a
@@ -178,7 +179,7 @@ impl Asked {
 struct Read {
     version: DataVersion,
     size: u64,
-    fetch: u64,
+    turn: Turn,
 }
 
 impl FileState {
@@ -196,7 +197,7 @@ impl FileState {
 
     /// What is read of it, if that is not this version and may become it.
     fn read_before(&self, version: DataVersion) -> Option<Read> {
-        let read = Read { version: self.base, size: self.size, fetch: self.fetch };
+        let read = Read { version: self.base, size: self.size, turn: self.arrival.turn() };
         (self.is_only_read() && self.base != version).then_some(read)
     }
 }

@@ -8,7 +8,7 @@ use mafs_arpc::{Loss, Rate};
 use mafs_proto::{CmlOp, Fid, Instant, Name};
 use serde::{Deserialize, Serialize};
 
-use super::file::{Arrival, File, Refused};
+use super::file::{File, Refused};
 use super::{HoardReport, Inner, LogReport, PrefetchReport};
 use crate::core::queue::Queued;
 use crate::remote::Link;
@@ -200,7 +200,7 @@ impl Inner {
         let mut named = 0;
         for file in files {
             let state = file.state();
-            report.fetching_files += u64::from(matches!(state.arrival, Arrival::Partial { .. }));
+            report.fetching_files += u64::from(state.arrival.is_coming());
             if !state.is_dirty() {
                 continue;
             }

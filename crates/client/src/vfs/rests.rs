@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::file::{File, FileState};
 use super::{Error, Inner};
+use crate::core::content::arrival::Fetch;
 use crate::remote::{Link, RemoteError};
 
 /// So many rests are fetched at a time: a few fill the link, of small files it takes more when it is long, and half of
@@ -31,8 +32,8 @@ pub(super) struct RestPlace(Option<OwnedSemaphorePermit>);
 
 impl Inner {
     /// Waits until a fetch is wanted by somebody, or has a place as a rest, or is void.
-    pub(super) async fn place_for(&self, file: &File, fetch: u64) -> RestPlace {
-        let wanted = file.wait(|state| (state.handles > 0 || state.fetch != fetch).then_some(()));
+    pub(super) async fn place_for(&self, file: &File, fetch: Fetch) -> RestPlace {
+        let wanted = file.wait(|state| (state.handles > 0 || !state.arrival.goes_on(fetch)).then_some(()));
         tokio::select! {
             biased;
             () = wanted => RestPlace(None),
@@ -48,17 +49,17 @@ impl Inner {
     pub(super) async fn interruption(
         &self,
         file: &File,
-        fetch: u64,
+        fetch: Fetch,
         answered: bool,
         place: &mut RestPlace,
     ) -> Result<(), Error> {
-        let is_void = |state: &mut FileState| state.fetch != fetch;
+        let is_void = |state: &mut FileState| !state.arrival.goes_on(fetch);
         loop {
             self.until_not_wanted(file, fetch, answered).await;
             if is_void(&mut file.state()) {
                 return Ok(());
             }
-            if file.state().is_in_vain() {
+            if file.state().arrival.is_in_vain() {
                 return Err(self.in_vain(answered).into());
             }
             if place.0.is_none() {
@@ -75,8 +76,8 @@ impl Inner {
     /// Returns when nobody has the file of a fetch under way open any more, or the fetch is void. Who has waits no
     /// longer than the deadline, nor for a server that is out of reach, and counts as somebody who waits for the server
     /// while there is no answer.
-    async fn until_not_wanted(&self, file: &File, fetch: u64, answered: bool) {
-        let not_wanted = || file.wait(|state| (state.handles == 0 || state.fetch != fetch).then_some(()));
+    async fn until_not_wanted(&self, file: &File, fetch: Fetch, answered: bool) {
+        let not_wanted = || file.wait(|state| (state.handles == 0 || !state.arrival.goes_on(fetch)).then_some(()));
         loop {
             let waiting = (!answered && file.state().handles > 0).then(|| self.remote.waiting());
             let lasts = tokio::select! {
@@ -88,7 +89,7 @@ impl Inner {
                 () = self.remote.until_in_vain() => true,
             };
             drop(waiting);
-            file.state().begin_stall(self.in_vain(answered).into(), lasts);
+            file.state().arrival.stall(self.in_vain(answered).into(), lasts);
             file.notify();
             if lasts {
                 tokio::select! {

@@ -3,10 +3,11 @@
 use mafs_proto::{Kind, Object, StoreId, VnodeId};
 use serde::{Deserialize, Serialize};
 
-use super::file::{Arrival, File};
+use super::file::File;
 use super::naming::Naming;
 use super::{Inner, RecordState, Vfs};
 use crate::cache::CachedObject;
+use crate::core::content::arrival::Presence;
 
 /// How much of an object is in the cache: of a file of its content, of a directory of its names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -149,13 +150,10 @@ impl Inner {
 /// What of the content of a file in use is here. `None`: nothing by this, so the index may know more.
 fn present(file: &File) -> Option<(Cached, u64)> {
     let state = file.state();
-    match &state.arrival {
-        Arrival::Complete => Some((Cached::Whole, state.size)),
-        Arrival::Partial { present, .. } => Some((Cached::Partly, present.bytes().min(state.size))),
-        Arrival::Missing | Arrival::Failed(_) => {
-            let left = state.left_of(state.base)?;
-            Some((Cached::Partly, left.bytes().min(state.size)))
-        }
+    match state.arrival.presence(state.base) {
+        Presence::Whole => Some((Cached::Whole, state.size)),
+        Presence::Partly(bytes) => Some((Cached::Partly, bytes.min(state.size))),
+        Presence::Absent => None,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::cache::{ContainerCopy, seal};
 use crate::core::refresh::{rest, tail};
 use crate::remote::Urgency;
 use crate::vfs::fetching::{parts, write_data};
-use crate::vfs::file::{Arrival, File};
+use crate::vfs::file::File;
 use crate::vfs::inflow::Inflow;
 use crate::vfs::{Error, Inner};
 
@@ -118,11 +118,9 @@ impl Inner {
             .and_then(|()| seal(file.container.as_ref(), status.data_version));
         {
             let mut state = file.state();
-            state.fetch += 1;
-            match &turned {
-                Ok(()) => state.hold(status, next.hash),
-                // It may hold something of both.
-                Err(error) => state.arrival = Arrival::Failed(Error::Cache(error.to_string())),
+            state.arrival.turned_over(turned.as_ref().err().map(|error| Error::Cache(error.to_string())));
+            if turned.is_ok() {
+                state.hold(status, next.hash);
             }
         }
         file.refresh.set_turning(false);
