@@ -11,6 +11,7 @@ use super::kernel;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, unseal};
+use crate::core::content::edits::Edits;
 use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Writing};
 use crate::core::replacement::Replacement;
@@ -306,13 +307,8 @@ impl Inner {
             tail: Tail::default(),
             mtime,
             ctime: mtime,
-            edits: 1,
-            stored_edits: 0,
-            logged_edits: 0,
+            edits: Edits::taken_up(synced),
             versions: Versions::default(),
-            unseen: None,
-            fsynced_edits: u64::from(synced),
-            kept_edits: u64::from(synced),
             writer: Caller::default(),
             writing_logged: true,
             storing: false,
@@ -406,13 +402,8 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         tail: Tail::default(),
         mtime: status.mtime,
         ctime: status.ctime,
-        edits: 0,
-        stored_edits: 0,
-        logged_edits: 0,
+        edits: Edits::default(),
         versions: Versions::default(),
-        unseen: None,
-        fsynced_edits: 0,
-        kept_edits: 0,
         writer: Caller::default(),
         writing_logged: false,
         storing: false,

@@ -19,8 +19,9 @@ use super::versions::Versions;
 use super::{Caller, Error};
 use crate::cache::Container;
 use crate::core::content::arrival::{self, Fetch, NotHere};
+use crate::core::content::edits::{Edit, Edits};
 use crate::core::content::users::Users;
-use crate::core::log::{ContainerId, Stamp};
+use crate::core::log::ContainerId;
 use crate::core::tail::Tail;
 use crate::remote::Urgency;
 
@@ -32,7 +33,7 @@ pub(super) type Arrival = arrival::Arrival<Error, Urgency>;
 pub(super) struct Unresolved {
     pub(super) record: CmlRecord,
     /// The edit whose content it carries.
-    pub(super) edits: u64,
+    pub(super) edit: Edit,
 }
 
 /// Why the server did not take a content.
@@ -76,20 +77,10 @@ pub(super) struct FileState {
     pub(super) mtime: Timestamp,
     /// When something of the file was changed last, as far as it was changed here.
     pub(super) ctime: Timestamp,
-    /// Counts changes of the content here.
-    pub(super) edits: u64,
-    /// The edit that the server has.
-    pub(super) stored_edits: u64,
-    /// The newest edit that is in the log as a version to be sent.
-    pub(super) logged_edits: u64,
+    /// How far it has been changed here, and what of that is safe where.
+    pub(super) edits: Edits,
     /// The versions that are logged and not acknowledged.
     pub(super) versions: Versions,
-    /// Nobody has looked at the container in this life; when its version was logged, it had been changed last then.
-    pub(super) unseen: Option<Stamp>,
-    /// The newest edit of which an fsync has made something durable here.
-    pub(super) fsynced_edits: u64,
-    /// The edit of which a restart of the machine costs nothing.
-    pub(super) kept_edits: u64,
     /// Who opened it for writing last: in whose name it is stored.
     pub(super) writer: Caller,
     /// Whether the log says that this file is being changed.
@@ -105,7 +96,7 @@ pub(super) struct FileState {
     /// Whether part of a content that was sent may be at the server.
     pub(super) interrupted: bool,
     /// The edit that could not be sent because the server did not answer, and how that failed.
-    pub(super) unanswered: Option<(u64, Error)>,
+    pub(super) unanswered: Option<(Edit, Error)>,
     /// Why the server refused the content, if it did.
     pub(super) refused: Option<Refused>,
     /// Whether this client has asked the server to remove the file's last name.
@@ -151,18 +142,13 @@ impl FileState {
 
     /// Whether the server lacks content that it should get.
     pub(super) fn is_dirty(&self) -> bool {
-        self.edits != self.stored_edits && self.unlinked.is_none()
+        !self.edits.are_stored() && self.unlinked.is_none()
     }
 
     /// Whether the server is to get a version though the file has no name any more.
     pub(super) fn is_still_sent(&self) -> bool {
         let named = |unlinked: &Unlinked| self.versions.iter().any(|version| unlinked.named.contains(&version.id));
         self.unlinked.as_ref().is_some_and(named)
-    }
-
-    /// Whether the log says that something was fsynced that the server may lack.
-    pub(super) fn says_synced(&self) -> bool {
-        self.fsynced_edits > self.stored_edits
     }
 
     /// What was written here went elsewhere: it is no version of this file, nor made from one.
@@ -208,7 +194,7 @@ impl FileState {
 
     /// Counts a change of the content: it is another one than was stored, or refused.
     pub(super) fn count_edit(&mut self) {
-        self.edits += 1;
+        self.edits.count();
         self.refused = None;
     }
 

@@ -10,6 +10,7 @@ use super::file::File;
 use super::storing::Patience;
 use super::versions::Version;
 use super::{Error, FileHandle, Inner};
+use crate::core::content::edits::Edit;
 use crate::core::log::LogEntry;
 use crate::core::queue::Policy;
 
@@ -42,8 +43,8 @@ impl Drop for Awaited<'_> {
 }
 
 /// What of a file was made durable.
-struct Edits {
-    newest: u64,
+struct Durable {
+    edit: Edit,
     /// Nothing more can belong to that edit.
     settled: bool,
 }
@@ -133,8 +134,8 @@ impl Inner {
     pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
-            let is_durable = |version: &Version| version.durable && version.edits == state.edits;
-            state.is_dirty() && state.kept_edits != state.edits && !state.versions.back().is_some_and(is_durable)
+            let is_durable = |version: &Version| version.durable && version.edit == state.edits.newest();
+            state.is_dirty() && !state.edits.are_kept() && !state.versions.back().is_some_and(is_durable)
         };
         if needed && let Err(error) = self.make_durable(file).and_then(|made| self.confirm_durable(file, made)) {
             tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
@@ -158,42 +159,40 @@ impl Inner {
     }
 
     /// Makes durable what a file holds; [`Self::confirm_durable`] does the rest. Returns up to which edit.
-    fn make_durable(&self, file: &File) -> Result<Edits, Error> {
+    fn make_durable(&self, file: &File) -> Result<Durable, Error> {
         if self.settings.writeback.is_logged() {
             self.log_fsynced(file)?;
         }
         let made = {
             let state = file.state();
             // What the kernel writes from now on may belong to the same edit.
-            Edits { newest: state.edits, settled: !state.kernel.may_write() }
+            Durable { edit: state.edits.newest(), settled: !state.kernel.may_write() }
         };
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
-        self.note_synced(file, made.newest)?;
-        self.note_version_durable(file, made.newest)?;
+        self.note_synced(file, made.edit)?;
+        self.note_version_durable(file, made.edit)?;
         Ok(made)
     }
 
-    fn confirm_durable(&self, file: &File, made: Edits) -> Result<(), Error> {
+    fn confirm_durable(&self, file: &File, made: Durable) -> Result<(), Error> {
         self.cache.cml.sync()?;
         if made.settled {
-            let mut state = file.state();
-            state.kept_edits = state.kept_edits.max(made.newest);
+            file.state().edits.keep(made.edit);
         }
         Ok(())
     }
 
-    /// Something of edit `edits` is durable here, which matters unless the server has it by now.
-    fn note_synced(&self, file: &File, edits: u64) -> Result<(), Error> {
+    /// Something of this edit is durable here, which matters unless the server has it by now.
+    fn note_synced(&self, file: &File, edit: Edit) -> Result<(), Error> {
         let _edit = file.edit();
         let unsent = {
             let state = file.state();
-            state.is_dirty() && state.stored_edits < edits
+            state.is_dirty() && state.edits.lacks(edit)
         };
         if unsent {
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
-            let mut state = file.state();
-            state.fsynced_edits = state.fsynced_edits.max(edits);
+            file.state().edits.sync(edit);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use mafs_proto::{CmlOp, CmlRecord, Conflict, PlacedName, Purpose};
 use super::file::File;
 use super::{Error, Inner, Vfs};
 use crate::cache::CacheError;
+use crate::core::content::edits::Edit;
 use crate::core::log::LogEntry;
 use crate::core::queue::Queued;
 use crate::remote::Answer;
@@ -104,7 +105,7 @@ impl Inner {
         file: &Arc<File>,
         record: &CmlRecord,
         answer: &Answer<ApplyReply>,
-        (edits, placed): (Option<u64>, &[PlacedName]),
+        (edit, placed): (Option<Edit>, &[PlacedName]),
     ) -> Result<(), Error> {
         let id = record.id;
         let noted = self.cache.index.applied_elsewhere(&answer.reply, answer.session);
@@ -114,8 +115,8 @@ impl Inner {
             self.forget_version(file, id);
             let is_clean = {
                 let mut state = file.state();
-                if let Some(sent) = edits {
-                    state.stored_edits = sent;
+                if let Some(sent) = edit {
+                    state.edits.store(sent);
                 }
                 (state.unresolved, state.interrupted, state.refused) = (None, false, None);
                 state.go_elsewhere(id);

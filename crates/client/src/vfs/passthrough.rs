@@ -365,7 +365,7 @@ impl Inner {
 /// Looks again and again at a container that mappings may write to whose handles are gone, until nobody can. What was
 /// stored is logged when nothing more comes between two looks.
 async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
-    let (mut pause, mut edits) = (MAPPING_PAUSE, file.state().edits);
+    let (mut pause, mut edit) = (MAPPING_PAUSE, file.state().edits.newest());
     loop {
         tokio::time::sleep(pause).await;
         pause = (pause * MAPPING_PAUSE_GROWTH).min(LOOK_EVERY);
@@ -375,16 +375,16 @@ async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
         }
         let (over, now) = {
             let mut state = file.state();
-            (state.kernel.end_watching_mappings(), state.edits)
+            (state.kernel.end_watching_mappings(), state.edits.newest())
         };
-        if over || edits == now {
+        if over || edit == now {
             inner.log_last_version(&file);
         }
         if over {
             file.state().forget_path();
             return inner.drop_if_unused(&file);
         }
-        edits = now;
+        edit = now;
     }
 }
 

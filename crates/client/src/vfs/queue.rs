@@ -12,6 +12,7 @@ use super::frozen::FrozenContent;
 use super::versions::{Version, Versions};
 use super::{Caller, Inner};
 use crate::cache::{CacheError, stamp};
+use crate::core::content::edits::Edit;
 use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 
@@ -92,24 +93,23 @@ impl Inner {
             return None;
         }
         let file = self.taken_up(fid, Writing { synced: newest.durable, ..writing }, (size, mtime));
-        file.state().unseen = Some(newest.stamp);
+        file.state().edits.leave_unseen(newest.stamp);
         Some(file)
     }
 
     /// Looks at the container of a file that was taken up unseen. If it does not hold the newest version after all,
     /// that is gone, and what is there is newer.
     pub(super) fn look_at_unseen(&self, file: &File) -> io::Result<()> {
-        if file.state().unseen.is_none() {
+        if !file.state().edits.are_unseen() {
             return Ok(());
         }
         let _edit = file.edit();
         let (bytes, stamp) = (file.container.len()?, stamp(file.container.as_ref())?);
         let mut state = file.state();
-        let Some(logged) = state.unseen.take() else { return Ok(()) };
-        if bytes != state.size || stamp != logged {
+        let has_size = bytes == state.size;
+        if state.edits.see(stamp, has_size) {
             tracing::warn!(fid = %file.fid, "a file was changed behind its last version; it is sent as it is");
             state.size = bytes;
-            state.count_edit();
             if let Some(newest) = state.versions.back_mut() {
                 newest.gone = true;
             }
@@ -147,7 +147,9 @@ impl Inner {
 
     fn add_versions(&self, file: &File, stores: &[&LoggedStore]) -> Result<(), CacheError> {
         let mut versions = Versions::default();
-        for (edits, store) in (1..).zip(stores) {
+        let mut edit = Edit::BEFORE;
+        for store in stores {
+            edit = edit.next();
             let CmlOp::Store { size, .. } = store.record.op else { continue };
             let content = FrozenContent::new(Arc::clone(&file.container), size, None);
             let gone = match store.snapshot {
@@ -163,7 +165,7 @@ impl Inner {
             // Nobody knows what the life before has sent.
             content.note_sent();
             let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
-            versions.push_back(Version { id, edits, content, snapshot, durable, gone, goes_on: false });
+            versions.push_back(Version { id, edit, content, snapshot, durable, gone, goes_on: false });
         }
         let newer = match versions.back().and_then(|newest| newest.snapshot) {
             Some(snapshot) => self.is_newer(file, snapshot)?,
@@ -174,8 +176,7 @@ impl Inner {
             state.writer = Caller { uid: oldest.record.uid, gid: oldest.record.gid };
         }
         state.interrupted = true;
-        state.logged_edits = versions.back().map_or(0, |newest| newest.edits);
-        state.edits = state.logged_edits + u64::from(newer);
+        state.edits.take_up_logged(versions.back().map_or(Edit::BEFORE, |newest| newest.edit), newer);
         state.versions = versions;
         let is_unlinked = state.unlinked.is_some();
         drop(state);

@@ -29,6 +29,7 @@ use super::rests::Rests;
 use super::storing::Patience;
 use super::{Caller, Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage};
+use crate::core::content::edits::Edit;
 use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 use crate::core::replacement::Replacement;
@@ -286,7 +287,7 @@ impl Inner {
                 CmlOp::Store { base: Base::Record(id), .. } => Some(id),
                 _ => None,
             };
-            state.unresolved = Some(Unresolved { record: store.record.clone(), edits: state.edits - 1 });
+            state.unresolved = Some(Unresolved { record: store.record.clone(), edit: Edit::BEFORE });
             state.interrupted = true;
         }
         self.files().insert(file);

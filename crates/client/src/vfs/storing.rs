@@ -17,6 +17,7 @@ use super::file::{File, FileState, Refused, Unresolved};
 use super::frozen::FrozenContent;
 use super::{Error, Inner};
 use crate::cache::{CacheError, seal, stamp};
+use crate::core::content::edits::Edit;
 use crate::core::log::LogEntry;
 use crate::remote::{Answer, Link, RemoteError, Terms};
 
@@ -56,7 +57,7 @@ impl Drop for Turn<'_> {
 struct Sending {
     content: Arc<FrozenContent>,
     record: CmlRecord,
-    edits: u64,
+    edit: Edit,
     /// Part of it may be at the server.
     interrupted: bool,
 }
@@ -85,20 +86,20 @@ impl Inner {
     }
 
     async fn store_in_turn(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
-        let wanted = file.state().edits;
+        let wanted = file.state().edits.newest();
         loop {
             let take_turn = |state: &mut FileState| {
                 if state.storing {
                     return None;
                 }
-                if let Some((edits, error)) = &state.unanswered
+                if let Some((edit, error)) = &state.unanswered
                     && patience == Patience::Once
-                    && *edits == state.edits
+                    && *edit == state.edits.newest()
                     && !self.remote.is_up()
                 {
                     return Some(Err(error.clone()));
                 }
-                state.storing = state.is_dirty() && state.stored_edits < wanted;
+                state.storing = state.is_dirty() && state.edits.lacks(wanted);
                 Some(Ok(state.storing))
             };
             if !file.wait(take_turn).await? {
@@ -130,18 +131,19 @@ impl Inner {
         let _edit = file.edit();
         self.settle_now(file)?;
         let known = self.cache.index.object(file.fid.vnode)?;
-        let (size, mtime, edits, base, writer, again, changed) = {
+        let (size, mtime, edit, base, writer, again, changed) = {
             let state = file.state();
             if !state.is_dirty() {
                 return Ok(None);
             }
             // The time that stat(2) has shown since: it must not move when the content arrives.
             let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
-            (state.size, state.mtime, state.edits, state.store_base(), state.writer, state.unresolved.clone(), changed)
+            let edit = state.edits.newest();
+            (state.size, state.mtime, edit, state.store_base(), state.writer, state.unresolved.clone(), changed)
         };
         let content = self.freeze(file, size, attempt)?;
         let record = match again {
-            Some(unresolved) if unresolved.edits == edits => unresolved.record,
+            Some(unresolved) if unresolved.edit == edit => unresolved.record,
             Some(_) => return Ok(None),
             None => {
                 let op = CmlOp::Store { fid: file.fid, base, size, mtime };
@@ -149,7 +151,7 @@ impl Inner {
                 let record = self.remote.record(op, writer.uid, writer.gid, changed);
                 let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, queued: false });
                 // What was fsynced is taken up after a loss of power: then it must be known that it may have been sent.
-                let synced = file.state().says_synced();
+                let synced = file.state().edits.say_synced();
                 let known = logged.and_then(|()| if synced { self.log_synced(file.fid) } else { Ok(()) });
                 if let Err(error) = known {
                     self.end_record(record.id);
@@ -160,11 +162,11 @@ impl Inner {
         };
         let mut state = file.state();
         state.set_sending(Arc::clone(&content));
-        state.unresolved = Some(Unresolved { record: record.clone(), edits });
+        state.unresolved = Some(Unresolved { record: record.clone(), edit });
         let interrupted = std::mem::replace(&mut state.interrupted, true);
         drop(state);
         self.log_changed.notify_one();
-        Ok(Some(Sending { content, record, edits, interrupted }))
+        Ok(Some(Sending { content, record, edit, interrupted }))
     }
 
     /// Said again behind each store: that of an earlier one may have been fsynced before, and be on the server.
@@ -191,7 +193,7 @@ impl Inner {
 
     /// Returns whether the content went out as one version.
     async fn finish_store(&self, file: &File, sending: Sending) -> Result<bool, Error> {
-        let Sending { content, record, edits, interrupted } = sending;
+        let Sending { content, record, edit, interrupted } = sending;
         let begun = self.clock.now();
         let terms = Terms { interrupted, on_conflict: OnConflict::Refuse, lock_lost: self.is_doubtful(file.fid) };
         match self.remote.store(&record, &content, terms).await {
@@ -199,7 +201,7 @@ impl Inner {
                 // Holes were not sent.
                 let sent = blocking(|| file.container.allocated())?.min(content.size);
                 self.upload_rate().observe(sent, self.clock.now().since(begun));
-                blocking(|| self.stored(file, &record, &answer, Some(edits))).map(|()| true)
+                blocking(|| self.stored(file, &record, &answer, Some(edit))).map(|()| true)
             }
             Err(RemoteError::Refused { error: FsError::Malformed, .. }) if content.is_torn() => {
                 self.abandon(file, record.id);
@@ -213,7 +215,7 @@ impl Inner {
     async fn resolve(&self, file: &File) -> Result<(), Error> {
         let unresolved = {
             let state = file.state();
-            state.unresolved.clone().filter(|unresolved| unresolved.edits != state.edits)
+            state.unresolved.clone().filter(|unresolved| unresolved.edit != state.edits.newest())
         };
         let Some(Unresolved { record, .. }) = unresolved else { return Ok(()) };
         match self.remote.resolve(&record).await {
@@ -242,13 +244,13 @@ impl Inner {
         Ok(())
     }
 
-    /// The server has the content of edit `edits`; `None`: of an edit before all that are known.
+    /// The server has the content of this edit; `None`: of an edit before all that are known.
     pub(super) fn stored(
         &self,
         file: &File,
         record: &CmlRecord,
         answer: &Answer<ApplyReply>,
-        edits: Option<u64>,
+        edit: Option<Edit>,
     ) -> Result<(), Error> {
         let Answer { reply, session, .. } = answer;
         let Some(object) = reply.objects.iter().find(|object| object.fid == file.fid) else {
@@ -258,7 +260,7 @@ impl Inner {
         // The index first: an open that sees the new state must find the new version there.
         self.cache.index.applied(reply, *session, &[])?;
         let hash = reply.hash.ok_or(Error::Refused(FsError::Malformed))?;
-        let base = self.note_stored(file, record.id, (version, hash), edits)?;
+        let base = self.note_stored(file, record.id, (version, hash), edit)?;
         if file.state().unlinked.is_some() {
             // The reply was older than the removal, which is already known here.
             self.cache.index.remove(file.fid.vnode)?;
@@ -278,7 +280,7 @@ impl Inner {
         file: &File,
         id: StoreId,
         (version, hash): (DataVersion, ContentHash),
-        edits: Option<u64>,
+        edit: Option<Edit>,
     ) -> Result<DataVersion, Error> {
         let _edit = file.edit();
         self.look(file)?;
@@ -290,14 +292,14 @@ impl Inner {
                 // A write that was seen may have gone on behind what was sent.
                 state.count_edit();
             }
-            let known = edits == Some(state.edits);
+            let known = edit == Some(state.edits.newest());
             // Whoever may write to it is watched, so it is not sealed.
             let clean = known && !state.kernel.may_write();
-            let was_synced = state.says_synced();
-            if let Some(sent) = edits.or(state.unresolved.as_ref().map(|unresolved| unresolved.edits)) {
-                state.stored_edits = sent;
+            let was_synced = state.edits.say_synced();
+            if let Some(sent) = edit.or(state.unresolved.as_ref().map(|unresolved| unresolved.edit)) {
+                state.edits.store(sent);
             }
-            let synced = !clean && state.says_synced();
+            let synced = !clean && state.edits.say_synced();
             let base = state.base;
             state.base_on(version);
             state.hash = Some(hash);
@@ -339,7 +341,7 @@ impl Inner {
         let error = Error::from(error);
         if error.is_unanswered() {
             let mut state = file.state();
-            state.unanswered = Some((state.edits, error.clone()));
+            state.unanswered = Some((state.edits.newest(), error.clone()));
         }
         error
     }
@@ -382,7 +384,7 @@ impl Inner {
         let _edit = file.edit();
         {
             let mut state = file.state();
-            state.stored_edits = state.edits;
+            state.edits.give_up();
             state.writing_logged = false;
         }
         let dropped = self.cache.cml.append(LogEntry::Dropped { fid: file.fid });

@@ -184,15 +184,15 @@ impl Inner {
             self.end_record(record.id);
             return Ok(());
         };
-        let edits = {
+        let edit = {
             let mut state = file.state();
             state.sending = None;
-            state.version(record.id).map(|version| version.edits).filter(|_| whole)
+            state.version(record.id).map(|version| version.edit).filter(|_| whole)
         };
         if let Outcome::Elsewhere(placed) = &answer.reply.outcome {
-            return self.take_in_kept(&file, record, answer, (edits, placed));
+            return self.take_in_kept(&file, record, answer, (edit, placed));
         }
-        let stored = self.stored(&file, record, answer, edits);
+        let stored = self.stored(&file, record, answer, edit);
         if stored.is_err() {
             let _edit = file.edit();
             self.forget_version(&file, record.id);

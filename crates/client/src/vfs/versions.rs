@@ -25,6 +25,7 @@ use super::passthrough::sight;
 use super::storing::Patience;
 use super::{Error, Inner};
 use crate::cache::{CacheError, stamp};
+use crate::core::content::edits::Edit;
 use crate::core::log::{ContainerId, LogEntry};
 use crate::core::queue::{Queue, Queued};
 
@@ -35,7 +36,7 @@ const COPIES_MAX: u32 = 3;
 pub(super) struct Version {
     pub(super) id: StoreId,
     /// The edit that made it.
-    pub(super) edits: u64,
+    pub(super) edit: Edit,
     pub(super) content: Arc<FrozenContent>,
     /// Where its bytes are, if no longer where the file is changed.
     pub(super) snapshot: Option<ContainerId>,
@@ -53,7 +54,7 @@ pub(super) type Versions = VecDeque<Version>;
 impl FileState {
     /// Whether there are changes that are in no version yet.
     pub(super) fn is_unlogged(&self) -> bool {
-        self.is_dirty() && self.logged_edits != self.edits
+        self.is_dirty() && !self.edits.are_logged()
     }
 
     pub(super) fn version(&mut self, id: StoreId) -> Option<&mut Version> {
@@ -79,7 +80,8 @@ impl FileState {
     /// Whether what was changed here comes after the version `shown`. It does not if all of it is one version that the
     /// server may have: then `shown` is that, or was made from it, or it will be refused.
     pub(super) fn is_newer_than(&self, shown: DataVersion) -> bool {
-        let is_all = || self.versions.len() == 1 && self.versions.iter().all(|version| version.edits == self.edits);
+        let is_all =
+            || self.versions.len() == 1 && self.versions.iter().all(|version| version.edit == self.edits.newest());
         self.is_dirty() && !(self.unplaced(shown).is_some() && is_all())
     }
 }
@@ -198,8 +200,7 @@ impl Inner {
         queue.rewrite(record.clone());
         let replaced = {
             let mut state = file.state();
-            state.logged_edits = state.edits;
-            let now = self.version_now(file, &state, record.id);
+            let now = self.version_now(file, &mut state, record.id);
             state.version(record.id).map(|version| std::mem::replace(version, now))
         };
         if let Some(Version { snapshot: Some(snapshot), .. }) = replaced {
@@ -238,8 +239,7 @@ impl Inner {
         }
         {
             let mut state = file.state();
-            state.logged_edits = state.edits;
-            let version = self.version_now(file, &state, record.id);
+            let version = self.version_now(file, &mut state, record.id);
             state.versions.push_back(version);
         }
         let id = record.id;
@@ -261,7 +261,7 @@ impl Inner {
 
     fn log_store(&self, file: &File, record: &CmlRecord) -> Result<(), Error> {
         let stamp = stamp(file.container.as_ref())?;
-        let synced = file.state().says_synced();
+        let synced = file.state().edits.say_synced();
         self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, queued: true })?;
         if synced {
             // What was fsynced of it survives a loss of power only with the record.
@@ -271,9 +271,9 @@ impl Inner {
         Ok(())
     }
 
-    fn version_now(&self, file: &File, state: &FileState, id: StoreId) -> Version {
+    fn version_now(&self, file: &File, state: &mut FileState, id: StoreId) -> Version {
         let content = FrozenContent::new(Arc::clone(&file.container), state.size, None);
-        Version { id, edits: state.edits, content, snapshot: None, durable: false, gone: false, goes_on: false }
+        Version { id, edit: state.edits.log(), content, snapshot: None, durable: false, gone: false, goes_on: false }
     }
 
     /// Moves the newest version out of the container, whose bytes are about to change, unless it may go on. Under
@@ -294,7 +294,7 @@ impl Inner {
     pub(super) fn catch_up(&self, file: &File, id: StoreId) -> Result<(), Error> {
         let is_behind = {
             let state = file.state();
-            state.version_in_place().is_some_and(|version| version.id == id && version.edits != state.edits)
+            state.version_in_place().is_some_and(|version| version.id == id && version.edit != state.edits.newest())
         };
         if !is_behind {
             return Ok(());
@@ -311,8 +311,8 @@ impl Inner {
             let state = file.state();
             let Some(newest) = state.version_in_place() else { return Ok(()) };
             // Then nothing is that comes after it.
-            let holds_synced = newest.durable && state.fsynced_edits <= newest.edits;
-            (newest.id, Arc::clone(&newest.content), newest.durable, state.says_synced(), holds_synced)
+            let holds_synced = newest.durable && state.edits.hold_synced(newest.edit);
+            (newest.id, Arc::clone(&newest.content), newest.durable, state.edits.say_synced(), holds_synced)
         };
         let (container, copy) = self.copy_undisturbed(file)?;
         let size = content.size;
@@ -342,7 +342,7 @@ impl Inner {
             version.snapshot = Some(container);
         }
         if holds_synced {
-            state.fsynced_edits = state.fsynced_edits.min(state.stored_edits);
+            state.edits.move_synced_out();
         }
         Ok(())
     }
@@ -443,11 +443,11 @@ impl Inner {
 
     /// The newest version is what an fsync has made durable, and older ones are to be: a loss of power must not take
     /// one that it depends on.
-    pub(super) fn note_version_durable(&self, file: &File, edits: u64) -> Result<(), Error> {
+    pub(super) fn note_version_durable(&self, file: &File, edit: Edit) -> Result<(), Error> {
         let newest = {
             let mut state = file.state();
             // One that has been copied meanwhile is not durable by that.
-            let newest = state.versions.back_mut().filter(|newest| newest.edits == edits && newest.snapshot.is_none());
+            let newest = state.versions.back_mut().filter(|newest| newest.edit == edit && newest.snapshot.is_none());
             newest.map(|version| {
                 version.durable = true;
                 version.id
