@@ -4,6 +4,7 @@
 //! values. Nothing here touches a file, a clock or the network, and nobody but the machine changes its fields.
 
 pub(crate) mod arrival;
+pub(crate) mod basis;
 pub(crate) mod edits;
 pub(crate) mod users;
 pub(crate) mod watch;

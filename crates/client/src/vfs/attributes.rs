@@ -36,7 +36,7 @@ impl Inner {
         let changed = in_use.as_ref().and_then(|file| {
             let state = file.state();
             let newer = state.is_newer_than(object.status.data_version);
-            newer.then_some((state.base, state.size, state.mtime, state.ctime))
+            newer.then_some((state.basis.version(), state.size, state.mtime, state.ctime))
         });
         match changed {
             Some((base, size, mtime, ctime)) => {

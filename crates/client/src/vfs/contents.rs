@@ -11,6 +11,7 @@ use super::kernel;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, unseal};
+use crate::core::content::basis::Basis;
 use crate::core::content::edits::Edits;
 use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Writing};
@@ -299,9 +300,7 @@ impl Inner {
         let state = FileState {
             handles: 0,
             kernel: Users::default(),
-            base,
-            base_record: None,
-            hash: None,
+            basis: Basis::new(base, None),
             arrival: Arrival::whole(),
             size,
             tail: Tail::default(),
@@ -391,12 +390,11 @@ impl Inner {
 /// The state of a file whose content is the version the index names.
 pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
     let status = cached.object.status;
+    let known = cached.content.filter(|content| content.version == status.data_version);
     FileState {
         handles: 0,
         kernel: Users::default(),
-        base: status.data_version,
-        base_record: None,
-        hash: cached.content.filter(|content| content.version == status.data_version).map(|content| content.hash),
+        basis: Basis::new(status.data_version, known.map(|content| content.hash)),
         arrival,
         size: status.size,
         tail: Tail::default(),

@@ -138,8 +138,7 @@ impl Inner {
             let before = file.state().rebase(version);
             let cut = self.resize_now(file, 0);
             if let (Err(_), Some(before)) = (&cut, before) {
-                let mut state = file.state();
-                (state.base, state.base_record) = before;
+                file.state().basis = before;
             }
             cut
         })
@@ -223,7 +222,7 @@ impl Inner {
         self.look(file)?;
         let (sending, logged, base, unlinked) = {
             let state = file.state();
-            (state.sending.clone(), state.writing_logged, state.base, state.unlinked.is_some())
+            (state.sending.clone(), state.writing_logged, state.basis.version(), state.unlinked.is_some())
         };
         self.preserve_version(file)?;
         if let Some(content) = sending {

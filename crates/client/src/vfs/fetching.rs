@@ -121,7 +121,7 @@ impl Inner {
         };
         let fetch = {
             let mut state = file.state();
-            state.base_on(version);
+            state.basis.begin(version);
             (state.size, state.mtime, state.ctime) = (size, status.mtime, status.ctime);
             state.arrival.begin((version, size), in_place, part)
         };
@@ -328,7 +328,7 @@ impl Inner {
             // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
             let mut state = file.state();
             state.arrival.complete(fetch);
-            state.hash = Some(hash);
+            state.basis.note_hash(hash);
             state.kernel.watch.begin(hashed);
         }
         if may_write {

@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
-use mafs_proto::{
-    Base, CmlRecord, ContentHash, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs,
-};
+use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs};
 
 use super::frozen::FrozenContent;
 use super::refreshing::Refresh;
@@ -19,6 +17,7 @@ use super::versions::Versions;
 use super::{Caller, Error};
 use crate::cache::Container;
 use crate::core::content::arrival::{self, Fetch, NotHere};
+use crate::core::content::basis::Basis;
 use crate::core::content::edits::{Edit, Edits};
 use crate::core::content::users::Users;
 use crate::core::log::ContainerId;
@@ -61,12 +60,8 @@ pub(super) struct FileState {
     pub(super) handles: u32,
     /// How the kernel uses those that are its own.
     pub(super) kernel: Users,
-    /// The version the content was made from.
-    pub(super) base: DataVersion,
-    /// The record whose version that may be instead, if it was applied, which the modify log has forgotten.
-    pub(super) base_record: Option<StoreId>,
-    /// What that version hashes to, if this client knows.
-    pub(super) hash: Option<ContentHash>,
+    /// What the content was made from.
+    pub(super) basis: Basis,
     /// How much of it is here. What brings the rest is as urgent as the file is open.
     pub(super) arrival: Arrival,
     /// Size of the content here.
@@ -153,20 +148,10 @@ impl FileState {
 
     /// What was written here went elsewhere: it is no version of this file, nor made from one.
     pub(super) fn go_elsewhere(&mut self, id: StoreId) {
-        (self.base, self.hash, self.base_record) = (DataVersion::NONE, None, Some(id));
+        self.basis.go_elsewhere(id);
         if self.handles == 0 && !self.is_dirty() {
             self.arrival.lose();
         }
-    }
-
-    /// Whether that is so.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        self.base == DataVersion::NONE
-    }
-
-    /// What the server must have for the content to take its place.
-    pub(super) fn store_base(&self) -> Base {
-        self.base_record.map_or(Base::Version(self.base), Base::Record)
     }
 
     /// Whether all of the content is here.
@@ -174,22 +159,11 @@ impl FileState {
         self.arrival.is_whole()
     }
 
-    /// The content is that of a version of the server's, or is about to be: what was here before has nothing to do with
-    /// what is written next.
-    pub(super) fn base_on(&mut self, version: DataVersion) {
-        (self.base, self.base_record) = (version, None);
-    }
-
     /// The content is about to be replaced as a whole, by what is made from this version. Returns what it was based on
     /// before if that was another; what was changed here stays based on that.
-    pub(super) fn rebase(&mut self, version: DataVersion) -> Option<(DataVersion, Option<StoreId>)> {
-        if self.is_dirty() || self.kernel.may_write() || self.base == version {
-            return None;
-        }
-        self.hash = None;
-        let before = (self.base, self.base_record);
-        self.base_on(version);
-        Some(before)
+    pub(super) fn rebase(&mut self, version: DataVersion) -> Option<Basis> {
+        let stays = self.is_dirty() || self.kernel.may_write() || self.basis.version() == version;
+        (!stays).then(|| self.basis.begin(version))
     }
 
     /// Counts a change of the content: it is another one than was stored, or refused.
@@ -206,7 +180,7 @@ impl FileState {
 
     /// Whether this version is here, or on its way.
     pub(super) fn has_version(&self, version: DataVersion) -> bool {
-        self.base == version && !self.arrival.is_absent()
+        self.basis.version() == version && !self.arrival.is_absent()
     }
 }
 

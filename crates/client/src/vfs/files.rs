@@ -181,7 +181,7 @@ impl Inner {
             self.kernel.forget_inodes(vec![vnode]);
         }
         let handle = handle?;
-        let (passthrough, version) = (handle.passthrough, handle.file.state().base);
+        let (passthrough, version) = (handle.passthrough, handle.file.state().basis.version());
         let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
         if keep_cache {
             handle.file.state().tail.kept();
@@ -296,7 +296,7 @@ impl Inner {
             // The answer took so long that its caller was let go, and somebody has opened the file by its name.
             None => self.open_for_kernel(object.fid.vnode, OpenMode { truncate: false, ..mode }, caller).await?,
         };
-        let (passthrough, version) = (handle.passthrough, handle.file.state().base);
+        let (passthrough, version) = (handle.passthrough, handle.file.state().basis.version());
         if !passthrough {
             self.kernel.open(object.fid.vnode, version);
         }
@@ -341,7 +341,7 @@ impl Inner {
         {
             let mut state = file.state();
             state.writer = caller;
-            state.hash = Some(ContentHash::of(&[]));
+            state.basis.note_hash(ContentHash::of(&[]));
         }
         file.add_handle()?;
         files.insert(Arc::clone(&file));
@@ -412,7 +412,7 @@ impl Inner {
         let (unused, dirty, useless) = {
             let state = file.state();
             let busy = state.storing || state.is_still_sent() || state.arrival.is_coming();
-            let empty = state.arrival.is_absent() || state.is_elsewhere();
+            let empty = state.arrival.is_absent() || state.basis.is_elsewhere();
             (
                 state.handles == 0 && !busy && !state.kernel.lingers(),
                 state.is_dirty(),

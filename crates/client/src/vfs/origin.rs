@@ -3,7 +3,7 @@
 //! Nearly no change is in conflict, so the server is told only when it has asked. It asks before a large content is
 //! sent, if it knows by then. Nor is it told earlier because this client may remove a file while its content is sent.
 
-use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, Mode, Name, OnConflict, Origin, Removals, Removed};
+use mafs_proto::{CmlOp, CmlRecord, Fid, Mode, Name, OnConflict, Origin, Removals, Removed};
 
 use super::{Error, Inner};
 use crate::cache::CachedObject;
@@ -120,7 +120,7 @@ impl Inner {
         let alone = self.cache.index.is_apart();
         let file = self.files().get(fid.vnode).filter(|_| alone);
         let version = match file {
-            Some(file) => Some(file.state().base).filter(|base| *base != DataVersion::NONE),
+            Some(file) => file.state().basis.own_version(),
             None => self.cache.index.valid_object(fid.vnode)?.map(|known| known.object.status.data_version),
         };
         Ok(version.map(|version| Removed { version, alone }))

@@ -32,7 +32,7 @@ impl Inner {
         let part = {
             let mut state = file.state();
             state.arrival.end(Error::Unreachable("the mount is ending".to_owned()));
-            state.arrival.worth_keeping(state.base)
+            state.arrival.worth_keeping(state.basis.version())
         };
         file.notify();
         if let Some(part) = part {
@@ -47,7 +47,7 @@ impl Inner {
     pub(super) fn keep_part(&self, file: &File) -> bool {
         let (part, noted) = {
             let state = file.state();
-            let part = state.arrival.worth_keeping(state.base).filter(|_| state.unlinked.is_none());
+            let part = state.arrival.worth_keeping(state.basis.version()).filter(|_| state.unlinked.is_none());
             (part.map(|part| part_of(file, part)), state.arrival.is_noted())
         };
         let told = match &part {

@@ -93,7 +93,7 @@ impl Inner {
         self.look(file)?;
         let (complete, first, base, dirty) = {
             let state = file.state();
-            (state.is_complete(), !state.kernel.may_write(), state.base, state.is_dirty())
+            (state.is_complete(), !state.kernel.may_write(), state.basis.version(), state.is_dirty())
         };
         if !complete {
             return Ok(false);
@@ -154,7 +154,7 @@ impl Inner {
                 state.count_edit();
             }
             let as_known = !state.is_dirty() && state.unlinked.is_none() && state.is_complete();
-            (state.kernel.may_write(), as_known, state.base, state.hash)
+            (state.kernel.may_write(), as_known, state.basis.version(), state.basis.hash())
         };
         file.notify();
         looked?;
@@ -188,7 +188,7 @@ impl Inner {
         // What arrives under a lock changes the container as well, and what has not all come is nobody's.
         let (is_complete, base) = {
             let state = file.state();
-            (state.is_complete(), state.base)
+            (state.is_complete(), state.basis.version())
         };
         if !is_complete {
             return Ok(());
@@ -255,7 +255,8 @@ impl Inner {
     /// Waits until what programs here have closed does not count as being written any more, where others have made the
     /// version `shown` since. A handle that stays, because something else has its descriptor, is waited for once.
     pub(super) async fn until_released(&self, file: &File, shown: DataVersion) {
-        let in_the_way = |state: &FileState| state.kernel.has_writers() && !state.is_dirty() && state.base != shown;
+        let in_the_way =
+            |state: &FileState| state.kernel.has_writers() && !state.is_dirty() && state.basis.version() != shown;
         // Two locks, one after the other: elsewhere they are taken in the other order.
         let is_in_the_way = in_the_way(&file.state());
         if !is_in_the_way || !self.files().are_closing(file.fid.vnode) {
@@ -275,7 +276,7 @@ impl Inner {
             if !state.kernel.may_write() {
                 return;
             }
-            (state.kernel.watch, state.base, state.is_newer_than(object.status.data_version))
+            (state.kernel.watch, state.basis.version(), state.is_newer_than(object.status.data_version))
         };
         let are_closing = !newer && self.files().are_closing(file.fid.vnode);
         match file.container.stat() {

@@ -186,19 +186,19 @@ impl FileState {
     /// Whether programs have the content open, and nobody here has changed it or could.
     fn is_only_read(&self) -> bool {
         let is_changed = self.is_dirty() || self.storing || self.kernel.may_write();
-        self.handles > 0 && self.is_complete() && !is_changed && self.unlinked.is_none() && !self.is_elsewhere()
+        self.handles > 0 && self.is_complete() && !is_changed && self.unlinked.is_none() && !self.basis.is_elsewhere()
     }
 
     /// The content is this version, all of it.
     fn hold(&mut self, status: &Status, hash: ContentHash) {
-        self.base_on(status.data_version);
-        (self.size, self.mtime, self.ctime, self.hash) = (status.size, status.mtime, status.ctime, Some(hash));
+        self.basis.become_version(status.data_version, hash);
+        (self.size, self.mtime, self.ctime) = (status.size, status.mtime, status.ctime);
     }
 
     /// What is read of it, if that is not this version and may become it.
     fn read_before(&self, version: DataVersion) -> Option<Read> {
-        let read = Read { version: self.base, size: self.size, turn: self.arrival.turn() };
-        (self.is_only_read() && self.base != version).then_some(read)
+        let read = Read { version: self.basis.version(), size: self.size, turn: self.arrival.turn() };
+        (self.is_only_read() && self.basis.version() != version).then_some(read)
     }
 }
 
@@ -318,7 +318,7 @@ impl Inner {
         let Some(file) = in_use.filter(|_| shown.status.kind == Kind::File) else { return };
         let (is_read, version) = {
             let state = file.state();
-            (state.is_only_read(), state.base)
+            (state.is_only_read(), state.basis.version())
         };
         let is_known = version == shown.status.data_version
             && self.cache.index.valid_object(shown.fid.vnode).is_ok_and(|valid| valid.is_some());
@@ -327,7 +327,7 @@ impl Inner {
         }
         self.begin_refresh(&file);
         let refreshed = file.wait(|state| {
-            let is_over = state.base != version || !file.refresh.watch().is_looking();
+            let is_over = state.basis.version() != version || !file.refresh.watch().is_looking();
             is_over.then_some(())
         });
         let _ = timeout(LOOK_WAIT, refreshed).await;
@@ -337,7 +337,7 @@ impl Inner {
     pub(super) fn show_as_read(&self, file: &File, object: &mut Object) {
         let (read, mtime, ctime) = {
             let state = file.state();
-            let read = state.is_only_read().then_some((state.base, state.size));
+            let read = state.is_only_read().then_some((state.basis.version(), state.size));
             (read, state.mtime, state.ctime)
         };
         let Some((version, size)) = read else { return };

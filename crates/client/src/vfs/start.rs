@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mafs_arpc::link::ProfileName;
 use mafs_arpc::{Config, blocking, watch};
-use mafs_proto::{Base, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
+use mafs_proto::{Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -283,10 +283,9 @@ impl Inner {
         if let Some(store) = store {
             let mut state = file.state();
             state.writer = Caller { uid: store.record.uid, gid: store.record.gid };
-            state.base_record = match store.record.op {
-                CmlOp::Store { base: Base::Record(id), .. } => Some(id),
-                _ => None,
-            };
+            if let CmlOp::Store { base, .. } = store.record.op {
+                state.basis.take_up(base);
+            }
             state.unresolved = Some(Unresolved { record: store.record.clone(), edit: Edit::BEFORE });
             state.interrupted = true;
         }

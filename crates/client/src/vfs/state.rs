@@ -150,7 +150,7 @@ impl Inner {
 /// What of the content of a file in use is here. `None`: nothing by this, so the index may know more.
 fn present(file: &File) -> Option<(Cached, u64)> {
     let state = file.state();
-    match state.arrival.presence(state.base) {
+    match state.arrival.presence(state.basis.version()) {
         Presence::Whole => Some((Cached::Whole, state.size)),
         Presence::Partly(bytes) => Some((Cached::Partly, bytes.min(state.size))),
         Presence::Absent => None,

@@ -139,7 +139,7 @@ impl Inner {
             // The time that stat(2) has shown since: it must not move when the content arrives.
             let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
             let edit = state.edits.newest();
-            (state.size, state.mtime, edit, state.store_base(), state.writer, state.unresolved.clone(), changed)
+            (state.size, state.mtime, edit, state.basis.of_store(), state.writer, state.unresolved.clone(), changed)
         };
         let content = self.freeze(file, size, attempt)?;
         let record = match again {
@@ -236,10 +236,7 @@ impl Inner {
     async fn base_on_record(&self, file: &File, id: StoreId) -> Result<(), Error> {
         self.cache.index.distrust(std::iter::once(file.fid))?;
         let status = self.status_of(file.fid.vnode).await?.object.status;
-        {
-            let mut state = file.state();
-            state.base_record = (status.data_version != state.base).then_some(id);
-        }
+        file.state().basis.forgot(id, status.data_version);
         self.abandon(file, id);
         Ok(())
     }
@@ -300,9 +297,7 @@ impl Inner {
                 state.edits.store(sent);
             }
             let synced = !clean && state.edits.say_synced();
-            let base = state.base;
-            state.base_on(version);
-            state.hash = Some(hash);
+            let base = state.basis.become_version(version, hash);
             state.writing_logged = !clean && state.unlinked.is_none();
             (state.unresolved, state.interrupted, state.refused) = (None, false, None);
             (base, clean, (was_synced, synced), state.unlinked.is_some(), version_of_it)

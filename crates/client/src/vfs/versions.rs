@@ -74,7 +74,7 @@ impl FileState {
     /// The version that `shown` may be, or be made from, although the answer to it has not come.
     fn unplaced(&self, shown: DataVersion) -> Option<StoreId> {
         let oldest = self.versions.front().filter(|oldest| oldest.content.may_have_arrived());
-        oldest.filter(|_| self.base != shown).map(|oldest| oldest.id)
+        oldest.filter(|_| self.basis.version() != shown).map(|oldest| oldest.id)
     }
 
     /// Whether what was changed here comes after the version `shown`. It does not if all of it is one version that the
@@ -227,7 +227,7 @@ impl Inner {
         let mut queue = self.replay.queue();
         let (base, writer) = {
             let state = file.state();
-            let base = state.versions.back().map_or_else(|| state.store_base(), |version| Base::Record(version.id));
+            let base = state.versions.back().map_or_else(|| state.basis.of_store(), |version| Base::Record(version.id));
             (base, state.writer)
         };
         let (op, time) = self.store_op(file, base)?;

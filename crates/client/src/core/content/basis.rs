@@ -1,0 +1,97 @@
+//! Basis: what a file's content was made from, and so what the server must have for it to take its place.
+//!
+//! Mostly that is a version. After an answer that nobody remembers it may be the version of a record, if the server has
+//! applied that. What went *elsewhere*, into another file than the one that was written, is made from no version of this
+//! file.
+//!
+//! Invariant: record and hash belong to the version. Whatever changes that changes them in the same step, so that no
+//! content is stored over a version of which it knows nothing (invariant 9).
+
+use mafs_proto::{Base, ContentHash, DataVersion, StoreId};
+
+/// What one content was made from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Basis {
+    version: DataVersion,
+    /// The record whose version that may be instead, if it was applied, which the modify log has forgotten.
+    record: Option<StoreId>,
+    /// What that version hashes to, if this client knows.
+    hash: Option<ContentHash>,
+}
+
+impl Basis {
+    /// This version, with its hash if that is known.
+    pub(crate) fn new(version: DataVersion, hash: Option<ContentHash>) -> Self {
+        Self { version, record: None, hash }
+    }
+
+    /// The version.
+    pub(crate) fn version(&self) -> DataVersion {
+        self.version
+    }
+
+    /// The version, unless the content is made from none of this file.
+    pub(crate) fn own_version(&self) -> Option<DataVersion> {
+        (!self.is_elsewhere()).then_some(self.version)
+    }
+
+    /// What the version hashes to, if this client knows.
+    pub(crate) fn hash(&self) -> Option<ContentHash> {
+        self.hash
+    }
+
+    /// What the server must have for the content to take its place.
+    pub(crate) fn of_store(&self) -> Base {
+        self.record.map_or(Base::Version(self.version), Base::Record)
+    }
+
+    /// Whether the content went elsewhere: it is no version of this file, nor made from one.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.version == DataVersion::NONE
+    }
+
+    /// The content is that of a version of the server's. What was here before has nothing to do with what is written
+    /// next. Returns the version before.
+    pub(crate) fn become_version(&mut self, version: DataVersion, hash: ContentHash) -> DataVersion {
+        self.replace(version, Some(hash)).version
+    }
+
+    /// The content is about to be that of a version, or to be replaced as a whole by what is made from that. Returns what
+    /// it was before.
+    pub(crate) fn begin(&mut self, version: DataVersion) -> Self {
+        let hash = self.hash.filter(|_| self.version == version);
+        self.replace(version, hash)
+    }
+
+    /// The version is here, and hashes to this.
+    pub(crate) fn note_hash(&mut self, hash: ContentHash) {
+        self.hash = Some(hash);
+    }
+
+    /// What was written went elsewhere, by this record. What is written next goes where that went.
+    pub(crate) fn go_elsewhere(&mut self, id: StoreId) {
+        self.replace(DataVersion::NONE, None);
+        self.record = Some(id);
+    }
+
+    /// The log has forgotten what became of a record, and the server has answered to it; now it shows this version.
+    /// Whoever has made that: only the record's may be replaced.
+    pub(crate) fn forgot(&mut self, id: StoreId, shown: DataVersion) {
+        self.record = (shown != self.version).then_some(id);
+    }
+
+    /// An earlier life has logged what the content was made from.
+    pub(crate) fn take_up(&mut self, logged: Base) {
+        self.record = match logged {
+            Base::Record(id) => Some(id),
+            Base::Version(_) => None,
+        };
+    }
+
+    fn replace(&mut self, version: DataVersion, hash: Option<ContentHash>) -> Self {
+        std::mem::replace(self, Self { version, record: None, hash })
+    }
+}
+
+#[cfg(test)]
+mod tests;
