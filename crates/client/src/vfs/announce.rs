@@ -216,8 +216,7 @@ impl Inner {
         let newest = file.state().versions.back().map(|version| version.id);
         let Some(id) = newest else { return Ok(()) };
         self.until_record_announced(id).await?;
-        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
-        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+        file.state().check_refused()
     }
 
     /// Waits until the newest version of a file is announced, if others may be looking at the file and that is expected

@@ -7,6 +7,7 @@ use mafs_proto::{CmlOp, FsError, Kind, Object, SetAttr, VnodeId};
 use super::changes::Change;
 use super::file::File;
 use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
+use crate::core::content::fate::Unlinked;
 
 impl Inner {
     pub(super) async fn get_attributes(self: &Arc<Self>, vnode: VnodeId) -> Result<Object, Error> {
@@ -67,7 +68,7 @@ impl Inner {
     pub(super) fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
         let file = self.files().get(vnode)?;
         let state = file.state();
-        let mut object = state.unlinked.as_ref()?.object.clone()?;
+        let mut object = state.fate.left()?.object().cloned()?;
         object.status.size = state.size;
         object.status.mtime = state.mtime;
         object.status.ctime = state.ctime;
@@ -203,7 +204,7 @@ impl Inner {
     /// A file without a name exists on this machine only. Returns whether it was one.
     fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
         let mut state = file.state();
-        let Some(object) = state.unlinked.as_mut().and_then(|unlinked| unlinked.object.as_mut()) else { return false };
+        let Some(object) = state.fate.left_mut().and_then(Unlinked::object_mut) else { return false };
         object.status.set(set);
         state.mtime = set.mtime.unwrap_or(state.mtime);
         state.ctime = self.clock.wall();

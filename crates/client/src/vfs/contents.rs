@@ -6,13 +6,14 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
-use super::file::{Arrival, File, FileState, Unlinked};
+use super::file::{Arrival, File, FileState};
 use super::kernel;
 use super::versions::Versions;
 use super::{Caller, Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, unseal};
 use crate::core::content::basis::Basis;
 use crate::core::content::edits::Edits;
+use crate::core::content::fate::Fate;
 use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Writing};
 use crate::core::replacement::Replacement;
@@ -316,9 +317,7 @@ impl Inner {
             unresolved: None,
             interrupted: false,
             unanswered: None,
-            refused: None,
-            removing,
-            unlinked: unlinked.map(|_| Unlinked { object: None, xattrs: None, named: Vec::new() }),
+            fate: Fate::taken_up(removing, unlinked.is_some()),
         };
         File::new(fid, self.cache.containers.lazy(fid.vnode, container), state)
     }
@@ -410,8 +409,6 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         unresolved: None,
         interrupted: false,
         unanswered: None,
-        refused: None,
-        removing: false,
-        unlinked: None,
+        fate: Fate::named(),
     }
 }

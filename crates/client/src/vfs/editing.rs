@@ -211,7 +211,7 @@ impl Inner {
     pub(super) fn begin_lending(&self, file: &File) -> Result<(), Error> {
         let logged = file.state().writing_logged;
         self.begin(file, true)?;
-        if logged || file.state().unlinked.is_some() {
+        if logged || file.state().fate.is_unlinked() {
             // Also of a file without a name, of which the log may still know versions.
             self.cache.cml.append(LogEntry::Lent { fid: file.fid })?;
         }
@@ -222,7 +222,7 @@ impl Inner {
         self.look(file)?;
         let (sending, logged, base, unlinked) = {
             let state = file.state();
-            (state.sending.clone(), state.writing_logged, state.basis.version(), state.unlinked.is_some())
+            (state.sending.clone(), state.writing_logged, state.basis.version(), state.fate.is_unlinked())
         };
         self.preserve_version(file)?;
         if let Some(content) = sending {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
-use mafs_proto::{CmlRecord, DataVersion, Fid, FsError, Object, Purpose, StoreId, Timestamp, Xattrs};
+use mafs_proto::{CmlRecord, DataVersion, Fid, Purpose, StoreId, Timestamp};
 
 use super::frozen::FrozenContent;
 use super::refreshing::Refresh;
@@ -19,6 +19,7 @@ use crate::cache::Container;
 use crate::core::content::arrival::{self, Fetch, NotHere};
 use crate::core::content::basis::Basis;
 use crate::core::content::edits::{Edit, Edits};
+use crate::core::content::fate::Fate;
 use crate::core::content::users::Users;
 use crate::core::log::ContainerId;
 use crate::core::tail::Tail;
@@ -33,25 +34,6 @@ pub(super) struct Unresolved {
     pub(super) record: CmlRecord,
     /// The edit whose content it carries.
     pub(super) edit: Edit,
-}
-
-/// Why the server did not take a content.
-#[derive(Clone, Debug)]
-pub(super) struct Refused {
-    pub(super) reason: FsError,
-    /// Where the file was then, below the mount point.
-    pub(super) path: String,
-}
-
-/// A file without a name.
-#[derive(Clone, Debug)]
-pub(super) struct Unlinked {
-    /// The object as it was when its last name went; `None`: in an earlier life, so that nobody has it open.
-    pub(super) object: Option<Object>,
-    /// Its extended attributes, if they were known then.
-    pub(super) xattrs: Option<Xattrs>,
-    /// The versions that are sent all the same: a record that waits has given the file a name before.
-    pub(super) named: Vec<StoreId>,
 }
 
 /// What changes of a file in use.
@@ -92,12 +74,8 @@ pub(super) struct FileState {
     pub(super) interrupted: bool,
     /// The edit that could not be sent because the server did not answer, and how that failed.
     pub(super) unanswered: Option<(Edit, Error)>,
-    /// Why the server refused the content, if it did.
-    pub(super) refused: Option<Refused>,
-    /// Whether this client has asked the server to remove the file's last name.
-    pub(super) removing: bool,
-    /// What there is of it on this machine only, once its last name is gone.
-    pub(super) unlinked: Option<Unlinked>,
+    /// Whether it has a name still, and whether the server has refused the content.
+    pub(super) fate: Fate,
 }
 
 impl FileState {
@@ -137,13 +115,12 @@ impl FileState {
 
     /// Whether the server lacks content that it should get.
     pub(super) fn is_dirty(&self) -> bool {
-        !self.edits.are_stored() && self.unlinked.is_none()
+        !self.edits.are_stored() && !self.fate.is_unlinked()
     }
 
     /// Whether the server is to get a version though the file has no name any more.
     pub(super) fn is_still_sent(&self) -> bool {
-        let named = |unlinked: &Unlinked| self.versions.iter().any(|version| unlinked.named.contains(&version.id));
-        self.unlinked.as_ref().is_some_and(named)
+        self.fate.is_sent_unlinked(self.versions.iter().map(|version| version.id))
     }
 
     /// What was written here went elsewhere: it is no version of this file, nor made from one.
@@ -152,6 +129,11 @@ impl FileState {
         if self.handles == 0 && !self.is_dirty() {
             self.arrival.lose();
         }
+    }
+
+    /// Says whether the server has refused the content.
+    pub(super) fn check_refused(&self) -> Result<(), Error> {
+        self.fate.refusal().map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }
 
     /// Whether all of the content is here.
@@ -169,7 +151,7 @@ impl FileState {
     /// Counts a change of the content: it is another one than was stored, or refused.
     pub(super) fn count_edit(&mut self) {
         self.edits.count();
-        self.refused = None;
+        self.fate.end_refusal();
     }
 
     /// Whether the content here is what `version` is, or what this client makes of it: what the kernel may be writing
@@ -312,8 +294,8 @@ impl File {
     }
 }
 
-impl From<NotHere<Error>> for Error {
-    fn from(why: NotHere<Error>) -> Self {
+impl From<NotHere<Self>> for Error {
+    fn from(why: NotHere<Self>) -> Self {
         match why {
             NotHere::NotAsked => Self::Cache("the file is not being fetched".to_owned()),
             NotHere::Failed(error) => error,

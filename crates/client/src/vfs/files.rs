@@ -262,7 +262,7 @@ impl Inner {
         for _ in 1..VERSIONS_MAX {
             let is_here = {
                 let state = file.state();
-                let without_name = state.unlinked.is_some() && state.is_complete();
+                let without_name = state.fate.is_unlinked() && state.is_complete();
                 without_name || state.is_current(version) && !state.arrival.is_stalled()
             };
             if is_here {
@@ -416,7 +416,7 @@ impl Inner {
             (
                 state.handles == 0 && !busy && !state.kernel.lingers(),
                 state.is_dirty(),
-                empty || state.unlinked.is_some(),
+                empty || state.fate.is_unlinked(),
             )
         };
         if unused && dirty {

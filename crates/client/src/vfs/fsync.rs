@@ -125,8 +125,7 @@ impl Inner {
             self.send_first(&[id]);
         }
         self.until_answered(id).await?;
-        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
-        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+        file.state().check_refused()
     }
 
     /// Makes sure that a restart of the machine does not cost what the server does not have of a file. Nobody has asked

@@ -118,7 +118,8 @@ impl Inner {
                 if let Some(sent) = edit {
                     state.edits.store(sent);
                 }
-                (state.unresolved, state.interrupted, state.refused) = (None, false, None);
+                (state.unresolved, state.interrupted) = (None, false);
+                state.fate.end_refusal();
                 state.go_elsewhere(id);
                 let is_clean = !state.is_dirty() && !state.kernel.may_write();
                 state.writing_logged &= !is_clean;

@@ -461,5 +461,5 @@ fn end_of(file: &File) -> std::io::Result<Option<(u64, u8)>> {
 /// Whether the content here is older than a version, so that this may take its place: what programs here have changed
 /// may not be lost.
 fn is_behind(state: &FileState, version: DataVersion) -> bool {
-    !state.is_dirty() && state.unlinked.is_none() && !(state.basis.version() == version && state.is_complete())
+    !(state.is_dirty() || state.fate.is_unlinked() || state.basis.version() == version && state.is_complete())
 }

@@ -3,10 +3,11 @@
 use mafs_proto::{Fid, Kind, Object, VnodeId};
 
 use super::contents::loaded;
-use super::file::{Arrival, File, FileState, Unlinked};
+use super::file::{Arrival, File, FileState};
 use super::kernel::{Left, Nameless};
 use super::{Error, Inner, Vfs};
 use crate::cache::CachedObject;
+use crate::core::content::fate::{Fate, Unlinked};
 use crate::core::log::{ContainerId, LogEntry};
 
 impl Vfs {
@@ -93,7 +94,7 @@ impl Inner {
                 state.mtime = object.status.mtime;
             }
             state.ctime = object.status.ctime;
-            state.unlinked = Some(Unlinked { object: Some(object.clone()), xattrs, named });
+            state.fate.lose_name(Unlinked::new(object.clone(), xattrs, named));
             let unresolved = if state.storing { None } else { state.unresolved.take() };
             (std::mem::take(&mut state.writing_logged), unresolved)
         };
@@ -121,13 +122,9 @@ impl Inner {
     pub(super) fn leave_to_kernel(&self, file: &File) -> bool {
         let nameless = {
             let state = file.state();
-            let unlinked = state.unlinked.as_ref().filter(|_| state.is_complete());
-            unlinked.and_then(|unlinked| {
-                let mut object = unlinked.object.clone()?;
-                let status = &mut object.status;
-                (status.size, status.mtime, status.ctime) = (state.size, state.mtime, state.ctime);
-                Some(Nameless { object, content: Left::In(file.container_id), xattrs: unlinked.xattrs.clone() })
-            })
+            let unlinked = state.fate.left().filter(|_| state.is_complete());
+            let left = unlinked.and_then(|unlinked| unlinked.left_with(state.size, (state.mtime, state.ctime)));
+            left.map(|(object, xattrs)| Nameless { object, content: Left::In(file.container_id), xattrs })
         };
         nameless.is_some_and(|nameless| {
             // One that is known by another way has a name again.
@@ -157,9 +154,8 @@ impl Inner {
             Left::Empty => self.cache.containers.create(vnode)?.0,
             Left::In(_) | Left::Nothing => return Ok(None),
         };
-        let unlinked = Unlinked { object: Some(object.clone()), xattrs, named: Vec::new() };
-        let state =
-            FileState { unlinked: Some(unlinked), ..loaded(&CachedObject::shown(object.clone()), Arrival::whole()) };
+        let fate = Fate::unlinked(Unlinked::new(object.clone(), xattrs, Vec::new()));
+        let state = FileState { fate, ..loaded(&CachedObject::shown(object.clone()), Arrival::whole()) };
         files.insert(File::new(object.fid, self.cache.containers.lazy(vnode, id), state));
         Ok(Some(object))
     }

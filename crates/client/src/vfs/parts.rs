@@ -47,7 +47,7 @@ impl Inner {
     pub(super) fn keep_part(&self, file: &File) -> bool {
         let (part, noted) = {
             let state = file.state();
-            let part = state.arrival.worth_keeping(state.basis.version()).filter(|_| state.unlinked.is_none());
+            let part = state.arrival.worth_keeping(state.basis.version()).filter(|_| !state.fate.is_unlinked());
             (part.map(|part| part_of(file, part)), state.arrival.is_noted())
         };
         let told = match &part {

@@ -153,7 +153,7 @@ impl Inner {
                 // It may have changed unseen.
                 state.count_edit();
             }
-            let as_known = !state.is_dirty() && state.unlinked.is_none() && state.is_complete();
+            let as_known = !state.is_dirty() && !state.fate.is_unlinked() && state.is_complete();
             (state.kernel.may_write(), as_known, state.basis.version(), state.basis.hash())
         };
         file.notify();

@@ -178,14 +178,9 @@ impl Inner {
         state.interrupted = true;
         state.edits.take_up_logged(versions.back().map_or(Edit::BEFORE, |newest| newest.edit), newer);
         state.versions = versions;
-        let is_unlinked = state.unlinked.is_some();
         drop(state);
-        if is_unlinked {
-            let named = self.named_versions(file);
-            if let Some(unlinked) = &mut file.state().unlinked {
-                unlinked.named = named;
-            }
-        }
+        let named = self.named_versions(file);
+        file.state().fate.send_named(named);
         Ok(())
     }
 }

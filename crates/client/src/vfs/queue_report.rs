@@ -216,8 +216,8 @@ impl Inner {
         let dirty = self.files().dirty();
         let all = dirty.iter().filter_map(|file| {
             let state = file.state();
-            let how = if let Some(refused) = &state.refused {
-                RecordState::Refused { why: refused.reason.to_string() }
+            let how = if let Some(reason) = state.fate.refusal() {
+                RecordState::Refused { why: reason.to_string() }
             } else if !state.is_unlogged() {
                 return None;
             } else if let Some(content) = state.sending.as_ref().filter(|_| state.versions.is_empty()) {

@@ -186,7 +186,7 @@ impl FileState {
     /// Whether programs have the content open, and nobody here has changed it or could.
     fn is_only_read(&self) -> bool {
         let is_changed = self.is_dirty() || self.storing || self.kernel.may_write();
-        self.handles > 0 && self.is_complete() && !is_changed && self.unlinked.is_none() && !self.basis.is_elsewhere()
+        self.handles > 0 && self.is_complete() && !is_changed && !self.fate.is_unlinked() && !self.basis.is_elsewhere()
     }
 
     /// The content is this version, all of it.

@@ -8,8 +8,9 @@ use mafs_arpc::{Loss, Rate};
 use mafs_proto::{CmlOp, Fid, Instant, Name};
 use serde::{Deserialize, Serialize};
 
-use super::file::{File, Refused};
+use super::file::File;
 use super::{HoardReport, Inner, LogReport, PrefetchReport};
+use crate::core::content::fate::Refused;
 use crate::core::queue::Queued;
 use crate::remote::Link;
 
@@ -207,7 +208,7 @@ impl Inner {
             report.unsent_files += 1;
             let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
             report.unsent_bytes += state.size.saturating_sub(arrived);
-            let refused = state.refused.clone();
+            let refused = state.fate.refused().cloned();
             drop(state);
             let mut path = || {
                 let path = if named < PATHS_MAX { self.path_of(file.fid) } else { None };

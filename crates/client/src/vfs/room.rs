@@ -166,8 +166,7 @@ impl Inner {
             Err(Error::Refused(reason)) if is_busy(reason) => return Ok(()),
             other => other?,
         }
-        let refused = file.state().refused.as_ref().map(|refused| refused.reason);
-        refused.map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+        file.state().check_refused()
     }
 }
 

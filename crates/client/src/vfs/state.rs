@@ -132,8 +132,8 @@ impl Inner {
             if !state.is_dirty() {
                 return None;
             }
-            if let Some(refused) = &state.refused {
-                return Some(RecordState::Refused { why: refused.reason.to_string() });
+            if let Some(reason) = state.fate.refusal() {
+                return Some(RecordState::Refused { why: reason.to_string() });
             }
             if let Some(content) = &state.sending {
                 return Some(RecordState::Sending { acknowledged_bytes: content.arrived_bytes() });

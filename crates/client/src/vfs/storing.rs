@@ -13,11 +13,12 @@ use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, OnConflict, StoreId};
 
-use super::file::{File, FileState, Refused, Unresolved};
+use super::file::{File, FileState, Unresolved};
 use super::frozen::FrozenContent;
 use super::{Error, Inner};
 use crate::cache::{CacheError, seal, stamp};
 use crate::core::content::edits::Edit;
+use crate::core::content::fate::{Meaning, Refused};
 use crate::core::log::LogEntry;
 use crate::remote::{Answer, Link, RemoteError, Terms};
 
@@ -258,7 +259,7 @@ impl Inner {
         self.cache.index.applied(reply, *session, &[])?;
         let hash = reply.hash.ok_or(Error::Refused(FsError::Malformed))?;
         let base = self.note_stored(file, record.id, (version, hash), edit)?;
-        if file.state().unlinked.is_some() {
+        if file.state().fate.is_unlinked() {
             // The reply was older than the removal, which is already known here.
             self.cache.index.remove(file.fid.vnode)?;
             return Ok(());
@@ -298,9 +299,10 @@ impl Inner {
             }
             let synced = !clean && state.edits.say_synced();
             let base = state.basis.become_version(version, hash);
-            state.writing_logged = !clean && state.unlinked.is_none();
-            (state.unresolved, state.interrupted, state.refused) = (None, false, None);
-            (base, clean, (was_synced, synced), state.unlinked.is_some(), version_of_it)
+            state.writing_logged = !clean && !state.fate.is_unlinked();
+            (state.unresolved, state.interrupted) = (None, false);
+            state.fate.end_refusal();
+            (base, clean, (was_synced, synced), state.fate.is_unlinked(), version_of_it)
         };
         self.remove_snapshot(file, version_of_it);
         self.end_record(id);
@@ -321,17 +323,7 @@ impl Inner {
     fn not_stored(&self, file: &File, id: StoreId, error: RemoteError) -> Error {
         if let RemoteError::Refused { error: reason, .. } = &error {
             self.abandon(file, id);
-            let (removing, unlinked) = {
-                let state = file.state();
-                (state.removing, state.unlinked.is_some())
-            };
-            if unlinked {
-                tracing::debug!(fid = %file.fid, %error, "a file was removed while it was sent");
-            } else if removing && *reason == FsError::Stale {
-                self.removed_before(file);
-            } else {
-                self.note_refused(file, *reason, &error);
-            }
+            self.take_in_refused(file, *reason, &error);
         }
         let error = Error::from(error);
         if error.is_unanswered() {
@@ -341,11 +333,20 @@ impl Inner {
         error
     }
 
-    /// A refusal is shown until the content changes or goes.
-    pub(super) fn note_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
+    /// The server refuses a content. That is shown until the content changes or goes, if anybody wants it still.
+    pub(super) fn take_in_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
+        let meaning = file.state().fate.meaning_of(reason);
+        match meaning {
+            Meaning::Removed => self.removed_before(file),
+            Meaning::Moot => tracing::debug!(fid = %file.fid, %error, "a file was removed while it was sent"),
+            Meaning::Shown => self.note_refused(file, reason, error),
+        }
+    }
+
+    fn note_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
         let path = self.path_of(file.fid).unwrap_or_else(|| file.fid.to_string());
         tracing::warn!(path, %error, "the server refused a file's content; it stays in the cache");
-        file.state().refused = Some(Refused { reason, path });
+        file.state().fate.refuse(Refused { reason, path });
     }
 
     /// The server is about to be asked to remove the last name of a file. If the answer is lost, it is this that tells
@@ -353,13 +354,13 @@ impl Inner {
     pub(super) fn note_removing(&self, file: &File) -> Result<bool, Error> {
         let _edit = file.edit();
         self.log_if_writing(file, LogEntry::Removing { fid: file.fid })?;
-        Ok(!std::mem::replace(&mut file.state().removing, true))
+        Ok(file.state().fate.ask_removal())
     }
 
     /// The server has refused that: the next removal of the file is somebody else's, whatever the log takes.
     pub(super) fn note_kept(&self, file: &File) {
         let _edit = file.edit();
-        file.state().removing = false;
+        file.state().fate.keep_name();
         if let Err(error) = self.log_if_writing(file, LogEntry::Kept { fid: file.fid }) {
             tracing::error!(fid = %file.fid, %error, "the modify log does not say that a file was not removed");
         }
@@ -430,7 +431,7 @@ impl Inner {
         for file in dirty {
             let (left, unresolved) = {
                 let state = file.state();
-                let passing = state.refused.as_ref().is_none_or(|refused| may_pass(refused.reason));
+                let passing = state.fate.refusal().is_none_or(may_pass);
                 let queued = !state.versions.is_empty() || !state.is_unlogged();
                 let unresolved = state.unresolved.is_some();
                 ((unresolved || (!paused && state.handles == 0 && !queued)) && passing, unresolved)

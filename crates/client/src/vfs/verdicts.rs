@@ -280,10 +280,7 @@ impl Inner {
     /// Whether a change is about what this client has removed since.
     pub(super) fn is_moot(&self, record: &CmlRecord) -> bool {
         let file = self.file_of(record);
-        let is_going = file.is_some_and(|file| {
-            let state = file.state();
-            state.unlinked.is_some() || state.removing
-        });
+        let is_going = file.is_some_and(|file| file.state().fate.is_going());
         is_going
             || self.replay.queue().is_moot(record.id)
             || self.cache.index.is_removed(record.op.fid().vnode).unwrap_or_default()
@@ -314,15 +311,7 @@ impl Inner {
             let _edit = file.edit();
             self.forget_version(file, id);
         }
-        let (unlinked, removing) = {
-            let state = file.state();
-            (state.unlinked.is_some(), state.removing)
-        };
-        if removing && reason == FsError::Stale {
-            self.removed_before(file);
-        } else if !unlinked {
-            self.note_refused(file, reason, &RemoteError::refused(reason, ""));
-        }
+        self.take_in_refused(file, reason, &RemoteError::refused(reason, ""));
         self.drop_if_unused(file);
     }
 }

@@ -93,8 +93,8 @@ impl Inner {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use {
             let mut state = file.state();
-            if let Some(unlinked) = &mut state.unlinked {
-                change.apply(unlinked.xattrs.as_mut().ok_or(Error::VersionGone)?)?;
+            if let Some(unlinked) = state.fate.left_mut() {
+                change.apply(unlinked.xattrs_mut().ok_or(Error::VersionGone)?)?;
                 state.ctime = self.clock.wall();
                 return Ok(());
             }
@@ -129,9 +129,9 @@ impl Inner {
     async fn xattrs_now(&self, vnode: VnodeId) -> Result<Xattrs, Error> {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use
-            && let Some(unlinked) = &file.state().unlinked
+            && let Some(unlinked) = file.state().fate.left()
         {
-            return unlinked.xattrs.clone().ok_or(Error::VersionGone);
+            return unlinked.xattrs().cloned().ok_or(Error::VersionGone);
         }
         if let Some(removed) = self.kernel.removed(vnode) {
             return self.xattrs_of(&removed, Purpose::Fetch).await;

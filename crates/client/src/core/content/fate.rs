@@ -1,0 +1,182 @@
+//! Fate: whether a file has a name still, and whether the server has refused its content.
+//!
+//! Who removes a file here asks the server first; the answer may be lost, and then it is having asked that tells the own
+//! removal from somebody else's. A file without a name exists on this machine only, for those who have it open: nobody
+//! is to get what is changed of it, but for versions on which a record waits that has given it a name before.
+
+use mafs_proto::{FsError, Object, StoreId, Timestamp, Xattrs};
+
+/// Why the server did not take a content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Refused {
+    pub(crate) reason: FsError,
+    /// Where the file was then, below the mount point.
+    pub(crate) path: String,
+}
+
+/// What there is on this machine of a file without a name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unlinked {
+    /// The object as it was when its last name went; `None`: in an earlier life, so that nobody has it open.
+    object: Option<Object>,
+    /// Its extended attributes, if they were known then.
+    xattrs: Option<Xattrs>,
+    /// The versions that are sent all the same: a record that waits has given the file a name before.
+    named: Vec<StoreId>,
+}
+
+impl Unlinked {
+    /// What is left of an object, with these extended attributes.
+    pub(crate) fn new(object: Object, xattrs: Option<Xattrs>, named: Vec<StoreId>) -> Self {
+        Self { object: Some(object), xattrs, named }
+    }
+
+    /// The object as it was when its last name went, as far as it was not changed since.
+    pub(crate) fn object(&self) -> Option<&Object> {
+        self.object.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn object_mut(&mut self) -> Option<&mut Object> {
+        self.object.as_mut()
+    }
+
+    /// Its extended attributes, if they are known.
+    pub(crate) fn xattrs(&self) -> Option<&Xattrs> {
+        self.xattrs.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn xattrs_mut(&mut self) -> Option<&mut Xattrs> {
+        self.xattrs.as_mut()
+    }
+
+    /// What the kernel keeps of it, with this size and these times.
+    pub(crate) fn left_with(
+        &self,
+        size: u64,
+        (mtime, ctime): (Timestamp, Timestamp),
+    ) -> Option<(Object, Option<Xattrs>)> {
+        let mut object = self.object.clone()?;
+        let status = &mut object.status;
+        (status.size, status.mtime, status.ctime) = (size, mtime, ctime);
+        Some((object, self.xattrs.clone()))
+    }
+}
+
+/// What a refusal of a content means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Meaning {
+    /// This client has removed the file, and nothing of it is news.
+    Removed,
+    /// Nobody wants the content any more.
+    Moot,
+    /// The user is to know.
+    Shown,
+}
+
+/// What has become of one file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fate {
+    /// What there is of it on this machine only, once its last name is gone.
+    left: Option<Unlinked>,
+    /// Whether this client has asked the server to remove the last name.
+    asked: bool,
+    refused: Option<Refused>,
+}
+
+impl Fate {
+    /// Of a file that has a name.
+    pub(crate) fn named() -> Self {
+        Self::default()
+    }
+
+    /// Of a file without one.
+    pub(crate) fn unlinked(unlinked: Unlinked) -> Self {
+        Self { left: Some(unlinked), ..Self::named() }
+    }
+
+    /// Of a file that an earlier life has left: whether it had asked for the removal, and whether that was done.
+    pub(crate) fn taken_up(asked: bool, is_gone: bool) -> Self {
+        Self { left: is_gone.then(Unlinked::default), asked, refused: None }
+    }
+
+    /// Notes that the server is about to be asked to remove the last name. Returns whether it was not before.
+    pub(crate) fn ask_removal(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// Notes that the server has refused that: the next removal is somebody else's.
+    pub(crate) fn keep_name(&mut self) {
+        self.asked = false;
+    }
+
+    /// Notes that the last name is gone.
+    pub(crate) fn lose_name(&mut self, unlinked: Unlinked) {
+        self.left = Some(unlinked);
+    }
+
+    /// Names the versions of a file without a name that are sent all the same.
+    pub(crate) fn send_named(&mut self, named: Vec<StoreId>) {
+        if let Some(unlinked) = &mut self.left {
+            unlinked.named = named;
+        }
+    }
+
+    /// Notes that the server does not take the content.
+    pub(crate) fn refuse(&mut self, refused: Refused) {
+        self.refused = Some(refused);
+    }
+
+    /// Notes that the content is another one than was refused, or that the server has it.
+    pub(crate) fn end_refusal(&mut self) {
+        self.refused = None;
+    }
+
+    /// Whether the last name is gone.
+    pub(crate) fn is_unlinked(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// Whether the last name is gone, or this client has asked for that.
+    pub(crate) fn is_going(&self) -> bool {
+        self.asked || self.is_unlinked()
+    }
+
+    /// What there is of a file without a name.
+    pub(crate) fn left(&self) -> Option<&Unlinked> {
+        self.left.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn left_mut(&mut self) -> Option<&mut Unlinked> {
+        self.left.as_mut()
+    }
+
+    /// Whether the server is to get one of these versions though the file has no name.
+    pub(crate) fn is_sent_unlinked(&self, mut versions: impl Iterator<Item = StoreId>) -> bool {
+        self.left().is_some_and(|unlinked| versions.any(|id| unlinked.named.contains(&id)))
+    }
+
+    /// Why the server did not take the content, and where the file was then.
+    pub(crate) fn refused(&self) -> Option<&Refused> {
+        self.refused.as_ref()
+    }
+
+    /// Why the server did not take the content.
+    pub(crate) fn refusal(&self) -> Option<FsError> {
+        self.refused.as_ref().map(|refused| refused.reason)
+    }
+
+    /// What it means that the server refuses the content.
+    pub(crate) fn meaning_of(&self, reason: FsError) -> Meaning {
+        match (self.is_unlinked(), self.asked) {
+            (_, true) if reason == FsError::Stale => Meaning::Removed,
+            (true, _) => Meaning::Moot,
+            (false, _) => Meaning::Shown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
