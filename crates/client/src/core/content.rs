@@ -7,5 +7,6 @@ pub(crate) mod arrival;
 pub(crate) mod basis;
 pub(crate) mod edits;
 pub(crate) mod fate;
+pub(crate) mod stat;
 pub(crate) mod users;
 pub(crate) mod watch;

@@ -37,12 +37,13 @@ impl Inner {
         let changed = in_use.as_ref().and_then(|file| {
             let state = file.state();
             let newer = state.is_newer_than(object.status.data_version);
-            newer.then_some((state.basis.version(), state.size, state.mtime, state.ctime))
+            newer.then(|| (state.basis.version(), state.stat.clone()))
         });
         match changed {
-            Some((base, size, mtime, ctime)) => {
-                (object.status.data_version, object.status.size, object.status.mtime) = (base, size, mtime);
-                object.status.ctime = object.status.ctime.max(ctime);
+            Some((base, stat)) => {
+                let changed = stat.last_change(Some(&object.status));
+                stat.lay_over(&mut object.status);
+                (object.status.data_version, object.status.ctime) = (base, changed);
             }
             None => object = self.as_stored(object),
         }
@@ -69,9 +70,7 @@ impl Inner {
         let file = self.files().get(vnode)?;
         let state = file.state();
         let mut object = state.fate.left()?.object().cloned()?;
-        object.status.size = state.size;
-        object.status.mtime = state.mtime;
-        object.status.ctime = state.ctime;
+        state.stat.lay_over(&mut object.status);
         drop(state);
         self.present_written(&file, &mut object);
         Some(object)
@@ -193,11 +192,11 @@ impl Inner {
         }
         if !state.is_unlogged() && !state.versions.is_empty() {
             // The content is on its way; the time follows it.
-            state.mtime = mtime;
+            state.stat.set_mtime(mtime);
             return false;
         }
         self.note_edit(&mut state);
-        state.mtime = mtime;
+        state.stat.set_mtime(mtime);
         *set == SetAttr { mtime: Some(mtime), ..SetAttr::default() }
     }
 
@@ -206,8 +205,8 @@ impl Inner {
         let mut state = file.state();
         let Some(object) = state.fate.left_mut().and_then(Unlinked::object_mut) else { return false };
         object.status.set(set);
-        state.mtime = set.mtime.unwrap_or(state.mtime);
-        state.ctime = self.clock.wall();
+        set.mtime.into_iter().for_each(|mtime| state.stat.set_mtime(mtime));
+        state.stat.set_ctime(self.clock.wall());
         true
     }
 

@@ -14,10 +14,10 @@ use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_s
 use crate::core::content::basis::Basis;
 use crate::core::content::edits::Edits;
 use crate::core::content::fate::Fate;
+use crate::core::content::stat::Stat;
 use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Writing};
 use crate::core::replacement::Replacement;
-use crate::core::tail::Tail;
 use crate::hoard::Rank;
 
 /// Files that are larger may have holes that matter.
@@ -303,10 +303,7 @@ impl Inner {
             kernel: Users::default(),
             basis: Basis::new(base, None),
             arrival: Arrival::whole(),
-            size,
-            tail: Tail::default(),
-            mtime,
-            ctime: mtime,
+            stat: Stat::taken_up(size, mtime),
             edits: Edits::taken_up(synced),
             versions: Versions::default(),
             writer: Caller::default(),
@@ -395,10 +392,7 @@ pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
         kernel: Users::default(),
         basis: Basis::new(status.data_version, known.map(|content| content.hash)),
         arrival,
-        size: status.size,
-        tail: Tail::default(),
-        mtime: status.mtime,
-        ctime: status.ctime,
+        stat: Stat::of(&status),
         edits: Edits::default(),
         versions: Versions::default(),
         writer: Caller::default(),

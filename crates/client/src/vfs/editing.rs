@@ -75,12 +75,7 @@ impl Inner {
     /// What is about to be written from `start` on may lie behind the end, and what a mapping has stored there must not
     /// become part of the file.
     pub(super) async fn before_gap(&self, file: &File, start: u64) {
-        let page = {
-            let mut state = file.state();
-            let page = state.tail.to_forget(state.size, start);
-            page.iter().for_each(|page| state.tail.forgotten(page.start));
-            page
-        };
+        let page = file.state().stat.take_page_to_forget(start);
         if let Some(page) = page {
             let forgotten = self.kernel.forget_range(file.fid.vnode, page);
             if timeout(FORGET_MAX, forgotten).await.is_err() {
@@ -98,17 +93,17 @@ impl Inner {
         self.look(file)?;
         let offset = match place {
             Place::At(offset) | Place::Pages(offset) => offset,
-            Place::End => file.state().size,
+            Place::End => file.state().stat.size(),
         };
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
         let cleared = match place {
-            Place::Pages(_) => without_zeros(data, offset, file.state().tail.take_zeros(&(offset..end))),
+            Place::Pages(_) => without_zeros(data, offset, file.state().stat.take_zeros(&(offset..end))),
             Place::At(_) | Place::End => None,
         };
         self.edit_with(file, || write_or_cut(file, cleared.as_ref().unwrap_or(data), offset))?;
         if !matches!(place, Place::Pages(_)) {
-            file.state().tail.written(&(offset..end));
+            file.state().stat.written(&(offset..end));
         }
         Ok(Some(offset))
     }
@@ -156,12 +151,12 @@ impl Inner {
     /// Cuts or grows. Under `edit`.
     fn resize_now(&self, file: &File, size: u64) -> Result<(), Error> {
         self.forget_part(file)?;
-        let before = file.state().size;
+        let before = file.state().stat.size();
         self.edit_with(file, || file.container.set_len(size))?;
         {
             let mut state = file.state();
             state.arrival.cut();
-            state.tail.resized(before, size);
+            state.stat.resized(before);
         }
         file.notify();
         Ok(())
@@ -184,7 +179,7 @@ impl Inner {
         let mut state = file.state();
         self.note_edit(&mut state);
         let after = after?;
-        state.size = after.bytes;
+        state.stat.set_size(after.bytes);
         if state.kernel.may_write() {
             state.kernel.watch.note_change(after);
         }
@@ -245,8 +240,7 @@ impl Inner {
 
     pub(super) fn note_edit(&self, state: &mut FileState) {
         state.count_edit();
-        state.mtime = self.clock.wall();
-        state.ctime = state.mtime;
+        state.stat.change(self.clock.wall());
     }
 
     /// Sends the file's content, if the server lacks it, before a close returns; or logs it.
@@ -295,7 +289,7 @@ fn without_zeros(data: &Bytes, offset: u64, zeros: Range<u64>) -> Option<Bytes> 
 fn write_or_cut(file: &File, data: &[u8], offset: u64) -> std::io::Result<()> {
     let written = file.container.write_all_at(data, offset);
     if written.is_err() {
-        let size = file.state().size;
+        let size = file.state().stat.size();
         let cut = match file.container.len() {
             Ok(bytes) if bytes > size => file.container.set_len(size),
             other => other.map(drop),

@@ -61,7 +61,7 @@ impl Inner {
         }
         self.edit_with(file, || file.container.fallocate(how, range.start, range.end - range.start))?;
         let size = file.container.len()?;
-        file.state().size = size;
+        file.state().stat.set_size(size);
         Ok(true)
     }
 
@@ -71,7 +71,7 @@ impl Inner {
     pub(super) async fn seek(&self, handle: FileHandle, target: SeekTarget, offset: u64) -> Result<u64, Error> {
         let file = self.handle(handle)?.file;
         if self.files().may_be_mapped_unseen(file.fid.vnode) {
-            let size = file.state().size;
+            let size = file.state().stat.size();
             return match target {
                 _ if offset >= size => Err(Error::NoSuchOffset),
                 SeekTarget::Data => Ok(offset),

@@ -122,7 +122,7 @@ impl Inner {
         let fetch = {
             let mut state = file.state();
             state.basis.begin(version);
-            (state.size, state.mtime, state.ctime) = (size, status.mtime, status.ctime);
+            state.stat.become_version(&status);
             state.arrival.begin((version, size), in_place, part)
         };
         file.notify();

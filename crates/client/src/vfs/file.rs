@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
-use mafs_proto::{CmlRecord, DataVersion, Fid, Purpose, StoreId, Timestamp};
+use mafs_proto::{CmlRecord, DataVersion, Fid, Purpose, StoreId};
 
 use super::frozen::FrozenContent;
 use super::refreshing::Refresh;
@@ -20,9 +20,9 @@ use crate::core::content::arrival::{self, Fetch, NotHere};
 use crate::core::content::basis::Basis;
 use crate::core::content::edits::{Edit, Edits};
 use crate::core::content::fate::Fate;
+use crate::core::content::stat::Stat;
 use crate::core::content::users::Users;
 use crate::core::log::ContainerId;
-use crate::core::tail::Tail;
 use crate::remote::Urgency;
 
 /// What of the content is in the container.
@@ -46,14 +46,8 @@ pub(super) struct FileState {
     pub(super) basis: Basis,
     /// How much of it is here. What brings the rest is as urgent as the file is open.
     pub(super) arrival: Arrival,
-    /// Size of the content here.
-    pub(super) size: u64,
-    /// What the kernel may have of its last page.
-    pub(super) tail: Tail,
-    /// Its modification time.
-    pub(super) mtime: Timestamp,
-    /// When something of the file was changed last, as far as it was changed here.
-    pub(super) ctime: Timestamp,
+    /// What stat(2) shows of the content here.
+    pub(super) stat: Stat,
     /// How far it has been changed here, and what of that is safe where.
     pub(super) edits: Edits,
     /// The versions that are logged and not acknowledged.
@@ -273,7 +267,8 @@ impl File {
     /// If they do not come.
     pub(super) async fn arrived(&self, range: Range<u64>) -> Result<u64, Error> {
         self.wait_for_content(|state| {
-            let (size, end) = (state.size, range.end.min(state.size));
+            let size = state.stat.size();
+            let end = range.end.min(size);
             state.arrival.want(range.start..end).map(|here| here.map(|()| size).map_err(Error::from))
         })
         .await

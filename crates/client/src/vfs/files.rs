@@ -184,7 +184,7 @@ impl Inner {
         let (passthrough, version) = (handle.passthrough, handle.file.state().basis.version());
         let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
         if keep_cache {
-            handle.file.state().tail.kept();
+            handle.file.state().stat.keep_pages();
         }
         Ok(Opened { file: self.add_handle(handle), keep_cache, passthrough })
     }
@@ -358,7 +358,7 @@ impl Inner {
             if turns.is_some() {
                 let bytes = read_from(&file, offset..end.min(file_size))?;
                 if file.refresh.turns() == turns {
-                    file.state().tail.read(offset..end);
+                    file.state().stat.read(offset..end);
                     return Ok(bytes);
                 }
             }

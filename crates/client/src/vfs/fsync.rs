@@ -78,7 +78,7 @@ impl Inner {
 
     /// Stores the content if that takes no longer than the user likes to wait for it; says how that ended if it has.
     async fn store_if_quick(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Result<(), Error>>, Error> {
-        let bytes = file.container.allocated()?.min(file.state().size);
+        let bytes = file.container.allocated()?.min(file.state().stat.size());
         if !self.remote.is_up() || self.is_paused() || self.upload_rate().expected(bytes) >= self.settings.fsync_wait {
             return Ok(None);
         }

@@ -451,7 +451,7 @@ impl Inner {
 fn end_of(file: &File) -> std::io::Result<Option<(u64, u8)>> {
     let (path, size) = {
         let state = file.state();
-        (state.kernel.path(), state.size)
+        (state.kernel.path(), state.stat.size())
     };
     let Some(last) = size.checked_sub(1).filter(|_| path != Some(DataPath::Passthrough)) else { return Ok(None) };
     let mut byte = [0];

@@ -91,9 +91,9 @@ impl Inner {
         let (logged, unresolved) = {
             let mut state = file.state();
             if !state.is_dirty() {
-                state.mtime = object.status.mtime;
+                state.stat.set_mtime(object.status.mtime);
             }
-            state.ctime = object.status.ctime;
+            state.stat.set_ctime(object.status.ctime);
             state.fate.lose_name(Unlinked::new(object.clone(), xattrs, named));
             let unresolved = if state.storing { None } else { state.unresolved.take() };
             (std::mem::take(&mut state.writing_logged), unresolved)
@@ -123,7 +123,7 @@ impl Inner {
         let nameless = {
             let state = file.state();
             let unlinked = state.fate.left().filter(|_| state.is_complete());
-            let left = unlinked.and_then(|unlinked| unlinked.left_with(state.size, (state.mtime, state.ctime)));
+            let left = unlinked.and_then(|unlinked| unlinked.left_with(&state.stat));
             left.map(|(object, xattrs)| Nameless { object, content: Left::In(file.container_id), xattrs })
         };
         nameless.is_some_and(|nameless| {

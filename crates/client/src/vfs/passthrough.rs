@@ -75,7 +75,7 @@ impl Inner {
         let crowded = mode.write && self.is_crowded();
         let mut state = file.state();
         let allowed = self.passthrough.load(Ordering::Relaxed);
-        let small = !mode.write && state.size <= KEPT_BYTES_MAX;
+        let small = !mode.write && state.stat.size() <= KEPT_BYTES_MAX;
         let fit = state.is_complete() && !mode.direct && !crowded && !small;
         let path = if allowed && fit { DataPath::Passthrough } else { DataPath::Daemon };
         state.kernel.choose_path(path)
@@ -199,10 +199,9 @@ impl Inner {
             return Ok(());
         }
         self.note_edit(&mut state);
-        state.size = stat.bytes;
+        state.stat.set_size(stat.bytes);
         if let Some(changed) = last_change(stat.modified, base) {
-            state.mtime = changed.into();
-            state.ctime = state.mtime;
+            state.stat.change(changed.into());
         }
         Ok(())
     }

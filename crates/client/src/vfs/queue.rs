@@ -106,10 +106,10 @@ impl Inner {
         let _edit = file.edit();
         let (bytes, stamp) = (file.container.len()?, stamp(file.container.as_ref())?);
         let mut state = file.state();
-        let has_size = bytes == state.size;
+        let has_size = bytes == state.stat.size();
         if state.edits.see(stamp, has_size) {
             tracing::warn!(fid = %file.fid, "a file was changed behind its last version; it is sent as it is");
-            state.size = bytes;
+            state.stat.set_size(bytes);
             if let Some(newest) = state.versions.back_mut() {
                 newest.gone = true;
             }
@@ -160,7 +160,7 @@ impl Inner {
                     }
                     None => true,
                 },
-                None => file.state().size != size,
+                None => file.state().stat.size() != size,
             };
             // Nobody knows what the life before has sent.
             content.note_sent();

@@ -227,7 +227,7 @@ impl Inner {
             } else {
                 RecordState::Waiting
             };
-            Some((file.fid, state.size, how))
+            Some((file.fid, state.stat.size(), how))
         });
         let contents: Vec<_> = all.take(count_max).collect();
         for (fid, size, state) in contents {

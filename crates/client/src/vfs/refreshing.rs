@@ -192,12 +192,12 @@ impl FileState {
     /// The content is this version, all of it.
     fn hold(&mut self, status: &Status, hash: ContentHash) {
         self.basis.become_version(status.data_version, hash);
-        (self.size, self.mtime, self.ctime) = (status.size, status.mtime, status.ctime);
+        self.stat.become_version(status);
     }
 
     /// What is read of it, if that is not this version and may become it.
     fn read_before(&self, version: DataVersion) -> Option<Read> {
-        let read = Read { version: self.basis.version(), size: self.size, turn: self.arrival.turn() };
+        let read = Read { version: self.basis.version(), size: self.stat.size(), turn: self.arrival.turn() };
         (self.is_only_read() && self.basis.version() != version).then_some(read)
     }
 }
@@ -335,20 +335,20 @@ impl Inner {
 
     /// Shows an object as those read it who have it open.
     pub(super) fn show_as_read(&self, file: &File, object: &mut Object) {
-        let (read, mtime, ctime) = {
+        let read = {
             let state = file.state();
-            let read = state.is_only_read().then_some((state.basis.version(), state.size));
-            (read, state.mtime, state.ctime)
+            state.is_only_read().then(|| (state.basis.version(), state.stat.clone()))
         };
-        let Some((version, size)) = read else { return };
+        let Some((version, stat)) = read else { return };
         let status = &mut object.status;
         if status.data_version != version {
-            (status.data_version, status.size, status.mtime, status.ctime) = (version, size, mtime, ctime);
+            stat.lay_over(status);
+            status.data_version = version;
         } else if let Ok(Some(known)) = self.cache.index.object(object.fid.vnode)
             && known.object.status.data_version == version
         {
             // Not what others have announced.
-            (status.size, status.mtime) = (size, known.object.status.mtime);
+            (status.size, status.mtime) = (stat.size(), known.object.status.mtime);
         }
     }
 }

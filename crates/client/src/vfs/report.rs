@@ -207,7 +207,7 @@ impl Inner {
             }
             report.unsent_files += 1;
             let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
-            report.unsent_bytes += state.size.saturating_sub(arrived);
+            report.unsent_bytes += state.stat.size().saturating_sub(arrived);
             let refused = state.fate.refused().cloned();
             drop(state);
             let mut path = || {

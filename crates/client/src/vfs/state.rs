@@ -75,7 +75,7 @@ impl Inner {
         };
         let (how, cached_bytes) = file.as_ref().and_then(|file| present(file)).unwrap_or_else(|| self.indexed(&cached));
         let size = match &file {
-            Some(file) if object.status.kind == Kind::File => file.state().size,
+            Some(file) if object.status.kind == Kind::File => file.state().stat.size(),
             _ => object.status.size,
         };
         let rank = self.rank_of(vnode);
@@ -151,8 +151,8 @@ impl Inner {
 fn present(file: &File) -> Option<(Cached, u64)> {
     let state = file.state();
     match state.arrival.presence(state.basis.version()) {
-        Presence::Whole => Some((Cached::Whole, state.size)),
-        Presence::Partly(bytes) => Some((Cached::Partly, bytes.min(state.size))),
+        Presence::Whole => Some((Cached::Whole, state.stat.size())),
+        Presence::Partly(bytes) => Some((Cached::Partly, bytes.min(state.stat.size()))),
         Presence::Absent => None,
     }
 }

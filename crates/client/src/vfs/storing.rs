@@ -138,9 +138,10 @@ impl Inner {
                 return Ok(None);
             }
             // The time that stat(2) has shown since: it must not move when the content arrives.
-            let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
+            let changed = state.stat.last_change(known.as_ref().map(|known| &known.object.status));
             let edit = state.edits.newest();
-            (state.size, state.mtime, edit, state.basis.of_store(), state.writer, state.unresolved.clone(), changed)
+            let (size, mtime) = (state.stat.size(), state.stat.mtime());
+            (size, mtime, edit, state.basis.of_store(), state.writer, state.unresolved.clone(), changed)
         };
         let content = self.freeze(file, size, attempt)?;
         let record = match again {

@@ -255,8 +255,8 @@ impl Inner {
     fn store_op(&self, file: &File, base: Base) -> Result<(CmlOp, mafs_proto::Timestamp), Error> {
         let known = self.cache.index.object(file.fid.vnode)?;
         let state = file.state();
-        let changed = known.map_or(state.ctime, |known| known.object.status.ctime.max(state.ctime));
-        Ok((CmlOp::Store { fid: file.fid, base, size: state.size, mtime: state.mtime }, changed))
+        let changed = state.stat.last_change(known.as_ref().map(|known| &known.object.status));
+        Ok((CmlOp::Store { fid: file.fid, base, size: state.stat.size(), mtime: state.stat.mtime() }, changed))
     }
 
     fn log_store(&self, file: &File, record: &CmlRecord) -> Result<(), Error> {
@@ -272,7 +272,7 @@ impl Inner {
     }
 
     fn version_now(&self, file: &File, state: &mut FileState, id: StoreId) -> Version {
-        let content = FrozenContent::new(Arc::clone(&file.container), state.size, None);
+        let content = FrozenContent::new(Arc::clone(&file.container), state.stat.size(), None);
         Version { id, edit: state.edits.log(), content, snapshot: None, durable: false, gone: false, goes_on: false }
     }
 

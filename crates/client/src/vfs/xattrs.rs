@@ -95,7 +95,7 @@ impl Inner {
             let mut state = file.state();
             if let Some(unlinked) = state.fate.left_mut() {
                 change.apply(unlinked.xattrs_mut().ok_or(Error::VersionGone)?)?;
-                state.ctime = self.clock.wall();
+                state.stat.set_ctime(self.clock.wall());
                 return Ok(());
             }
         }

@@ -4,7 +4,9 @@
 //! removal from somebody else's. A file without a name exists on this machine only, for those who have it open: nobody
 //! is to get what is changed of it, but for versions on which a record waits that has given it a name before.
 
-use mafs_proto::{FsError, Object, StoreId, Timestamp, Xattrs};
+use mafs_proto::{FsError, Object, StoreId, Xattrs};
+
+use super::stat::Stat;
 
 /// Why the server did not take a content.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,15 +53,10 @@ impl Unlinked {
         self.xattrs.as_mut()
     }
 
-    /// What the kernel keeps of it, with this size and these times.
-    pub(crate) fn left_with(
-        &self,
-        size: u64,
-        (mtime, ctime): (Timestamp, Timestamp),
-    ) -> Option<(Object, Option<Xattrs>)> {
+    /// What the kernel keeps of it, with the content as it is here.
+    pub(crate) fn left_with(&self, stat: &Stat) -> Option<(Object, Option<Xattrs>)> {
         let mut object = self.object.clone()?;
-        let status = &mut object.status;
-        (status.size, status.mtime, status.ctime) = (size, mtime, ctime);
+        stat.lay_over(&mut object.status);
         Some((object, self.xattrs.clone()))
     }
 }

@@ -1,7 +1,8 @@
 //! What becomes of a file, in examples and for all orders of what can happen to it.
 
 use mafs_proto::{
-    ClientId, DataVersion, Fid, Incarnation, Kind, Mode, Status, StatusVersion, Uniquifier, VnodeId, VolumeId,
+    ClientId, DataVersion, Fid, Incarnation, Kind, Mode, Status, StatusVersion, Timestamp, Uniquifier, VnodeId,
+    VolumeId,
 };
 use proptest::prelude::*;
 
@@ -94,8 +95,8 @@ fn what_is_left_is_shown_and_changed_as_it_is_here() {
     assert!(fate.left_mut().and_then(Unlinked::xattrs_mut).is_some());
     let left = fate.left().unwrap();
     assert_eq!((left.object().unwrap().status.mode, left.xattrs()), (mode, Some(&Xattrs::default())));
-    let times = (Timestamp::default(), Timestamp::default());
-    let (object, xattrs) = left.left_with(9, times).unwrap();
+    let stat = Stat::taken_up(9, Timestamp::default());
+    let (object, xattrs) = left.left_with(&stat).unwrap();
     assert_eq!((object.status.size, object.status.mode, xattrs), (9, mode, Some(Xattrs::default())));
 }
 
@@ -105,7 +106,7 @@ fn of_a_removal_in_an_earlier_life_nothing_is_left() {
     assert!(fate.is_unlinked());
     let left = fate.left().unwrap();
     assert!(left.object().is_none() && left.xattrs().is_none());
-    assert!(left.left_with(0, (Timestamp::default(), Timestamp::default())).is_none());
+    assert!(left.left_with(&Stat::taken_up(0, Timestamp::default())).is_none());
 }
 
 #[test]
