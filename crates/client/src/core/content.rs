@@ -1,7 +1,12 @@
 //! Content: the state of one file's content in the cache, as a pure machine.
 //!
 //! Events come in (a look at the container, an open, a close, an answer), and what follows from them comes out as
-//! values. Nothing here touches a file, a clock or the network, and nobody but the machine changes its fields.
+//! values. Nothing here touches a file, a clock or the network, and nobody but the machine changes its fields. Each of
+//! its parts guards what it alone tells; what follows from several of them is decided here:
+//!
+//! - What the kernel may be writing counts as changed, until a look that comes behind the last writer says otherwise.
+//! - What was changed here is replaced by no version of the server's, and is based on what it was made from.
+//! - What is neither changed nor here is whatever the server has.
 
 pub(crate) mod arrival;
 pub(crate) mod basis;
@@ -10,3 +15,341 @@ pub(crate) mod fate;
 pub(crate) mod stat;
 pub(crate) mod users;
 pub(crate) mod watch;
+
+use mafs_proto::{ContentHash, DataVersion, Object, Status, StoreId, Timestamp, Xattrs};
+
+use self::arrival::{Arrival, Fetch, Part, Presence};
+use self::basis::Basis;
+use self::edits::Edits;
+use self::fate::{Fate, Unlinked};
+use self::stat::Stat;
+use self::users::Users;
+use self::watch::Sight;
+
+/// For whom a content is fetched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holder {
+    /// Who opens the file: what programs have open for writing stays as it is.
+    Reader,
+    /// Who has locked it.
+    Locker,
+}
+
+/// What is to become of a content when somebody lets go of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    /// Somebody or something uses it still.
+    InUse,
+    /// The server is to get it first.
+    Unsent,
+    /// It is of no use to the next who opens the file.
+    Useless,
+    /// It stays for the next who opens the file.
+    Kept,
+}
+
+/// The content of one file. `E` says why something of it does not come, `H` urges a fetch on.
+pub(crate) struct Content<E, H> {
+    /// Open handles.
+    handles: u32,
+    /// How the kernel uses those that are its own.
+    users: Users,
+    arrival: Arrival<E, H>,
+    basis: Basis,
+    edits: Edits,
+    fate: Fate,
+    stat: Stat,
+}
+
+impl<E: Clone, H> Content<E, H> {
+    /// Of a file that the server shows like this, whose version hashes to that, if it is known.
+    pub(crate) fn shown(status: &Status, hash: Option<ContentHash>, arrival: Arrival<E, H>) -> Self {
+        let basis = Basis::new(status.data_version, hash);
+        let (edits, fate, stat) = (Edits::default(), Fate::named(), Stat::of(status));
+        Self { handles: 0, users: Users::default(), arrival, basis, edits, fate, stat }
+    }
+
+    /// Of a file without a name.
+    pub(crate) fn nameless(status: &Status, unlinked: Unlinked) -> Self {
+        Self { fate: Fate::unlinked(unlinked), ..Self::shown(status, None, Arrival::whole()) }
+    }
+
+    /// Of a file that an earlier life has left with changes of this version.
+    pub(crate) fn taken_up(base: DataVersion, edits: Edits, fate: Fate, stat: Stat) -> Self {
+        let (users, arrival, basis) = (Users::default(), Arrival::whole(), Basis::new(base, None));
+        Self { handles: 0, users, arrival, basis, edits, fate, stat }
+    }
+
+    /// Counts a handle more.
+    pub(crate) fn open(&mut self) {
+        self.handles += 1;
+    }
+
+    /// Counts a handle less.
+    pub(crate) fn close(&mut self) {
+        self.handles -= 1;
+    }
+
+    /// Forgets which way the data goes, if the last handle is gone: the next open decides anew.
+    pub(crate) fn forget_path(&mut self) {
+        if self.handles == 0 {
+            self.users.forget_path();
+        }
+    }
+
+    /// Begins a fetch of what the server shows. What is in the container counts no more.
+    pub(crate) fn begin_fetch(&mut self, status: &Status, in_place: bool, part: Option<Part>) -> Fetch {
+        self.basis.begin(status.data_version);
+        self.stat.become_version(status);
+        self.arrival.begin((status.data_version, status.size), in_place, part)
+    }
+
+    /// Notes that all is here and hashes to this, as a look saw the container when it was hashed.
+    pub(crate) fn complete_fetch(&mut self, fetch: Fetch, hash: ContentHash, hashed: Sight) {
+        self.arrival.complete(fetch);
+        self.basis.note_hash(hash);
+        self.users.watch.begin(hashed);
+    }
+
+    /// Notes that the container was turned over to a version, which hashes to this; or why it may hold something of both.
+    pub(crate) fn turn_over(&mut self, status: &Status, turned: Result<ContentHash, E>) {
+        match turned {
+            Ok(hash) => {
+                self.arrival.turned_over(None);
+                self.basis.become_version(status.data_version, hash);
+                self.stat.become_version(status);
+            }
+            Err(why) => self.arrival.turned_over(Some(why)),
+        }
+    }
+
+    /// The content is about to be replaced as a whole, by what is made from this version. Returns what it was based on
+    /// before if that was another; what was changed here stays based on that.
+    pub(crate) fn rebase(&mut self, version: DataVersion) -> Option<Basis> {
+        let stays = self.may_be_changed() || self.basis.version() == version;
+        (!stays).then(|| self.basis.begin(version))
+    }
+
+    /// Notes that it was not replaced after all.
+    pub(crate) fn undo_rebase(&mut self, before: Basis) {
+        self.basis = before;
+    }
+
+    /// Notes that a program has set the size, which was another `before`: what is in the container is the content.
+    pub(crate) fn cut(&mut self, before: u64) {
+        self.arrival.cut();
+        self.stat.resized(before);
+    }
+
+    /// Counts a change of the content by this program: it is another one than was stored, or refused.
+    pub(crate) fn edit(&mut self, now: Timestamp) {
+        self.count_edit();
+        self.stat.change(now);
+    }
+
+    /// Takes in a look at the container behind such a change.
+    pub(crate) fn see_edit(&mut self, after: Sight) {
+        self.stat.set_size(after.bytes);
+        if self.users.may_write() {
+            self.users.watch.note_change(after);
+        }
+    }
+
+    /// Takes in a look at a container that the kernel may write to, or could until just now. What it has written is an
+    /// edit, made at this time. What has not all come is nobody's.
+    pub(crate) fn look(&mut self, sight: Sight, changed: Timestamp) -> bool {
+        let is_changed = self.arrival.is_whole() && self.users.watch.look(sight);
+        if is_changed {
+            self.edit(changed);
+            self.stat.set_size(sight.bytes);
+        }
+        is_changed
+    }
+
+    /// Counts a change that may have been made unseen.
+    pub(crate) fn count_edit(&mut self) {
+        self.edits.count();
+        self.fate.end_refusal();
+    }
+
+    /// Notes that what was written here went elsewhere: it is no version of this file, nor made from one.
+    pub(crate) fn go_elsewhere(&mut self, id: StoreId) {
+        self.basis.go_elsewhere(id);
+        if self.handles == 0 && !self.is_dirty() {
+            self.arrival.lose();
+        }
+    }
+
+    /// Notes that the last name of the file is gone. What is here is shown as it is; the rest as it was then.
+    pub(crate) fn lose_name(&mut self, unlinked: Unlinked, status: &Status) {
+        if !self.is_dirty() {
+            self.stat.set_mtime(status.mtime);
+        }
+        self.stat.set_ctime(status.ctime);
+        self.fate.lose_name(unlinked);
+    }
+
+    /// How many handles are open.
+    pub(crate) fn handles(&self) -> u32 {
+        self.handles
+    }
+
+    /// Whether the server lacks content that it should get.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.edits.are_stored() && !self.fate.is_unlinked()
+    }
+
+    /// Whether there are changes that are in no version yet.
+    pub(crate) fn is_unlogged(&self) -> bool {
+        self.is_dirty() && !self.edits.are_logged()
+    }
+
+    /// Whether the content may be another than the one it is based on: what the kernel may be writing counts as changed.
+    pub(crate) fn may_be_changed(&self) -> bool {
+        self.is_dirty() || self.users.may_write()
+    }
+
+    /// Whether all of the content is here.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.arrival.is_whole()
+    }
+
+    /// Whether this version is here, or on its way.
+    pub(crate) fn has_version(&self, version: DataVersion) -> bool {
+        self.basis.version() == version && !self.arrival.is_absent()
+    }
+
+    /// Whether the content here is what `version` is, or what this client makes of it.
+    pub(crate) fn is_current(&self, version: DataVersion) -> bool {
+        self.may_be_changed() || self.has_version(version)
+    }
+
+    /// Whether this version has to be fetched before somebody can have the content.
+    pub(crate) fn needs_fetch(&self, version: DataVersion, holder: Holder) -> bool {
+        match holder {
+            Holder::Reader => !self.is_current(version),
+            Holder::Locker => !self.is_dirty() && !self.has_version(version),
+        }
+    }
+
+    /// Whether somebody who opens the file, having been shown this version, can have it without a fetch.
+    pub(crate) fn is_ready(&self, version: DataVersion) -> bool {
+        let without_name = self.fate.is_unlinked() && self.is_complete();
+        without_name || self.is_current(version) && !self.arrival.is_stalled()
+    }
+
+    /// Whether the content is older than a version, so that this may take its place: what programs here have changed may
+    /// not be lost.
+    pub(crate) fn is_behind(&self, version: DataVersion) -> bool {
+        let is_here = self.basis.version() == version && self.is_complete();
+        !self.is_dirty() && !self.fate.is_unlinked() && !is_here
+    }
+
+    /// Whether the container holds the version that the content is based on, all of it and nothing else, as far as
+    /// anybody has looked.
+    pub(crate) fn is_as_known(&self) -> bool {
+        !self.is_dirty() && !self.fate.is_unlinked() && self.is_complete()
+    }
+
+    /// Whether programs have the content open, and nobody here has changed it or could.
+    pub(crate) fn is_only_read(&self) -> bool {
+        self.handles > 0 && self.is_as_known() && !self.users.may_write() && !self.basis.is_elsewhere()
+    }
+
+    /// Whether handles through which nobody has written keep the content from becoming the version `shown`.
+    pub(crate) fn is_held_by_writers(&self, shown: DataVersion) -> bool {
+        self.users.has_writers() && !self.is_dirty() && self.basis.version() != shown
+    }
+
+    /// What is to become of the content now that somebody lets go of it. `busy`: it is on its way to the server.
+    pub(crate) fn rest(&self, busy: bool) -> Rest {
+        let is_useless = self.arrival.is_absent() || self.basis.is_elsewhere() || self.fate.is_unlinked();
+        if self.handles > 0 || busy || self.arrival.is_coming() || self.users.lingers() {
+            Rest::InUse
+        } else if self.is_dirty() {
+            Rest::Unsent
+        } else if is_useless {
+            Rest::Useless
+        } else {
+            Rest::Kept
+        }
+    }
+
+    /// How much of the content is here.
+    pub(crate) fn presence(&self) -> Presence {
+        self.arrival.presence(self.basis.version())
+    }
+
+    /// What is here in part that a later life should find.
+    pub(crate) fn worth_keeping(&self) -> Option<Part> {
+        self.arrival.worth_keeping(self.basis.version()).filter(|_| !self.fate.is_unlinked())
+    }
+
+    /// What there is of a file without a name, for the kernel to keep: the object, and its extended attributes.
+    pub(crate) fn nameless_object(&self) -> Option<(Object, Option<Xattrs>)> {
+        self.fate.left().filter(|_| self.is_complete())?.left_with(&self.stat)
+    }
+
+    /// How the kernel uses the content.
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// The same, for what concerns nothing else.
+    pub(crate) fn users_mut(&mut self) -> &mut Users {
+        &mut self.users
+    }
+
+    /// What has arrived of it.
+    pub(crate) fn arrival(&self) -> &Arrival<E, H> {
+        &self.arrival
+    }
+
+    /// The same, for the steps of a fetch that concern nothing else.
+    pub(crate) fn arrival_mut(&mut self) -> &mut Arrival<E, H> {
+        &mut self.arrival
+    }
+
+    /// What it was made from.
+    pub(crate) fn basis(&self) -> &Basis {
+        &self.basis
+    }
+
+    /// The same, for answers to stores.
+    pub(crate) fn basis_mut(&mut self) -> &mut Basis {
+        &mut self.basis
+    }
+
+    /// How far it has been changed here, and what of that is safe where.
+    pub(crate) fn edits(&self) -> &Edits {
+        &self.edits
+    }
+
+    /// The same, for what makes an edit safe.
+    pub(crate) fn edits_mut(&mut self) -> &mut Edits {
+        &mut self.edits
+    }
+
+    /// Whether the file has a name still, and whether the server has refused the content.
+    pub(crate) fn fate(&self) -> &Fate {
+        &self.fate
+    }
+
+    /// The same, for what concerns nothing else.
+    pub(crate) fn fate_mut(&mut self) -> &mut Fate {
+        &mut self.fate
+    }
+
+    /// What stat(2) shows of it.
+    pub(crate) fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// The same, for what concerns nothing else.
+    pub(crate) fn stat_mut(&mut self) -> &mut Stat {
+        &mut self.stat
+    }
+}
+
+#[cfg(test)]
+mod tests;

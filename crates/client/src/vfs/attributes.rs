@@ -37,7 +37,7 @@ impl Inner {
         let changed = in_use.as_ref().and_then(|file| {
             let state = file.state();
             let newer = state.is_newer_than(object.status.data_version);
-            newer.then(|| (state.basis.version(), state.stat.clone()))
+            newer.then(|| (state.basis().version(), state.stat().clone()))
         });
         match changed {
             Some((base, stat)) => {
@@ -69,8 +69,8 @@ impl Inner {
     pub(super) fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
         let file = self.files().get(vnode)?;
         let state = file.state();
-        let mut object = state.fate.left()?.object().cloned()?;
-        state.stat.lay_over(&mut object.status);
+        let mut object = state.fate().left()?.object().cloned()?;
+        state.stat().lay_over(&mut object.status);
         drop(state);
         self.present_written(&file, &mut object);
         Some(object)
@@ -192,21 +192,21 @@ impl Inner {
         }
         if !state.is_unlogged() && !state.versions.is_empty() {
             // The content is on its way; the time follows it.
-            state.stat.set_mtime(mtime);
+            state.stat_mut().set_mtime(mtime);
             return false;
         }
-        self.note_edit(&mut state);
-        state.stat.set_mtime(mtime);
+        state.edit(self.clock.wall());
+        state.stat_mut().set_mtime(mtime);
         *set == SetAttr { mtime: Some(mtime), ..SetAttr::default() }
     }
 
     /// A file without a name exists on this machine only. Returns whether it was one.
     fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
         let mut state = file.state();
-        let Some(object) = state.fate.left_mut().and_then(Unlinked::object_mut) else { return false };
+        let Some(object) = state.fate_mut().left_mut().and_then(Unlinked::object_mut) else { return false };
         object.status.set(set);
-        set.mtime.into_iter().for_each(|mtime| state.stat.set_mtime(mtime));
-        state.stat.set_ctime(self.clock.wall());
+        set.mtime.into_iter().for_each(|mtime| state.stat_mut().set_mtime(mtime));
+        state.stat_mut().set_ctime(self.clock.wall());
         true
     }
 

@@ -6,16 +6,13 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
-use super::file::{Arrival, File, FileState};
+use super::file::{Arrival, Content, File, FileState};
 use super::kernel;
-use super::versions::Versions;
-use super::{Caller, Error, Inner};
+use super::{Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, unseal};
-use crate::core::content::basis::Basis;
 use crate::core::content::edits::Edits;
 use crate::core::content::fate::Fate;
 use crate::core::content::stat::Stat;
-use crate::core::content::users::Users;
 use crate::core::log::{ContainerId, Writing};
 use crate::core::replacement::Replacement;
 use crate::hoard::Rank;
@@ -298,24 +295,10 @@ impl Inner {
     /// A file with content of this size and time that the server lacks.
     pub(super) fn taken_up(&self, fid: Fid, writing: Writing, (size, mtime): (u64, Timestamp)) -> Arc<File> {
         let Writing { base, container, synced, removing, unlinked, .. } = writing;
-        let state = FileState {
-            handles: 0,
-            kernel: Users::default(),
-            basis: Basis::new(base, None),
-            arrival: Arrival::whole(),
-            stat: Stat::taken_up(size, mtime),
-            edits: Edits::taken_up(synced),
-            versions: Versions::default(),
-            writer: Caller::default(),
-            writing_logged: true,
-            storing: false,
-            sending: None,
-            awaited: 0,
-            unresolved: None,
-            interrupted: false,
-            unanswered: None,
-            fate: Fate::taken_up(removing, unlinked.is_some()),
-        };
+        let fate = Fate::taken_up(removing, unlinked.is_some());
+        let content = Content::taken_up(base, Edits::taken_up(synced), fate, Stat::taken_up(size, mtime));
+        let mut state = FileState::new(content);
+        state.writing_logged = true;
         File::new(fid, self.cache.containers.lazy(fid.vnode, container), state)
     }
 
@@ -387,22 +370,5 @@ impl Inner {
 pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
     let status = cached.object.status;
     let known = cached.content.filter(|content| content.version == status.data_version);
-    FileState {
-        handles: 0,
-        kernel: Users::default(),
-        basis: Basis::new(status.data_version, known.map(|content| content.hash)),
-        arrival,
-        stat: Stat::of(&status),
-        edits: Edits::default(),
-        versions: Versions::default(),
-        writer: Caller::default(),
-        writing_logged: false,
-        storing: false,
-        sending: None,
-        awaited: 0,
-        unresolved: None,
-        interrupted: false,
-        unanswered: None,
-        fate: Fate::named(),
-    }
+    FileState::new(Content::shown(&status, known.map(|content| content.hash), arrival))
 }

@@ -11,7 +11,7 @@ use mafs_proto::{DataVersion, FILE_SIZE_MAX, FsError};
 use tokio::time::timeout;
 
 use super::changes::Close;
-use super::file::{File, FileState};
+use super::file::File;
 use super::files::Handle;
 use super::passthrough::sight;
 use super::storing::Patience;
@@ -75,7 +75,7 @@ impl Inner {
     /// What is about to be written from `start` on may lie behind the end, and what a mapping has stored there must not
     /// become part of the file.
     pub(super) async fn before_gap(&self, file: &File, start: u64) {
-        let page = file.state().stat.take_page_to_forget(start);
+        let page = file.state().stat_mut().take_page_to_forget(start);
         if let Some(page) = page {
             let forgotten = self.kernel.forget_range(file.fid.vnode, page);
             if timeout(FORGET_MAX, forgotten).await.is_err() {
@@ -93,17 +93,17 @@ impl Inner {
         self.look(file)?;
         let offset = match place {
             Place::At(offset) | Place::Pages(offset) => offset,
-            Place::End => file.state().stat.size(),
+            Place::End => file.state().stat().size(),
         };
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_SIZE_MAX);
         let Some(end) = end else { return Err(Error::Refused(FsError::TooLarge)) };
         let cleared = match place {
-            Place::Pages(_) => without_zeros(data, offset, file.state().stat.take_zeros(&(offset..end))),
+            Place::Pages(_) => without_zeros(data, offset, file.state().stat_mut().take_zeros(&(offset..end))),
             Place::At(_) | Place::End => None,
         };
         self.edit_with(file, || write_or_cut(file, cleared.as_ref().unwrap_or(data), offset))?;
         if !matches!(place, Place::Pages(_)) {
-            file.state().stat.written(&(offset..end));
+            file.state().stat_mut().written(&(offset..end));
         }
         Ok(Some(offset))
     }
@@ -133,7 +133,7 @@ impl Inner {
             let before = file.state().rebase(version);
             let cut = self.resize_now(file, 0);
             if let (Err(_), Some(before)) = (&cut, before) {
-                file.state().basis = before;
+                file.state().undo_rebase(before);
             }
             cut
         })
@@ -151,12 +151,10 @@ impl Inner {
     /// Cuts or grows. Under `edit`.
     fn resize_now(&self, file: &File, size: u64) -> Result<(), Error> {
         self.forget_part(file)?;
-        let before = file.state().stat.size();
+        let before = file.state().stat().size();
         self.edit_with(file, || file.container.set_len(size))?;
         {
-            let mut state = file.state();
-            state.arrival.cut();
-            state.stat.resized(before);
+            file.state().cut(before);
         }
         file.notify();
         Ok(())
@@ -177,12 +175,8 @@ impl Inner {
             return Ok(changed?);
         }
         let mut state = file.state();
-        self.note_edit(&mut state);
-        let after = after?;
-        state.stat.set_size(after.bytes);
-        if state.kernel.may_write() {
-            state.kernel.watch.note_change(after);
-        }
+        state.edit(self.clock.wall());
+        state.see_edit(after?);
         Ok(changed?)
     }
 
@@ -198,7 +192,7 @@ impl Inner {
     /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
     /// `edit`.
     pub(super) fn begin_edit(&self, file: &File) -> Result<(), Error> {
-        let lent = file.state().kernel.may_write();
+        let lent = file.state().users().may_write();
         self.begin(file, lent)
     }
 
@@ -206,7 +200,7 @@ impl Inner {
     pub(super) fn begin_lending(&self, file: &File) -> Result<(), Error> {
         let logged = file.state().writing_logged;
         self.begin(file, true)?;
-        if logged || file.state().fate.is_unlinked() {
+        if logged || file.state().fate().is_unlinked() {
             // Also of a file without a name, of which the log may still know versions.
             self.cache.cml.append(LogEntry::Lent { fid: file.fid })?;
         }
@@ -217,7 +211,7 @@ impl Inner {
         self.look(file)?;
         let (sending, logged, base, unlinked) = {
             let state = file.state();
-            (state.sending.clone(), state.writing_logged, state.basis.version(), state.fate.is_unlinked())
+            (state.sending.clone(), state.writing_logged, state.basis().version(), state.fate().is_unlinked())
         };
         self.preserve_version(file)?;
         if let Some(content) = sending {
@@ -236,11 +230,6 @@ impl Inner {
             self.log_changed.notify_one();
         }
         Ok(())
-    }
-
-    pub(super) fn note_edit(&self, state: &mut FileState) {
-        state.count_edit();
-        state.stat.change(self.clock.wall());
     }
 
     /// Sends the file's content, if the server lacks it, before a close returns; or logs it.
@@ -289,7 +278,7 @@ fn without_zeros(data: &Bytes, offset: u64, zeros: Range<u64>) -> Option<Bytes> 
 fn write_or_cut(file: &File, data: &[u8], offset: u64) -> std::io::Result<()> {
     let written = file.container.write_all_at(data, offset);
     if written.is_err() {
-        let size = file.state().stat.size();
+        let size = file.state().stat().size();
         let cut = match file.container.len() {
             Ok(bytes) if bytes > size => file.container.set_len(size),
             other => other.map(drop),

@@ -61,7 +61,7 @@ impl Inner {
         }
         self.edit_with(file, || file.container.fallocate(how, range.start, range.end - range.start))?;
         let size = file.container.len()?;
-        file.state().stat.set_size(size);
+        file.state().stat_mut().set_size(size);
         Ok(true)
     }
 
@@ -71,7 +71,7 @@ impl Inner {
     pub(super) async fn seek(&self, handle: FileHandle, target: SeekTarget, offset: u64) -> Result<u64, Error> {
         let file = self.handle(handle)?.file;
         if self.files().may_be_mapped_unseen(file.fid.vnode) {
-            let size = file.state().stat.size();
+            let size = file.state().stat().size();
             return match target {
                 _ if offset >= size => Err(Error::NoSuchOffset),
                 SeekTarget::Data => Ok(offset),
@@ -85,7 +85,7 @@ impl Inner {
             };
             // A hole in the container is one of the file only where the bytes have arrived.
             let looked_at = found.map_or(size, |found| size.min(found.saturating_add(1)));
-            state.arrival.want(offset..looked_at).map(|here| here.map(|()| found).map_err(Error::from))
+            state.arrival_mut().want(offset..looked_at).map(|here| here.map(|()| found).map_err(Error::from))
         })
         .await?
         .ok_or(Error::NoSuchOffset)

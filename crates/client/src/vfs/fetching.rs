@@ -18,6 +18,7 @@ use super::passthrough::{end_writes, sight};
 use super::rests::RestPlace;
 use super::{Error, Inner, OpenMode};
 use crate::cache::{CachedObject, seal};
+use crate::core::content::Holder;
 use crate::core::content::arrival::Fetch;
 use crate::core::content::users::DataPath;
 use crate::core::content::watch::Sight;
@@ -27,15 +28,6 @@ use crate::core::log::LogEntry;
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Calls in a row that may bring nothing before the fetch gives up.
 const FAILURES_MAX: u32 = 3;
-
-/// For whom a content is fetched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Holder {
-    /// Who opens the file: what programs have open for writing stays as it is.
-    Reader,
-    /// Who has locked it.
-    Locker,
-}
 
 impl Inner {
     /// Begins to fetch a file's present version into its container, and waits until the server has begun to send.
@@ -63,7 +55,7 @@ impl Inner {
                 inner.drop_if_unused(&file);
             });
         }
-        file.wait_for_content(|state| state.arrival.begun()).await
+        file.wait_for_content(|state| state.arrival().begun()).await
     }
 
     /// Brings the whole content of a file that nobody waits for. Returns when it is here.
@@ -92,14 +84,7 @@ impl Inner {
         let cached = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?;
         let status = cached.object.status;
         let (version, size) = (status.data_version, status.size);
-        let is_current = {
-            let state = file.state();
-            match holder {
-                Holder::Reader => state.is_current(version),
-                Holder::Locker => state.is_dirty() || state.has_version(version),
-            }
-        };
-        if is_current {
+        if !file.state().needs_fetch(version, holder) {
             return Ok(None);
         }
         if file.state().is_complete() {
@@ -109,8 +94,8 @@ impl Inner {
         }
         self.end_writing(file)?;
         file.refresh.note_turn();
-        let in_place = file.state().kernel.path() == Some(DataPath::Passthrough);
-        let part = if in_place { None } else { file.state().arrival.take_part(version) };
+        let in_place = file.state().users().path() == Some(DataPath::Passthrough);
+        let part = if in_place { None } else { file.state().arrival_mut().take_part(version) };
         let part = match part {
             // It goes on where it was.
             Some(part) if file.container.len()? == size => Some(part),
@@ -119,12 +104,7 @@ impl Inner {
                 None
             }
         };
-        let fetch = {
-            let mut state = file.state();
-            state.basis.begin(version);
-            state.stat.become_version(&status);
-            state.arrival.begin((version, size), in_place, part)
-        };
+        let fetch = file.state().begin_fetch(&status, in_place, part);
         file.notify();
         Ok(Some(fetch))
     }
@@ -157,10 +137,10 @@ impl Inner {
         let mut failures = 0;
         // Of a file without bytes nothing is asked.
         let mut hash = ContentHash::of(&[]);
-        let is_incomplete = || file.state().arrival.is_incomplete(fetch);
+        let is_incomplete = || file.state().arrival().is_incomplete(fetch);
         while is_incomplete() {
             let mut place = self.place_for(file, fetch).await;
-            let gap = file.state().arrival.next_gap(fetch);
+            let gap = file.state().arrival_mut().next_gap(fetch);
             let Some(gap) = gap else { break };
             let started = gap.start;
             match self.fetch_gap(file, fetch, gap, &mut hash, &mut place).await {
@@ -187,7 +167,7 @@ impl Inner {
             return self.complete_fetch(file, fetch, hash, hashed);
         }
         // It may have been cut or replaced meanwhile.
-        let is_void = !file.state().arrival.goes_on(fetch);
+        let is_void = !file.state().arrival().goes_on(fetch);
         let damaged = || Error::Damaged(format!("what arrived of the file {} is not what was stored", file.fid));
         if is_void { Ok(()) } else { Err(damaged()) }
     }
@@ -196,7 +176,7 @@ impl Inner {
     /// that the kernel had begun; `None` if the fetch is void.
     fn cut_arrived(&self, file: &File, fetch: Fetch) -> Result<Option<Sight>, Error> {
         let _edit = file.edit();
-        if !file.state().arrival.goes_on(fetch) {
+        if !file.state().arrival().goes_on(fetch) {
             return Ok(None);
         }
         if fetch.is_in_place() {
@@ -256,7 +236,7 @@ impl Inner {
                 noted = Instant::now();
                 blocking(|| self.note_part(file, fetch));
             }
-            let leads_elsewhere = file.state().arrival.leads_elsewhere(fetch, offset);
+            let leads_elsewhere = file.state().arrival_mut().leads_elsewhere(fetch, offset);
             if leads_elsewhere {
                 break;
             }
@@ -271,7 +251,7 @@ impl Inner {
     fn put(&self, file: &File, fetch: Fetch, offset: u64, parts: &[ContentPart]) -> Result<Option<u64>, Error> {
         self.make_room_for(file, parts)?;
         let _edit = file.edit();
-        if !file.state().arrival.goes_on(fetch) {
+        if !file.state().arrival().goes_on(fetch) {
             return Ok(None);
         }
         // A container that was cut to nothing first has its zeros.
@@ -291,7 +271,7 @@ impl Inner {
             }
         }
         end = write_data(file.container.as_ref(), &mut data, end, clear)?;
-        file.state().arrival.came(fetch, offset..end);
+        file.state().arrival_mut().came(fetch, offset..end);
         Ok(Some(end))
     }
 
@@ -314,7 +294,7 @@ impl Inner {
         let _edit = file.edit();
         let (arriving, may_write) = {
             let state = file.state();
-            (state.arrival.goes_on(fetch), state.kernel.may_write())
+            (state.arrival().goes_on(fetch), state.users().may_write())
         };
         if !arriving {
             return Ok(());
@@ -324,13 +304,8 @@ impl Inner {
         }
         self.set_content(file, fetch.version(), hash)?;
         self.count_content(file)?;
-        {
-            // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
-            let mut state = file.state();
-            state.arrival.complete(fetch);
-            state.basis.note_hash(hash);
-            state.kernel.watch.begin(hashed);
-        }
+        // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
+        file.state().complete_fetch(fetch, hash, hashed);
         if may_write {
             self.begin_lending(file)?;
             // What the kernel has written since it was hashed.
@@ -346,18 +321,18 @@ impl Inner {
         let is_useless =
             fetch.is_in_place() || matches!(error, Error::Damaged(_) | Error::VersionGone | Error::Refused(_));
         if is_useless
-            && file.state().arrival.goes_on(fetch)
+            && file.state().arrival().goes_on(fetch)
             && let Err(error) = blocking(|| self.forget_part(file))
         {
             tracing::warn!(fid = %file.fid, %error, "the index cannot be told that a file is not here");
         }
         {
             let mut state = file.state();
-            match state.handles {
+            match state.handles() {
                 0 => tracing::debug!(fid = %file.fid, %error, "the rest of a file that nobody has open does not come"),
                 _ => tracing::warn!(fid = %file.fid, %error, "a file cannot be fetched"),
             }
-            if state.arrival.fail(fetch, error, !is_useless) {
+            if state.arrival_mut().fail(fetch, error, !is_useless) {
                 self.replacement().remove(file.fid.vnode);
             }
         }
@@ -381,7 +356,7 @@ pub(super) fn write_data(
 
 /// Notes that the server sends. `false` if the fetch is void.
 fn mark_answered(file: &File, fetch: Fetch) -> bool {
-    let goes_on = file.state().arrival.answered(fetch);
+    let goes_on = file.state().arrival_mut().answered(fetch);
     file.notify();
     goes_on
 }

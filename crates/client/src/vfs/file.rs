@@ -4,29 +4,29 @@
 //! version" are decided together; `state` is held for a few instructions only. Neither is held across an await.
 
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
-use mafs_proto::{CmlRecord, DataVersion, Fid, Purpose, StoreId};
+use mafs_proto::{CmlRecord, Fid, Purpose};
 
 use super::frozen::FrozenContent;
 use super::refreshing::Refresh;
 use super::versions::Versions;
 use super::{Caller, Error};
 use crate::cache::Container;
+use crate::core::content;
 use crate::core::content::arrival::{self, Fetch, NotHere};
-use crate::core::content::basis::Basis;
-use crate::core::content::edits::{Edit, Edits};
-use crate::core::content::fate::Fate;
-use crate::core::content::stat::Stat;
-use crate::core::content::users::Users;
+use crate::core::content::edits::Edit;
 use crate::core::log::ContainerId;
 use crate::remote::Urgency;
 
 /// What of the content is in the container.
 pub(super) type Arrival = arrival::Arrival<Error, Urgency>;
+
+/// What is known of the content.
+pub(super) type Content = content::Content<Error, Urgency>;
 
 /// A store whose outcome is not known.
 #[derive(Clone, Debug)]
@@ -36,20 +36,9 @@ pub(super) struct Unresolved {
     pub(super) edit: Edit,
 }
 
-/// What changes of a file in use.
+/// What changes of a file in use: its content, and what of that is on its way to the server.
 pub(super) struct FileState {
-    /// Open handles.
-    pub(super) handles: u32,
-    /// How the kernel uses those that are its own.
-    pub(super) kernel: Users,
-    /// What the content was made from.
-    pub(super) basis: Basis,
-    /// How much of it is here. What brings the rest is as urgent as the file is open.
-    pub(super) arrival: Arrival,
-    /// What stat(2) shows of the content here.
-    pub(super) stat: Stat,
-    /// How far it has been changed here, and what of that is safe where.
-    pub(super) edits: Edits,
+    content: Content,
     /// The versions that are logged and not acknowledged.
     pub(super) versions: Versions,
     /// Who opened it for writing last: in whose name it is stored.
@@ -68,21 +57,49 @@ pub(super) struct FileState {
     pub(super) interrupted: bool,
     /// The edit that could not be sent because the server did not answer, and how that failed.
     pub(super) unanswered: Option<(Edit, Error)>,
-    /// Whether it has a name still, and whether the server has refused the content.
-    pub(super) fate: Fate,
+}
+
+impl Deref for FileState {
+    type Target = Content;
+
+    fn deref(&self) -> &Content {
+        &self.content
+    }
+}
+
+impl DerefMut for FileState {
+    fn deref_mut(&mut self) -> &mut Content {
+        &mut self.content
+    }
 }
 
 impl FileState {
+    /// Of a file of which nothing is on its way.
+    pub(super) fn new(content: Content) -> Self {
+        Self {
+            content,
+            versions: Versions::default(),
+            writer: Caller::default(),
+            writing_logged: false,
+            storing: false,
+            sending: None,
+            awaited: 0,
+            unresolved: None,
+            interrupted: false,
+            unanswered: None,
+        }
+    }
+
     /// What content is fetched for: the rest of a file that nobody has open any more must not delay one that somebody
     /// waits for.
     pub(super) fn purpose(&self) -> Purpose {
-        if self.handles > 0 { Purpose::Fetch } else { Purpose::Prefetch }
+        if self.handles() > 0 { Purpose::Fetch } else { Purpose::Prefetch }
     }
 
     /// Makes what brings content as urgent as it is wanted.
     fn set_urgency(&mut self) {
         let purpose = self.purpose();
-        if let Some(urgency) = self.arrival.handle() {
+        if let Some(urgency) = self.arrival_mut().handle() {
             urgency.set(purpose);
         }
     }
@@ -103,60 +120,18 @@ impl FileState {
 
     /// Notes what brings content from now on.
     pub(super) fn note_asked(&mut self, fetch: Fetch, urgency: Urgency) {
-        self.arrival.asked(fetch, urgency);
+        self.arrival_mut().asked(fetch, urgency);
         self.set_urgency();
-    }
-
-    /// Whether the server lacks content that it should get.
-    pub(super) fn is_dirty(&self) -> bool {
-        !self.edits.are_stored() && !self.fate.is_unlinked()
     }
 
     /// Whether the server is to get a version though the file has no name any more.
     pub(super) fn is_still_sent(&self) -> bool {
-        self.fate.is_sent_unlinked(self.versions.iter().map(|version| version.id))
-    }
-
-    /// What was written here went elsewhere: it is no version of this file, nor made from one.
-    pub(super) fn go_elsewhere(&mut self, id: StoreId) {
-        self.basis.go_elsewhere(id);
-        if self.handles == 0 && !self.is_dirty() {
-            self.arrival.lose();
-        }
+        self.fate().is_sent_unlinked(self.versions.iter().map(|version| version.id))
     }
 
     /// Says whether the server has refused the content.
     pub(super) fn check_refused(&self) -> Result<(), Error> {
-        self.fate.refusal().map_or(Ok(()), |reason| Err(Error::Refused(reason)))
-    }
-
-    /// Whether all of the content is here.
-    pub(super) fn is_complete(&self) -> bool {
-        self.arrival.is_whole()
-    }
-
-    /// The content is about to be replaced as a whole, by what is made from this version. Returns what it was based on
-    /// before if that was another; what was changed here stays based on that.
-    pub(super) fn rebase(&mut self, version: DataVersion) -> Option<Basis> {
-        let stays = self.is_dirty() || self.kernel.may_write() || self.basis.version() == version;
-        (!stays).then(|| self.basis.begin(version))
-    }
-
-    /// Counts a change of the content: it is another one than was stored, or refused.
-    pub(super) fn count_edit(&mut self) {
-        self.edits.count();
-        self.fate.end_refusal();
-    }
-
-    /// Whether the content here is what `version` is, or what this client makes of it: what the kernel may be writing
-    /// counts as changed.
-    pub(super) fn is_current(&self, version: DataVersion) -> bool {
-        self.is_dirty() || self.kernel.may_write() || self.has_version(version)
-    }
-
-    /// Whether this version is here, or on its way.
-    pub(super) fn has_version(&self, version: DataVersion) -> bool {
-        self.basis.version() == version && !self.arrival.is_absent()
+        self.fate().refusal().map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }
 }
 
@@ -208,21 +183,21 @@ impl File {
     /// Counts a handle more, which holds the container open.
     pub(super) fn add_handle(&self) -> io::Result<()> {
         self.container.hold()?;
-        self.change_handles(|handles| handles + 1);
+        self.change_handles(Content::open);
         Ok(())
     }
 
     /// Counts a handle less.
     pub(super) fn remove_handle(&self) {
-        self.change_handles(|handles| handles - 1);
+        self.change_handles(Content::close);
         self.container.let_go();
     }
 
-    fn change_handles(&self, change: impl FnOnce(u32) -> u32) {
+    fn change_handles(&self, change: impl FnOnce(&mut Content)) {
         let turned = {
             let mut state = self.state();
             let before = state.purpose();
-            state.handles = change(state.handles);
+            change(&mut state);
             let turned = state.purpose() != before;
             if turned {
                 state.set_urgency();
@@ -257,8 +232,8 @@ impl File {
         &self,
         mut check: impl FnMut(&mut FileState) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
-        let stalls = self.state().arrival.stalls();
-        self.wait(|state| check(state).or_else(|| state.arrival.stalled_since(stalls).map(Err))).await
+        let stalls = self.state().arrival().stalls();
+        self.wait(|state| check(state).or_else(|| state.arrival().stalled_since(stalls).map(Err))).await
     }
 
     /// Waits until the bytes of `range` (as far as the file has them) are in the container. Returns the file's size.
@@ -267,23 +242,23 @@ impl File {
     /// If they do not come.
     pub(super) async fn arrived(&self, range: Range<u64>) -> Result<u64, Error> {
         self.wait_for_content(|state| {
-            let size = state.stat.size();
+            let size = state.stat().size();
             let end = range.end.min(size);
-            state.arrival.want(range.start..end).map(|here| here.map(|()| size).map_err(Error::from))
+            state.arrival_mut().want(range.start..end).map(|here| here.map(|()| size).map_err(Error::from))
         })
         .await
     }
 
     /// Waits until the whole content is in the container.
     pub(super) async fn complete(&self) -> Result<(), Error> {
-        self.wait_for_content(|state| state.arrival.wholly().map(|here| here.map_err(Error::from))).await
+        self.wait_for_content(|state| state.arrival().wholly().map(|here| here.map_err(Error::from))).await
     }
 
     /// The same, but no longer than somebody has the file open.
     pub(super) async fn complete_if_open(&self) -> Result<(), Error> {
-        let here = |state: &mut FileState| match state.handles {
+        let here = |state: &mut FileState| match state.handles() {
             0 => Some(Ok(())),
-            _ => state.arrival.wholly().map(|here| here.map_err(Error::from)),
+            _ => state.arrival().wholly().map(|here| here.map_err(Error::from)),
         };
         self.wait_for_content(here).await
     }

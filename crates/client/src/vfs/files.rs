@@ -16,6 +16,7 @@ use super::file::{Arrival, File};
 use super::names::parse;
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened, Program};
 use crate::cache::CachedObject;
+use crate::core::content::Rest;
 use crate::core::log::ContainerId;
 
 /// How many versions an open tries to fetch of a file that other clients store at the same time.
@@ -181,10 +182,10 @@ impl Inner {
             self.kernel.forget_inodes(vec![vnode]);
         }
         let handle = handle?;
-        let (passthrough, version) = (handle.passthrough, handle.file.state().basis.version());
+        let (passthrough, version) = (handle.passthrough, handle.file.state().basis().version());
         let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
         if keep_cache {
-            handle.file.state().stat.keep_pages();
+            handle.file.state().stat_mut().keep_pages();
         }
         Ok(Opened { file: self.add_handle(handle), keep_cache, passthrough })
     }
@@ -260,12 +261,7 @@ impl Inner {
         }
         let mut version = cached.object.status.data_version;
         for _ in 1..VERSIONS_MAX {
-            let is_here = {
-                let state = file.state();
-                let without_name = state.fate.is_unlinked() && state.is_complete();
-                without_name || state.is_current(version) && !state.arrival.is_stalled()
-            };
-            if is_here {
+            if file.state().is_ready(version) {
                 return Ok(());
             }
             match self.fetch(file).await {
@@ -296,7 +292,7 @@ impl Inner {
             // The answer took so long that its caller was let go, and somebody has opened the file by its name.
             None => self.open_for_kernel(object.fid.vnode, OpenMode { truncate: false, ..mode }, caller).await?,
         };
-        let (passthrough, version) = (handle.passthrough, handle.file.state().basis.version());
+        let (passthrough, version) = (handle.passthrough, handle.file.state().basis().version());
         if !passthrough {
             self.kernel.open(object.fid.vnode, version);
         }
@@ -341,7 +337,7 @@ impl Inner {
         {
             let mut state = file.state();
             state.writer = caller;
-            state.basis.note_hash(ContentHash::of(&[]));
+            state.basis_mut().note_hash(ContentHash::of(&[]));
         }
         file.add_handle()?;
         files.insert(Arc::clone(&file));
@@ -358,7 +354,7 @@ impl Inner {
             if turns.is_some() {
                 let bytes = read_from(&file, offset..end.min(file_size))?;
                 if file.refresh.turns() == turns {
-                    file.state().stat.read(offset..end);
+                    file.state().stat_mut().read(offset..end);
                     return Ok(bytes);
                 }
             }
@@ -386,7 +382,7 @@ impl Inner {
     pub(super) fn log_last_version(&self, file: &File) {
         let unlogged = {
             let state = file.state();
-            state.is_unlogged() && !state.storing && state.unresolved.is_none() && !state.kernel.has_writers()
+            state.is_unlogged() && !state.storing && state.unresolved.is_none() && !state.users().has_writers()
         };
         if unlogged
             && self.settings.writeback.is_logged()
@@ -409,28 +405,31 @@ impl Inner {
             // It has been dropped before, and perhaps opened again since.
             return;
         }
-        let (unused, dirty, useless) = {
+        let rest = {
             let state = file.state();
-            let busy = state.storing || state.is_still_sent() || state.arrival.is_coming();
-            let empty = state.arrival.is_absent() || state.basis.is_elsewhere();
-            (
-                state.handles == 0 && !busy && !state.kernel.lingers(),
-                state.is_dirty(),
-                empty || state.fate.is_unlinked(),
-            )
+            state.rest(state.storing || state.is_still_sent())
         };
-        if unused && dirty {
-            self.left_dirty.notify_one();
-        } else if unused {
-            files.in_use.remove(&file.fid.vnode);
-            self.locks.locks().end_doubt(file.fid);
-            let is_named = || self.is_named_by_index(file.fid.vnode, file.container_id);
-            // Nothing names the container of a new file that nobody has written.
-            let is_over = if useless { !self.leave_to_kernel(file) && !self.keep_part(file) } else { !is_named() };
-            if is_over {
-                self.remove_content(file.fid.vnode, Some(file.container_id));
+        let is_over = match rest {
+            Rest::InUse => return,
+            Rest::Unsent => return self.left_dirty.notify_one(),
+            Rest::Useless => {
+                self.end_use(&mut files, file);
+                !self.leave_to_kernel(file) && !self.keep_part(file)
             }
+            Rest::Kept => {
+                self.end_use(&mut files, file);
+                // Nothing names the container of a new file that nobody has written.
+                !self.is_named_by_index(file.fid.vnode, file.container_id)
+            }
+        };
+        if is_over {
+            self.remove_content(file.fid.vnode, Some(file.container_id));
         }
+    }
+
+    fn end_use(&self, files: &mut Files, file: &File) {
+        files.in_use.remove(&file.fid.vnode);
+        self.locks.locks().end_doubt(file.fid);
     }
 
     /// The file, loaded if it is not in use yet, with one more handle counted.

@@ -78,7 +78,7 @@ impl Inner {
 
     /// Stores the content if that takes no longer than the user likes to wait for it; says how that ended if it has.
     async fn store_if_quick(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<Result<(), Error>>, Error> {
-        let bytes = file.container.allocated()?.min(file.state().stat.size());
+        let bytes = file.container.allocated()?.min(file.state().stat().size());
         if !self.remote.is_up() || self.is_paused() || self.upload_rate().expected(bytes) >= self.settings.fsync_wait {
             return Ok(None);
         }
@@ -133,8 +133,8 @@ impl Inner {
     pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
-            let is_durable = |version: &Version| version.durable && version.edit == state.edits.newest();
-            state.is_dirty() && !state.edits.are_kept() && !state.versions.back().is_some_and(is_durable)
+            let is_durable = |version: &Version| version.durable && version.edit == state.edits().newest();
+            state.is_dirty() && !state.edits().are_kept() && !state.versions.back().is_some_and(is_durable)
         };
         if needed && let Err(error) = self.make_durable(file).and_then(|made| self.confirm_durable(file, made)) {
             tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");
@@ -165,7 +165,7 @@ impl Inner {
         let made = {
             let state = file.state();
             // What the kernel writes from now on may belong to the same edit.
-            Durable { edit: state.edits.newest(), settled: !state.kernel.may_write() }
+            Durable { edit: state.edits().newest(), settled: !state.users().may_write() }
         };
         file.container.sync_data()?;
         file.make_name_durable(|| self.cache.containers.sync_name(file.fid.vnode))?;
@@ -177,7 +177,7 @@ impl Inner {
     fn confirm_durable(&self, file: &File, made: Durable) -> Result<(), Error> {
         self.cache.cml.sync()?;
         if made.settled {
-            file.state().edits.keep(made.edit);
+            file.state().edits_mut().keep(made.edit);
         }
         Ok(())
     }
@@ -187,11 +187,11 @@ impl Inner {
         let _edit = file.edit();
         let unsent = {
             let state = file.state();
-            state.is_dirty() && state.edits.lacks(edit)
+            state.is_dirty() && state.edits().lacks(edit)
         };
         if unsent {
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
-            file.state().edits.sync(edit);
+            file.state().edits_mut().sync(edit);
         }
         Ok(())
     }

@@ -116,12 +116,12 @@ impl Inner {
             let is_clean = {
                 let mut state = file.state();
                 if let Some(sent) = edit {
-                    state.edits.store(sent);
+                    state.edits_mut().store(sent);
                 }
                 (state.unresolved, state.interrupted) = (None, false);
-                state.fate.end_refusal();
+                state.fate_mut().end_refusal();
                 state.go_elsewhere(id);
-                let is_clean = !state.is_dirty() && !state.kernel.may_write();
+                let is_clean = !state.is_dirty() && !state.users().may_write();
                 state.writing_logged &= !is_clean;
                 is_clean
             };

@@ -24,10 +24,10 @@ use std::time::Duration;
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::call::{CancelLockRequest, GetStatusReply, LockConflict, LockReply, LockRequest, TestLockRequest};
-use mafs_proto::{DataVersion, Fid, FsError, Lock, LockOwner, LockRange, Purpose};
+use mafs_proto::{Fid, FsError, Lock, LockOwner, LockRange, Purpose};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::file::{File, FileState};
+use super::file::File;
 use super::{Error, FileHandle, Inner, Vfs};
 use crate::core::content::users::DataPath;
 use crate::core::locks::{Granted, Locks};
@@ -400,7 +400,7 @@ impl Inner {
             self.look_now(file)?;
             let present = self.cache.index.object(file.fid.vnode)?;
             let version = present.map_or(version, |present| present.object.status.data_version);
-            if !is_behind(&file.state(), version) {
+            if !file.state().is_behind(version) {
                 break;
             }
             changed = true;
@@ -451,15 +451,9 @@ impl Inner {
 fn end_of(file: &File) -> std::io::Result<Option<(u64, u8)>> {
     let (path, size) = {
         let state = file.state();
-        (state.kernel.path(), state.stat.size())
+        (state.users().path(), state.stat().size())
     };
     let Some(last) = size.checked_sub(1).filter(|_| path != Some(DataPath::Passthrough)) else { return Ok(None) };
     let mut byte = [0];
     Ok((file.container.read_at(&mut byte, last)? == 1).then_some((size, byte[0])))
-}
-
-/// Whether the content here is older than a version, so that this may take its place: what programs here have changed
-/// may not be lost.
-fn is_behind(state: &FileState, version: DataVersion) -> bool {
-    !(state.is_dirty() || state.fate.is_unlinked() || state.basis.version() == version && state.is_complete())
 }

@@ -2,12 +2,10 @@
 
 use mafs_proto::{Fid, Kind, Object, VnodeId};
 
-use super::contents::loaded;
-use super::file::{Arrival, File, FileState};
+use super::file::{Content, File, FileState};
 use super::kernel::{Left, Nameless};
 use super::{Error, Inner, Vfs};
-use crate::cache::CachedObject;
-use crate::core::content::fate::{Fate, Unlinked};
+use crate::core::content::fate::Unlinked;
 use crate::core::log::{ContainerId, LogEntry};
 
 impl Vfs {
@@ -70,7 +68,7 @@ impl Inner {
         let file = self.files().get(fid.vnode);
         let changed = file.is_some_and(|file| {
             let state = file.state();
-            state.is_dirty() || state.kernel.may_write()
+            state.may_be_changed()
         });
         if let Some(mut cached) = known {
             self.remember_home(&cached);
@@ -90,11 +88,7 @@ impl Inner {
         let named = self.named_versions(file);
         let (logged, unresolved) = {
             let mut state = file.state();
-            if !state.is_dirty() {
-                state.stat.set_mtime(object.status.mtime);
-            }
-            state.stat.set_ctime(object.status.ctime);
-            state.fate.lose_name(Unlinked::new(object.clone(), xattrs, named));
+            state.lose_name(Unlinked::new(object.clone(), xattrs, named), &object.status);
             let unresolved = if state.storing { None } else { state.unresolved.take() };
             (std::mem::take(&mut state.writing_logged), unresolved)
         };
@@ -120,12 +114,8 @@ impl Inner {
     /// Leaves the content of a file without a name, which nobody has open any more, to the kernel's inode. Returns
     /// whether there is one.
     pub(super) fn leave_to_kernel(&self, file: &File) -> bool {
-        let nameless = {
-            let state = file.state();
-            let unlinked = state.fate.left().filter(|_| state.is_complete());
-            let left = unlinked.and_then(|unlinked| unlinked.left_with(&state.stat));
-            left.map(|(object, xattrs)| Nameless { object, content: Left::In(file.container_id), xattrs })
-        };
+        let left = file.state().nameless_object();
+        let nameless = left.map(|(object, xattrs)| Nameless { object, content: Left::In(file.container_id), xattrs });
         nameless.is_some_and(|nameless| {
             // One that is known by another way has a name again.
             let is_nameless = self.kernel.change_removed(file.fid.vnode, |_| ()).is_some();
@@ -154,8 +144,8 @@ impl Inner {
             Left::Empty => self.cache.containers.create(vnode)?.0,
             Left::In(_) | Left::Nothing => return Ok(None),
         };
-        let fate = Fate::unlinked(Unlinked::new(object.clone(), xattrs, Vec::new()));
-        let state = FileState { fate, ..loaded(&CachedObject::shown(object.clone()), Arrival::whole()) };
+        let unlinked = Unlinked::new(object.clone(), xattrs, Vec::new());
+        let state = FileState::new(Content::nameless(&object.status, unlinked));
         files.insert(File::new(object.fid, self.cache.containers.lazy(vnode, id), state));
         Ok(Some(object))
     }

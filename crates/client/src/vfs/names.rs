@@ -354,7 +354,7 @@ impl Inner {
         if let Err(error) = file.complete_if_open().await {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name before it has arrived");
         }
-        if file.state().handles > 0
+        if file.state().handles() > 0
             && let Err(error) = self.xattrs_of(object, Purpose::Fetch).await
         {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");

@@ -120,7 +120,7 @@ impl Inner {
         let alone = self.cache.index.is_apart();
         let file = self.files().get(fid.vnode).filter(|_| alone);
         let version = match file {
-            Some(file) => file.state().basis.own_version(),
+            Some(file) => file.state().basis().own_version(),
             None => self.cache.index.valid_object(fid.vnode)?.map(|known| known.object.status.data_version),
         };
         Ok(version.map(|version| Removed { version, alone }))

@@ -17,7 +17,7 @@ impl Inner {
     /// Tells the index what a fetch has brought, so that it outlasts this life of the client.
     pub(super) fn note_part(&self, file: &File, fetch: Fetch) {
         let _edit = file.edit();
-        let part = file.state().arrival.note(fetch);
+        let part = file.state().arrival_mut().note(fetch);
         let Some(part) = part else { return };
         let part = part_of(file, part);
         let told = self.cache.index.set_part(file.fid.vnode, &part).and_then(|()| self.cache.index.sync());
@@ -31,8 +31,8 @@ impl Inner {
         let _edit = file.edit();
         let part = {
             let mut state = file.state();
-            state.arrival.end(Error::Unreachable("the mount is ending".to_owned()));
-            state.arrival.worth_keeping(state.basis.version())
+            state.arrival_mut().end(Error::Unreachable("the mount is ending".to_owned()));
+            state.worth_keeping()
         };
         file.notify();
         if let Some(part) = part {
@@ -47,8 +47,7 @@ impl Inner {
     pub(super) fn keep_part(&self, file: &File) -> bool {
         let (part, noted) = {
             let state = file.state();
-            let part = state.arrival.worth_keeping(state.basis.version()).filter(|_| !state.fate.is_unlinked());
-            (part.map(|part| part_of(file, part)), state.arrival.is_noted())
+            (state.worth_keeping().map(|part| part_of(file, part)), state.arrival().is_noted())
         };
         let told = match &part {
             Some(part) => self.update_part(file, part),
@@ -71,7 +70,7 @@ impl Inner {
     /// The container is about to hold something else: the index must not name what it held, even after a power loss.
     /// Under `edit`.
     pub(super) fn forget_part(&self, file: &File) -> Result<(), CacheError> {
-        let noted = file.state().arrival.forget_part();
+        let noted = file.state().arrival_mut().forget_part();
         if noted {
             self.cache.index.take_part(file.fid.vnode)?;
             self.cache.index.sync()?;

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
-use mafs_proto::{DataVersion, Object};
+use mafs_proto::{DataVersion, Object, Timestamp};
 use tokio::time::timeout;
 
 use super::editing::before_copy;
@@ -28,7 +28,7 @@ use super::file::{File, FileState};
 use super::{ContainerNumber, Error, FileHandle, Inner, OpenMode};
 use crate::cache::{CacheError, last_change, seal, shows_seal};
 use crate::core::content::users::DataPath;
-use crate::core::content::watch::{Found, Sight};
+use crate::core::content::watch::Sight;
 use crate::core::log::LogEntry;
 
 /// Files up to this size that are opened for reading only, while nobody writes them, are read through this daemon:
@@ -75,10 +75,10 @@ impl Inner {
         let crowded = mode.write && self.is_crowded();
         let mut state = file.state();
         let allowed = self.passthrough.load(Ordering::Relaxed);
-        let small = !mode.write && state.stat.size() <= KEPT_BYTES_MAX;
+        let small = !mode.write && state.stat().size() <= KEPT_BYTES_MAX;
         let fit = state.is_complete() && !mode.direct && !crowded && !small;
         let path = if allowed && fit { DataPath::Passthrough } else { DataPath::Daemon };
-        state.kernel.choose_path(path)
+        state.users_mut().choose_path(path)
     }
 
     /// Whether files take more room than they may: then writes had better come by here, where they can be refused.
@@ -93,12 +93,12 @@ impl Inner {
         self.look(file)?;
         let (complete, first, base, dirty) = {
             let state = file.state();
-            (state.is_complete(), !state.kernel.may_write(), state.basis.version(), state.is_dirty())
+            (state.is_complete(), !state.users().may_write(), state.basis().version(), state.is_dirty())
         };
         if !complete {
             return Ok(false);
         }
-        if !file.state().kernel.has_writers() {
+        if !file.state().users().has_writers() {
             self.begin_lending(file)?;
         }
         if first && !dirty && !shows_seal(&file.container.stat()?, base, file.container.len()?) {
@@ -106,7 +106,7 @@ impl Inner {
             seal(file.container.as_ref(), base)?;
         }
         let sight = sight(file)?;
-        file.state().kernel.begin_writing(mode.read, sight);
+        file.state().users_mut().begin_writing(mode.read, sight);
         self.kernel.forget_pages(file.fid.vnode);
         self.watch_sizes();
         Ok(true)
@@ -115,7 +115,7 @@ impl Inner {
     /// A handle through which the kernel could write is gone. A mapping made through it may be there still.
     pub(super) fn end_passthrough_writing(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<(), Error> {
         let ended = self.end_kernel_writing(file, Some(mode));
-        let begins = file.state().kernel.begin_watching_mappings();
+        let begins = file.state().users_mut().begin_watching_mappings();
         if begins {
             tokio::spawn(watch_mappings(Arc::downgrade(self), Arc::clone(file)));
         }
@@ -124,7 +124,7 @@ impl Inner {
 
     /// Finds out whether a mapping is there still whose handle is gone.
     pub(super) fn look_for_mappings(&self, file: &File) -> Result<(), Error> {
-        let lingers = file.state().kernel.lingers();
+        let lingers = file.state().users().lingers();
         if lingers { blocking(|| self.end_kernel_writing(file, None)) } else { Ok(()) }
     }
 
@@ -135,11 +135,11 @@ impl Inner {
         let asks = {
             let mut state = file.state();
             if let Some(mode) = ended {
-                state.kernel.end_writing(mode.read);
-            } else if !state.kernel.lingers() {
+                state.users_mut().end_writing(mode.read);
+            } else if !state.users().lingers() {
                 return Ok(());
             }
-            state.kernel.lingers() && !state.kernel.has_writers()
+            state.users().lingers() && !state.users().has_writers()
         };
         // Before the look: so that sees whatever was written while somebody could.
         let is_over = asks && !file.container.is_written_elsewhere().unwrap_or(true);
@@ -147,14 +147,13 @@ impl Inner {
         let (may_write, as_known, base, hash) = {
             let mut state = file.state();
             if is_over {
-                state.kernel.end_lingering();
+                state.users_mut().end_lingering();
             }
             if looked.is_err() {
                 // It may have changed unseen.
                 state.count_edit();
             }
-            let as_known = !state.is_dirty() && !state.fate.is_unlinked() && state.is_complete();
-            (state.kernel.may_write(), as_known, state.basis.version(), state.basis.hash())
+            (state.users().may_write(), state.is_as_known(), state.basis().version(), state.basis().hash())
         };
         file.notify();
         looked?;
@@ -179,7 +178,7 @@ impl Inner {
 
     /// Counts what the kernel has written since the last look. Under `edit`.
     pub(super) fn look(&self, file: &File) -> Result<(), CacheError> {
-        let may_write = file.state().kernel.may_write();
+        let may_write = file.state().users().may_write();
         if may_write { self.look_for_writes(file) } else { Ok(()) }
     }
 
@@ -188,27 +187,20 @@ impl Inner {
         // What arrives under a lock changes the container as well, and what has not all come is nobody's.
         let (is_complete, base) = {
             let state = file.state();
-            (state.is_complete(), state.basis.version())
+            (state.is_complete(), state.basis().version())
         };
         if !is_complete {
             return Ok(());
         }
         let stat = file.container.stat()?;
-        let mut state = file.state();
-        if !state.kernel.watch.look(Sight::of(&stat)) {
-            return Ok(());
-        }
-        self.note_edit(&mut state);
-        state.stat.set_size(stat.bytes);
-        if let Some(changed) = last_change(stat.modified, base) {
-            state.stat.change(changed.into());
-        }
+        let changed = last_change(stat.modified, base).map_or_else(|| self.clock.wall(), Timestamp::from);
+        file.state().look(Sight::of(&stat), changed);
         Ok(())
     }
 
     /// Counts what the kernel has written, for whoever is not changing the file.
     pub(super) fn look_now(&self, file: &File) -> Result<(), CacheError> {
-        let may_write = file.state().kernel.may_write();
+        let may_write = file.state().users().may_write();
         if !may_write {
             return Ok(());
         }
@@ -230,11 +222,12 @@ impl Inner {
     pub(super) async fn settle(&self, file: &File) -> Result<(), Error> {
         for _ in 0..SETTLE_MAX {
             self.look_now(file)?;
-            let Some(found) = unsettled(file) else { break };
+            let unsettled = file.state().users().unsettled();
+            let Some(found) = unsettled else { break };
             // Not on a session thread: a disk takes its time.
             tokio::task::yield_now().await;
             blocking(|| end_writes(file))?;
-            file.state().kernel.watch.end_settling(found);
+            file.state().users_mut().watch.end_settling(found);
         }
         Ok(())
     }
@@ -244,9 +237,10 @@ impl Inner {
     pub(super) fn settle_now(&self, file: &File) -> Result<(), Error> {
         for _ in 0..SETTLE_MAX {
             self.look(file)?;
-            let Some(found) = unsettled(file) else { break };
+            let unsettled = file.state().users().unsettled();
+            let Some(found) = unsettled else { break };
             end_writes(file)?;
-            file.state().kernel.watch.end_settling(found);
+            file.state().users_mut().watch.end_settling(found);
         }
         Ok(())
     }
@@ -254,8 +248,7 @@ impl Inner {
     /// Waits until what programs here have closed does not count as being written any more, where others have made the
     /// version `shown` since. A handle that stays, because something else has its descriptor, is waited for once.
     pub(super) async fn until_released(&self, file: &File, shown: DataVersion) {
-        let in_the_way =
-            |state: &FileState| state.kernel.has_writers() && !state.is_dirty() && state.basis.version() != shown;
+        let in_the_way = |state: &FileState| state.is_held_by_writers(shown);
         // Two locks, one after the other: elsewhere they are taken in the other order.
         let is_in_the_way = in_the_way(&file.state());
         if !is_in_the_way || !self.files().are_closing(file.fid.vnode) {
@@ -272,10 +265,10 @@ impl Inner {
     pub(super) fn present_written(&self, file: &File, object: &mut Object) {
         let (watch, base, newer) = {
             let state = file.state();
-            if !state.kernel.may_write() {
+            if !state.users().may_write() {
                 return;
             }
-            (state.kernel.watch, state.basis.version(), state.is_newer_than(object.status.data_version))
+            (state.users().watch, state.basis().version(), state.is_newer_than(object.status.data_version))
         };
         let are_closing = !newer && self.files().are_closing(file.fid.vnode);
         match file.container.stat() {
@@ -317,7 +310,7 @@ impl Inner {
     pub(super) fn leave_passthrough(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let left = self.files().leave_passthrough(handle);
         let Some((file, mode)) = left else { return Ok(()) };
-        file.state().kernel.take_daemon_path();
+        file.state().users_mut().take_daemon_path();
         if mode.write { self.end_passthrough_writing(&file, mode) } else { Ok(()) }
     }
 
@@ -348,7 +341,7 @@ impl Inner {
         {
             // Held so that none of them is dropped, and evicted, meanwhile.
             let files = self.files();
-            for file in files.all().into_iter().filter(|file| file.state().kernel.may_write()) {
+            for file in files.all().into_iter().filter(|file| file.state().users().may_write()) {
                 written = true;
                 if let Err(error) = self.count_content(&file) {
                     tracing::warn!(fid = %file.fid, %error, "a file that is being written cannot be looked at");
@@ -365,7 +358,7 @@ impl Inner {
 /// Looks again and again at a container that mappings may write to whose handles are gone, until nobody can. What was
 /// stored is logged when nothing more comes between two looks.
 async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
-    let (mut pause, mut edit) = (MAPPING_PAUSE, file.state().edits.newest());
+    let (mut pause, mut edit) = (MAPPING_PAUSE, file.state().edits().newest());
     loop {
         tokio::time::sleep(pause).await;
         pause = (pause * MAPPING_PAUSE_GROWTH).min(LOOK_EVERY);
@@ -375,7 +368,7 @@ async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
         }
         let (over, now) = {
             let mut state = file.state();
-            (state.kernel.end_watching_mappings(), state.edits.newest())
+            (state.users_mut().end_watching_mappings(), state.edits().newest())
         };
         if over || edit == now {
             inner.log_last_version(&file);
@@ -388,19 +381,13 @@ async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
     }
 }
 
-/// The looks that have found changes of the kernel's which may go on.
-fn unsettled(file: &File) -> Option<Found> {
-    let kernel = &file.state().kernel;
-    (kernel.may_write() && !kernel.watch.is_settled()).then(|| kernel.watch.begin_settling())
-}
-
 /// Waits until the writes have ended that the kernel has begun, and makes the next store through a mapping move the
 /// time of change: such a store is a fault only while its page is clean. Pages are written to the disk twice, for a
 /// fault that has moved the time may make its page dirty just after the first pass; it has all the time of a disk's
 /// flush to do so.
 pub(super) fn end_writes(file: &File) -> Result<(), Error> {
     file.container.wait_for_writes()?;
-    let mapped = file.state().kernel.may_be_mapped();
+    let mapped = file.state().users().may_be_mapped();
     if mapped {
         file.container.sync_data()?;
         file.container.sync_data()?;
@@ -411,13 +398,4 @@ pub(super) fn end_writes(file: &File) -> Result<(), Error> {
 /// What a look at the container of a file sees now.
 pub(super) fn sight(file: &File) -> std::io::Result<Sight> {
     Ok(Sight::of(&file.container.stat()?))
-}
-
-impl FileState {
-    /// The last handle is gone: the next open decides anew.
-    pub(super) fn forget_path(&mut self) {
-        if self.handles == 0 {
-            self.kernel.forget_path();
-        }
-    }
 }

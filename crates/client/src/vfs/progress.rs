@@ -108,7 +108,7 @@ impl Inner {
             if state.is_dirty() {
                 let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
                 progress.contents += 1;
-                progress.bytes += state.stat.size().saturating_sub(arrived);
+                progress.bytes += state.stat().size().saturating_sub(arrived);
             }
         }
         progress.contents += records.iter().filter(|(_, bytes)| bytes.is_some()).count() as u64;

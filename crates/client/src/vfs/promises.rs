@@ -220,7 +220,7 @@ impl Inner {
         let valid = self.cache.index.promised_object(vnode).ok().flatten().map(|valid| valid.object.status);
         let is_valid = valid.is_some_and(|valid| valid.kind != Kind::File || valid.data_version == version);
         let in_use = self.files().get(vnode);
-        let is_written = in_use.is_some_and(|file| file.state().kernel.may_write());
+        let is_written = in_use.is_some_and(|file| file.state().users().may_write());
         if is_valid && !is_written { self.cache.index.lease_remaining() } else { Duration::ZERO }
     }
 

@@ -93,23 +93,23 @@ impl Inner {
             return None;
         }
         let file = self.taken_up(fid, Writing { synced: newest.durable, ..writing }, (size, mtime));
-        file.state().edits.leave_unseen(newest.stamp);
+        file.state().edits_mut().leave_unseen(newest.stamp);
         Some(file)
     }
 
     /// Looks at the container of a file that was taken up unseen. If it does not hold the newest version after all,
     /// that is gone, and what is there is newer.
     pub(super) fn look_at_unseen(&self, file: &File) -> io::Result<()> {
-        if !file.state().edits.are_unseen() {
+        if !file.state().edits().are_unseen() {
             return Ok(());
         }
         let _edit = file.edit();
         let (bytes, stamp) = (file.container.len()?, stamp(file.container.as_ref())?);
         let mut state = file.state();
-        let has_size = bytes == state.stat.size();
-        if state.edits.see(stamp, has_size) {
+        let has_size = bytes == state.stat().size();
+        if state.edits_mut().see(stamp, has_size) {
             tracing::warn!(fid = %file.fid, "a file was changed behind its last version; it is sent as it is");
-            state.stat.set_size(bytes);
+            state.stat_mut().set_size(bytes);
             if let Some(newest) = state.versions.back_mut() {
                 newest.gone = true;
             }
@@ -160,7 +160,7 @@ impl Inner {
                     }
                     None => true,
                 },
-                None => file.state().stat.size() != size,
+                None => file.state().stat().size() != size,
             };
             // Nobody knows what the life before has sent.
             content.note_sent();
@@ -176,11 +176,11 @@ impl Inner {
             state.writer = Caller { uid: oldest.record.uid, gid: oldest.record.gid };
         }
         state.interrupted = true;
-        state.edits.take_up_logged(versions.back().map_or(Edit::BEFORE, |newest| newest.edit), newer);
+        state.edits_mut().take_up_logged(versions.back().map_or(Edit::BEFORE, |newest| newest.edit), newer);
         state.versions = versions;
         drop(state);
         let named = self.named_versions(file);
-        file.state().fate.send_named(named);
+        file.state().fate_mut().send_named(named);
         Ok(())
     }
 }

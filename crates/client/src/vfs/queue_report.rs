@@ -216,18 +216,18 @@ impl Inner {
         let dirty = self.files().dirty();
         let all = dirty.iter().filter_map(|file| {
             let state = file.state();
-            let how = if let Some(reason) = state.fate.refusal() {
+            let how = if let Some(reason) = state.fate().refusal() {
                 RecordState::Refused { why: reason.to_string() }
             } else if !state.is_unlogged() {
                 return None;
             } else if let Some(content) = state.sending.as_ref().filter(|_| state.versions.is_empty()) {
                 RecordState::Sending { acknowledged_bytes: content.arrived_bytes() }
-            } else if state.handles > 0 {
+            } else if state.handles() > 0 {
                 RecordState::Open
             } else {
                 RecordState::Waiting
             };
-            Some((file.fid, state.stat.size(), how))
+            Some((file.fid, state.stat().size(), how))
         });
         let contents: Vec<_> = all.take(count_max).collect();
         for (fid, size, state) in contents {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use mafs_arpc::blocking;
 use mafs_proto::call::Broken;
-use mafs_proto::{ContentHash, DataVersion, FsError, Kind, Object, Status, VnodeId};
+use mafs_proto::{DataVersion, FsError, Kind, Object, VnodeId};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
@@ -183,22 +183,15 @@ struct Read {
 }
 
 impl FileState {
-    /// Whether programs have the content open, and nobody here has changed it or could.
-    fn is_only_read(&self) -> bool {
-        let is_changed = self.is_dirty() || self.storing || self.kernel.may_write();
-        self.handles > 0 && self.is_complete() && !is_changed && !self.fate.is_unlinked() && !self.basis.is_elsewhere()
-    }
-
-    /// The content is this version, all of it.
-    fn hold(&mut self, status: &Status, hash: ContentHash) {
-        self.basis.become_version(status.data_version, hash);
-        self.stat.become_version(status);
+    /// Whether programs have the content open, and nobody here has changed it, or could, or sends it.
+    fn is_refreshed(&self) -> bool {
+        self.is_only_read() && !self.storing
     }
 
     /// What is read of it, if that is not this version and may become it.
     fn read_before(&self, version: DataVersion) -> Option<Read> {
-        let read = Read { version: self.basis.version(), size: self.stat.size(), turn: self.arrival.turn() };
-        (self.is_only_read() && self.basis.version() != version).then_some(read)
+        let read = Read { version: self.basis().version(), size: self.stat().size(), turn: self.arrival().turn() };
+        (self.is_refreshed() && self.basis().version() != version).then_some(read)
     }
 }
 
@@ -214,7 +207,7 @@ pub(super) async fn keep_refreshing(inner: Weak<Inner>, refreshes: Arc<Refreshes
                 vnodes.into_iter().filter_map(|vnode| files.get(vnode)).collect()
             }
         };
-        files.iter().filter(|file| file.state().is_only_read()).for_each(|file| inner.begin_refresh(file));
+        files.iter().filter(|file| file.state().is_refreshed()).for_each(|file| inner.begin_refresh(file));
     }
 }
 
@@ -241,7 +234,7 @@ impl Inner {
                 Err(error) => {
                     failures += 1;
                     tracing::debug!(fid = %file.fid, %error, "a newer version of an open file does not come");
-                    pause_after_failures(failures).filter(|_| file.state().is_only_read())
+                    pause_after_failures(failures).filter(|_| file.state().is_refreshed())
                 }
             };
             file.notify();
@@ -257,7 +250,7 @@ impl Inner {
     /// Brings the newest version of a file that is open, if that is not here. Returns whether it was not.
     async fn refresh(&self, file: &Arc<File>) -> Result<bool, Error> {
         let _place = self.refreshes.places.acquire().await;
-        if !file.state().is_only_read() || self.stays(file, Asked::ByChange) {
+        if !file.state().is_refreshed() || self.stays(file, Asked::ByChange) {
             return Ok(false);
         }
         match self.settled_status(file.fid.vnode).await {
@@ -273,7 +266,7 @@ impl Inner {
     pub(super) async fn refresh_read(&self, file: &Arc<File>, own: u32) -> Result<(), Error> {
         let is_read = || {
             let state = file.state();
-            state.is_only_read() && state.handles > own
+            state.is_refreshed() && state.handles() > own
         };
         while is_read() {
             let known = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?.object;
@@ -318,7 +311,7 @@ impl Inner {
         let Some(file) = in_use.filter(|_| shown.status.kind == Kind::File) else { return };
         let (is_read, version) = {
             let state = file.state();
-            (state.is_only_read(), state.basis.version())
+            (state.is_refreshed(), state.basis().version())
         };
         let is_known = version == shown.status.data_version
             && self.cache.index.valid_object(shown.fid.vnode).is_ok_and(|valid| valid.is_some());
@@ -327,7 +320,7 @@ impl Inner {
         }
         self.begin_refresh(&file);
         let refreshed = file.wait(|state| {
-            let is_over = state.basis.version() != version || !file.refresh.watch().is_looking();
+            let is_over = state.basis().version() != version || !file.refresh.watch().is_looking();
             is_over.then_some(())
         });
         let _ = timeout(LOOK_WAIT, refreshed).await;
@@ -337,7 +330,7 @@ impl Inner {
     pub(super) fn show_as_read(&self, file: &File, object: &mut Object) {
         let read = {
             let state = file.state();
-            state.is_only_read().then(|| (state.basis.version(), state.stat.clone()))
+            state.is_refreshed().then(|| (state.basis().version(), state.stat().clone()))
         };
         let Some((version, stat)) = read else { return };
         let status = &mut object.status;

@@ -309,7 +309,7 @@ impl Inner {
         self.catch_up(file, id)?;
         let (may_write, synced) = {
             let state = file.state();
-            (state.kernel.may_write(), state.edits.say_synced())
+            (state.users().may_write(), state.edits().say_synced())
         };
         let content = match file.state().version(id) {
             Some(version) => Arc::clone(&version.content),

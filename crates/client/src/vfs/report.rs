@@ -201,14 +201,14 @@ impl Inner {
         let mut named = 0;
         for file in files {
             let state = file.state();
-            report.fetching_files += u64::from(state.arrival.is_coming());
+            report.fetching_files += u64::from(state.arrival().is_coming());
             if !state.is_dirty() {
                 continue;
             }
             report.unsent_files += 1;
             let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
-            report.unsent_bytes += state.stat.size().saturating_sub(arrived);
-            let refused = state.fate.refused().cloned();
+            report.unsent_bytes += state.stat().size().saturating_sub(arrived);
+            let refused = state.fate().refused().cloned();
             drop(state);
             let mut path = || {
                 let path = if named < PATHS_MAX { self.path_of(file.fid) } else { None };

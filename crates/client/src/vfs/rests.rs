@@ -33,7 +33,7 @@ pub(super) struct RestPlace(Option<OwnedSemaphorePermit>);
 impl Inner {
     /// Waits until a fetch is wanted by somebody, or has a place as a rest, or is void.
     pub(super) async fn place_for(&self, file: &File, fetch: Fetch) -> RestPlace {
-        let wanted = file.wait(|state| (state.handles > 0 || !state.arrival.goes_on(fetch)).then_some(()));
+        let wanted = file.wait(|state| (state.handles() > 0 || !state.arrival().goes_on(fetch)).then_some(()));
         tokio::select! {
             biased;
             () = wanted => RestPlace(None),
@@ -53,13 +53,13 @@ impl Inner {
         answered: bool,
         place: &mut RestPlace,
     ) -> Result<(), Error> {
-        let is_void = |state: &mut FileState| !state.arrival.goes_on(fetch);
+        let is_void = |state: &mut FileState| !state.arrival().goes_on(fetch);
         loop {
             self.until_not_wanted(file, fetch, answered).await;
             if is_void(&mut file.state()) {
                 return Ok(());
             }
-            if file.state().arrival.is_in_vain() {
+            if file.state().arrival().is_in_vain() {
                 return Err(self.in_vain(answered).into());
             }
             if place.0.is_none() {
@@ -68,7 +68,7 @@ impl Inner {
             if place.0.is_none() {
                 return Ok(());
             }
-            file.wait(|state| (state.handles > 0 || is_void(state)).then_some(())).await;
+            file.wait(|state| (state.handles() > 0 || is_void(state)).then_some(())).await;
             place.0 = None;
         }
     }
@@ -77,9 +77,9 @@ impl Inner {
     /// longer than the deadline, nor for a server that is out of reach, and counts as somebody who waits for the server
     /// while there is no answer.
     async fn until_not_wanted(&self, file: &File, fetch: Fetch, answered: bool) {
-        let not_wanted = || file.wait(|state| (state.handles == 0 || !state.arrival.goes_on(fetch)).then_some(()));
+        let not_wanted = || file.wait(|state| (state.handles() == 0 || !state.arrival().goes_on(fetch)).then_some(()));
         loop {
-            let waiting = (!answered && file.state().handles > 0).then(|| self.remote.waiting());
+            let waiting = (!answered && file.state().handles() > 0).then(|| self.remote.waiting());
             let lasts = tokio::select! {
                 biased;
                 ended = timeout(self.settings.deadline, not_wanted()) => match ended {
@@ -89,7 +89,7 @@ impl Inner {
                 () = self.remote.until_in_vain() => true,
             };
             drop(waiting);
-            file.state().arrival.stall(self.in_vain(answered).into(), lasts);
+            file.state().arrival_mut().stall(self.in_vain(answered).into(), lasts);
             file.notify();
             if lasts {
                 tokio::select! {

@@ -284,7 +284,7 @@ impl Inner {
             let mut state = file.state();
             state.writer = Caller { uid: store.record.uid, gid: store.record.gid };
             if let CmlOp::Store { base, .. } = store.record.op {
-                state.basis.take_up(base);
+                state.basis_mut().take_up(base);
             }
             state.unresolved = Some(Unresolved { record: store.record.clone(), edit: Edit::BEFORE });
             state.interrupted = true;

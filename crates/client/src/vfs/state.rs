@@ -75,7 +75,7 @@ impl Inner {
         };
         let (how, cached_bytes) = file.as_ref().and_then(|file| present(file)).unwrap_or_else(|| self.indexed(&cached));
         let size = match &file {
-            Some(file) if object.status.kind == Kind::File => file.state().stat.size(),
+            Some(file) if object.status.kind == Kind::File => file.state().stat().size(),
             _ => object.status.size,
         };
         let rank = self.rank_of(vnode);
@@ -132,13 +132,13 @@ impl Inner {
             if !state.is_dirty() {
                 return None;
             }
-            if let Some(reason) = state.fate.refusal() {
+            if let Some(reason) = state.fate().refusal() {
                 return Some(RecordState::Refused { why: reason.to_string() });
             }
             if let Some(content) = &state.sending {
                 return Some(RecordState::Sending { acknowledged_bytes: content.arrived_bytes() });
             }
-            if state.handles > 0 && state.is_unlogged() {
+            if state.handles() > 0 && state.is_unlogged() {
                 return Some(RecordState::Open);
             }
             state.versions.back().map(|version| version.id)
@@ -150,9 +150,9 @@ impl Inner {
 /// What of the content of a file in use is here. `None`: nothing by this, so the index may know more.
 fn present(file: &File) -> Option<(Cached, u64)> {
     let state = file.state();
-    match state.arrival.presence(state.basis.version()) {
-        Presence::Whole => Some((Cached::Whole, state.stat.size())),
-        Presence::Partly(bytes) => Some((Cached::Partly, bytes.min(state.stat.size()))),
+    match state.presence() {
+        Presence::Whole => Some((Cached::Whole, state.stat().size())),
+        Presence::Partly(bytes) => Some((Cached::Partly, bytes.min(state.stat().size()))),
         Presence::Absent => None,
     }
 }

@@ -87,7 +87,7 @@ impl Inner {
     }
 
     async fn store_in_turn(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
-        let wanted = file.state().edits.newest();
+        let wanted = file.state().edits().newest();
         loop {
             let take_turn = |state: &mut FileState| {
                 if state.storing {
@@ -95,12 +95,12 @@ impl Inner {
                 }
                 if let Some((edit, error)) = &state.unanswered
                     && patience == Patience::Once
-                    && *edit == state.edits.newest()
+                    && *edit == state.edits().newest()
                     && !self.remote.is_up()
                 {
                     return Some(Err(error.clone()));
                 }
-                state.storing = state.is_dirty() && state.edits.lacks(wanted);
+                state.storing = state.is_dirty() && state.edits().lacks(wanted);
                 Some(Ok(state.storing))
             };
             if !file.wait(take_turn).await? {
@@ -138,10 +138,10 @@ impl Inner {
                 return Ok(None);
             }
             // The time that stat(2) has shown since: it must not move when the content arrives.
-            let changed = state.stat.last_change(known.as_ref().map(|known| &known.object.status));
-            let edit = state.edits.newest();
-            let (size, mtime) = (state.stat.size(), state.stat.mtime());
-            (size, mtime, edit, state.basis.of_store(), state.writer, state.unresolved.clone(), changed)
+            let changed = state.stat().last_change(known.as_ref().map(|known| &known.object.status));
+            let edit = state.edits().newest();
+            let (size, mtime) = (state.stat().size(), state.stat().mtime());
+            (size, mtime, edit, state.basis().of_store(), state.writer, state.unresolved.clone(), changed)
         };
         let content = self.freeze(file, size, attempt)?;
         let record = match again {
@@ -153,7 +153,7 @@ impl Inner {
                 let record = self.remote.record(op, writer.uid, writer.gid, changed);
                 let logged = self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, queued: false });
                 // What was fsynced is taken up after a loss of power: then it must be known that it may have been sent.
-                let synced = file.state().edits.say_synced();
+                let synced = file.state().edits().say_synced();
                 let known = logged.and_then(|()| if synced { self.log_synced(file.fid) } else { Ok(()) });
                 if let Err(error) = known {
                     self.end_record(record.id);
@@ -181,7 +181,7 @@ impl Inner {
     fn freeze(&self, file: &File, size: u64, attempt: u32) -> Result<Arc<FrozenContent>, Error> {
         let watched = {
             let state = file.state();
-            state.kernel.watch.seen().filter(|_| state.kernel.may_write())
+            state.users().watch.seen().filter(|_| state.users().may_write())
         };
         let content = FrozenContent::new(Arc::clone(&file.container), size, watched);
         if attempt > 1 {
@@ -217,7 +217,7 @@ impl Inner {
     async fn resolve(&self, file: &File) -> Result<(), Error> {
         let unresolved = {
             let state = file.state();
-            state.unresolved.clone().filter(|unresolved| unresolved.edit != state.edits.newest())
+            state.unresolved.clone().filter(|unresolved| unresolved.edit != state.edits().newest())
         };
         let Some(Unresolved { record, .. }) = unresolved else { return Ok(()) };
         match self.remote.resolve(&record).await {
@@ -238,7 +238,7 @@ impl Inner {
     async fn base_on_record(&self, file: &File, id: StoreId) -> Result<(), Error> {
         self.cache.index.distrust(std::iter::once(file.fid))?;
         let status = self.status_of(file.fid.vnode).await?.object.status;
-        file.state().basis.forgot(id, status.data_version);
+        file.state().basis_mut().forgot(id, status.data_version);
         self.abandon(file, id);
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Inner {
         self.cache.index.applied(reply, *session, &[])?;
         let hash = reply.hash.ok_or(Error::Refused(FsError::Malformed))?;
         let base = self.note_stored(file, record.id, (version, hash), edit)?;
-        if file.state().fate.is_unlinked() {
+        if file.state().fate().is_unlinked() {
             // The reply was older than the removal, which is already known here.
             self.cache.index.remove(file.fid.vnode)?;
             return Ok(());
@@ -287,23 +287,23 @@ impl Inner {
             let mut state = file.state();
             // In one step with what it becomes: an open looks whether there are versions whose answers are to come.
             let version_of_it = state.take_version(id);
-            if state.kernel.may_write() && !state.kernel.watch.is_settled() {
+            if state.users().may_write() && !state.users().watch.is_settled() {
                 // A write that was seen may have gone on behind what was sent.
                 state.count_edit();
             }
-            let known = edit == Some(state.edits.newest());
+            let known = edit == Some(state.edits().newest());
             // Whoever may write to it is watched, so it is not sealed.
-            let clean = known && !state.kernel.may_write();
-            let was_synced = state.edits.say_synced();
+            let clean = known && !state.users().may_write();
+            let was_synced = state.edits().say_synced();
             if let Some(sent) = edit.or(state.unresolved.as_ref().map(|unresolved| unresolved.edit)) {
-                state.edits.store(sent);
+                state.edits_mut().store(sent);
             }
-            let synced = !clean && state.edits.say_synced();
-            let base = state.basis.become_version(version, hash);
-            state.writing_logged = !clean && !state.fate.is_unlinked();
+            let synced = !clean && state.edits().say_synced();
+            let base = state.basis_mut().become_version(version, hash);
+            state.writing_logged = !clean && !state.fate().is_unlinked();
             (state.unresolved, state.interrupted) = (None, false);
-            state.fate.end_refusal();
-            (base, clean, (was_synced, synced), state.fate.is_unlinked(), version_of_it)
+            state.fate_mut().end_refusal();
+            (base, clean, (was_synced, synced), state.fate().is_unlinked(), version_of_it)
         };
         self.remove_snapshot(file, version_of_it);
         self.end_record(id);
@@ -329,14 +329,14 @@ impl Inner {
         let error = Error::from(error);
         if error.is_unanswered() {
             let mut state = file.state();
-            state.unanswered = Some((state.edits.newest(), error.clone()));
+            state.unanswered = Some((state.edits().newest(), error.clone()));
         }
         error
     }
 
     /// The server refuses a content. That is shown until the content changes or goes, if anybody wants it still.
     pub(super) fn take_in_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
-        let meaning = file.state().fate.meaning_of(reason);
+        let meaning = file.state().fate().meaning_of(reason);
         match meaning {
             Meaning::Removed => self.removed_before(file),
             Meaning::Moot => tracing::debug!(fid = %file.fid, %error, "a file was removed while it was sent"),
@@ -347,7 +347,7 @@ impl Inner {
     fn note_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
         let path = self.path_of(file.fid).unwrap_or_else(|| file.fid.to_string());
         tracing::warn!(path, %error, "the server refused a file's content; it stays in the cache");
-        file.state().fate.refuse(Refused { reason, path });
+        file.state().fate_mut().refuse(Refused { reason, path });
     }
 
     /// The server is about to be asked to remove the last name of a file. If the answer is lost, it is this that tells
@@ -355,13 +355,13 @@ impl Inner {
     pub(super) fn note_removing(&self, file: &File) -> Result<bool, Error> {
         let _edit = file.edit();
         self.log_if_writing(file, LogEntry::Removing { fid: file.fid })?;
-        Ok(file.state().fate.ask_removal())
+        Ok(file.state().fate_mut().ask_removal())
     }
 
     /// The server has refused that: the next removal of the file is somebody else's, whatever the log takes.
     pub(super) fn note_kept(&self, file: &File) {
         let _edit = file.edit();
-        file.state().fate.keep_name();
+        file.state().fate_mut().keep_name();
         if let Err(error) = self.log_if_writing(file, LogEntry::Kept { fid: file.fid }) {
             tracing::error!(fid = %file.fid, %error, "the modify log does not say that a file was not removed");
         }
@@ -381,7 +381,7 @@ impl Inner {
         let _edit = file.edit();
         {
             let mut state = file.state();
-            state.edits.give_up();
+            state.edits_mut().give_up();
             state.writing_logged = false;
         }
         let dropped = self.cache.cml.append(LogEntry::Dropped { fid: file.fid });
@@ -432,10 +432,10 @@ impl Inner {
         for file in dirty {
             let (left, unresolved) = {
                 let state = file.state();
-                let passing = state.fate.refusal().is_none_or(may_pass);
+                let passing = state.fate().refusal().is_none_or(may_pass);
                 let queued = !state.versions.is_empty() || !state.is_unlogged();
                 let unresolved = state.unresolved.is_some();
-                ((unresolved || (!paused && state.handles == 0 && !queued)) && passing, unresolved)
+                ((unresolved || (!paused && state.handles() == 0 && !queued)) && passing, unresolved)
             };
             if left {
                 let stored = match unresolved || !self.settings.writeback.is_logged() {

@@ -66,7 +66,7 @@ impl Inner {
         let asked = AskedFor::none(self);
         self.until_gone(|queue| job.is_done(queue), Queue::is_stuck, || asked.ask(&ids)).await?;
         drop(asked);
-        let refused = |file: &Arc<File>| file.state().fate.refusal();
+        let refused = |file: &Arc<File>| file.state().fate().refusal();
         let content = dirty.iter().find_map(refused);
         match content.or_else(|| self.refused_below(root, refused_before)) {
             Some(reason) => Err(Error::Refused(reason)),

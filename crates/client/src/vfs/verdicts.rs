@@ -280,7 +280,7 @@ impl Inner {
     /// Whether a change is about what this client has removed since.
     pub(super) fn is_moot(&self, record: &CmlRecord) -> bool {
         let file = self.file_of(record);
-        let is_going = file.is_some_and(|file| file.state().fate.is_going());
+        let is_going = file.is_some_and(|file| file.state().fate().is_going());
         is_going
             || self.replay.queue().is_moot(record.id)
             || self.cache.index.is_removed(record.op.fid().vnode).unwrap_or_default()

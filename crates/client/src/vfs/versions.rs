@@ -52,11 +52,6 @@ pub(super) struct Version {
 pub(super) type Versions = VecDeque<Version>;
 
 impl FileState {
-    /// Whether there are changes that are in no version yet.
-    pub(super) fn is_unlogged(&self) -> bool {
-        self.is_dirty() && !self.edits.are_logged()
-    }
-
     pub(super) fn version(&mut self, id: StoreId) -> Option<&mut Version> {
         self.versions.iter_mut().find(|version| version.id == id)
     }
@@ -74,14 +69,14 @@ impl FileState {
     /// The version that `shown` may be, or be made from, although the answer to it has not come.
     fn unplaced(&self, shown: DataVersion) -> Option<StoreId> {
         let oldest = self.versions.front().filter(|oldest| oldest.content.may_have_arrived());
-        oldest.filter(|_| self.basis.version() != shown).map(|oldest| oldest.id)
+        oldest.filter(|_| self.basis().version() != shown).map(|oldest| oldest.id)
     }
 
     /// Whether what was changed here comes after the version `shown`. It does not if all of it is one version that the
     /// server may have: then `shown` is that, or was made from it, or it will be refused.
     pub(super) fn is_newer_than(&self, shown: DataVersion) -> bool {
         let is_all =
-            || self.versions.len() == 1 && self.versions.iter().all(|version| version.edit == self.edits.newest());
+            || self.versions.len() == 1 && self.versions.iter().all(|version| version.edit == self.edits().newest());
         self.is_dirty() && !(self.unplaced(shown).is_some() && is_all())
     }
 }
@@ -227,7 +222,8 @@ impl Inner {
         let mut queue = self.replay.queue();
         let (base, writer) = {
             let state = file.state();
-            let base = state.versions.back().map_or_else(|| state.basis.of_store(), |version| Base::Record(version.id));
+            let base =
+                state.versions.back().map_or_else(|| state.basis().of_store(), |version| Base::Record(version.id));
             (base, state.writer)
         };
         let (op, time) = self.store_op(file, base)?;
@@ -255,13 +251,13 @@ impl Inner {
     fn store_op(&self, file: &File, base: Base) -> Result<(CmlOp, mafs_proto::Timestamp), Error> {
         let known = self.cache.index.object(file.fid.vnode)?;
         let state = file.state();
-        let changed = state.stat.last_change(known.as_ref().map(|known| &known.object.status));
-        Ok((CmlOp::Store { fid: file.fid, base, size: state.stat.size(), mtime: state.stat.mtime() }, changed))
+        let changed = state.stat().last_change(known.as_ref().map(|known| &known.object.status));
+        Ok((CmlOp::Store { fid: file.fid, base, size: state.stat().size(), mtime: state.stat().mtime() }, changed))
     }
 
     fn log_store(&self, file: &File, record: &CmlRecord) -> Result<(), Error> {
         let stamp = stamp(file.container.as_ref())?;
-        let synced = file.state().edits.say_synced();
+        let synced = file.state().edits().say_synced();
         self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, queued: true })?;
         if synced {
             // What was fsynced of it survives a loss of power only with the record.
@@ -272,8 +268,9 @@ impl Inner {
     }
 
     fn version_now(&self, file: &File, state: &mut FileState, id: StoreId) -> Version {
-        let content = FrozenContent::new(Arc::clone(&file.container), state.stat.size(), None);
-        Version { id, edit: state.edits.log(), content, snapshot: None, durable: false, gone: false, goes_on: false }
+        let content = FrozenContent::new(Arc::clone(&file.container), state.stat().size(), None);
+        let edit = state.edits_mut().log();
+        Version { id, edit, content, snapshot: None, durable: false, gone: false, goes_on: false }
     }
 
     /// Moves the newest version out of the container, whose bytes are about to change, unless it may go on. Under
@@ -294,7 +291,7 @@ impl Inner {
     pub(super) fn catch_up(&self, file: &File, id: StoreId) -> Result<(), Error> {
         let is_behind = {
             let state = file.state();
-            state.version_in_place().is_some_and(|version| version.id == id && version.edit != state.edits.newest())
+            state.version_in_place().is_some_and(|version| version.id == id && version.edit != state.edits().newest())
         };
         if !is_behind {
             return Ok(());
@@ -311,8 +308,8 @@ impl Inner {
             let state = file.state();
             let Some(newest) = state.version_in_place() else { return Ok(()) };
             // Then nothing is that comes after it.
-            let holds_synced = newest.durable && state.edits.hold_synced(newest.edit);
-            (newest.id, Arc::clone(&newest.content), newest.durable, state.edits.say_synced(), holds_synced)
+            let holds_synced = newest.durable && state.edits().hold_synced(newest.edit);
+            (newest.id, Arc::clone(&newest.content), newest.durable, state.edits().say_synced(), holds_synced)
         };
         let (container, copy) = self.copy_undisturbed(file)?;
         let size = content.size;
@@ -342,7 +339,7 @@ impl Inner {
             version.snapshot = Some(container);
         }
         if holds_synced {
-            state.edits.move_synced_out();
+            state.edits_mut().move_synced_out();
         }
         Ok(())
     }
@@ -351,7 +348,7 @@ impl Inner {
     /// one moment. If programs go on writing, the last copy is taken as it is. Under `edit`.
     fn copy_undisturbed(&self, file: &File) -> Result<(ContainerId, Arc<dyn DiskFile>), Error> {
         let (vnode, source) = (file.fid.vnode, file.container.file()?);
-        let may_write = file.state().kernel.may_write();
+        let may_write = file.state().users().may_write();
         for _ in 1..COPIES_MAX {
             source.wait_for_writes()?;
             let before = sight(file)?;

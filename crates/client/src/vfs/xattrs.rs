@@ -93,9 +93,9 @@ impl Inner {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use {
             let mut state = file.state();
-            if let Some(unlinked) = state.fate.left_mut() {
+            if let Some(unlinked) = state.fate_mut().left_mut() {
                 change.apply(unlinked.xattrs_mut().ok_or(Error::VersionGone)?)?;
-                state.stat.set_ctime(self.clock.wall());
+                state.stat_mut().set_ctime(self.clock.wall());
                 return Ok(());
             }
         }
@@ -129,7 +129,7 @@ impl Inner {
     async fn xattrs_now(&self, vnode: VnodeId) -> Result<Xattrs, Error> {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use
-            && let Some(unlinked) = file.state().fate.left()
+            && let Some(unlinked) = file.state().fate().left()
         {
             return unlinked.xattrs().cloned().ok_or(Error::VersionGone);
         }

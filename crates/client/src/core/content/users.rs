@@ -5,7 +5,7 @@
 //! handle has the container itself and outlives the handle's release, so it *lingers* until the kernel says that nobody
 //! has the container open for writing.
 
-use super::watch::{Sight, Watch};
+use super::watch::{Found, Sight, Watch};
 
 /// The way of a file's data between program and container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +63,11 @@ impl Users {
     /// Whether a mapping may store into the container.
     pub(crate) fn may_be_mapped(&self) -> bool {
         self.mappers > 0 || self.lingers
+    }
+
+    /// The looks that have found changes of the kernel's which may go on.
+    pub(crate) fn unsettled(&self) -> Option<Found> {
+        (self.may_write() && !self.watch.is_settled()).then(|| self.watch.begin_settling())
     }
 
     /// Whether a mapping may be there whose handle is gone.
@@ -174,6 +179,20 @@ mod tests {
         users.end_writing(true);
         users.end_lingering();
         assert!(users.lingers(), "the other handle has the container open as well");
+    }
+
+    #[test]
+    fn what_was_found_is_unsettled_while_the_kernel_may_write() {
+        let mut users = Users::default();
+        users.begin_writing(false, SIGHT);
+        assert!(users.unsettled().is_none());
+        users.watch.look(Sight { bytes: 1, ..SIGHT });
+        let found = users.unsettled().unwrap();
+        users.watch.end_settling(found);
+        assert!(users.unsettled().is_none());
+        users.watch.look(Sight { bytes: 2, ..SIGHT });
+        users.end_writing(false);
+        assert!(users.unsettled().is_none(), "nobody goes on");
     }
 
     #[test]

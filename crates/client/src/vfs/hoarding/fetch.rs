@@ -94,7 +94,7 @@ impl Inner {
             return Fetched::Here;
         }
         let in_use = self.files().get(vnode);
-        if in_use.is_some_and(|file| file.state().handles > 0) {
+        if in_use.is_some_and(|file| file.state().handles() > 0) {
             // Who has it open has another version, or waits for this one himself.
             return Fetched::Not;
         }

@@ -116,13 +116,8 @@ impl Inner {
         file.refresh.set_turning(true);
         let turned = write_over(file.container.as_ref(), next, (read.size, status.size))
             .and_then(|()| seal(file.container.as_ref(), status.data_version));
-        {
-            let mut state = file.state();
-            state.arrival.turned_over(turned.as_ref().err().map(|error| Error::Cache(error.to_string())));
-            if turned.is_ok() {
-                state.hold(status, next.hash);
-            }
-        }
+        let outcome = turned.as_ref().map(|()| next.hash).map_err(|error| Error::Cache(error.to_string()));
+        file.state().turn_over(status, outcome);
         file.refresh.set_turning(false);
         if turned.is_ok() {
             self.set_content(file, status.data_version, next.hash)?;

@@ -72,6 +72,15 @@ fn a_late_fsync_takes_nothing_back() {
 }
 
 #[test]
+fn what_was_written_since_is_not_kept() {
+    let mut edits = changed();
+    let kept = edits.newest();
+    edits.count();
+    edits.keep(kept);
+    assert!(!edits.are_kept());
+}
+
+#[test]
 fn what_was_fsynced_and_moved_out_is_not_what_is_written_next() {
     let mut edits = changed();
     let fsynced = edits.log();
