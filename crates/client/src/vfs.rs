@@ -10,6 +10,7 @@ mod attributes;
 mod changes;
 mod conflict_report;
 mod contents;
+mod crowding;
 mod delivery;
 mod disconnected;
 mod editing;

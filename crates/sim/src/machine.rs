@@ -65,7 +65,7 @@ impl Machine {
         write_file_atomically(&disk, "identity", &(number as u128 + 1).to_be_bytes())?;
         let name = format!("client-{number}");
         let (scheduling, fsync) = (Scheduling::default(), Fsync::default());
-        let cache_limit_bytes = 1 << 20;
+        let cache_limit_bytes = 64 << 20;
         Ok(Self {
             name,
             link,

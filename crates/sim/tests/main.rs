@@ -14,6 +14,7 @@ mod compiling;
 mod contending;
 mod contents;
 mod contests;
+mod crowded;
 mod damaged;
 mod disconnected;
 mod exclusive;

@@ -146,7 +146,7 @@ impl Inner {
     }
 
     /// How many bytes of the cache's disk are missing to write `bytes` more.
-    fn disk_short_bytes(&self, bytes: u64) -> u64 {
+    pub(super) fn disk_short_bytes(&self, bytes: u64) -> u64 {
         match self.cache.disk.space() {
             Ok(space) => bytes.saturating_add(self.settings.min_free_bytes).saturating_sub(space.bytes_free),
             Err(_) => 0,

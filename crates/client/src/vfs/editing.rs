@@ -35,6 +35,17 @@ pub(super) enum Place {
     End,
 }
 
+impl Place {
+    /// Where the content ends at least when so many bytes are written there. Pages are not beyond its end.
+    fn end(self, file: &File, bytes: u64) -> u64 {
+        match self {
+            Self::At(offset) => offset.saturating_add(bytes),
+            Self::Pages(_) => 0,
+            Self::End => file.state().stat().size().saturating_add(bytes),
+        }
+    }
+}
+
 impl Vfs {
     /// Writes all of `data` behind what the file holds at that moment, as who writes with `O_APPEND` expects: the
     /// kernel may not know yet what another client, or a lock, has brought. Returns where that was.
@@ -62,6 +73,7 @@ impl Inner {
             if let Place::At(offset) = place {
                 self.before_gap(&file, offset).await;
             }
+            self.until_uncrowded(&file, place.end(&file, data.len() as u64)).await?;
             match blocking(|| self.write_now(&file, place, &data)) {
                 Ok(Some(offset)) => return Ok(offset),
                 // Another version began to come in; this write goes on top of it.

@@ -136,6 +136,10 @@ impl Inner {
             self.preserve_version(file)?;
             self.push_version(file, made)?;
         }
+        if unlogged {
+            // What the server lacks takes room too.
+            self.count_content(file)?;
+        }
         let closed = {
             let mut state = file.state();
             let newest = state.versions.back_mut().map(|newest| {
