@@ -16,7 +16,7 @@ pub(crate) mod stat;
 pub(crate) mod users;
 pub(crate) mod watch;
 
-use mafs_proto::{ContentHash, DataVersion, Object, Status, StoreId, Timestamp, Xattrs};
+use mafs_proto::{ContentHash, DataVersion, Object, SetAttr, Status, StoreId, Timestamp, Xattrs};
 
 use self::arrival::{Arrival, Fetch, Part, Presence};
 use self::basis::Basis;
@@ -25,6 +25,7 @@ use self::fate::{Fate, Unlinked};
 use self::stat::Stat;
 use self::users::Users;
 use self::watch::Sight;
+use crate::core::log::Stamp;
 
 /// For whom a content is fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +112,8 @@ impl<E: Clone, H> Content<E, H> {
         self.users.watch.begin(hashed);
     }
 
-    /// Notes that the container was turned over to a version, which hashes to this; or why it may hold something of both.
+    /// Notes that the container was turned over to a version, which hashes to this; or why it may hold something of
+    /// both.
     pub(crate) fn turn_over(&mut self, status: &Status, turned: Result<ContentHash, E>) {
         match turned {
             Ok(hash) => {
@@ -166,6 +168,17 @@ impl<E: Clone, H> Content<E, H> {
         is_changed
     }
 
+    /// Takes in the first look at a content that an earlier life has left: it shows this. Returns whether it has been
+    /// changed behind its last version.
+    pub(crate) fn see(&mut self, shown: Stamp, bytes: u64) -> bool {
+        let is_changed = self.edits.see(shown, bytes == self.stat.size());
+        if is_changed {
+            self.fate.end_refusal();
+            self.stat.set_size(bytes);
+        }
+        is_changed
+    }
+
     /// Counts a change that may have been made unseen.
     pub(crate) fn count_edit(&mut self) {
         self.edits.count();
@@ -189,6 +202,28 @@ impl<E: Clone, H> Content<E, H> {
         self.fate.lose_name(unlinked);
     }
 
+    /// Changes attributes of a file without a name, which exists on this machine only. Returns whether it is one.
+    pub(crate) fn set_nameless(&mut self, set: &SetAttr, now: Timestamp) -> bool {
+        let Some(object) = self.fate.left_mut().and_then(Unlinked::object_mut) else { return false };
+        object.status.set(set);
+        set.mtime.into_iter().for_each(|mtime| self.stat.set_mtime(mtime));
+        self.stat.set_ctime(now);
+        true
+    }
+
+    /// Changes extended attributes of a file without a name. `None`: it is none, or they are not known.
+    pub(crate) fn change_nameless_xattrs<F>(
+        &mut self,
+        change: impl FnOnce(&mut Xattrs) -> Result<(), F>,
+        now: Timestamp,
+    ) -> Option<Result<(), F>> {
+        let changed = change(self.fate.left_mut().and_then(Unlinked::xattrs_mut)?);
+        if changed.is_ok() {
+            self.stat.set_ctime(now);
+        }
+        Some(changed)
+    }
+
     /// How many handles are open.
     pub(crate) fn handles(&self) -> u32 {
         self.handles
@@ -204,7 +239,8 @@ impl<E: Clone, H> Content<E, H> {
         self.is_dirty() && !self.edits.are_logged()
     }
 
-    /// Whether the content may be another than the one it is based on: what the kernel may be writing counts as changed.
+    /// Whether the content may be another than the one it is based on: what the kernel may be writing counts as
+    /// changed.
     pub(crate) fn may_be_changed(&self) -> bool {
         self.is_dirty() || self.users.may_write()
     }
@@ -238,8 +274,8 @@ impl<E: Clone, H> Content<E, H> {
         without_name || self.is_current(version) && !self.arrival.is_stalled()
     }
 
-    /// Whether the content is older than a version, so that this may take its place: what programs here have changed may
-    /// not be lost.
+    /// Whether the content is older than a version, so that this may take its place: what programs here have changed
+    /// may not be lost.
     pub(crate) fn is_behind(&self, version: DataVersion) -> bool {
         let is_here = self.basis.version() == version && self.is_complete();
         !self.is_dirty() && !self.fate.is_unlinked() && !is_here

@@ -7,7 +7,6 @@ use mafs_proto::{CmlOp, FsError, Kind, Object, SetAttr, VnodeId};
 use super::changes::Change;
 use super::file::File;
 use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
-use crate::core::content::fate::Unlinked;
 
 impl Inner {
     pub(super) async fn get_attributes(self: &Arc<Self>, vnode: VnodeId) -> Result<Object, Error> {
@@ -202,12 +201,7 @@ impl Inner {
 
     /// A file without a name exists on this machine only. Returns whether it was one.
     fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
-        let mut state = file.state();
-        let Some(object) = state.fate_mut().left_mut().and_then(Unlinked::object_mut) else { return false };
-        object.status.set(set);
-        set.mtime.into_iter().for_each(|mtime| state.stat_mut().set_mtime(mtime));
-        state.stat_mut().set_ctime(self.clock.wall());
-        true
+        file.state().set_nameless(set, self.clock.wall())
     }
 
     /// Whether changes may be made through this mount.

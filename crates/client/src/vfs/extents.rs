@@ -60,8 +60,6 @@ impl Inner {
             return Ok(false);
         }
         self.edit_with(file, || file.container.fallocate(how, range.start, range.end - range.start))?;
-        let size = file.container.len()?;
-        file.state().stat_mut().set_size(size);
         Ok(true)
     }
 

@@ -106,10 +106,8 @@ impl Inner {
         let _edit = file.edit();
         let (bytes, stamp) = (file.container.len()?, stamp(file.container.as_ref())?);
         let mut state = file.state();
-        let has_size = bytes == state.stat().size();
-        if state.edits_mut().see(stamp, has_size) {
+        if state.see(stamp, bytes) {
             tracing::warn!(fid = %file.fid, "a file was changed behind its last version; it is sent as it is");
-            state.stat_mut().set_size(bytes);
             if let Some(newest) = state.versions.back_mut() {
                 newest.gone = true;
             }

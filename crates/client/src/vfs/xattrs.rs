@@ -93,10 +93,9 @@ impl Inner {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use {
             let mut state = file.state();
-            if let Some(unlinked) = state.fate_mut().left_mut() {
-                change.apply(unlinked.xattrs_mut().ok_or(Error::VersionGone)?)?;
-                state.stat_mut().set_ctime(self.clock.wall());
-                return Ok(());
+            if state.fate().is_unlinked() {
+                let changed = state.change_nameless_xattrs(|xattrs| change.apply(xattrs), self.clock.wall());
+                return Ok(changed.ok_or(Error::VersionGone)??);
             }
         }
         if self.settings.writeback.is_logged() {

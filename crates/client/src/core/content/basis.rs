@@ -1,8 +1,8 @@
 //! Basis: what a file's content was made from, and so what the server must have for it to take its place.
 //!
 //! Mostly that is a version. After an answer that nobody remembers it may be the version of a record, if the server has
-//! applied that. What went *elsewhere*, into another file than the one that was written, is made from no version of this
-//! file.
+//! applied that. What went *elsewhere*, into another file than the one that was written, is made from no version of
+//! this file.
 //!
 //! Invariant: record and hash belong to the version. Whatever changes that changes them in the same step, so that no
 //! content is stored over a version of which it knows nothing (invariant 9).
@@ -56,8 +56,8 @@ impl Basis {
         self.replace(version, Some(hash)).version
     }
 
-    /// The content is about to be that of a version, or to be replaced as a whole by what is made from that. Returns what
-    /// it was before.
+    /// The content is about to be that of a version, or to be replaced as a whole by what is made from that. Returns
+    /// what it was before.
     pub(crate) fn begin(&mut self, version: DataVersion) -> Self {
         let hash = self.hash.filter(|_| self.version == version);
         self.replace(version, hash)

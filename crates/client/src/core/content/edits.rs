@@ -1,9 +1,9 @@
 //! Edits: how far a file's content has been changed here, and how much of that is safe where.
 //!
-//! Each change of the content makes the next *edit*. An edit is *stored* when the server has it, *logged* when a version
-//! that is to be sent holds it, *synced* when an fsync has made something of it durable here, and *kept* when all of it
-//! is. Whatever the kernel writes past this program is an edit as soon as a look has found it, and what it may have
-//! written behind the last look is none yet: so whoever asks looks first, and a doubt counts as an edit.
+//! Each change of the content makes the next *edit*. An edit is *stored* when the server has it, *logged* when a
+//! version that is to be sent holds it, *synced* when an fsync has made something of it durable here, and *kept* when
+//! all of it is. Whatever the kernel writes past this program is an edit as soon as a look has found it, and what it
+//! may have written behind the last look is none yet: so whoever asks looks first, and a doubt counts as an edit.
 //!
 //! Invariant: an edit that is not stored is never said to be, whatever is changed between the moment at which a content
 //! is frozen and the one at which its answer comes: the answer is about the edit that was frozen.

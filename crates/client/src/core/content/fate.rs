@@ -1,8 +1,8 @@
 //! Fate: whether a file has a name still, and whether the server has refused its content.
 //!
-//! Who removes a file here asks the server first; the answer may be lost, and then it is having asked that tells the own
-//! removal from somebody else's. A file without a name exists on this machine only, for those who have it open: nobody
-//! is to get what is changed of it, but for versions on which a record waits that has given it a name before.
+//! Who removes a file here asks the server first; the answer may be lost, and then it is having asked that tells the
+//! own removal from somebody else's. A file without a name exists on this machine only, for those who have it open:
+//! nobody is to get what is changed of it, but for versions on which a record waits that has given it a name before.
 
 use mafs_proto::{FsError, Object, StoreId, Xattrs};
 

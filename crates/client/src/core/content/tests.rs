@@ -136,6 +136,22 @@ fn what_has_not_all_come_is_nobodys() {
 }
 
 #[test]
+fn what_this_program_has_changed_or_fetched_is_no_change_of_the_kernels() {
+    let mut content = whole();
+    content.open();
+    content.users_mut().begin_writing(false, sight(1));
+    content.edit(now());
+    content.see_edit(sight(2));
+    let edit = content.edits().newest();
+    assert!(!content.look(sight(2), now()) && content.edits().newest() == edit);
+    content.edits_mut().store(edit);
+    let fetch = content.begin_fetch(&status(2), true, None);
+    content.complete_fetch(fetch, hash(2), sight(3));
+    assert!(!content.look(sight(3), now()) && !content.is_dirty());
+    assert!(content.look(sight(4), now()) && content.is_dirty());
+}
+
+#[test]
 fn a_change_ends_a_refusal() {
     let mut content = whole();
     content.fate_mut().refuse(fate::Refused { reason: mafs_proto::FsError::Quota, path: String::new() });
@@ -156,6 +172,40 @@ fn a_file_without_a_name_stays_for_who_has_it_open() {
     assert_eq!(content.rest(false), Rest::Useless);
     assert_eq!(content.nameless_object().map(|(object, _)| object.status.size), Some(SIZE));
     assert_eq!(content.worth_keeping(), None);
+}
+
+#[test]
+fn what_has_no_name_is_changed_on_this_machine_alone() {
+    let set = SetAttr { mode: Some(Mode::from_bits(0o600)), mtime: Timestamp::new(7, 0), ..SetAttr::default() };
+    let later = Timestamp::new(9, 0).unwrap();
+    assert!(!whole().set_nameless(&set, later));
+    assert_eq!(whole().change_nameless_xattrs(|_| Ok::<_, ()>(()), later), None);
+    let object = Object { fid: mafs_proto::Fid::root(mafs_proto::VolumeId(1)), status: status(1), target: None };
+    let mut content = Tested::nameless(&status(1), Unlinked::new(object, Some(Xattrs::default()), Vec::new()));
+    assert_eq!(content.change_nameless_xattrs(|_| Err("there is none"), later), Some(Err("there is none")));
+    assert!(content.nameless_object().is_some_and(|(object, _)| object.status.ctime == now()));
+    assert!(content.set_nameless(&set, now()));
+    assert_eq!(content.change_nameless_xattrs(|_| Ok::<_, ()>(()), later), Some(Ok(())));
+    let (object, _) = content.nameless_object().unwrap();
+    assert_eq!((object.status.mode, object.status.mtime), (Mode::from_bits(0o600), Timestamp::new(7, 0).unwrap()));
+    assert_eq!((object.status.ctime, content.is_dirty()), (later, false));
+}
+
+#[test]
+fn what_was_changed_behind_its_last_version_is_another_content() {
+    let edits = || {
+        let mut edits = Edits::taken_up(false);
+        edits.take_up_logged(Edit::BEFORE.next(), false);
+        edits.leave_unseen(Stamp(1));
+        edits
+    };
+    for (stamp, bytes, is_changed) in [(1, SIZE, false), (2, SIZE, true), (1, 3, true)] {
+        let mut content = Tested::taken_up(DataVersion(1), edits(), Fate::named(), Stat::taken_up(SIZE, now()));
+        content.fate_mut().refuse(fate::Refused { reason: mafs_proto::FsError::Quota, path: String::new() });
+        assert_eq!(content.see(Stamp(stamp), bytes), is_changed);
+        assert_eq!((content.is_unlogged(), content.fate().refusal().is_none()), (is_changed, is_changed));
+        assert_eq!(content.stat().size(), bytes);
+    }
 }
 
 #[test]
