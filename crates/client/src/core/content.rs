@@ -30,22 +30,22 @@ use crate::core::log::Stamp;
 /// For whom a content is fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holder {
-    /// Who opens the file: what programs have open for writing stays as it is.
+    /// For a program that opens the file: a content that is open for writing stays as it is.
     Reader,
-    /// Who has locked it.
+    /// For a program that has locked it.
     Locker,
 }
 
-/// What is to become of a content when somebody lets go of it.
+/// The fate of a content when somebody lets go of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rest {
     /// Somebody or something uses it still.
     InUse,
     /// The server is to get it first.
     Unsent,
-    /// It is of no use to the next who opens the file.
+    /// Useless to the next program that opens the file.
     Useless,
-    /// It stays for the next who opens the file.
+    /// Kept for the next program that opens the file.
     Kept,
 }
 
@@ -98,7 +98,7 @@ impl<E: Clone, H> Content<E, H> {
         }
     }
 
-    /// Begins a fetch of what the server shows. What is in the container counts no more.
+    /// Begins a fetch of what the server shows. The bytes in the container count no more.
     pub(crate) fn begin_fetch(&mut self, status: &Status, in_place: bool, part: Option<Part>) -> Fetch {
         self.basis.begin(status.data_version);
         self.stat.become_version(status);
@@ -157,8 +157,8 @@ impl<E: Clone, H> Content<E, H> {
         }
     }
 
-    /// Takes in a look at a container that the kernel may write to, or could until just now. What it has written is an
-    /// edit, made at this time. What has not all come is nobody's.
+    /// Takes in a look at a container that the kernel may write to, or could until just now. Its writes are an edit,
+    /// made at this time. A content that has not all come is nobody's.
     pub(crate) fn look(&mut self, sight: Sight, changed: Timestamp) -> bool {
         let is_changed = self.arrival.is_whole() && self.users.watch.look(sight);
         if is_changed {
@@ -193,7 +193,7 @@ impl<E: Clone, H> Content<E, H> {
         }
     }
 
-    /// Notes that the last name of the file is gone. What is here is shown as it is; the rest as it was then.
+    /// Notes that the last name of the file is gone. Its content is shown as it is here, all else as it was then.
     pub(crate) fn lose_name(&mut self, unlinked: Unlinked, status: &Status) {
         if !self.is_dirty() {
             self.stat.set_mtime(status.mtime);
@@ -297,7 +297,7 @@ impl<E: Clone, H> Content<E, H> {
         self.users.has_writers() && !self.is_dirty() && self.basis.version() != shown
     }
 
-    /// What is to become of the content now that somebody lets go of it. `busy`: it is on its way to the server.
+    /// Says what becomes of the content now that somebody lets go of it. `busy`: it is on its way to the server.
     pub(crate) fn rest(&self, busy: bool) -> Rest {
         let is_useless = self.arrival.is_absent() || self.basis.is_elsewhere() || self.fate.is_unlinked();
         if self.handles > 0 || busy || self.arrival.is_coming() || self.users.lingers() {
@@ -316,42 +316,42 @@ impl<E: Clone, H> Content<E, H> {
         self.arrival.presence(self.basis.version())
     }
 
-    /// What is here in part that a later life should find.
+    /// Names the part that is here and that a later life should find.
     pub(crate) fn worth_keeping(&self) -> Option<Part> {
         self.arrival.worth_keeping(self.basis.version()).filter(|_| !self.fate.is_unlinked())
     }
 
-    /// What there is of a file without a name, for the kernel to keep: the object, and its extended attributes.
+    /// Gives the kernel what it keeps of a file without a name: the object, and its extended attributes.
     pub(crate) fn nameless_object(&self) -> Option<(Object, Option<Xattrs>)> {
         self.fate.left().filter(|_| self.is_complete())?.left_with(&self.stat)
     }
 
-    /// How the kernel uses the content.
+    /// The kernel's ways to the content.
     pub(crate) fn users(&self) -> &Users {
         &self.users
     }
 
-    /// The same, for what concerns nothing else.
+    /// The kernel's ways to the content, to change what concerns nothing else.
     pub(crate) fn users_mut(&mut self) -> &mut Users {
         &mut self.users
     }
 
-    /// What has arrived of it.
+    /// The bytes that have arrived.
     pub(crate) fn arrival(&self) -> &Arrival<E, H> {
         &self.arrival
     }
 
-    /// The same, for the steps of a fetch that concern nothing else.
+    /// The bytes that have arrived, for the steps of a fetch that concern nothing else.
     pub(crate) fn arrival_mut(&mut self) -> &mut Arrival<E, H> {
         &mut self.arrival
     }
 
-    /// What it was made from.
+    /// The version that the content was made from.
     pub(crate) fn basis(&self) -> &Basis {
         &self.basis
     }
 
-    /// The same, for answers to stores.
+    /// The version that the content was made from, for answers to stores.
     pub(crate) fn basis_mut(&mut self) -> &mut Basis {
         &mut self.basis
     }
@@ -361,7 +361,7 @@ impl<E: Clone, H> Content<E, H> {
         &self.edits
     }
 
-    /// The same, for what makes an edit safe.
+    /// The edits, for whatever makes one safe.
     pub(crate) fn edits_mut(&mut self) -> &mut Edits {
         &mut self.edits
     }
@@ -371,17 +371,17 @@ impl<E: Clone, H> Content<E, H> {
         &self.fate
     }
 
-    /// The same, for what concerns nothing else.
+    /// The fate of the file, to change what concerns nothing else.
     pub(crate) fn fate_mut(&mut self) -> &mut Fate {
         &mut self.fate
     }
 
-    /// What stat(2) shows of it.
+    /// Size and times of the content.
     pub(crate) fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// The same, for what concerns nothing else.
+    /// Size and times of the content, to change what concerns nothing else.
     pub(crate) fn stat_mut(&mut self) -> &mut Stat {
         &mut self.stat
     }

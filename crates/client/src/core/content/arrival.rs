@@ -1,13 +1,13 @@
 //! Arrival: what of a file's content is in its container, and what is on its way.
 //!
-//! A fetch brings one version, range by range. It is *void* from the moment on at which the container is to hold
+//! A fetch brings one version, range by range. A fetch is *void* from the moment on at which the container is to hold
 //! something else: another fetch, what programs have cut the file to, another version that is turned in. Each step of a
 //! fetch names it, and a void one is told nothing and changes nothing; whoever asks and writes under one lock writes
 //! into the container of its own version only.
 //!
-//! What an ended fetch has brought is *left* for the next one of the same version, until the container is to hold
-//! something else. Of a fetch *in place*, over a version that the kernel reads, nothing is left: nobody knows which
-//! bytes are whose.
+//! The bytes that an ended fetch has brought are *left* for the next one of the same version, until the container is to
+//! hold something else. Of a fetch *in place*, over a version that the kernel reads, nothing is left: nobody knows
+//! which bytes are whose.
 
 mod stall;
 
@@ -56,7 +56,7 @@ impl Fetch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Turn(u64);
 
-/// What is here of a version that does not come.
+/// The bytes that are here of a version that does not come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     pub(crate) version: DataVersion,
@@ -68,7 +68,7 @@ pub(crate) struct Part {
 pub(crate) enum NotHere<E> {
     /// Nobody has asked for it.
     NotAsked,
-    /// It was asked for in vain.
+    /// Somebody has asked in vain.
     Failed(E),
 }
 
@@ -87,7 +87,7 @@ enum State<E, H> {
     Missing {
         part: Option<Part>,
     },
-    /// It is being fetched, for as long as it takes.
+    /// A fetch brings it, for as long as that takes.
     Coming(Coming<H>),
     Whole,
     /// The fetch failed; the next open tries again.
@@ -108,7 +108,7 @@ struct Coming<H> {
     handle: Option<H>,
 }
 
-/// What has arrived of one file. `E` says why something does not come, `H` urges a fetch on.
+/// The bytes that have arrived of one file. `E` says why something does not come, `H` urges a fetch on.
 pub(crate) struct Arrival<E, H> {
     state: State<E, H>,
     turn: Turn,
@@ -176,7 +176,7 @@ impl<E: Clone, H> Arrival<E, H> {
         }
     }
 
-    /// Ends a fetch before all has come. What has come is left for the next one if it `is_useful`. Returns whether that
+    /// Ends a fetch before all has come. Its bytes are left for the next one if that `is_useful`. Returns whether that
     /// was the fetch under way and nothing is left of it.
     pub(crate) fn fail(&mut self, fetch: Fetch, why: E, is_useful: bool) -> bool {
         let ends = self.goes_on(fetch);
@@ -186,7 +186,7 @@ impl<E: Clone, H> Arrival<E, H> {
         ends && self.part().is_none()
     }
 
-    /// Ends what is on its way, whichever fetch that is. What has come is left.
+    /// Ends the fetch that is under way, whichever that is. Its bytes are left.
     pub(crate) fn end(&mut self, why: E) {
         self.give_up(why, true);
     }
@@ -225,7 +225,7 @@ impl<E: Clone, H> Arrival<E, H> {
         self.turn = Turn(self.turn.0 + 1);
     }
 
-    /// Takes what is left of this version, for a fetch to go on from. What is left of another is of no use.
+    /// Takes the part of this version, for a fetch to go on from. A part of another is of no use.
     pub(crate) fn take_part(&mut self, version: DataVersion) -> Option<Part> {
         let part = match &mut self.state {
             State::Missing { part } | State::Failed { part, .. } => part.take(),
@@ -242,7 +242,7 @@ impl<E: Clone, H> Arrival<E, H> {
         mem::take(&mut self.noted)
     }
 
-    /// What the index is told of a fetch that goes on, so that it outlasts this life of the client.
+    /// Says what the index is told of a fetch that goes on, so that it outlasts this life of the client.
     pub(crate) fn note(&mut self, fetch: Fetch) -> Option<Part> {
         let coming = self.coming(fetch).filter(|_| !fetch.in_place)?;
         let part = is_worth_noting(&coming.present).then(|| coming.part())?;
@@ -250,7 +250,7 @@ impl<E: Clone, H> Arrival<E, H> {
         Some(part)
     }
 
-    /// What is left of this version that a later life should find.
+    /// Names the part of this version that a later life should find.
     pub(crate) fn worth_keeping(&self, version: DataVersion) -> Option<Part> {
         let part = self.part().filter(|part| part.version == version);
         part.filter(|part| is_worth_noting(&part.present)).cloned()
@@ -283,7 +283,7 @@ impl<E: Clone, H> Arrival<E, H> {
     /// reach soon, or it is void.
     pub(crate) fn leads_elsewhere(&mut self, fetch: Fetch, offset: u64) -> bool {
         let Some(coming) = self.coming_mut(fetch) else { return true };
-        // It may have come since: the reader has not looked yet.
+        // The byte may have come since: the reader has not looked yet.
         let is_far = |wanted: &u64| {
             let missing = !coming.present.contains(*wanted..*wanted + 1);
             missing && (*wanted < offset || *wanted > offset + JUMP_BYTES)
@@ -363,7 +363,7 @@ impl<E: Clone, H> Arrival<E, H> {
         }
     }
 
-    /// What is known of a content that is not on its way.
+    /// Says what is known of a content that is not on its way.
     fn settled(&self) -> Result<(), NotHere<E>> {
         match &self.state {
             State::Whole => Ok(()),
@@ -425,7 +425,7 @@ fn is_worth_noting(present: &RangeSet) -> bool {
     present.bytes() >= NOTED_BYTES_MIN
 }
 
-/// What counts of what an earlier fetch has brought. If that is all, all but the last byte: what the content is
+/// The bytes of an earlier fetch that count. If they are all, all but the last byte: what the content is
 /// compared with comes with an answer, so something has to be asked for.
 fn to_go_on(mut present: RangeSet, size: u64) -> RangeSet {
     if present.first_gap(0, size).is_none() {

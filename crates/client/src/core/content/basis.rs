@@ -1,21 +1,21 @@
 //! Basis: what a file's content was made from, and so what the server must have for it to take its place.
 //!
 //! Mostly that is a version. After an answer that nobody remembers it may be the version of a record, if the server has
-//! applied that. What went *elsewhere*, into another file than the one that was written, is made from no version of
-//! this file.
+//! applied that. A content that went *elsewhere*, into another file than the one that was written, is made from no
+//! version of this file.
 //!
 //! Invariant: record and hash belong to the version. Whatever changes that changes them in the same step, so that no
 //! content is stored over a version of which it knows nothing (invariant 9).
 
 use mafs_proto::{Base, ContentHash, DataVersion, StoreId};
 
-/// What one content was made from.
+/// The version that one content was made from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Basis {
     version: DataVersion,
     /// The record whose version that may be instead, if it was applied, which the modify log has forgotten.
     record: Option<StoreId>,
-    /// What that version hashes to, if this client knows.
+    /// The hash of that version, if this client knows it.
     hash: Option<ContentHash>,
 }
 
@@ -35,12 +35,12 @@ impl Basis {
         (!self.is_elsewhere()).then_some(self.version)
     }
 
-    /// What the version hashes to, if this client knows.
+    /// The hash of the version, if this client knows it.
     pub(crate) fn hash(&self) -> Option<ContentHash> {
         self.hash
     }
 
-    /// What the server must have for the content to take its place.
+    /// Names what the server must have for the content to take its place.
     pub(crate) fn of_store(&self) -> Base {
         self.record.map_or(Base::Version(self.version), Base::Record)
     }
@@ -50,7 +50,7 @@ impl Basis {
         self.version == DataVersion::NONE
     }
 
-    /// The content is that of a version of the server's. What was here before has nothing to do with what is written
+    /// The content is that of a version of the server's. Nothing that was here before has to do with what is written
     /// next. Returns the version before.
     pub(crate) fn become_version(&mut self, version: DataVersion, hash: ContentHash) -> DataVersion {
         self.replace(version, Some(hash)).version
@@ -68,7 +68,7 @@ impl Basis {
         self.hash = Some(hash);
     }
 
-    /// What was written went elsewhere, by this record. What is written next goes where that went.
+    /// The content went elsewhere, by this record. Later writes go where that went.
     pub(crate) fn go_elsewhere(&mut self, id: StoreId) {
         self.replace(DataVersion::NONE, None);
         self.record = Some(id);

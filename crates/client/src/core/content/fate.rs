@@ -1,8 +1,9 @@
 //! Fate: whether a file has a name still, and whether the server has refused its content.
 //!
-//! Who removes a file here asks the server first; the answer may be lost, and then it is having asked that tells the
-//! own removal from somebody else's. A file without a name exists on this machine only, for those who have it open:
-//! nobody is to get what is changed of it, but for versions on which a record waits that has given it a name before.
+//! A program that removes a file here makes this client ask the server first. The answer may be lost, and then having
+//! asked tells the own removal from somebody else's. A file without a name exists on this machine only, for those who
+//! have it open: nobody is to get what is changed of it, but for versions on which a record waits that has given it a
+//! name before.
 
 use mafs_proto::{FsError, Object, StoreId, Xattrs};
 
@@ -16,7 +17,7 @@ pub(crate) struct Refused {
     pub(crate) path: String,
 }
 
-/// What there is on this machine of a file without a name.
+/// The rest on this machine of a file without a name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unlinked {
     /// The object as it was when its last name went; `None`: in an earlier life, so that nobody has it open.
@@ -28,7 +29,7 @@ pub(crate) struct Unlinked {
 }
 
 impl Unlinked {
-    /// What is left of an object, with these extended attributes.
+    /// Makes the rest of an object, with these extended attributes.
     pub(crate) fn new(object: Object, xattrs: Option<Xattrs>, named: Vec<StoreId>) -> Self {
         Self { object: Some(object), xattrs, named }
     }
@@ -38,7 +39,7 @@ impl Unlinked {
         self.object.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The object, to be changed.
     pub(crate) fn object_mut(&mut self) -> Option<&mut Object> {
         self.object.as_mut()
     }
@@ -48,12 +49,12 @@ impl Unlinked {
         self.xattrs.as_ref()
     }
 
-    /// The same, to be changed.
+    /// Its extended attributes, to be changed.
     pub(crate) fn xattrs_mut(&mut self) -> Option<&mut Xattrs> {
         self.xattrs.as_mut()
     }
 
-    /// What the kernel keeps of it, with the content as it is here.
+    /// Gives the kernel what it keeps, with the content as it is here.
     pub(crate) fn left_with(&self, stat: &Stat) -> Option<(Object, Option<Xattrs>)> {
         let mut object = self.object.clone()?;
         stat.lay_over(&mut object.status);
@@ -61,7 +62,7 @@ impl Unlinked {
     }
 }
 
-/// What a refusal of a content means.
+/// The meaning of a content's refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Meaning {
     /// This client has removed the file, and nothing of it is news.
@@ -72,10 +73,10 @@ pub(crate) enum Meaning {
     Shown,
 }
 
-/// What has become of one file.
+/// The fate of one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fate {
-    /// What there is of it on this machine only, once its last name is gone.
+    /// The rest of it on this machine, once its last name is gone.
     left: Option<Unlinked>,
     /// Whether this client has asked the server to remove the last name.
     asked: bool,
@@ -140,12 +141,12 @@ impl Fate {
         self.asked || self.is_unlinked()
     }
 
-    /// What there is of a file without a name.
+    /// The rest of a file without a name.
     pub(crate) fn left(&self) -> Option<&Unlinked> {
         self.left.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The rest of a file without a name, to be changed.
     pub(crate) fn left_mut(&mut self) -> Option<&mut Unlinked> {
         self.left.as_mut()
     }
@@ -165,7 +166,7 @@ impl Fate {
         self.refused.as_ref().map(|refused| refused.reason)
     }
 
-    /// What it means that the server refuses the content.
+    /// Says what it means that the server refuses the content.
     pub(crate) fn meaning_of(&self, reason: FsError) -> Meaning {
         match (self.is_unlinked(), self.asked) {
             (_, true) if reason == FsError::Stale => Meaning::Removed,

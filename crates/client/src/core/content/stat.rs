@@ -9,7 +9,7 @@ use mafs_proto::{Status, Timestamp};
 
 use crate::core::tail::Tail;
 
-/// What stat(2) shows of a content.
+/// Size and times of one content, as stat(2) shows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Stat {
     size: u64,

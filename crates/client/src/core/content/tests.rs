@@ -1,4 +1,4 @@
-//! What follows from several parts of a content, in examples and against a model in which the kernel writes, cuts, maps
+//! Decisions about several parts of a content, in examples and against a model in which the kernel writes, cuts, maps
 //! and closes between any two steps.
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -239,7 +239,7 @@ fn the_last_handle_forgets_the_way() {
     assert_eq!((content.users().path(), content.handles()), (None, 0));
 }
 
-/// What the kernel does between a decision and its effect.
+/// An act of the kernel between a decision and its effect.
 #[derive(Clone, Copy, Debug)]
 enum Meanwhile {
     Nothing,
@@ -292,7 +292,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 struct World {
     content: Tested,
-    /// What the container holds: contents are numbered in the order in which they were made.
+    /// The container's content: contents are numbered in the order in which they were made.
     container: u64,
     made: u64,
     /// When it changed last; the time moves if somebody has looked since it moved last.
@@ -463,7 +463,7 @@ impl World {
 }
 
 proptest! {
-    /// What programs have written, through this program or past it, is there until the server has it.
+    /// Whatever programs have written, through this program or past it, is there until the server has it.
     #[test]
     fn proptest_invariant_1_what_was_written_is_never_let_go(steps in steps()) {
         let mut world = World::new();

@@ -24,7 +24,7 @@ impl<E: Clone> Stall<E> {
         *self = Self { times: Stalls(self.times.0 + 1), lasts, why: Some(why) };
     }
 
-    /// Notes that it is worth waiting again. Who has waited before gives up all the same.
+    /// Notes that waiting is worth it again. Whoever has waited before gives up all the same.
     pub(super) fn end(&mut self) {
         self.lasts = false;
     }

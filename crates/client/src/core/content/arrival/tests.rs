@@ -1,4 +1,4 @@
-//! What arrives, in examples and against a model of the container.
+//! Arrivals, in examples and against a model of the container.
 
 use proptest::prelude::*;
 
@@ -302,7 +302,7 @@ enum Step {
     Put {
         fetch: usize,
     },
-    /// It reads the whole content to compare it, and has it taken for complete if that was right.
+    /// A fetch reads the whole content to compare it, and has it taken for complete if that was right.
     Compare {
         fetch: usize,
     },
@@ -494,7 +494,7 @@ impl World {
 }
 
 proptest! {
-    /// What the machine says is here is in the container, whichever fetches go on late.
+    /// The container holds what the machine says is here, whichever fetches go on late.
     #[test]
     fn proptest_what_is_said_to_be_here_is_of_one_version(steps in steps()) {
         let mut world = World::new();

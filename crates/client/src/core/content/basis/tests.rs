@@ -1,4 +1,4 @@
-//! What contents are made from, in examples and against a model of the server.
+//! Versions that contents are made from, in examples and against a model of the server.
 
 use mafs_proto::{ClientId, Incarnation};
 use proptest::prelude::*;
@@ -112,7 +112,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..60)
 }
 
-/// What was sent, and the version that the server has made of it.
+/// A record that was sent, and the version that the server has made of it.
 #[derive(Clone, Copy)]
 struct Sent {
     id: StoreId,
@@ -126,7 +126,7 @@ struct World {
     is_changed: bool,
     sent: Option<Sent>,
     records: u64,
-    /// What the server has, and which record has made it.
+    /// The version that the server has, and which record has made it.
     present: DataVersion,
     made_by: Option<StoreId>,
     /// Whether something has been overwritten that whoever did so had not seen.
@@ -157,7 +157,7 @@ impl World {
         let made = is_accepted.then(|| {
             self.is_lost |= self.goes_back_to != self.present;
             (self.present, self.made_by) = (DataVersion(self.present.0 + 1), Some(id));
-            // What is written from now on is written over this.
+            // Later writes go over this.
             self.goes_back_to = self.present;
             self.present
         });

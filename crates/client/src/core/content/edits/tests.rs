@@ -142,7 +142,7 @@ fn a_first_look_finds_what_was_changed_behind_the_last_version() {
     }
 }
 
-/// A step of a program, of the kernel or of this program. What decides and what acts on it are two.
+/// A step of a program, of the kernel or of this program. A decision and its effect are two.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A program writes, cuts or grows the file through this program.
@@ -204,11 +204,11 @@ struct World {
     version: Option<Version>,
     sent: Option<Version>,
     to_sync: Option<(Edit, u64, bool)>,
-    /// What there is of it where.
+    /// The newest content that is there.
     at_server: u64,
     on_disk: u64,
     moved_out: u64,
-    /// What fsync has acknowledged.
+    /// The content that fsync has acknowledged.
     promised: u64,
 }
 
@@ -289,8 +289,8 @@ impl World {
 }
 
 proptest! {
-    /// What is said to be stored or kept is what the file holds, as far as anybody has looked; and what fsync has
-    /// acknowledged is found again after a loss of power.
+    /// Whatever is said to be stored or kept is what the file holds, as far as anybody has looked; and a content that
+    /// fsync has acknowledged is found again after a loss of power.
     #[test]
     fn proptest_invariant_1_nothing_is_said_to_be_safe_that_is_not(steps in steps()) {
         let mut world = World::default();

@@ -1,4 +1,4 @@
-//! What becomes of a file, in examples and for all orders of what can happen to it.
+//! Fates of a file, in examples and for all orders of what can happen to it.
 
 use mafs_proto::{
     ClientId, DataVersion, Fid, Incarnation, Kind, Mode, Status, StatusVersion, Timestamp, Uniquifier, VnodeId,
@@ -128,7 +128,7 @@ fn a_refusal_is_shown_until_the_content_is_another() {
     assert_eq!(fate.refusal(), None);
 }
 
-/// What happens to a file.
+/// An event in the life of a file.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Ask,

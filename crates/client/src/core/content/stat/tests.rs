@@ -1,4 +1,4 @@
-//! What is shown of a content, in examples.
+//! Sizes and times of a content, in examples.
 
 use mafs_proto::{DataVersion, Kind, Mode, StatusVersion};
 
