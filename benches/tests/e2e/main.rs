@@ -33,6 +33,7 @@ mod posix;
 mod power_cuts;
 mod profile;
 mod projects;
+mod random;
 mod readers;
 mod set_id;
 mod stress;
