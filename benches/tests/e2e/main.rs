@@ -36,6 +36,7 @@ mod projects;
 mod random;
 mod readers;
 mod set_id;
+mod shell;
 mod stress;
 mod trash;
 mod two_clients;

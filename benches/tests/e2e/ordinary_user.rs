@@ -85,7 +85,7 @@ fn an_ordinary_user_needs_no_root_and_finds_what_ext4_gives() {
 }
 
 #[test]
-#[ignore = "needs: fuse, fuse3, root, fsx, git, python3, rsync, sqlite3, tar, util-linux"]
+#[ignore = "needs: fuse, fuse3, root, fsx, git, make, python3, rsync, sqlite3, tar, util-linux"]
 fn an_ordinary_user_passes_every_test_that_needs_no_root() {
     const THIS: &str = "target/release/deps/e2e";
     let programs = Programs::build().unwrap();
