@@ -9,6 +9,7 @@ mod announced;
 mod by_hand;
 mod cli;
 mod conflicts;
+mod dbench;
 mod directories;
 mod disconnected;
 mod docs;

@@ -85,7 +85,7 @@ fn an_ordinary_user_needs_no_root_and_finds_what_ext4_gives() {
 }
 
 #[test]
-#[ignore = "needs: fuse, fuse3, root, fsx, git, make, python3, rsync, sqlite3, tar, util-linux"]
+#[ignore = "needs: fuse, fuse3, root, dbench, fsx, git, make, python3, rsync, sqlite3, tar, util-linux"]
 fn an_ordinary_user_passes_every_test_that_needs_no_root() {
     const THIS: &str = "target/release/deps/e2e";
     let programs = Programs::build().unwrap();
@@ -109,7 +109,7 @@ fn an_ordinary_user_passes_every_test_that_needs_no_root() {
     assert!(tests.len() > 20, "{tests:?}");
     let mut command = as_user(place.path(), TESTS_AS_USER);
     command.env("THIS", THIS).env("TESTS", tests.join(" ")).env("MAFS_FSX_OPS", "2000").env("MAFS_REMOUNTS", "4");
-    command.env("MAFS_SEEDS", "6");
+    command.env("MAFS_SEEDS", "6").env("MAFS_DBENCH_SECONDS", "2");
     let finished = finish(&mut command, LIMIT).unwrap();
     println!("{}", finished.stdout);
     assert!(finished.status.success(), "{}", finished.stderr);
