@@ -42,6 +42,13 @@ pub fn started_at(pid: u32) -> io::Result<u64> {
     stat_field(pid, 22)
 }
 
+/// The process that a process is a child of; `None` if there is no such process.
+#[must_use]
+pub fn parent(pid: i32) -> Option<i32> {
+    let pid = u32::try_from(pid).ok()?;
+    stat_field(pid, 4).ok().and_then(|parent| i32::try_from(parent).ok())
+}
+
 /// A number out of the line of `/proc/PID/stat`, whose fields proc(5) counts from 1.
 fn stat_field(pid: u32, field: usize) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;

@@ -31,6 +31,7 @@ mod ordinary_user;
 mod passthrough;
 mod pjdfstest;
 mod posix;
+mod postgres;
 mod power_cuts;
 mod profile;
 mod projects;
