@@ -5,6 +5,7 @@ mod content;
 mod crowd;
 mod held;
 mod names;
+mod opens;
 mod races;
 
 use std::fs;

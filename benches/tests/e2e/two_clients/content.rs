@@ -21,21 +21,22 @@ use super::{Mounts, Pair, on_two_clients};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Files that the kernel gets pages of, and files that it reads in the container.
-const SIZES: [usize; 2] = [10_000, 200_000];
+pub(super) const SIZES: [usize; 2] = [10_000, 200_000];
 
 const APPENDED_BYTES: usize = 100;
 
 /// Changes a file that holds the first content by means of the second, and says what it holds then.
-type Change = fn(&Path, &[u8], &[u8]) -> io::Result<Vec<u8>>;
+pub(super) type Change = fn(&Path, &[u8], &[u8]) -> io::Result<Vec<u8>>;
 
 /// Waits until others see what has been changed by a path.
 type Settle<'s> = &'s dyn Fn(&Path);
 
-const IN_PLACE: [(&str, Change); 4] =
+pub(super) const IN_PLACE: [(&str, Change); 4] =
     [("overwrite", overwrite), ("write anew", write_anew), ("append", append), ("truncate", truncate)];
 
 /// What was there before stays a file, without a name, as long as somebody has it open.
-const BY_NAME: [(&str, Change); 2] = [("rename over", rename_over), ("unlink and create", unlink_and_create)];
+pub(super) const BY_NAME: [(&str, Change); 2] =
+    [("rename over", rename_over), ("unlink and create", unlink_and_create)];
 
 #[test]
 #[ignore = "needs: fuse"]
@@ -170,13 +171,13 @@ fn alternate(
 
 /// How many opens gave the new content.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     opens: u32,
     old: Vec<String>,
 }
 
 impl Tally {
-    fn count(&mut self, name: &str, path: &Path, content: &[u8]) {
+    pub(super) fn count(&mut self, name: &str, path: &Path, content: &[u8]) {
         self.opens += 1;
         self.check(name, path, content);
     }
@@ -189,7 +190,7 @@ impl Tally {
         }
     }
 
-    fn assert_all_new(self) {
+    pub(super) fn assert_all_new(self) {
         println!("{} opens, {} of them without the new content", self.opens, self.old.len());
         assert!(self.old.is_empty(), "{} times, first {:#?}", self.old.len(), &self.old[..self.old.len().min(10)]);
     }
