@@ -39,7 +39,7 @@ pub(super) struct MountArgs {
             prefetch=auto|off    what will be opened next is fetched before that, or not [auto]\n  \
             awake=auto|off       a virtual machine's processors stay awake while requests come in bursts [auto]\n  \
             writeback=NAME       when the server gets changes: sirp, async, sync; to compare: sirp-c [sirp]\n  \
-            close=logged|announced   close returns when a change is logged, or the server has heard of it [logged]\n  \
+            close=NAME           close waits until the server knows: auto (if quick), logged, announced [auto]\n  \
             stale=error|serve    an open whose newest version does not come fails, or gets the one before [error]\n  \
             pull_timeout=S       seconds without progress that an open waits for it [30]\n  \
             fsync=auto|local|server  where fsync makes content durable; auto: at the server if that is quick [auto]\n  \
