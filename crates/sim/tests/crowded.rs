@@ -51,7 +51,7 @@ fn who_fills_the_cache_waits_for_what_is_sent() {
 #[test]
 fn who_fills_the_disk_waits_for_what_is_sent() {
     simulate(async {
-        let mut world = slow_world(64 << 20).await;
+        let world = slow_world(64 << 20).await;
         world.limit_client_disk(1 << 20).expect("a disk");
         let vfs = world.client();
         assert!(save(vfs, "first").await < AT_ONCE, "there is room");
@@ -65,7 +65,7 @@ fn who_fills_the_disk_waits_for_what_is_sent() {
 #[test]
 fn nobody_waits_who_has_no_connection() {
     simulate(async {
-        let mut world = slow_world(1 << 20).await;
+        let world = slow_world(1 << 20).await;
         let vfs = world.client().clone();
         save(&vfs, "first").await;
         vfs.set_paused(true);

@@ -65,6 +65,8 @@ struct Entry {
     alone: bool,
     /// The server has refused it since it was changed last.
     refused: bool,
+    /// That was for want of room.
+    no_room: bool,
     /// The server was busy when it was sent before.
     busy: bool,
     /// Somebody waits for it.
@@ -169,6 +171,7 @@ impl Queue {
             frozen: false,
             alone: false,
             refused: false,
+            no_room: false,
             busy: false,
             raised: false,
             asked: false,
@@ -254,6 +257,15 @@ impl Queue {
         }
         self.note_ready(id);
         self.note_candidate(id);
+    }
+
+    /// The server had no room for the record. A rename may still be taken back: nothing of it has been done.
+    pub(crate) fn postpone_for_room(&mut self, id: StoreId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.no_room = true;
+            entry.frozen &= !matches!(entry.queued.record.op, CmlOp::Rename { .. });
+        }
+        self.postpone(id, true);
     }
 
     /// The server was busy, which says nothing about the record, or it has waited in vain for what the record depends

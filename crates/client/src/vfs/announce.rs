@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mafs_arpc::watch;
 use mafs_proto::call::{InvalidateRequest, PullReply, PullRequest};
-use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, Fid, StoreId};
 use tokio::time::timeout;
 
 use super::file::File;
@@ -155,16 +155,15 @@ impl Inner {
             reply.refused.extend(&doubtful);
             reply.contested.extend(&doubtful);
         }
-        let is_passing = |error: &FsError| error.is_transient() && !error.is_for_want_of_room();
         if let Err(RemoteError::Refused { error, .. }) = &answer
-            && is_passing(error)
+            && error.is_transient()
         {
             tokio::time::sleep(PAUSE).await;
         }
         let heard = match &answer {
             Ok(reply) => Heard::But(&reply.refused),
-            Err(RemoteError::Refused { error, .. }) if is_passing(error) => Heard::Perhaps,
-            // As to a server that is full, or knows no announcements.
+            Err(RemoteError::Refused { error, .. }) if error.is_transient() => Heard::Perhaps,
+            // As to a server that knows no announcements.
             Err(RemoteError::Refused { .. }) => Heard::But(&ids),
             Err(_) => Heard::Perhaps,
         };
@@ -190,7 +189,7 @@ impl Inner {
         };
         if let Some(bytes) = held_up {
             // Not when the pause is over.
-            self.try_if_there_is_room(request.ids.clone(), bytes);
+            self.try_if_there_is_room(bytes);
         }
         tracing::debug!(ids = ?request.ids, ?missing, "somebody waits for what was announced");
         PullReply { missing }

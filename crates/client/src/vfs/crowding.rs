@@ -57,11 +57,17 @@ impl Inner {
     /// Lets what is clean make way for so many bytes, and what nothing names any more if the disk is short. Returns what
     /// there is too little of then.
     fn make_way(&self, bytes: u64) -> Option<Crowded> {
-        match self.crowded_by(bytes)? {
-            Crowded::Cache => self.make_room(bytes),
-            Crowded::Disk => self.find_room(bytes),
-        };
-        self.crowded_by(bytes)
+        // Each turn but the last takes something out of the cache.
+        loop {
+            let crowded = self.crowded_by(bytes)?;
+            let has_gone = match crowded {
+                Crowded::Cache => self.make_room(bytes),
+                Crowded::Disk => self.find_room(bytes),
+            };
+            if !has_gone {
+                return Some(crowded);
+            }
+        }
     }
 
     /// What there is too little of to write so many bytes more.

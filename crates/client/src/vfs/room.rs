@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mafs_arpc::blocking;
 use mafs_proto::call::StatFsRequest;
-use mafs_proto::{Instant, Purpose, StoreId};
+use mafs_proto::{Instant, Purpose};
 use tokio::time::timeout;
 
 use super::error::is_busy;
@@ -110,16 +110,12 @@ impl Inner {
         self.ask_space_later(|_, _| ());
     }
 
-    /// Somebody elsewhere waits for records with so many bytes that the server had no room for: tries again if it has.
-    /// If not, their announcement is taken back, and who waits is shown what the server has.
-    pub(super) fn try_if_there_is_room(self: &Arc<Self>, ids: Vec<StoreId>, bytes: u64) {
+    /// Somebody waits for so many bytes that the server had no room for: tries again if it has. Else they would be sent
+    /// in vain, and whoever waits would take that for progress.
+    pub(super) fn try_if_there_is_room(self: &Arc<Self>, bytes: u64) {
         self.ask_space_later(move |inner, report| {
             if bytes < report.bytes_free {
                 inner.replay.try_again();
-            } else {
-                tracing::debug!(?ids, bytes, "announcements are taken back: the server has no room");
-                inner.replay.queue().take_back_announcements(&ids);
-                inner.note_queue_changed();
             }
         });
     }

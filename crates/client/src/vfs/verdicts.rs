@@ -99,10 +99,10 @@ impl Inner {
             }
             RemoteError::Refused { error, .. } if error.is_transient() || self.waits_for_another(record) => {
                 self.end_sending(record);
-                self.replay.queue().postpone(record.id, true);
-                if error.is_for_want_of_room() && !matches!(record.op, CmlOp::Store { .. }) {
-                    // It was not done, so it may still be taken back.
-                    self.replay.queue().thaw(record.id);
+                if error.is_for_want_of_room() {
+                    self.replay.queue().postpone_for_room(record.id);
+                } else {
+                    self.replay.queue().postpone(record.id, true);
                 }
                 if error.is_transient() {
                     *self.replay.trouble() = Some(error.into());

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use mafs_proto::call::InvalidateRequest;
-use mafs_proto::{CmlRecord, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, StoreId};
 
 use super::{Entry, Place, Queue};
 
@@ -294,6 +294,9 @@ impl Queue {
         let recalled: BTreeSet<StoreId> = objects.chain(names.iter().copied()).collect();
         let mut untold = Untold::default();
         for id in recalled {
+            if self.is_kept_quiet(id) {
+                continue;
+            }
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             if !std::mem::replace(&mut entry.telling.recalled, true) {
                 // It may have been refused because the server did not know what is told with it now.
@@ -302,12 +305,8 @@ impl Queue {
                     self.set_told(id, Told::Nothing);
                 }
             }
-            let Some(Telling { told, decided, .. }) = self.entries.get(&id).map(|entry| entry.telling) else {
-                continue;
-            };
-            // What the server has no room for is shown when it has: a name that others might take is waited for.
-            let is_given_up = told == Told::Refused && !decided && self.is_held_up(&[id]);
-            untold.count += usize::from(!told.is_settled() && !is_given_up);
+            let Some(Telling { told, .. }) = self.entries.get(&id).map(|entry| entry.telling) else { continue };
+            untold.count += usize::from(!told.is_settled());
             if told == Told::Refused {
                 untold.refused.push(id);
             }
@@ -365,19 +364,6 @@ impl Queue {
         let later = if under_way { &mut announcing.withdrawn } else { &mut announcing.retracted };
         if later.len() < RETRACTED_MAX {
             later.insert(id);
-        }
-    }
-
-    /// These cannot be sent now, and nobody is to wait for them. They are announced again when they have changed, or
-    /// what holds them up has gone.
-    pub(crate) fn take_back_announcements(&mut self, ids: &[StoreId]) {
-        for id in ids.iter().filter(|id| self.is_held_up(&[**id])).copied().collect::<Vec<_>>() {
-            let telling = self.entries.get(&id).map(|entry| entry.telling);
-            if telling.is_some_and(|telling| telling.told.is_heard() && !telling.under_way) {
-                self.retract(id);
-                self.set_told(id, Told::Refused);
-                self.note_candidate(id);
-            }
         }
     }
 
@@ -445,9 +431,20 @@ impl Queue {
         }
     }
 
+    /// Whether nobody is told of a rename because the server had no room for the content of what it names: others would
+    /// wait for that, and are shown the name as the server has it. A name that others might take is told of, and so is
+    /// what they have heard of before.
+    fn is_kept_quiet(&self, id: StoreId) -> bool {
+        let is_new = |entry: &Entry| {
+            let is_rename = matches!(entry.queued.record.op, CmlOp::Rename { .. });
+            is_rename && !entry.telling.told.is_heard() && !entry.telling.decided
+        };
+        self.entries.get(&id).is_some_and(is_new) && self.waits_for_room(id)
+    }
+
     /// Whether the server is to be told of a candidate now.
     fn is_due(&self, id: StoreId) -> bool {
-        let Some(entry) = self.entries.get(&id) else { return false };
+        let Some(entry) = self.entries.get(&id).filter(|_| !self.is_kept_quiet(id)) else { return false };
         let told = entry.telling.told;
         if entry.telling.recalled {
             return !entry.telling.under_way;

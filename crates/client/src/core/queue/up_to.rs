@@ -47,6 +47,11 @@ impl Queue {
         self.refused > 0 && self.up_to(ids).any(|entry| entry.refused)
     }
 
+    /// Whether the server had no room for a record or for what that waits for, as far as is known.
+    pub(super) fn waits_for_room(&self, id: StoreId) -> bool {
+        self.refused > 0 && self.up_to(&[id]).any(|entry| entry.refused && entry.no_room)
+    }
+
     /// Marks these records and all that they depend on, until `mark` says that one was so before, and puts them among
     /// those that may be sent now where they belong. Returns those that were not.
     pub(super) fn mark_up_to(&mut self, ids: &[StoreId], mark: impl Fn(&mut Entry) -> bool) -> Vec<StoreId> {
