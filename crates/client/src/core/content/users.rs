@@ -196,6 +196,16 @@ mod tests {
     }
 
     #[test]
+    fn before_the_first_writer_everything_is_known() {
+        let mut users = Users::default();
+        users.begin_writing(false, SIGHT);
+        users.end_writing(false);
+        let stored = Sight { bytes: 1, ..SIGHT };
+        users.begin_writing(false, stored);
+        assert!(!users.watch.look(stored));
+    }
+
+    #[test]
     fn the_watch_goes_on_while_a_mapping_lingers() {
         let mut users = Users::default();
         users.begin_writing(true, SIGHT);
