@@ -54,8 +54,8 @@ impl Inner {
         }
     }
 
-    /// Lets what is clean make way for so many bytes, and what nothing names any more if the disk is short. Returns what
-    /// there is too little of then.
+    /// Lets what is clean make way for so many bytes, and what nothing names any more if the disk is short. Returns
+    /// what there is too little of then.
     fn make_way(&self, bytes: u64) -> Option<Crowded> {
         // Each turn but the last takes something out of the cache.
         loop {
