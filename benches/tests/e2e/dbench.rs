@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use mafs_bench::process::finish;
+use mafs_bench::process::{finish, run};
 use mafs_bench::watchdog::Watchdog;
 use mafs_bench::world::World;
 
@@ -22,7 +22,7 @@ fn dbench_finds_every_call_answered_as_it_should_be() {
     let seconds = number_from_env("MAFS_DBENCH_SECONDS", SECONDS);
     let limit = Duration::from_secs(seconds.into()) * 2 + CLEANUP;
     let mut world = World::start_with("writeback=sirp").unwrap();
-    let _watchdog = Watchdog::start(limit, vec![world.mount()]);
+    let _watchdog = Watchdog::start(limit * 2, vec![world.mount()]);
     let mut command = Command::new("dbench");
     command.arg("-D").arg(world.mount()).args(["-t", &seconds.to_string(), CLIENTS]);
     let finished = finish(&mut command, limit).unwrap();
@@ -31,5 +31,6 @@ fn dbench_finds_every_call_answered_as_it_should_be() {
     let complaints: Vec<&str> = finished.stdout.lines().chain(finished.stderr.lines()).filter(wrong).collect();
     assert!(finished.status.success() && complaints.is_empty(), "{}: {complaints:#?}", finished.status);
     println!("{}", finished.stdout.lines().last().unwrap_or_default());
+    run(world.client_command().arg("sync").arg(world.mount()), limit).unwrap();
     world.stop_client().unwrap();
 }
