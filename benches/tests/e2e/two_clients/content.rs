@@ -256,7 +256,7 @@ fn rename_over(path: &Path, old: &[u8], fresh: &[u8]) -> io::Result<Vec<u8>> {
     Ok(fresh.to_vec())
 }
 
-pub(super) fn unlink_and_create(path: &Path, old: &[u8], fresh: &[u8]) -> io::Result<Vec<u8>> {
+fn unlink_and_create(path: &Path, old: &[u8], fresh: &[u8]) -> io::Result<Vec<u8>> {
     fs::remove_file(path)?;
     write_anew(path, old, fresh)
 }
