@@ -19,8 +19,9 @@ use crate::cache::CachedObject;
 use crate::core::content::Rest;
 use crate::core::log::ContainerId;
 
-/// How many versions an open tries to fetch of a file that other clients store at the same time.
-const VERSIONS_MAX: u32 = 8;
+/// How many versions an open tries to fetch of a file that other clients store at the same time. A program that closes
+/// it every few milliseconds is ahead of the opener several times in a row.
+const VERSIONS_MAX: u32 = 64;
 
 /// How often a read begins anew because the content has become another.
 const TURNS_MAX: u32 = 16;
