@@ -29,12 +29,13 @@ enum Crowded {
 }
 
 impl Inner {
-    /// Waits until a file may be made as long as `end`, as long as contents are sent meanwhile.
+    /// Waits until `bytes` may be written up to `end` of a file, as long as contents are sent meanwhile. What lies
+    /// within the file has its room, and a hole needs none.
     ///
     /// # Errors
     /// [`Error::CacheFull`] if the disk would be too full.
-    pub(super) async fn until_uncrowded(&self, file: &File, end: u64) -> Result<(), Error> {
-        let longer = |file: &File| end.saturating_sub(file.state().stat().size());
+    pub(super) async fn until_uncrowded(&self, file: &File, end: u64, bytes: u64) -> Result<(), Error> {
+        let longer = |file: &File| end.saturating_sub(file.state().stat().size()).min(bytes);
         if self.crowded_by(longer(file)).is_none() {
             return Ok(());
         }

@@ -73,7 +73,8 @@ impl Inner {
             if let Place::At(offset) = place {
                 self.before_gap(&file, offset).await;
             }
-            self.until_uncrowded(&file, place.end(&file, data.len() as u64)).await?;
+            let bytes = data.len() as u64;
+            self.until_uncrowded(&file, place.end(&file, bytes), bytes).await?;
             match blocking(|| self.write_now(&file, place, &data)) {
                 Ok(Some(offset)) => return Ok(offset),
                 // Another version began to come in; this write goes on top of it.
