@@ -126,9 +126,10 @@ impl<E: Clone, H> Content<E, H> {
     }
 
     /// The content is about to be replaced as a whole, by what is made from this version. Returns what it was based on
-    /// before if that was another; what was changed here stays based on that.
+    /// before if that was an older one; what was changed here stays based on that. A newer one has come since whoever
+    /// replaces it was shown this, as the answer to a store of its own does: to go back would be a conflict with that.
     pub(crate) fn rebase(&mut self, version: DataVersion) -> Option<Basis> {
-        let stays = self.may_be_changed() || self.basis.version() == version;
+        let stays = self.may_be_changed() || version <= self.basis.version();
         (!stays).then(|| self.basis.begin(version))
     }
 

@@ -117,6 +117,8 @@ fn who_cuts_it_replaces_what_was_shown_unless_the_cut_fails() {
     let mut content = whole();
     assert_eq!(content.rebase(DataVersion(1)), None, "it is based on that");
     let before = content.rebase(DataVersion(2)).unwrap();
+    assert_eq!(content.rebase(DataVersion(1)), None, "whoever opened it was shown what has been replaced since");
+    assert_eq!(content.basis().version(), DataVersion(2));
     assert_eq!(content.basis().version(), DataVersion(2));
     content.undo_rebase(before);
     assert_eq!((content.basis().version(), content.basis().hash()), (DataVersion(1), Some(hash(1))));
