@@ -13,12 +13,6 @@ macro_rules! fs_errors {
         }
 
         impl FsError {
-    /// Whether the server has no room for what was sent.
-    #[must_use]
-    pub const fn is_for_want_of_room(self) -> bool {
-        matches!(self, Self::NoSpace | Self::Quota)
-    }
-
             /// Every error with a name.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
@@ -121,6 +115,12 @@ fs_errors! {
 }
 
 impl FsError {
+    /// Whether the server has no room for what was sent.
+    #[must_use]
+    pub const fn is_for_want_of_room(self) -> bool {
+        matches!(self, Self::NoSpace | Self::Quota)
+    }
+
     /// Whether the same call may be answered otherwise later, though nobody changes it: a record that waits in a log is
     /// sent again after such a refusal.
     #[must_use]

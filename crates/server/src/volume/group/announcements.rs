@@ -119,9 +119,7 @@ impl Group<'_> {
             let (touched, known) = (Vec::new(), Vec::new());
             return Ok(Decided { reply: InvalidateReply::default(), change: None, touched, known, settled });
         }
-        if !request.records.is_empty() {
-            self.full.refusal(false).map_or(Ok(()), Err)?;
-        }
+        self.full.refusal(false).map_or(Ok(()), Err)?;
         let mut transaction = self.overlay.begin();
         let is_made = |fid| self.shared.sessions.is_made(ticket.client, fid);
         let mut checked = announce::check(&mut transaction, ticket.client, request, is_made)?;
