@@ -226,7 +226,7 @@ impl Inner {
             self.kernel.note_removed(Nameless::of(&object));
             return Ok(LoggedChange { id: None, verdict: None, decider: Decider::Client, gone: Some(object) });
         }
-        let (id, verdict) = match self.undo_rename(&mut queue, &change.op, caller)? {
+        let (id, verdict) = match self.undo_rename(&mut queue, &change, caller)? {
             Some(id) => (id, None),
             None => self.log_record(&mut queue, change, caller)?,
         };
@@ -280,37 +280,44 @@ impl Inner {
     /// need not be sent. Returns the record that removes the file; `None`: nothing of the kind.
     ///
     /// A client that is killed in between has the file under its name before: the removal was not acknowledged.
-    fn undo_rename(&self, queue: &mut Queue, op: &CmlOp, caller: Caller) -> Result<Option<StoreId>, Error> {
-        let CmlOp::Remove { parent, name, fid } = op else { return Ok(None) };
-        let Some(renamed) =
-            self.last_rename(queue, *fid).filter(|renamed| gives_name(&renamed.record.op, *parent, name))
-        else {
+    fn undo_rename(&self, queue: &mut Queue, removal: &Change, caller: Caller) -> Result<Option<StoreId>, Error> {
+        let CmlOp::Remove { parent, name, fid } = &removal.op else { return Ok(None) };
+        let Some(renamed) = self.last_rename(queue, *fid) else { return Ok(None) };
+        let CmlOp::Rename { from_parent, from_name, to_parent, to_name, replaced, .. } = &renamed.record.op else {
             return Ok(None);
         };
-        let CmlOp::Rename { from_parent, from_name, replaced, .. } = &renamed.record.op else { return Ok(None) };
+        if (to_parent, to_name) != (parent, name) {
+            return Ok(None);
+        }
+        let remove = |parent: Fid, name: &Name, fid, kind, removes| {
+            let op = CmlOp::Remove { parent, name: name.clone(), fid };
+            Change { removes, ..Change::new(op, kind) }
+        };
+        let file = remove(*from_parent, from_name, *fid, renamed.kind, removal.removes);
+        let replaced = replaced.zip(renamed.replaced);
+        let replaced = replaced.map(|(fid, kind)| remove(*parent, name, fid, kind, renamed.record.removes));
+
         let id = renamed.record.id;
         self.cache.cml.append(LogEntry::Ended { id })?;
         self.end_record(id);
         queue.withdraw(id);
-        let removal = |parent: Fid, name: &Name, fid| CmlOp::Remove { parent, name: name.clone(), fid };
-        let mut changes = vec![Change::new(removal(*from_parent, from_name, *fid), renamed.kind)];
-        changes[0].removes = self.removed(&changes[0].op)?;
-        if let (Some(fid), Some(kind)) = (*replaced, renamed.replaced) {
-            let removes = renamed.record.removes;
-            changes.push(Change { removes, ..Change::new(removal(*parent, name, fid), kind) });
+        let (mut written, mut failed) = (Vec::new(), None);
+        for change in [Some(file), replaced].into_iter().flatten() {
+            match self.write_record(change, caller) {
+                Ok(record) => written.push(record),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
         }
-        let written: Vec<_> = changes.into_iter().map(|change| self.write_record(change, caller)).collect();
         // Whoever looks sees the names as they are before or behind all of it.
-        let removals: Vec<&Queued> = written.iter().flatten().map(|(queued, _)| queued).collect();
+        let removals: Vec<&Queued> = written.iter().map(|(queued, _)| queued).collect();
         self.cache.index.replace_pending(&renamed, &removals);
-        let mut ids = Vec::new();
-        for written in written {
-            let (queued, unlisted) = written?;
-            ids.push(queued.record.id);
-            queue.push(queued, &unlisted);
-        }
+        let first = removals.first().map(|queued| queued.record.id);
+        written.into_iter().for_each(|(queued, unlisted)| queue.push(queued, &unlisted));
         self.note_queue_changed();
-        Ok(ids.first().copied())
+        failed.map_or(Ok(first), Err)
     }
 
     /// The newest record about a file, if that is a rename that may still be taken back: nothing is behind it, nobody
@@ -530,11 +537,6 @@ impl Inner {
         }
         Ok(false)
     }
-}
-
-/// Whether a rename gives this name.
-fn gives_name(op: &CmlOp, parent: Fid, name: &Name) -> bool {
-    matches!(op, CmlOp::Rename { to_parent, to_name, .. } if *to_parent == parent && to_name == name)
 }
 
 /// The name that a record makes, for which object.
