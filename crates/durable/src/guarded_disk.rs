@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use crate::{Disk, DiskFile, DiskPath, Fallocate, FileStat, SpaceInfo};
+use crate::{Batch, Disk, DiskFile, DiskPath, Fallocate, FileStat, Kv, KvError, OpenKv, Pair, SpaceInfo};
 
 /// A [`Disk`] that is given up after the first failure of a write or sync.
 pub struct GuardedDisk {
@@ -35,6 +35,17 @@ impl GuardedDisk {
     /// Gives the disk up for another reason than a failure of its own.
     pub fn give_up(&self, why: &str) {
         self.guard.give_up(why);
+    }
+
+    /// Opens an index that lies on this disk and writes to it by itself. The disk is given up when the index fails for
+    /// another reason than want of room: what the index then shows may not be on the disk either.
+    #[must_use]
+    pub fn guard_index(&self, open: OpenKv) -> OpenKv {
+        let guard = Arc::clone(&self.guard);
+        Box::new(move |how| {
+            guard.check()?;
+            Ok(Arc::new(GuardedKv { below: open(how)?, guard: Arc::clone(&guard) }))
+        })
     }
 
     fn file(&self, file: io::Result<Arc<dyn DiskFile>>) -> io::Result<Arc<dyn DiskFile>> {
@@ -194,12 +205,50 @@ impl DiskFile for GuardedFile {
     }
 }
 
+/// An index on a [`GuardedDisk`].
+struct GuardedKv {
+    below: Arc<dyn Kv>,
+    guard: Arc<Guard>,
+}
+
+impl GuardedKv {
+    fn call<T>(&self, call: impl FnOnce(&dyn Kv) -> Result<T, KvError>) -> Result<T, KvError> {
+        self.guard.check()?;
+        call(&*self.below).inspect_err(|error| match error {
+            KvError::Io(error) if is_refusal(error.kind()) => {}
+            KvError::Io(_) | KvError::Damaged(_) => self.guard.give_up(&error.to_string()),
+        })
+    }
+}
+
+impl Kv for GuardedKv {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        self.call(|kv| kv.get(key))
+    }
+
+    fn check_writable(&self) -> Result<(), KvError> {
+        self.call(Kv::check_writable)
+    }
+
+    fn apply(&self, batch: &Batch) -> Result<(), KvError> {
+        self.call(|kv| kv.apply(batch))
+    }
+
+    fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Pair>, KvError> {
+        self.call(|kv| kv.scan(prefix, after, limit))
+    }
+
+    fn sync(&self) -> Result<(), KvError> {
+        self.call(Kv::sync)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::MemoryDisk;
+    use crate::{KvOpen, MemoryDisk};
 
     fn guarded(disk: &MemoryDisk) -> (GuardedDisk, Arc<AtomicU64>) {
         let told = Arc::new(AtomicU64::new(0));
@@ -246,5 +295,54 @@ mod tests {
         file.write_all_at(b"one", 0).unwrap();
         file.sync_data().unwrap();
         assert_eq!(told.load(Ordering::Relaxed), 0);
+    }
+
+    /// An index that answers every read with the error it is made of.
+    struct FailingKv(fn() -> KvError);
+
+    impl Kv for FailingKv {
+        fn get(&self, _: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+            Err(self.0())
+        }
+
+        fn check_writable(&self) -> Result<(), KvError> {
+            Ok(())
+        }
+
+        fn apply(&self, _: &Batch) -> Result<(), KvError> {
+            Ok(())
+        }
+
+        fn scan(&self, _: &[u8], _: Option<&[u8]>, _: usize) -> Result<Vec<Pair>, KvError> {
+            Err(self.0())
+        }
+
+        fn sync(&self) -> Result<(), KvError> {
+            Ok(())
+        }
+    }
+
+    fn give_up_with(error: fn() -> KvError) -> (GuardedDisk, Arc<dyn Kv>, u64) {
+        let (guarded, told) = guarded(&MemoryDisk::new());
+        let index = guarded.guard_index(Box::new(move |_| Ok(Arc::new(FailingKv(error)))))(KvOpen::Existing).unwrap();
+        assert!(index.sync().is_ok() && index.get(b"a").is_err());
+        let told = told.load(Ordering::Relaxed);
+        (guarded, index, told)
+    }
+
+    #[test]
+    fn a_disk_whose_index_fails_is_given_up() {
+        for error in [|| io::Error::other("injected").into(), || KvError::Damaged("injected".to_owned())] {
+            let (disk, index, told) = give_up_with(error);
+            assert_eq!(told, 1);
+            assert!(index.sync().is_err() && disk.create("a").is_err());
+        }
+    }
+
+    #[test]
+    fn an_index_without_room_is_no_failure() {
+        let (disk, index, told) = give_up_with(|| io::Error::from(io::ErrorKind::StorageFull).into());
+        assert_eq!(told, 0);
+        assert!(index.sync().is_ok() && disk.create("a").is_ok());
     }
 }

@@ -193,7 +193,7 @@ fn summarise(storage: &DirStorage, name: &VolumeName, file: Result<VolumeFile, S
 
 /// Objects beside the root, bytes of files, last change.
 fn count(storage: &DirStorage, name: &VolumeName, file: &VolumeFile) -> Result<(u64, u64, u64), ServerError> {
-    let index = open_index(storage.disk(), storage, name, LoggedIndexConfig::default())?;
+    let index = open_index(storage.disk(), storage.index(name), name, LoggedIndexConfig::default())?;
     let state = Overlay::new(file.id(), index.index()).begin().state();
     let state = state.map_err(|refusal| ServerError::Damaged { path: name.to_string(), why: refusal.detail })?;
     index.close().map_err(|source| ServerError::Volume { name: name.clone(), source })?;

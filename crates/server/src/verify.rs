@@ -101,7 +101,7 @@ fn check_volume(
     file: &VolumeFile,
     progress: &mut impl FnMut(&VolumeName, VerifyProgress),
 ) -> Result<VolumeCheck, ServerError> {
-    let index = open_index(storage.disk(), storage, name, LoggedIndexConfig::default())?;
+    let index = open_index(storage.disk(), storage.index(name), name, LoggedIndexConfig::default())?;
     let damaged = |refusal: Refusal| ServerError::Damaged { path: name.to_string(), why: refusal.detail };
     let volume = Contents::new(storage, name, file.id(), index.index());
     let check = volume.check(name, progress).map_err(damaged)?;

@@ -130,7 +130,8 @@ impl Volume {
             Arc::new(ContentStore::new(Arc::<GuardedDisk>::clone(&disk), content_dir, file.id(), epoch.0, reserve));
         let spools = Spools::open(Arc::clone(&contents), spool_dir, Arc::clone(&clock))
             .map_err(|source| ServerError::io(format!("open the contents of the volume {name}"), source))?;
-        let index = open_index(Arc::<GuardedDisk>::clone(&disk), storage, name, config.index())?;
+        let open_kv = disk.guard_index(storage.index(name));
+        let index = open_index(Arc::<GuardedDisk>::clone(&disk), open_kv, name, config.index())?;
         let (change, listed, pending) = last_state(name, file.id(), &index)?;
         let sessions = Sessions::new(config.timing(), (epoch, change), listed, pending, Arc::clone(&clock));
         let shared = Arc::new(Shared {

@@ -22,7 +22,7 @@ import time
 PROGRAMS, DIRECTORY, FILE_SYSTEM, VICTIM = sys.argv[1:5]
 CUTS, SEED = int(sys.argv[5]), int(sys.argv[6])
 OPTIONS = sys.argv[7] if len(sys.argv) > 7 else ""
-IMAGE_BYTES = 1 << 30
+IMAGE_BYTES = 8 << 30
 WRITERS = 4
 SIZES = (0, 100, 4000, 16000, 20000, 60000, 300000)
 LIMIT_S = 90
@@ -74,6 +74,11 @@ def start_client(name):
     options = ",".join(filter(None, ["cache=" + cache, OPTIONS]))
     start(name, f"{PROGRAMS}/mafs-client", "mount", f"127.0.0.1:{PORT}:/home", MOUNTS[name], "-f", "-o", options)
     until("the mount is there", lambda: f" {MOUNTS[name]} fuse" in open("/proc/mounts").read())
+
+
+def said(name):
+    """The last lines that a daemon has logged."""
+    return read(os.path.join(DIRECTORY, name + ".log")).decode(errors="replace").splitlines()[-12:]
 
 
 def say(name, *words):
@@ -276,6 +281,8 @@ def main():
         bad, steps = bad + bool(wrong), steps + done
         for line in wrong[:8]:
             print(f"cut {number}: {line}", flush=True)
+        for name in daemons if wrong else ():
+            print(f"cut {number}: the end of the log of {name}:", *said(name), sep="\n  ", flush=True)
         if number % 10 == 9:
             print(f"{number + 1} cuts, {bad} with something wrong", flush=True)
     print(f"{VICTIM} on {FILE_SYSTEM} {OPTIONS}: {bad} of {CUTS} cuts with something wrong, {steps} steps")

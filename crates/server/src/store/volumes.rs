@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use mafs_durable::{Disk, LoggedIndex, LoggedIndexConfig, write_file_atomically};
+use mafs_durable::{Disk, LoggedIndex, LoggedIndexConfig, OpenKv, write_file_atomically};
 use mafs_proto::{HistoryId, Timestamp, VolumeId, VolumeName};
 use serde::{Deserialize, Serialize};
 
@@ -46,12 +46,12 @@ pub(crate) fn volume_dir(name: &VolumeName) -> String {
 /// Opens a volume's journal, on a disk that may be guarded, and its index.
 pub(crate) fn open_index(
     disk: Arc<dyn Disk>,
-    storage: &dyn Storage,
+    open_kv: OpenKv,
     name: &VolumeName,
     config: LoggedIndexConfig,
 ) -> Result<LoggedIndex, ServerError> {
     let volume = |source| ServerError::Volume { name: name.clone(), source };
-    LoggedIndex::open(disk, &volume_dir(name), storage.index(name), config).map_err(volume)
+    LoggedIndex::open(disk, &volume_dir(name), open_kv, config).map_err(volume)
 }
 
 /// Makes a volume with an empty root directory. What is at its place is removed: the caller knows that it is no volume.
@@ -66,7 +66,7 @@ pub(crate) fn create_volume(
     disk.remove_dir_all(&dir).map_err(failed)?;
     disk.create_dir_all(&dir).map_err(failed)?;
     let random = storage.random().map_err(failed)?;
-    let index = open_index(Arc::clone(&disk), storage, name, LoggedIndexConfig::default())?;
+    let index = open_index(Arc::clone(&disk), storage.index(name), name, LoggedIndexConfig::default())?;
     let first = clients::found(&Overlay::new(id, index.index()), storage.owner(), now);
     let volume = |source| ServerError::Volume { name: name.clone(), source };
     index.commit(&[first]).map_err(volume)?;
