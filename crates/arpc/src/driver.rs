@@ -215,7 +215,6 @@ impl Driver {
             rtt_min: self.engine.rtt_min(),
             rtt: self.engine.rtt(),
             // Asked for when somebody looks.
-            loss: None,
             queued_bytes: self.engine.queued_bytes(),
             unacknowledged_bytes: self.engine.unacknowledged_bytes(),
             traffic: self.engine.traffic(),

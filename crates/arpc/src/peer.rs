@@ -87,9 +87,6 @@ pub struct Estimate {
     pub rtt_min: Option<Duration>,
     /// Smoothed round-trip time, with the time in queues.
     pub rtt: Option<Duration>,
-    /// What the transport has lost of what it sent; `None` where it does not tell: UNIX sockets, memory, the end that
-    /// was connected to, and once the connection has ended.
-    pub loss: Option<Loss>,
     /// What this end may have sent that is not acknowledged.
     pub window_bytes: u64,
     /// What it sends in one frame.
@@ -181,6 +178,13 @@ impl Peer {
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         self.shared.link.estimate()
+    }
+
+    /// What the transport has lost of what it sent; `None` where it does not tell: UNIX sockets, memory, the end that
+    /// was connected to, and once the connection has ended. Asks the kernel, which takes some 10 us.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.shared.link.loss()
     }
 
     /// Notifies of significant changes of the estimate: rate (below 64 MB/s) or smallest round-trip time (by 10 ms) are

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::carrier::LossMeter;
 use crate::engine::{CALLS_MAX, CREDIT_BYTES, CallId, Charge, Rate};
 use crate::error::CallError;
+use crate::loss::Loss;
 use crate::payload::Payload;
 use crate::peer::{Call, Estimate, Reply};
 use crate::watch;
@@ -187,8 +188,11 @@ impl Link {
     }
 
     pub(crate) fn estimate(&self) -> Estimate {
-        let estimate = self.estimate.borrow().clone();
-        let open = self.closed.borrow().is_none();
-        Estimate { loss: if open { self.loss.read() } else { None }, ..estimate }
+        self.estimate.borrow().clone()
+    }
+
+    /// What the transport has lost, while the connection lasts: its addresses may be another's afterwards.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        if self.closed.borrow().is_none() { self.loss.read() } else { None }
     }
 }

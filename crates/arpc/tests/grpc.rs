@@ -64,12 +64,12 @@ async fn loss_is_known_over_tcp_while_the_connection_lasts() {
     let (address, _server) = tcp_server().await;
     let (peer, _incoming) = start(connect(&address).await.unwrap());
     peer.call(call(Class::Store, 7, Payload::None)).reply().await.unwrap();
-    let loss = peer.estimate().loss.unwrap();
+    let loss = peer.loss().unwrap();
     assert!(loss.sent_bytes > 0);
     assert_eq!(loss.ppm(), Some(0), "loopback loses nothing: {loss:?}");
     peer.close("done");
     peer.closed().await;
-    assert_eq!(peer.estimate().loss, None);
+    assert_eq!(peer.loss(), None);
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn loss_over_an_emulated_link_is_that_links() {
     let (peer, _incoming) = start(connect_over(&shaper, &address).await.unwrap());
     let reply = peer.call(call(Class::Store, 7, Payload::Bytes(patterned(0, 200_000)))).reply().await.unwrap();
     assert_eq!(read_patterned(reply.payload).await, Ok(200_000));
-    let loss = peer.estimate().loss.unwrap();
+    let loss = peer.loss().unwrap();
     assert!(loss.sent_bytes > 200_000, "{loss:?}");
     assert!((50_000..200_000).contains(&loss.ppm().unwrap()), "{loss:?}");
 }
@@ -92,7 +92,7 @@ async fn calls_travel_over_a_unix_socket() {
     let path = dir.path().join("socket");
     let server = serve(Listener::bind_unix(path.clone()).unwrap());
     let peer = echo_works(&Address::Unix(path.clone())).await;
-    assert_eq!(peer.estimate().loss, None, "nothing is lost there, and nobody counts");
+    assert_eq!(peer.loss(), None, "nothing is lost there, and nobody counts");
     let taken = Listener::bind_unix(path.clone());
     assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
     server.abort();

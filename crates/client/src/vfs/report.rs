@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mafs_arpc::{Loss, Rate};
+use mafs_arpc::{Loss, Peer, Rate};
 use mafs_proto::{CmlOp, Fid, Instant, Name};
 use serde::{Deserialize, Serialize};
 
@@ -130,11 +130,12 @@ impl Inner {
     pub(super) fn status(&self) -> StatusReport {
         let (link, since) = self.remote.link();
         let now: Instant = self.clock.now();
-        let (connected, why, estimate, session) = match link {
-            Link::Up(connection) => (true, String::new(), connection.peer.estimate(), Some(connection.generation.0)),
-            Link::Down(outage) => (false, outage.why, mafs_arpc::Estimate::default(), None),
-            Link::Closed => (false, "unmounting".to_owned(), mafs_arpc::Estimate::default(), None),
+        let (peer, why, session) = match link {
+            Link::Up(connection) => (Some(connection.peer.clone()), String::new(), Some(connection.generation.0)),
+            Link::Down(outage) => (None, outage.why, None),
+            Link::Closed => (None, "unmounting".to_owned(), None),
         };
+        let estimate = peer.as_ref().map_or_else(mafs_arpc::Estimate::default, Peer::estimate);
         let (cache_bytes, cache_files) = {
             let replacement = self.replacement();
             (replacement.used_bytes(), replacement.files() as u64)
@@ -148,7 +149,7 @@ impl Inner {
             server: self.settings.server.clone(),
             volume: self.settings.volume.to_string(),
             profile: self.settings.profile.map(|name| name.to_string()),
-            connected,
+            connected: peer.is_some(),
             disconnected: self.remote.is_out_of_reach(),
             by_hand: self.remote.is_apart_by_hand(),
             since_s: now.since(since).as_secs(),
@@ -158,7 +159,7 @@ impl Inner {
             rtt_us: estimate.rtt_min.map(micros),
             rtt_smoothed_us: estimate.rtt.map(micros),
             rate_bytes_per_s: estimate.rate,
-            loss_ppm: estimate.loss.and_then(Loss::ppm),
+            loss_ppm: peer.and_then(|peer| peer.loss()).and_then(Loss::ppm),
             window_bytes: estimate.window_bytes,
             in_flight_bytes: estimate.unacknowledged_bytes,
             chunk_bytes: estimate.chunk_bytes,
