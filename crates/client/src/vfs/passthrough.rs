@@ -40,6 +40,9 @@ const KEPT_BYTES_MAX: u64 = 32 << 10;
 /// returns; a thread that has read it may then wait for a processor.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
 
+/// How long a version that is to be sent waits for such a release. It is copied first if that has not come by then.
+const RELEASE_BEFORE_SEND_MAX: Duration = Duration::from_millis(20);
+
 /// How often the sizes of files are looked at that the kernel writes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -257,6 +260,17 @@ impl Inner {
         let released = file.wait(|state| (!in_the_way(state)).then_some(()));
         if timeout(RELEASE_MAX, released).await.is_err() {
             self.files().stay_open(file.fid.vnode);
+        }
+    }
+
+    /// Waits a little until the kernel has released handles that programs have closed: a container that nobody can
+    /// write to is sent as it is, without a copy.
+    pub(super) async fn until_nobody_writes(&self, file: &File) {
+        let may_write = file.state().users().may_write();
+        if may_write && self.files().are_closing(file.fid.vnode) {
+            let released = file.wait(|state| (!state.users().may_write()).then_some(()));
+            // Somebody may have it open still, through a descriptor that was inherited.
+            let _ = timeout(RELEASE_BEFORE_SEND_MAX, released).await;
         }
     }
 

@@ -285,6 +285,7 @@ impl Inner {
     /// The content of a version, which does not change from now on, and its record.
     async fn prepare_version(&self, record: &CmlRecord) -> Result<Option<Prepared>, Error> {
         let Some(file) = self.file_of(record) else { return Ok(None) };
+        self.until_nobody_writes(&file).await;
         self.settle(&file).await?;
         super::editing::before_copy(&file).await;
         blocking(|| match self.look_at_unseen(&file) {
