@@ -1,16 +1,18 @@
 //! A start takes up what an earlier life has left in the log: at once, however much that is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Fsync, Vfs, Writeback};
-use mafs_durable::Disk;
-use mafs_proto::{DataVersion, Mode, VnodeId};
+use mafs_durable::{AppendLog, Disk, LogConfig};
+use mafs_proto::{CmlRecord, DataVersion, Mode, VnodeId, Wire};
 use mafs_sim::{Crash, Path, World};
 
 use crate::support::{
-    CALLER, WRITE, clients, configured, content, content_beside_file, open_as, overwrite, simulate, write_and_close,
+    CALLER, WRITE, clients, configured, content, content_beside_file, look, open_as, overwrite, simulate,
+    until_all_is_sent, write_and_close,
 };
 
 /// Each is created, stored and closed, and of four one is removed again. More of them take the memory disk long, which
@@ -157,6 +159,64 @@ fn what_a_killed_client_had_not_sent_is_kept_beside_what_others_have_made_meanwh
                 assert_eq!(content(vfs, "file").await, [3; 10]);
                 assert_eq!(content_beside_file(vfs).await, [2; 10], "{crash:?}, {kept:?}");
             }
+        });
+    }
+}
+
+/// Has the log say of the last content what earlier versions said of one with `writeback=sync`: that it is about to be
+/// sent, not that it is kept for that.
+fn log_as_earlier_versions(world: &World) {
+    const SEGMENT_BYTES: u64 = 4 << 20;
+    const SENT: u8 = 3;
+    const ABANDONED: u8 = 5;
+    const LOGGED: u8 = 17;
+    let disk: Arc<dyn Disk> = Arc::new(world.client_disk().clone());
+    let config = LogConfig { segment_bytes: SEGMENT_BYTES };
+    let (mut log, recovery) = AppendLog::open(disk, "cml", config).expect("a log");
+    let entries = log.read(recovery.first).map(|entry| entry.expect("an entry").1);
+    let last = entries.filter(|entry| entry[0] == LOGGED).last().expect("a content");
+    let record = CmlRecord::decode(last[9..].to_vec().into()).expect("a record");
+    for entry in [[&[ABANDONED], &record.id.encode()[..]].concat(), [&[SENT], &last[1..]].concat()] {
+        log.append(&entry).expect("an entry");
+    }
+    log.sync().expect("a log");
+}
+
+#[test]
+fn what_an_earlier_version_was_sending_arrives_once() {
+    // Before it has arrived, when the answer is on its way, and when the file has changed since. The bytes of the file
+    // are stored behind it, for they may be newer.
+    for (killed_at_ms, changed, versions) in [(20, false, 1), (80, false, 2), (80, true, 2)] {
+        simulate(async move {
+            let mut world = World::start(1, Duration::from_millis(50)).await.expect("a world");
+            let vfs = world.client().clone();
+            write_and_close(&vfs, "file", b"before".to_vec()).await;
+            let before = look(&vfs, "file").await.status.data_version;
+            let file = open_as(&vfs, "file", WRITE).await;
+            vfs.write(file, 0, Bytes::from_static(b"middle")).await.expect("a write");
+            let closing = tokio::spawn({
+                let vfs = vfs.clone();
+                async move { vfs.flush(file).await }
+            });
+            tokio::time::sleep(Duration::from_millis(killed_at_ms)).await;
+            if changed {
+                vfs.write(file, 0, Bytes::from_static(b"behind")).await.expect("a write");
+            }
+            assert!(!closing.is_finished());
+            drop(vfs);
+            if killed_at_ms == 20 {
+                world.crash_server(Crash::Kill);
+                world.start_server().expect("a server");
+            }
+            world.crash_client(Crash::Kill);
+            log_as_earlier_versions(&world);
+            world.start_client().await.expect("the client starts");
+            until_all_is_sent(world.client()).await;
+            let other = world.add_client().await.expect("another client");
+            let expected: &[u8] = if changed { b"behind" } else { b"middle" };
+            assert_eq!(content(&other, "file").await, expected);
+            let version = look(&other, "file").await.status.data_version;
+            assert_eq!(version.0, before.0 + versions, "killed after {killed_at_ms} ms");
         });
     }
 }

@@ -241,8 +241,8 @@ fn encode(entry: &LogEntry) -> Vec<u8> {
         }
         LogEntry::Lent { fid } => joined(LENT, &[&fid.encode()]),
         LogEntry::Returned { fid } => joined(RETURNED, &[&fid.encode()]),
-        LogEntry::Logged { record, stamp, queued } => {
-            let kind = if *queued { LOGGED_QUEUED } else { LOGGED };
+        LogEntry::Logged { record, stamp, immutable } => {
+            let kind = if *immutable { LOGGED_QUEUED } else { LOGGED };
             joined(kind, &[&stamp.0.to_le_bytes(), &record.encode()])
         }
         LogEntry::Done { id, fid, version, clean, synced } => {
@@ -320,7 +320,7 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
         RETURNED => LogEntry::Returned { fid: Fid::decode(bytes)? },
         kind @ (LOGGED | LOGGED_QUEUED) => {
             let stamp = Stamp(take_u64(&mut bytes)?);
-            LogEntry::Logged { record: CmlRecord::decode(bytes)?, stamp, queued: kind == LOGGED_QUEUED }
+            LogEntry::Logged { record: CmlRecord::decode(bytes)?, stamp, immutable: kind == LOGGED_QUEUED }
         }
         DONE => {
             let version = DataVersion(take_u64(&mut bytes)?);

@@ -72,7 +72,7 @@ impl Opened {
     }
 }
 
-/// A frozen copy of a container; its file goes when this is dropped.
+/// A file beside the containers, which goes when this is dropped.
 pub(crate) struct ContainerCopy {
     disk: Arc<dyn Disk>,
     path: String,
@@ -172,13 +172,6 @@ impl Containers {
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.opened.latest().clear();
         self.disk.remove_dir_all("containers")
-    }
-
-    /// Copies the first `size` bytes of a container, holes as holes.
-    pub(crate) fn copy(&self, container: &dyn DiskFile, size: u64) -> io::Result<ContainerCopy> {
-        let copy = self.beside(0)?;
-        copy_sparse(container, copy.file.as_ref(), size)?;
-        Ok(copy)
     }
 
     /// A file of this size that reads as zeros, for what is to be seen beside a container.

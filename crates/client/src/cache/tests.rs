@@ -33,7 +33,7 @@ fn unanswered(client: ClientId) -> LogEntry {
     let op = CmlOp::Store { fid: Fid::root(VolumeId(1)), base, size: 1, mtime: Timestamp::default() };
     let record =
         CmlRecord { id, depends_on: Vec::new(), time: Timestamp::default(), uid: 0, gid: 0, removes: None, op };
-    LogEntry::Logged { record, stamp: Stamp(1), queued: false }
+    LogEntry::Logged { record, stamp: Stamp(1), immutable: false }
 }
 
 #[test]

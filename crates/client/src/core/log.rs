@@ -59,8 +59,9 @@ pub(crate) enum LogEntry {
         record: CmlRecord,
         /// The container's stamp.
         stamp: Stamp,
-        /// Whether it waits in the queue: then it is sent again as it is, because others may depend on it.
-        queued: bool,
+        /// Whether its content stays as it is until the log says otherwise. Earlier versions of this program did not
+        /// see to that with `writeback=sync`.
+        immutable: bool,
     },
     /// What a file being changed holds now has been made durable here by fsync(2).
     Synced {
@@ -155,8 +156,8 @@ pub(crate) enum LogEntry {
 pub(crate) struct LoggedStore {
     pub(crate) record: CmlRecord,
     pub(crate) stamp: Stamp,
-    /// Whether it waits in the queue.
-    pub(crate) queued: bool,
+    /// Whether its content is what it was when it was logged.
+    pub(crate) immutable: bool,
     /// Where its content is, if no longer where the file is changed.
     pub(crate) snapshot: Option<ContainerId>,
     /// Whether its content survives a loss of power.
@@ -231,7 +232,7 @@ impl LogState {
             }
             LogEntry::Removing { fid } => self.change_writing(fid, |writing| writing.removing = true),
             LogEntry::Kept { fid } => self.change_writing(fid, |writing| writing.removing = false),
-            LogEntry::Logged { record, stamp, queued } => self.log_store(record, stamp, queued),
+            LogEntry::Logged { record, stamp, immutable } => self.log_store(record, stamp, immutable),
             LogEntry::Done { id, fid, version, clean, synced } => {
                 // Earlier ones as well, whose end may not have been written when the disk was full.
                 for earlier in self.stores_of(fid).filter(|other| *other <= id).collect::<Vec<_>>() {
@@ -347,7 +348,7 @@ impl LogState {
         }
     }
 
-    fn log_store(&mut self, record: CmlRecord, stamp: Stamp, queued: bool) {
+    fn log_store(&mut self, record: CmlRecord, stamp: Stamp, immutable: bool) {
         if let CmlOp::Store { fid, base: Base::Version(base), .. } = &record.op
             && let Some(writing) = self.writing.get_mut(fid)
             && *base > writing.base
@@ -357,7 +358,7 @@ impl LogState {
         }
         let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
         if !self.logged.get(&record.id).is_some_and(again) {
-            let store = LoggedStore { record, stamp, queued, snapshot: None, durable: false };
+            let store = LoggedStore { record, stamp, immutable, snapshot: None, durable: false };
             self.stores_of.entry(store.record.op.fid()).or_default().insert(store.record.id);
             self.logged.insert(store.record.id, store);
         }
@@ -395,6 +396,17 @@ impl LogState {
         self.boot = Some(boot);
     }
 
+    /// Takes out the stores whose content was not kept and that another of the same file came after, and returns their
+    /// ids: they had been answered, and the log could not be told.
+    pub(crate) fn take_superseded(&mut self) -> Vec<StoreId> {
+        let is_last = |id: &StoreId, fid| self.stores_of(fid).last() == Some(*id);
+        let superseded =
+            |(id, store): &(&StoreId, &LoggedStore)| !store.immutable && !is_last(id, store.record.op.fid());
+        let ids: Vec<StoreId> = self.logged.iter().filter(superseded).map(|(id, _)| *id).collect();
+        ids.iter().for_each(|id| drop(self.remove_store(*id)));
+        ids
+    }
+
     /// The power was lost: what was not durable may be torn or zero, so these stores are not sent, nor is anything that
     /// depends on them. Takes them out and returns them, the stores first.
     pub(crate) fn take_lost(&mut self) -> (Vec<LoggedStore>, Vec<Queued>) {
@@ -403,7 +415,7 @@ impl LogState {
             let writing = self.writing.get(&store.record.op.fid());
             store.snapshot.is_none() && writing.is_some_and(|writing| writing.synced)
         };
-        let is_lost = |store: &&LoggedStore| store.queued && !store.durable && !is_fsynced(store);
+        let is_lost = |store: &&LoggedStore| !store.durable && !is_fsynced(store);
         let mut lost: BTreeSet<StoreId> = self.logged.values().filter(is_lost).map(|store| store.record.id).collect();
         let mut others = Vec::new();
         let ids: BTreeSet<StoreId> = self.logged.keys().chain(self.queued.keys()).copied().collect();
@@ -437,11 +449,11 @@ impl LogState {
             std::iter::once(LogEntry::Writing { fid, base, container, lent }).chain(synced).chain(removing)
         });
         let logged = self.logged.values().cloned().flat_map(|store| {
-            let LoggedStore { record, stamp, queued, snapshot, durable } = store;
+            let LoggedStore { record, stamp, immutable, snapshot, durable } = store;
             let id = record.id;
             let snapshot = snapshot.map(|container| LogEntry::Snapshot { id, container });
             let durable = durable.then_some(LogEntry::Durable { id });
-            std::iter::once(LogEntry::Logged { record, stamp, queued }).chain(snapshot).chain(durable)
+            std::iter::once(LogEntry::Logged { record, stamp, immutable }).chain(snapshot).chain(durable)
         });
         // After its stores, or it would be taken for one that has none.
         let unlinked = |(&fid, writing): (&Fid, &Writing)| writing.unlinked.map(|by| LogEntry::Unlinked { fid, by });

@@ -98,7 +98,12 @@ impl Outstanding {
         self.queued.insert(id);
     }
 
-    /// Whether a record waits in a queue.
+    /// The server's first word about a record is its last: who made it waits for that, and it does not come again.
+    pub(crate) fn ask_once(&mut self, id: StoreId) {
+        self.queued.remove(&id);
+    }
+
+    /// Whether a record comes again if it is refused for a reason that passes.
     pub(crate) fn is_queued(&self, id: StoreId) -> bool {
         self.queued.contains(&id)
     }

@@ -80,6 +80,14 @@ impl Remote {
     pub(crate) async fn until_apart_by_hand(&self) {
         self.shared.until_apart_by_hand().await;
     }
+
+    /// Waits until that is so and it is in vain to wait for its end: never, if the user has said so.
+    pub(crate) async fn until_in_vain_by_hand(&self) {
+        match self.shared.config.waits_for_ever() {
+            true => std::future::pending().await,
+            false => self.until_apart_by_hand().await,
+        }
+    }
 }
 
 impl Shared {

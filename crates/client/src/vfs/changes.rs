@@ -45,9 +45,9 @@ pub enum Writeback {
 }
 
 impl Writeback {
-    /// Whether changes are logged and sent in the background.
-    pub(crate) const fn is_logged(self) -> bool {
-        !matches!(self, Self::Sync)
+    /// Whether who makes a change waits for the server's word about it.
+    pub(crate) const fn waits(self) -> bool {
+        matches!(self, Self::Sync)
     }
 
     /// What is announced of them.

@@ -310,14 +310,10 @@ impl Inner {
     }
 
     /// Removes a container that nothing names any more: in the background, once a loss of power does not take that from
-    /// the log. Where nothing waits in the log the server has been told before.
+    /// the log.
     pub(super) fn drop_container(&self, vnode: VnodeId, id: ContainerId) {
-        if self.settings.writeback.is_logged() {
-            self.unnamed().push((vnode, id));
-            self.log_changed.notify_one();
-        } else {
-            self.remove_container(vnode, id);
-        }
+        self.unnamed().push((vnode, id));
+        self.log_changed.notify_one();
     }
 
     /// Whether what nothing names any more is in the way of what the kernel writes by itself.

@@ -222,14 +222,11 @@ impl Inner {
 
     fn begin(&self, file: &File, lent: bool) -> Result<(), Error> {
         self.look(file)?;
-        let (sending, logged, base, unlinked) = {
+        let (logged, base, unlinked) = {
             let state = file.state();
-            (state.sending.clone(), state.writing_logged, state.basis().version(), state.fate().is_unlinked())
+            (state.writing_logged, state.basis().version(), state.fate().is_unlinked())
         };
         self.preserve_version(file)?;
-        if let Some(content) = sending {
-            content.preserve(&self.cache.containers)?;
-        }
         if !logged && !unlinked {
             let (fid, container) = (file.fid, file.container_id);
             let may_forget = self.cache.cml.may_forget_answer(fid);
@@ -245,16 +242,16 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends the file's content, if the server lacks it, before a close returns; or logs it.
+    /// Logs the file's content before a close returns, if the server lacks it, and waits as long as the user wants.
     pub(super) async fn flush(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.files().begin_close(handle)?;
         if !self.is_changed(&file)? {
             return Ok(());
         }
-        if !self.settings.writeback.is_logged() {
+        if self.settings.writeback.waits() {
             return self.store(&file, Patience::Once).await;
         }
-        self.close_version(&file).await?;
+        blocking(|| self.log_version(&file))?;
         self.until_it_fits(&file).await?;
         match self.settings.close {
             Close::Logged => Ok(()),

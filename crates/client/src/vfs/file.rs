@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
-use mafs_proto::{CmlRecord, Fid, Purpose};
+use mafs_proto::{Fid, Purpose};
 
 use super::frozen::FrozenContent;
 use super::refreshing::Refresh;
@@ -18,7 +18,6 @@ use super::{Caller, Error};
 use crate::cache::Container;
 use crate::core::content;
 use crate::core::content::arrival::{self, Fetch, NotHere};
-use crate::core::content::edits::Edit;
 use crate::core::log::ContainerId;
 use crate::remote::Urgency;
 
@@ -27,14 +26,6 @@ pub(super) type Arrival = arrival::Arrival<Error, Urgency>;
 
 /// What is known of the content.
 pub(super) type Content = content::Content<Error, Urgency>;
-
-/// A store whose outcome is not known.
-#[derive(Clone, Debug)]
-pub(super) struct Unresolved {
-    pub(super) record: CmlRecord,
-    /// The edit whose content it carries.
-    pub(super) edit: Edit,
-}
 
 /// What changes of a file in use: its content, and what of that is on its way to the server.
 pub(super) struct FileState {
@@ -45,18 +36,12 @@ pub(super) struct FileState {
     pub(super) writer: Caller,
     /// Whether the log says that this file is being changed.
     pub(super) writing_logged: bool,
-    /// Whether somebody is storing the file; one at a time does.
-    pub(super) storing: bool,
     /// What is being sent.
     pub(super) sending: Option<Arc<FrozenContent>>,
     /// How many wait until the server has it, as fsync does.
     pub(super) awaited: u32,
-    /// A store that may or may not have been applied.
-    pub(super) unresolved: Option<Unresolved>,
     /// Whether part of a content that was sent may be at the server.
     pub(super) interrupted: bool,
-    /// The edit that could not be sent because the server did not answer, and how that failed.
-    pub(super) unanswered: Option<(Edit, Error)>,
 }
 
 impl Deref for FileState {
@@ -81,12 +66,9 @@ impl FileState {
             versions: Versions::default(),
             writer: Caller::default(),
             writing_logged: false,
-            storing: false,
             sending: None,
             awaited: 0,
-            unresolved: None,
             interrupted: false,
-            unanswered: None,
         }
     }
 

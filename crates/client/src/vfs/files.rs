@@ -383,12 +383,9 @@ impl Inner {
     pub(super) fn log_last_version(&self, file: &File) {
         let unlogged = {
             let state = file.state();
-            state.is_unlogged() && !state.storing && state.unresolved.is_none() && !state.users().has_writers()
+            state.is_unlogged() && state.fate().refusal().is_none() && !state.users().has_writers()
         };
-        if unlogged
-            && self.settings.writeback.is_logged()
-            && let Err(error) = blocking(|| self.log_version(file))
-        {
+        if unlogged && let Err(error) = blocking(|| self.log_version(file)) {
             tracing::error!(fid = %file.fid, %error, "a file that was written is not in the log; it is sent at once");
         }
     }
@@ -408,7 +405,7 @@ impl Inner {
         }
         let rest = {
             let state = file.state();
-            state.rest(state.storing || state.is_still_sent())
+            state.rest(state.is_still_sent())
         };
         let is_over = match rest {
             Rest::InUse => return,

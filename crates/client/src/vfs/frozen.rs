@@ -1,22 +1,20 @@
 //! The content of one version while it is being sent.
 //!
-//! It is read from the container until somebody is about to change that; then it moves to a copy first, so that what is
-//! sent is one version and never a mixture (invariant 4). Writes of the kernel announce themselves to nobody, but move
-//! the container's time of change: so that is looked at after the last byte has been read, and before the payload is
-//! finished. If it has moved, the payload is aborted, and the server refuses what it has of it.
+//! It is read from the container until somebody is about to change that; then it moves to a container of its own first,
+//! so that what is sent is one version and never a mixture (invariant 4). Writes of the kernel announce themselves to
+//! nobody, so where the kernel may write a version is moved before it is sent.
 
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::{Bytes, BytesMut};
 use mafs_arpc::{CallProgress, Payload, PayloadWriter, blocking};
 use mafs_durable::{DiskFile, FileSegments, begin_hash};
 use mafs_proto::{ContentHash, ContentHasher, Purpose, SegmentHasher};
 
-use crate::cache::{Container, ContainerCopy, Containers, Hold};
-use crate::core::content::watch::Sight;
+use crate::cache::{Container, Hold};
 use crate::remote::{StoreContent, Urgency};
 
 /// Content up to this size goes out in one piece.
@@ -25,9 +23,6 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// A content that is being sent.
 pub(super) struct FrozenContent {
     pub(super) size: u64,
-    /// What the container showed when it held the content, if the kernel may write to it.
-    watched: Option<Sight>,
-    torn: AtomicBool,
     /// Whether all of it has been sent, so that the server may have it.
     sent: AtomicBool,
     /// Its hash, from when all of it has been read.
@@ -36,20 +31,11 @@ pub(super) struct FrozenContent {
     travel: Mutex<Travel>,
 }
 
-enum Source {
-    Container(Arc<Container>),
-    Copy(ContainerCopy),
-    /// A container of its own.
-    Moved(Arc<Container>),
-}
-
-impl Source {
-    fn file(&self) -> io::Result<Arc<dyn DiskFile>> {
-        match self {
-            Self::Container(container) | Self::Moved(container) => container.file(),
-            Self::Copy(copy) => Ok(Arc::clone(&copy.file)),
-        }
-    }
+/// Where a content is.
+struct Source {
+    container: Arc<Container>,
+    /// Whether that is a container of its own.
+    is_moved: bool,
 }
 
 /// One sending of a content: what is to be read, and the hash of what was, until that has gone too.
@@ -90,11 +76,10 @@ impl Travel {
 }
 
 impl FrozenContent {
-    pub(super) fn new(container: Arc<Container>, size: u64, watched: Option<Sight>) -> Arc<Self> {
-        let source = RwLock::new(Source::Container(container));
+    pub(super) fn new(container: Arc<Container>, size: u64) -> Arc<Self> {
+        let source = RwLock::new(Source { container, is_moved: false });
         let travel = Mutex::new(Travel { purpose: Purpose::Store, pulled: false, sending: None });
-        let (torn, sent) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { size, watched, torn, sent, hash: Mutex::default(), source, travel })
+        Arc::new(Self { size, sent: AtomicBool::new(false), hash: Mutex::default(), source, travel })
     }
 
     /// From now on it is sent for this, also what is on its way.
@@ -115,34 +100,20 @@ impl FrozenContent {
         self.travel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves the version out of the container, whose bytes are about to change. The caller holds the file's `edit`
-    /// lock.
-    pub(super) fn preserve(&self, containers: &Containers) -> io::Result<()> {
-        let mut source = self.source.write().unwrap_or_else(PoisonError::into_inner);
-        if let Source::Container(container) = &*source {
-            let copy = containers.copy(container.file()?.as_ref(), self.size)?;
-            self.check(&source)?;
-            *source = Source::Copy(copy);
-        }
-        Ok(())
-    }
-
     /// Whether it is read from the container in which the file is changed.
     pub(super) fn is_in_container(&self) -> bool {
-        matches!(*self.source.read().unwrap_or_else(PoisonError::into_inner), Source::Container(_))
+        !self.source().is_moved
     }
 
     /// A copy is in a container of its own from now on. The caller holds the file's `edit` lock.
     pub(super) fn move_to(&self, copy: Arc<Container>) {
-        *self.source.write().unwrap_or_else(PoisonError::into_inner) = Source::Moved(copy);
+        let moved = Source { container: copy, is_moved: true };
+        *self.source.write().unwrap_or_else(PoisonError::into_inner) = moved;
     }
 
     /// Keeps it open where it is, until what this gives is dropped: whoever sends it needs it even if its name goes.
-    pub(super) fn hold(&self) -> io::Result<Option<Hold>> {
-        match &*self.source.read().unwrap_or_else(PoisonError::into_inner) {
-            Source::Container(container) | Source::Moved(container) => Hold::on(container).map(Some),
-            Source::Copy(_) => Ok(None),
-        }
+    pub(super) fn hold(&self) -> io::Result<Hold> {
+        Hold::on(&self.source().container)
     }
 
     /// Makes the bytes durable, wherever they are.
@@ -156,17 +127,11 @@ impl FrozenContent {
     }
 
     fn file(&self) -> io::Result<Arc<dyn DiskFile>> {
-        self.source.read().unwrap_or_else(PoisonError::into_inner).file()
+        self.source().container.file()
     }
 
-    /// Takes the copy as it is, although the kernel wrote while it was made.
-    pub(super) fn accept(&self) {
-        self.torn.store(false, Ordering::Release);
-    }
-
-    /// Whether it was found to be of more than one version.
-    pub(super) fn is_torn(&self) -> bool {
-        self.torn.load(Ordering::Acquire)
+    fn source(&self) -> RwLockReadGuard<'_, Source> {
+        self.source.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All of it may have been sent.
@@ -211,35 +176,22 @@ impl FrozenContent {
         }
     }
 
-    /// The next of the version's segments, and its hash behind the last, if all that was read is of one version.
+    /// The next of the version's segments, and its hash behind the last.
     fn next_piece(&self, upload: &mut Upload, bytes_max: usize) -> io::Result<Option<Bytes>> {
         let Upload { segments, hasher } = upload;
-        let source = self.source.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(piece) = segments.next_piece(source.file()?.as_ref(), bytes_max)? {
+        let source = self.source();
+        if let Some(piece) = segments.next_piece(source.container.file()?.as_ref(), bytes_max)? {
             let piece = Bytes::from(piece);
             if let Some(hasher) = hasher {
                 hasher.take(piece.clone()).map_err(io::Error::other)?;
             }
             return Ok(Some(piece));
         }
-        self.check(&source)?;
-        if self.is_torn() {
-            return Err(io::Error::other("the content changed while it was sent"));
-        }
         let hash = hasher.take().and_then(|hasher| hasher.hash());
         if hash.is_some() {
             *self.hash.lock().unwrap_or_else(PoisonError::into_inner) = hash;
         }
         Ok(hash.map(|hash| Bytes::copy_from_slice(&hash.0)))
-    }
-
-    fn check(&self, source: &Source) -> io::Result<()> {
-        if let (Some(watched), Source::Container(container)) = (self.watched, source)
-            && Sight::of(&container.stat()?) != watched
-        {
-            self.torn.store(true, Ordering::Release);
-        }
-        Ok(())
     }
 }
 
@@ -284,33 +236,5 @@ impl StoreContent for Arc<FrozenContent> {
         let mut travel = self.travel();
         travel.sending = Some((offset, progress, urgency));
         travel.set_urgency();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use mafs_durable::{Disk, MemoryDisk};
-    use mafs_proto::{Segment, VnodeId};
-
-    use super::*;
-
-    #[test]
-    fn what_the_kernel_has_written_since_the_container_was_seen_tears_it() {
-        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
-        let containers = Containers::open(disk, 2).unwrap();
-        let (id, _) = containers.create(VnodeId(5)).unwrap();
-        let container = containers.lazy(VnodeId(5), id);
-        container.write_all_at(b"one version", 0).unwrap();
-        let seen = Sight::of(&container.stat().unwrap());
-        let freeze = || FrozenContent::new(Arc::clone(&container), 11, Some(seen));
-        let whole = freeze();
-        let upload = || Upload::new(0..11, ContentHasher::default());
-        assert_eq!(whole.read_whole(upload()).unwrap(), Segment::upload(b"one version"));
-        container.write_all_at(b"two", 0).unwrap();
-        // Before it is frozen, but behind the moment of which its size is.
-        let early = freeze();
-        for torn in [whole, early] {
-            assert!(torn.read_whole(upload()).is_err() && torn.is_torn());
-        }
     }
 }

@@ -7,12 +7,11 @@ use mafs_durable::DiskFile;
 
 use super::error::is_busy;
 use super::file::File;
-use super::storing::Patience;
+use super::storing::{Awaited, Patience};
 use super::versions::Version;
 use super::{Error, FileHandle, Inner};
 use crate::core::content::edits::Edit;
 use crate::core::log::LogEntry;
-use crate::core::queue::Policy;
 
 /// Where fsync makes content durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,22 +23,6 @@ pub enum Fsync {
     Local,
     /// At the server.
     Server,
-}
-
-/// Somebody waits for the server to have the content of a file, so it goes as what is fetched does.
-struct Awaited<'a>(&'a File);
-
-impl<'a> Awaited<'a> {
-    fn begin(file: &'a File) -> Self {
-        file.state().change_awaited(|awaited| awaited + 1);
-        Self(file)
-    }
-}
-
-impl Drop for Awaited<'_> {
-    fn drop(&mut self) {
-        self.0.state().change_awaited(|awaited| awaited - 1);
-    }
 }
 
 /// What of a file was made durable.
@@ -54,7 +37,7 @@ impl Inner {
     pub(super) async fn fsync(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let file = self.handle(handle)?.file;
         self.check_locks(handle)?;
-        if self.settings.writeback.is_logged() {
+        if !self.settings.writeback.waits() {
             self.remote.outstanding(|log| log.note_fsynced(file.fid));
         }
         if !self.is_changed(&file)? {
@@ -85,7 +68,7 @@ impl Inner {
         let _awaited = Awaited::begin(file);
         let storing = tokio::spawn({
             let (inner, file) = (Arc::clone(self), Arc::clone(file));
-            async move { inner.store_awaited(&file).await }
+            async move { inner.store(&file, Patience::Full).await }
         });
         Ok(match tokio::time::timeout(self.settings.fsync_wait, storing).await {
             // The server has no time for it now, which says nothing about the content.
@@ -97,35 +80,12 @@ impl Inner {
     }
 
     pub(super) async fn fsync_dir(&self) -> Result<(), Error> {
-        if self.settings.writeback.is_logged() {
+        if !self.settings.writeback.waits() {
             // Not on a session thread: a disk takes its time.
             tokio::task::yield_now().await;
             blocking(|| self.cache.cml.sync())?;
         }
         Ok(())
-    }
-
-    /// Stores what a file holds now, before what nobody waits for.
-    pub(super) async fn store_now(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
-        let _awaited = Awaited::begin(file);
-        self.store_awaited(file).await
-    }
-
-    /// Stores the content, be it that it waits in the queue.
-    async fn store_awaited(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
-        let waits = !file.state().versions.is_empty();
-        if !self.settings.writeback.is_logged() && !waits {
-            return self.store(file, Patience::Full).await;
-        }
-        self.close_version(file).await?;
-        let newest = file.state().versions.back().map(|version| version.id);
-        let Some(id) = newest else { return Ok(()) };
-        if self.settings.writeback.policy() != Policy::Nothing {
-            // It would wait for all that was written before, which is sent in order.
-            self.send_first(&[id]);
-        }
-        self.until_answered(id).await?;
-        file.state().check_refused()
     }
 
     /// Makes sure that a restart of the machine does not cost what the server does not have of a file. Nobody has asked
@@ -159,7 +119,7 @@ impl Inner {
 
     /// Makes durable what a file holds; [`Self::confirm_durable`] does the rest. Returns up to which edit.
     fn make_durable(&self, file: &File) -> Result<Durable, Error> {
-        if self.settings.writeback.is_logged() {
+        if !self.settings.writeback.waits() {
             self.log_fsynced(file)?;
         }
         let made = {

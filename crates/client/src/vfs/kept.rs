@@ -118,7 +118,7 @@ impl Inner {
                 if let Some(sent) = edit {
                     state.edits_mut().store(sent);
                 }
-                (state.unresolved, state.interrupted) = (None, false);
+                state.interrupted = false;
                 state.fate_mut().end_refusal();
                 state.go_elsewhere(id);
                 let is_clean = !state.is_dirty() && !state.users().may_write();

@@ -32,7 +32,7 @@ impl Inner {
             log.writing.values_mut().for_each(|writing| writing.lent = false);
             return Ok(BTreeSet::new());
         }
-        let durable = log.logged.values().filter(|store| store.queued && store.durable);
+        let durable = log.logged.values().filter(|store| store.durable);
         let durable: BTreeSet<Fid> = durable.map(|store| store.record.op.fid()).collect();
         let lent: BTreeSet<Fid> = log.writing.iter().filter(|(_, file)| file.lent).map(|(fid, _)| *fid).collect();
         let mut moved = Vec::new();

@@ -86,15 +86,11 @@ impl Inner {
         let xattrs = self.cache.index.xattrs(object).ok().flatten();
         let _edit = file.edit();
         let named = self.named_versions(file);
-        let (logged, unresolved) = {
+        let logged = {
             let mut state = file.state();
             state.lose_name(Unlinked::new(object.clone(), xattrs, named), &object.status);
-            let unresolved = if state.storing { None } else { state.unresolved.take() };
-            (std::mem::take(&mut state.writing_logged), unresolved)
+            std::mem::take(&mut state.writing_logged)
         };
-        if let Some(unresolved) = unresolved {
-            self.end_record(unresolved.record.id);
-        }
         self.drop_versions(file);
         if logged && let Err(error) = self.cache.cml.append(self.told_of_unlinked(file)) {
             tracing::error!(%error, "the modify log cannot be written");

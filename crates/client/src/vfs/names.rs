@@ -359,7 +359,7 @@ impl Inner {
         {
             tracing::debug!(fid = %object.fid, %error, "an open file loses its name and its attributes");
         }
-        if self.settings.writeback.is_logged() {
+        if !self.settings.writeback.waits() {
             return Ok(None);
         }
         let begun = self.note_removing(&file)?;

@@ -15,7 +15,7 @@ impl Inner {
     /// What the server is to do with a record if it is in conflict. A program that waits for the outcome is told,
     /// and what this client has removed itself nobody wants.
     pub(super) fn on_conflict(&self, record: &CmlRecord, awaited: bool) -> OnConflict {
-        if awaited || self.is_moot(record) {
+        if awaited || !self.comes_again(record) || self.is_moot(record) {
             return OnConflict::Refuse;
         }
         if !self.replay.queue().is_kept(record.id) {

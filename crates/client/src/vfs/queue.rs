@@ -19,16 +19,21 @@ use crate::core::queue::Queued;
 impl Inner {
     /// Takes up all that waits, in the order in which it was logged: nobody knows what of it was sent.
     pub(super) fn take_up_queue(&self, log: &LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
-        let stores = log.logged.values().filter(|store| store.queued);
+        let stores = log.logged.values();
         let as_queued = |store: &LoggedStore| Queued { record: store.record.clone(), kind: Kind::File, replaced: None };
         let mut all: BTreeMap<StoreId, Queued> = log.queued.clone();
         all.extend(stores.clone().map(|store| (store.record.id, as_queued(store))));
         if !all.is_empty() {
             tracing::info!(changes = all.len(), "changes that the server does not have yet were found in the cache");
         }
+        let named: BTreeSet<StoreId> = all.values().flat_map(|queued| queued.record.depends_on.clone()).collect();
         let mut queue = self.replay.queue();
         for (id, queued) in all {
-            self.remote.outstanding(|outstanding| outstanding.note_queued(id));
+            // A content comes again if it must not be left out, whoever waits for the first word of the others.
+            let is_content = matches!(queued.record.op, CmlOp::Store { .. });
+            if !(is_content && self.settings.writeback.waits()) || named.contains(&id) {
+                self.remote.outstanding(|outstanding| outstanding.note_queued(id));
+            }
             self.cache.index.push_pending(&queued);
             // By the server, which this life has not asked yet, its directory may still be there.
             self.remember_place(&queued.record.op);
@@ -89,7 +94,7 @@ impl Inner {
     fn unseen(&self, fid: Fid, writing: Writing, stores: &[&LoggedStore]) -> Option<Arc<File>> {
         let newest = stores.last().filter(|newest| newest.snapshot.is_none())?;
         let CmlOp::Store { size, mtime, .. } = newest.record.op else { return None };
-        if self.cache.power_lost || writing.lent || writing.synced {
+        if self.cache.power_lost || writing.lent || writing.synced || !newest.immutable {
             return None;
         }
         let file = self.taken_up(fid, Writing { synced: newest.durable, ..writing }, (size, mtime));
@@ -149,7 +154,7 @@ impl Inner {
         for store in stores {
             edit = edit.next();
             let CmlOp::Store { size, .. } = store.record.op else { continue };
-            let content = FrozenContent::new(Arc::clone(&file.container), size, None);
+            let content = FrozenContent::new(Arc::clone(&file.container), size);
             let gone = match store.snapshot {
                 Some(snapshot) => match self.cache.containers.get(file.fid.vnode, snapshot)? {
                     Some(_) => {
@@ -158,16 +163,17 @@ impl Inner {
                     }
                     None => true,
                 },
-                None => file.state().stat().size() != size,
+                None => !store.immutable || file.state().stat().size() != size,
             };
             // Nobody knows what the life before has sent.
             content.note_sent();
             let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
-            versions.push_back(Version { id, edit, content, snapshot, durable, gone, goes_on: false });
+            let (goes_on, unanswered) = (false, None);
+            versions.push_back(Version { id, edit, content, snapshot, durable, gone, goes_on, unanswered });
         }
         let newer = match versions.back().and_then(|newest| newest.snapshot) {
             Some(snapshot) => self.is_newer(file, snapshot)?,
-            None => false,
+            None => stores.last().is_some_and(|newest| !newest.immutable),
         };
         let mut state = file.state();
         if let Some(oldest) = stores.first() {

@@ -183,15 +183,10 @@ struct Read {
 }
 
 impl FileState {
-    /// Whether programs have the content open, and nobody here has changed it, or could, or sends it.
-    fn is_refreshed(&self) -> bool {
-        self.is_only_read() && !self.storing
-    }
-
     /// What is read of it, if that is not this version and may become it.
     fn read_before(&self, version: DataVersion) -> Option<Read> {
         let read = Read { version: self.basis().version(), size: self.stat().size(), turn: self.arrival().turn() };
-        (self.is_refreshed() && self.basis().version() != version).then_some(read)
+        (self.is_only_read() && self.basis().version() != version).then_some(read)
     }
 }
 
@@ -207,7 +202,7 @@ pub(super) async fn keep_refreshing(inner: Weak<Inner>, refreshes: Arc<Refreshes
                 vnodes.into_iter().filter_map(|vnode| files.get(vnode)).collect()
             }
         };
-        files.iter().filter(|file| file.state().is_refreshed()).for_each(|file| inner.begin_refresh(file));
+        files.iter().filter(|file| file.state().is_only_read()).for_each(|file| inner.begin_refresh(file));
     }
 }
 
@@ -234,7 +229,7 @@ impl Inner {
                 Err(error) => {
                     failures += 1;
                     tracing::debug!(fid = %file.fid, %error, "a newer version of an open file does not come");
-                    pause_after_failures(failures).filter(|_| file.state().is_refreshed())
+                    pause_after_failures(failures).filter(|_| file.state().is_only_read())
                 }
             };
             file.notify();
@@ -250,7 +245,7 @@ impl Inner {
     /// Brings the newest version of a file that is open, if that is not here. Returns whether it was not.
     async fn refresh(&self, file: &Arc<File>) -> Result<bool, Error> {
         let _place = self.refreshes.places.acquire().await;
-        if !file.state().is_refreshed() || self.stays(file, Asked::ByChange) {
+        if !file.state().is_only_read() || self.stays(file, Asked::ByChange) {
             return Ok(false);
         }
         match self.settled_status(file.fid.vnode).await {
@@ -266,7 +261,7 @@ impl Inner {
     pub(super) async fn refresh_read(&self, file: &Arc<File>, own: u32) -> Result<(), Error> {
         let is_read = || {
             let state = file.state();
-            state.is_refreshed() && state.handles() > own
+            state.is_only_read() && state.handles() > own
         };
         while is_read() {
             let known = self.cache.index.object(file.fid.vnode)?.ok_or(Error::Refused(FsError::Stale))?.object;
@@ -311,7 +306,7 @@ impl Inner {
         let Some(file) = in_use.filter(|_| shown.status.kind == Kind::File) else { return };
         let (is_read, version) = {
             let state = file.state();
-            (state.is_refreshed(), state.basis().version())
+            (state.is_only_read(), state.basis().version())
         };
         let is_known = version == shown.status.data_version
             && self.cache.index.valid_object(shown.fid.vnode).is_ok_and(|valid| valid.is_some());
@@ -330,7 +325,7 @@ impl Inner {
     pub(super) fn show_as_read(&self, file: &File, object: &mut Object) {
         let read = {
             let state = file.state();
-            state.is_refreshed().then(|| (state.basis().version(), state.stat().clone()))
+            state.is_only_read().then(|| (state.basis().version(), state.stat().clone()))
         };
         let Some((version, stat)) = read else { return };
         let status = &mut object.status;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -71,7 +72,7 @@ struct Prepared {
     /// Part of it may be at the server.
     interrupted: bool,
     /// What waits is not open, and this is from now on.
-    _open: Option<Hold>,
+    _open: Hold,
 }
 
 impl Replay {
@@ -326,7 +327,7 @@ impl Inner {
         let open = content.hold()?;
         let mut queue = self.replay.queue();
         let Some(record) = queue.freeze(id) else { return Ok(None) };
-        if queue.is_raised(id) {
+        if queue.is_raised(id) && self.comes_again(&record) {
             content.pull();
         }
         let mut state = file.state();
@@ -371,6 +372,7 @@ impl Inner {
         ask: impl Fn(),
     ) -> Result<(), Error> {
         let mut progress = self.replay.progress.subscribe();
+        let mut in_vain = pin!(self.until_in_vain());
         self.replay.try_again();
         let (mut busy_since, mut asked) = (None, false);
         loop {
@@ -402,11 +404,36 @@ impl Inner {
             let waited = tokio::select! {
                 biased;
                 waited = timeout(self.settings.deadline, progress.changed()) => waited.is_ok(),
-                () = self.remote.until_in_vain() => false,
+                () = &mut in_vain => {
+                    in_vain.set(self.until_in_vain());
+                    false
+                }
             };
             if !waited && !self.remote.is_up() {
-                return Err(self.remote.unanswered().into());
+                return Err(self.unanswered_in_time());
             }
+        }
+    }
+
+    /// Says why the server's word has not come. To a wait that lasts to the deadline it does not matter what was found
+    /// out meanwhile.
+    fn unanswered_in_time(&self) -> Error {
+        match self.remote.unanswered().into() {
+            Error::OutOfReach(why) if self.settings.writeback.waits() => Error::TimedOut(why),
+            other => other,
+        }
+    }
+
+    /// Waits until it is in vain to wait for the server's word. With `writeback=sync` that is after as long as a call
+    /// waits, be the server known to be out of reach or not, unless the user wants it so.
+    async fn until_in_vain(&self) {
+        if !self.settings.writeback.waits() {
+            return self.remote.until_in_vain().await;
+        }
+        tokio::select! {
+            biased;
+            () = self.remote.until_in_vain_by_hand() => {}
+            () = self.until_given_up() => {}
         }
     }
 }

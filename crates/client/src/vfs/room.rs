@@ -104,7 +104,7 @@ impl Inner {
 
     /// Asks how full the server is, in the background, if closes do not wait for it.
     pub(super) fn renew_room(self: &Arc<Self>) {
-        if !self.settings.writeback.is_logged() {
+        if self.settings.writeback.waits() {
             return;
         }
         self.ask_space_later(|_, _| ());

@@ -1,20 +1,20 @@
 //! Start and end: what the last life left is taken up, and what this one leaves is put in order.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mafs_arpc::link::ProfileName;
 use mafs_arpc::{Config, blocking, watch};
-use mafs_proto::{Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, Incarnation, VnodeId, VolumeName};
+use mafs_proto::{Classes, ClientId, Clock, Fid, Incarnation, VnodeId, VolumeName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::announce::Writer;
 use super::changes::{Close, Writeback};
 use super::delivery::Stale;
-use super::file::{File, Unresolved};
+use super::file::File;
 use super::files::Files;
 use super::fsync::Fsync;
 use super::hoarding::{Hoarding, keep_hoarding};
@@ -27,9 +27,8 @@ use super::refreshing::{Refreshes, keep_refreshing};
 use super::replay::Replay;
 use super::rests::Rests;
 use super::storing::Patience;
-use super::{Caller, Error, Inner, Vfs};
+use super::{Error, Inner, Vfs};
 use crate::cache::{Cache, CacheError, CacheStorage};
-use crate::core::content::edits::Edit;
 use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 use crate::core::replacement::Replacement;
@@ -94,7 +93,7 @@ impl Settings {
             arpc: self.arpc,
             incarnation,
             announces: self.writeback == Writeback::Sirp,
-            decides: self.writeback.is_logged(),
+            decides: !self.writeback.waits(),
             disconnects: self.disconnected,
         }
     }
@@ -147,7 +146,7 @@ impl Vfs {
         let remote = Remote::start(config, log.unanswered(), spare, Arc::clone(&clock), listener).await?;
         let passthrough = AtomicBool::new(settings.passthrough && storage.tells_changes());
         let policy = settings.writeback.policy();
-        let has_announced = settings.writeback.is_logged() && log.incarnation.is_some();
+        let has_announced = !settings.writeback.waits() && log.incarnation.is_some();
         let inner = Arc::new(Inner {
             replacement: Mutex::new(Replacement::new(settings.cache_limit_bytes)),
             settings,
@@ -246,56 +245,21 @@ impl Inner {
         self.note_perhaps_unlinked(log)?;
         self.count_contents()?;
         self.take_up_queue(log, lent)?;
-        let logged: HashMap<Fid, _> =
-            log.logged.values().filter(|store| !store.queued).map(|store| (store.record.op.fid(), store)).collect();
         let mut given_up = Vec::new();
         let is_left =
             |(fid, writing): &(&Fid, &Writing)| writing.unlinked.is_none() && !self.files().contains(fid.vnode);
         for (&fid, writing) in log.writing.iter().filter(is_left) {
             // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
             let kept = writing.synced || !self.cache.power_lost;
-            let store = logged.get(&fid).copied();
-            let stored_mtime = store.and_then(|store| match store.record.op {
-                CmlOp::Store { mtime, .. } => Some(mtime),
-                _ => None,
-            });
-            match if kept { self.load_dirty(fid, *writing, stored_mtime)? } else { None } {
-                Some(file) => self.take_up_dirty(file, store),
+            match if kept { self.load_dirty(fid, *writing, None)? } else { None } {
+                Some(file) => {
+                    tracing::info!(%fid, "a file that the server does not have yet was found in the cache");
+                    self.files().insert(file);
+                }
                 None => given_up.push((fid, writing.container)),
             }
         }
-        self.give_up_dirty(&given_up)?;
-        // Also one of two stores of a file, if the log could not be told of the end of the first.
-        let left = |store: &&LoggedStore| !store.queued && !self.is_unresolved(&store.record);
-        for store in log.logged.values().filter(left) {
-            let id = store.record.id;
-            self.end_record(id);
-            self.cache.cml.append(LogEntry::Abandoned { id })?;
-        }
-        Ok(())
-    }
-
-    /// A file with content that the server lacks is stored in the background. A store that may have been applied is
-    /// resolved first, without its content: an equal modification time does not prove that the content is still that of
-    /// the record.
-    fn take_up_dirty(&self, file: Arc<File>, store: Option<&LoggedStore>) {
-        tracing::info!(fid = %file.fid, "a file that the server does not have yet was found in the cache");
-        if let Some(store) = store {
-            let mut state = file.state();
-            state.writer = Caller { uid: store.record.uid, gid: store.record.gid };
-            if let CmlOp::Store { base, .. } = store.record.op {
-                state.basis_mut().take_up(base);
-            }
-            state.unresolved = Some(Unresolved { record: store.record.clone(), edit: Edit::BEFORE });
-            state.interrupted = true;
-        }
-        self.files().insert(file);
-    }
-
-    /// Whether a file was taken up that will find out what became of this store.
-    fn is_unresolved(&self, record: &CmlRecord) -> bool {
-        let file = self.files().get(record.op.fid().vnode);
-        file.is_some_and(|file| file.state().unresolved.as_ref().is_some_and(|store| store.record.id == record.id))
+        self.give_up_dirty(&given_up)
     }
 
     /// Nothing of these files' changes is left that could be sent: the versions the server has stay. The containers go:
@@ -355,10 +319,9 @@ impl Inner {
 
     /// Sends the content of a file, or puts it in the queue.
     pub(super) async fn sync_file(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
-        let waits = !file.state().versions.is_empty();
-        match self.settings.writeback.is_logged() || waits {
-            true => self.close_version(file).await,
-            false => self.store(file, Patience::Full).await,
+        match self.settings.writeback.waits() {
+            true => self.store(file, Patience::Full).await,
+            false => blocking(|| self.log_version(file)),
         }
     }
 }
@@ -372,6 +335,9 @@ fn is_usable_alone(cache: &Cache) -> bool {
 /// What the log says, without what a loss of power has taken from it.
 fn take_stock(cache: &Cache) -> Result<LogState, CacheError> {
     let mut log = cache.cml.state();
+    for id in log.take_superseded() {
+        cache.cml.append(LogEntry::Abandoned { id })?;
+    }
     if cache.power_lost {
         let (stores, others) = log.take_lost();
         for LoggedStore { record, .. } in stores {

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
-use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Outcome, StoreId};
+use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, FsError, Outcome, StoreId};
 
 use super::file::File;
+use super::storing::may_pass;
 use super::{Error, Inner};
 use crate::core::arrivals::Arrivals;
 use crate::core::log::LogEntry;
@@ -69,6 +70,7 @@ impl Inner {
                     }
                     if let Err(error) = self.take_in_applied(&record, &answer, whole) {
                         tracing::error!(%error, "an answer of the server cannot be noted");
+                        outcome = Verdict::Passes;
                     }
                 }
                 Err(NotSent::Here(error)) => {
@@ -90,7 +92,9 @@ impl Inner {
     }
 
     fn take_in_error(&self, record: &CmlRecord, error: RemoteError, whole: bool) -> Verdict {
+        let is_last_word = whole && !self.comes_again(record) && !self.waits_for_another(record);
         match error {
+            RemoteError::Refused { error, message } if is_last_word => self.take_in_refusal(record, error, &message),
             RemoteError::Refused { error: FsError::Busy, .. } => {
                 self.end_sending(record);
                 self.replay.queue().postpone_busy(record.id);
@@ -124,17 +128,35 @@ impl Inner {
             | RemoteError::OutOfReach(_)
             | RemoteError::ByHand => {
                 tracing::debug!(id = %record.id, %error, "a change was not answered");
-                self.end_sending(record);
                 self.replay.queue().postpone(record.id, false);
+                self.note_unanswered(record, error.into());
+                self.end_sending(record);
             }
         }
         Verdict::Done
     }
 
+    /// Whether a record is sent again if it is refused for a reason that passes. Where changes wait for the server's
+    /// word the first one counts.
+    pub(super) fn comes_again(&self, record: &CmlRecord) -> bool {
+        self.remote.outstanding(|log| log.is_queued(record.id))
+    }
+
+    /// Ends the waiting for a content whose first word counts: nobody waits for a second attempt.
+    fn note_unanswered(&self, record: &CmlRecord, error: Error) {
+        let file = self.file_of(record).filter(|_| !self.comes_again(record));
+        if let Some(file) = file
+            && let Some(version) = file.state().version(record.id)
+        {
+            version.unanswered = Some(error);
+        }
+    }
+
     /// Whether a record comes again, with its origin, after it has turned out to be in conflict. A program that waits
     /// for the outcome is told instead.
     fn may_be_kept(&self, record: &CmlRecord, error: FsError) -> bool {
-        error.is_conflict() && !self.replay.is_awaited(record.id) && self.replay.queue().keep(record.id)
+        let is_told = !self.comes_again(record) || self.replay.is_awaited(record.id);
+        error.is_conflict() && !is_told && self.replay.queue().keep(record.id)
     }
 
     /// What it depends on was refused and comes again, so its own refusal says nothing.
@@ -176,9 +198,8 @@ impl Inner {
     }
 
     fn take_in_stored(&self, record: &CmlRecord, answer: &Answer<ApplyReply>, whole: bool) -> Result<(), Error> {
-        let file = self.file_of(record);
-        self.replay.queue().remove(record.id);
-        let Some(file) = file else {
+        let Some(file) = self.file_of(record) else {
+            self.replay.queue().remove(record.id);
             self.cache.index.applied(&answer.reply, answer.session, &[])?;
             self.log_all([LogEntry::Abandoned { id: record.id }]);
             self.end_record(record.id);
@@ -190,12 +211,22 @@ impl Inner {
             state.version(record.id).map(|version| version.edit).filter(|_| whole)
         };
         if let Outcome::Elsewhere(placed) = &answer.reply.outcome {
+            self.replay.queue().remove(record.id);
             return self.take_in_kept(&file, record, answer, (edit, placed));
         }
         let stored = self.stored(&file, record, answer, edit);
-        if stored.is_err() {
-            let _edit = file.edit();
-            self.forget_version(&file, record.id);
+        match &stored {
+            Ok(()) => drop(self.replay.queue().remove(record.id)),
+            Err(Error::Refused(_)) => {
+                self.replay.queue().remove(record.id);
+                let _edit = file.edit();
+                self.forget_version(&file, record.id);
+            }
+            // The record is sent again, for the same answer.
+            Err(error) => {
+                self.replay.queue().postpone(record.id, true);
+                *self.replay.trouble() = Some(error.clone());
+            }
         }
         stored?;
         if !whole {
@@ -241,19 +272,13 @@ impl Inner {
     /// The server will never do what a record says.
     fn take_in_refusal(&self, record: &CmlRecord, reason: FsError, message: &str) {
         let id = record.id;
-        let file = self.file_of(record);
+        if let CmlOp::Store { .. } = record.op {
+            return self.take_in_refused_content(record, reason);
+        }
         // Another client has removed the same attribute.
         let was_so = reason == FsError::NoXattr && matches!(record.op, CmlOp::RemoveXattr { .. });
         let is_moot = was_so || reason == FsError::Stale && self.is_moot(record);
-        let Some(queued) = self.replay.queue().remove(id) else { return };
-        if let CmlOp::Store { .. } = record.op {
-            self.log_all([LogEntry::Abandoned { id }]);
-            if let Some(file) = file {
-                file.state().sending = None;
-                self.refuse_version(&file, id, reason);
-                file.notify();
-            }
-        } else {
+        if let Some(queued) = self.replay.queue().remove(id) {
             self.cache.index.drop_pending(&queued);
             self.forget_refused(&queued);
             self.note_not_unnamed(&record.op);
@@ -267,6 +292,19 @@ impl Inner {
             }
         }
         self.end_record(id);
+    }
+
+    /// The file first: who waits for the record to go finds there why it went.
+    fn take_in_refused_content(&self, record: &CmlRecord, reason: FsError) {
+        let id = record.id;
+        self.log_all([LogEntry::Abandoned { id }]);
+        self.end_record(id);
+        if let Some(file) = self.file_of(record) {
+            file.state().sending = None;
+            self.refuse_version(&file, id, reason);
+            file.notify();
+        }
+        self.replay.queue().remove(id);
     }
 
     /// A record takes the last name of an object: nobody wants to know what becomes of the changes before it. The
@@ -311,7 +349,17 @@ impl Inner {
             let _edit = file.edit();
             self.forget_version(file, id);
         }
-        self.take_in_refused(file, reason, &RemoteError::refused(reason, ""));
+        if may_pass(reason) || reason == FsError::StoreIdReused {
+            file.state().edits_mut().unlog();
+        }
+        if reason == FsError::StoreIdReused {
+            // An earlier version of this program has told the server that it knows, and its log has forgotten.
+            let known = self.cache.index.object(file.fid.vnode).ok().flatten();
+            let shown = known.map_or(DataVersion::NONE, |known| known.object.status.data_version);
+            file.state().basis_mut().forgot(id, shown);
+        } else {
+            self.take_in_refused(file, reason, &RemoteError::refused(reason, ""));
+        }
         self.drop_if_unused(file);
     }
 }

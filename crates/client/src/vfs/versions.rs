@@ -14,7 +14,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Kind, StoreId};
 use tokio::time::timeout;
@@ -22,7 +21,6 @@ use tokio::time::timeout;
 use super::file::{File, FileState};
 use super::frozen::FrozenContent;
 use super::passthrough::sight;
-use super::storing::Patience;
 use super::{Error, Inner};
 use crate::cache::{CacheError, stamp};
 use crate::core::content::edits::Edit;
@@ -46,6 +44,8 @@ pub(super) struct Version {
     pub(super) gone: bool,
     /// It was fsynced, not closed: what is written next may be part of it.
     pub(super) goes_on: bool,
+    /// Why the last who waited for the server's word about it did so in vain.
+    pub(super) unanswered: Option<Error>,
 }
 
 /// The versions of one file, oldest first.
@@ -102,18 +102,6 @@ impl Inner {
         timeout(self.settings.deadline, placed).await.map_err(late)
     }
 
-    /// Logs what a file holds, so that its close may return.
-    pub(super) async fn close_version(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
-        let stored_otherwise = {
-            let state = file.state();
-            state.storing || state.unresolved.is_some()
-        };
-        if stored_otherwise {
-            return self.store(file, Patience::Once).await;
-        }
-        blocking(|| self.log_version(file))
-    }
-
     /// Makes what a file holds the version to be sent, unless it is one already.
     pub(super) fn log_version(&self, file: &File) -> Result<(), Error> {
         self.log_version_as(file, Made::ByClose)
@@ -121,18 +109,14 @@ impl Inner {
 
     /// The same of what is about to be made durable while its file stays open: what is logged later comes behind it.
     pub(super) fn log_fsynced(&self, file: &File) -> Result<(), Error> {
-        let stored_otherwise = {
-            let state = file.state();
-            state.storing || state.unresolved.is_some()
-        };
-        if stored_otherwise { Ok(()) } else { self.log_version_as(file, Made::ByFsync) }
+        self.log_version_as(file, Made::ByFsync)
     }
 
     fn log_version_as(&self, file: &File, made: Made) -> Result<(), Error> {
         let _edit = file.edit();
         self.look(file)?;
         let unlogged = file.state().is_unlogged();
-        if unlogged && !self.rewrite_last(file)? && !self.catch_up_last(file)? {
+        if unlogged && !self.rewrite_last(file)? && !self.catch_up_last(file)? && !self.is_next_to_come(file) {
             self.preserve_version(file)?;
             self.push_version(file, made)?;
         }
@@ -153,6 +137,12 @@ impl Inner {
             self.note_queue_changed();
         }
         Ok(())
+    }
+
+    /// Whether the next version of a file has to wait for the word about the one before: where that may be refused
+    /// though it is in conflict with nothing, nothing is based on it.
+    fn is_next_to_come(&self, file: &File) -> bool {
+        self.settings.writeback.waits() && !file.state().versions.is_empty()
     }
 
     /// Makes what a file holds the newest of its versions, if nothing forbids that. Under `edit`.
@@ -233,6 +223,9 @@ impl Inner {
         let (op, time) = self.store_op(file, base)?;
         self.note_place(&op);
         let (record, unlisted) = self.remote.queued_record((op, None), (writer.uid, writer.gid), time);
+        if self.settings.writeback.waits() {
+            self.remote.outstanding(|log| log.ask_once(record.id));
+        }
         if let Err(error) = self.log_store(file, &record) {
             self.end_record(record.id);
             return Err(error);
@@ -262,7 +255,7 @@ impl Inner {
     fn log_store(&self, file: &File, record: &CmlRecord) -> Result<(), Error> {
         let stamp = stamp(file.container.as_ref())?;
         let synced = file.state().edits().say_synced();
-        self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, queued: true })?;
+        self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, immutable: true })?;
         if synced {
             // What was fsynced of it survives a loss of power only with the record.
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
@@ -272,9 +265,10 @@ impl Inner {
     }
 
     fn version_now(&self, file: &File, state: &mut FileState, id: StoreId) -> Version {
-        let content = FrozenContent::new(Arc::clone(&file.container), state.stat().size(), None);
+        let content = FrozenContent::new(Arc::clone(&file.container), state.stat().size());
         let edit = state.edits_mut().log();
-        Version { id, edit, content, snapshot: None, durable: false, gone: false, goes_on: false }
+        let (snapshot, unanswered) = (None, None);
+        Version { id, edit, content, snapshot, durable: false, gone: false, goes_on: false, unanswered }
     }
 
     /// Moves the newest version out of the container, whose bytes are about to change, unless it may go on. Under

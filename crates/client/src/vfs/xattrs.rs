@@ -98,7 +98,7 @@ impl Inner {
                 return Ok(changed.ok_or(Error::VersionGone)??);
             }
         }
-        if self.settings.writeback.is_logged() {
+        if !self.settings.writeback.waits() {
             // What is there decides whether it can be done.
             self.xattrs(vnode).await?;
             let object = self.with_or_without_server(|| self.status_of(vnode)).await?.object;

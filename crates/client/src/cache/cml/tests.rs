@@ -27,8 +27,8 @@ fn entries() -> Vec<LogEntry> {
         LogEntry::Returned { fid: fid(6) },
         LogEntry::Writing { fid: fid(6), base: DataVersion(7), container: ContainerId(9), lent: false },
         LogEntry::Lent { fid: fid(6) },
-        LogEntry::Logged { record: record.clone(), stamp: Stamp(11), queued: true },
-        LogEntry::Logged { record, stamp: Stamp(11), queued: false },
+        LogEntry::Logged { record: record.clone(), stamp: Stamp(11), immutable: true },
+        LogEntry::Logged { record, stamp: Stamp(11), immutable: false },
         LogEntry::Done { id, fid: fid(6), version: DataVersion(8), clean: false, synced: true },
         LogEntry::Abandoned { id },
         LogEntry::Synced { fid: fid(6) },
@@ -154,7 +154,7 @@ fn queue_of(files: u64) -> impl Iterator<Item = LogEntry> {
         let entries = [
             queued(create),
             LogEntry::Writing { fid, base: DataVersion(0), container: ContainerId(file), lent: true },
-            LogEntry::Logged { record: store, stamp: Stamp(11), queued: true },
+            LogEntry::Logged { record: store, stamp: Stamp(11), immutable: true },
             LogEntry::Returned { fid },
             LogEntry::Durable { id: id(seq + 1) },
         ];

@@ -80,14 +80,6 @@ impl Basis {
         self.record = (shown != self.version).then_some(id);
     }
 
-    /// An earlier life has logged what the content was made from.
-    pub(crate) fn take_up(&mut self, logged: Base) {
-        self.record = match logged {
-            Base::Record(id) => Some(id),
-            Base::Version(_) => None,
-        };
-    }
-
     fn replace(&mut self, version: DataVersion, hash: Option<ContentHash>) -> Self {
         std::mem::replace(self, Self { version, record: None, hash })
     }

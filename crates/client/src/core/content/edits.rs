@@ -75,6 +75,11 @@ impl Edits {
         self.newest
     }
 
+    /// Notes that no version holds what the server lacks: it has refused that, and may take it later.
+    pub(crate) fn unlog(&mut self) {
+        self.logged = self.stored;
+    }
+
     /// Notes that the server has this edit.
     pub(crate) fn store(&mut self, edit: Edit) {
         self.stored = edit;

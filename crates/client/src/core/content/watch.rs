@@ -63,11 +63,6 @@ impl Watch {
         self.found += 1;
     }
 
-    /// The last look, if there was one.
-    pub(crate) fn seen(&self) -> Option<Sight> {
-        self.seen
-    }
-
     /// Whether a look sees what the last one has seen.
     pub(crate) fn has_seen(&self, sight: Sight) -> bool {
         self.seen == Some(sight)

@@ -29,8 +29,8 @@ fn remove(seq: u64, vnode: u64, depends_on: Vec<StoreId>) -> Queued {
 fn a_loss_of_power_takes_what_depends_on_what_it_took() {
     let (lost, durable) = (store(1, 5), store(2, 6));
     let mut state = state([
-        LogEntry::Logged { record: lost.clone(), stamp: Stamp(9), queued: true },
-        LogEntry::Logged { record: durable.clone(), stamp: Stamp(9), queued: true },
+        LogEntry::Logged { record: lost.clone(), stamp: Stamp(9), immutable: true },
+        LogEntry::Logged { record: durable.clone(), stamp: Stamp(9), immutable: true },
         LogEntry::Durable { id: durable.id },
         LogEntry::Queued(remove(3, 7, vec![lost.id])),
         LogEntry::Queued(remove(4, 8, vec![durable.id])),
@@ -57,7 +57,7 @@ fn a_file_changed_while_it_was_sent_stays_dirty_on_the_new_base() {
     let start = [
         LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
         LogEntry::Synced { fid: fid(5) },
-        LogEntry::Logged { record: record.clone(), stamp: Stamp(9), queued: false },
+        LogEntry::Logged { record: record.clone(), stamp: Stamp(9), immutable: false },
     ];
     let clean = state(start.clone().into_iter().chain([done(true, false)]));
     assert!(clean.writing.is_empty() && clean.logged.is_empty());
@@ -98,7 +98,7 @@ fn a_container_is_lent_until_it_is_returned_or_left_or_the_machine_starts_again(
 
 #[test]
 fn the_end_of_a_store_is_that_of_the_earlier_ones_of_its_file() {
-    let logged = |seq, vnode| LogEntry::Logged { record: store(seq, vnode), stamp: Stamp(9), queued: false };
+    let logged = |seq, vnode| LogEntry::Logged { record: store(seq, vnode), stamp: Stamp(9), immutable: false };
     let done = LogEntry::Done { id: store(3, 5).id, fid: fid(5), version: DataVersion(2), clean: true, synced: false };
     let left = state([logged(1, 5), logged(2, 6), logged(3, 5), done, logged(4, 5)]).logged;
     let left: Vec<u64> = left.keys().map(|id| id.seq).collect();
@@ -106,8 +106,21 @@ fn the_end_of_a_store_is_that_of_the_earlier_ones_of_its_file() {
 }
 
 #[test]
+fn of_contents_that_were_not_kept_the_newest_of_a_file_counts() {
+    let logged = |seq, vnode, immutable| LogEntry::Logged { record: store(seq, vnode), stamp: Stamp(9), immutable };
+    let of_two = [logged(1, 5, false), logged(2, 5, false)];
+    let others = [logged(3, 6, false), logged(4, 7, true), logged(5, 7, true)];
+    let mut state = state(of_two.into_iter().chain(others));
+    assert_eq!(state.take_superseded(), [store(1, 5).id]);
+    assert_eq!(state.logged.keys().map(|id| id.seq).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    // Nothing says that they are durable.
+    assert_eq!(state.take_lost().0.len(), 4);
+}
+
+#[test]
 fn a_logged_store_tells_what_its_content_is_based_on() {
-    let logged = |version| LogEntry::Logged { record: store_on(version, version, 5), stamp: Stamp(9), queued: false };
+    let logged =
+        |version| LogEntry::Logged { record: store_on(version, version, 5), stamp: Stamp(9), immutable: false };
     let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(2), container: ContainerId(7), lent: false };
     for (versions, base, synced) in [([1, 2], 2, true), ([2, 3], 3, false), ([3, 1], 3, false)] {
         let before = [writing.clone(), LogEntry::Synced { fid: fid(5) }];
@@ -122,7 +135,7 @@ fn a_record_is_freed_of_one_that_will_never_be_sent() {
     let before = store(1, 5);
     let stored = CmlRecord { depends_on: vec![before.id], ..store(2, 6) };
     let mut log = state([
-        LogEntry::Logged { record: stored.clone(), stamp: Stamp(9), queued: true },
+        LogEntry::Logged { record: stored.clone(), stamp: Stamp(9), immutable: true },
         LogEntry::Snapshot { id: stored.id, container: ContainerId(12) },
         LogEntry::Queued(remove(3, 7, vec![before.id, stored.id])),
     ]);
@@ -137,7 +150,7 @@ fn a_record_is_freed_of_one_that_will_never_be_sent() {
 #[test]
 fn of_a_file_without_a_name_nothing_is_left_with_its_last_store() {
     let (one, two) = (store(1, 5), store(2, 5));
-    let logged = |record: &CmlRecord| LogEntry::Logged { record: record.clone(), stamp: Stamp(9), queued: true };
+    let logged = |record: &CmlRecord| LogEntry::Logged { record: record.clone(), stamp: Stamp(9), immutable: true };
     let writing = LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false };
     let unlinked = LogEntry::Unlinked { fid: fid(5), by: store(3, 5).id };
     let mut log = state([writing.clone(), logged(&one), logged(&two), unlinked.clone()]);
@@ -153,10 +166,10 @@ fn a_file_whose_removal_a_loss_of_power_takes_keeps_its_name() {
     let kept = CmlRecord { depends_on: Vec::new(), ..store(1, 5) };
     let log = [
         LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
-        LogEntry::Logged { record: kept.clone(), stamp: Stamp(9), queued: true },
+        LogEntry::Logged { record: kept.clone(), stamp: Stamp(9), immutable: true },
         LogEntry::Durable { id: kept.id },
         // What takes its place is not durable.
-        LogEntry::Logged { record: store(2, 6), stamp: Stamp(9), queued: true },
+        LogEntry::Logged { record: store(2, 6), stamp: Stamp(9), immutable: true },
         LogEntry::Queued(remove(3, 5, vec![store(2, 6).id])),
         LogEntry::Unlinked { fid: fid(5), by: store(3, 5).id },
     ];
@@ -174,7 +187,7 @@ fn nothing_was_fsynced_of_what_is_written_once_a_durable_content_is_out_of_the_w
     let start = [
         LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
         LogEntry::Synced { fid: fid(5) },
-        LogEntry::Logged { record: store(1, 5), stamp: Stamp(9), queued: true },
+        LogEntry::Logged { record: store(1, 5), stamp: Stamp(9), immutable: true },
     ];
     let durable = [LogEntry::Durable { id }, moved.clone()];
     let mut of_durable = state(start.iter().cloned().chain(durable));
@@ -197,7 +210,7 @@ fn compacting_keeps_everything_but_the_versions() {
         LogEntry::Lent { fid: fid(5) },
         LogEntry::Removing { fid: fid(5) },
         LogEntry::Writing { fid: fid(6), base: DataVersion(3), container: ContainerId(8), lent: true },
-        LogEntry::Logged { record: store(1, 5), stamp: Stamp(9), queued: false },
+        LogEntry::Logged { record: store(1, 5), stamp: Stamp(9), immutable: false },
         LogEntry::Snapshot { id: store(1, 5).id, container: ContainerId(12) },
         LogEntry::Durable { id: store(1, 5).id },
         LogEntry::Queued(remove(2, 5, Vec::new())),

@@ -58,7 +58,7 @@ impl Inner {
     }
 
     /// Waits until there has been no connection for as long as a call waits.
-    pub(super) async fn until_given_up(&self) {
+    pub(in crate::vfs) async fn until_given_up(&self) {
         let mut link = self.remote.watch_link();
         loop {
             // The sender lives in `self`.
@@ -74,7 +74,7 @@ impl Inner {
     /// a lock that is lost is to be an error of who had it, what it wrote must not turn out to be in conflict later.
     fn unlock_waits(&self) -> bool {
         let tells_of_loss = self.locks.locking != Locking::Local;
-        tells_of_loss || self.settings.fsync == Fsync::Server || !self.settings.writeback.is_logged()
+        tells_of_loss || self.settings.fsync == Fsync::Server || self.settings.writeback.waits()
     }
 
     /// Waits until the server knows, or need not know, because the lock stays here and the server has what was written

@@ -72,15 +72,6 @@ fn what_went_elsewhere_goes_on_there() {
     assert!(!basis.is_elsewhere());
 }
 
-#[test]
-fn an_earlier_life_has_logged_what_it_was_made_from() {
-    let mut basis = Basis::new(V1, None);
-    basis.take_up(Base::Record(record(1)));
-    assert_eq!(basis.of_store(), Base::Record(record(1)));
-    basis.take_up(Base::Version(V1));
-    assert_eq!(basis.of_store(), Base::Version(V1));
-}
-
 /// A step of programs here, of the kernel, of another client, or of a store on its way.
 #[derive(Clone, Copy, Debug)]
 enum Step {
