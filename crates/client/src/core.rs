@@ -1,6 +1,7 @@
 //! Decisions, without I/O: no executor, no files, no clock. Time and contents come in as arguments.
 
 pub(crate) mod arrivals;
+pub(crate) mod caller;
 pub(crate) mod content;
 pub(crate) mod drain;
 pub(crate) mod fids;

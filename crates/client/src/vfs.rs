@@ -115,14 +115,7 @@ pub use room::SpaceReport;
 pub use start::{Settings, StartError};
 pub use state::{Cached, ObjectReport};
 
-/// Who asks: the owner of what is created.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Caller {
-    /// fsuid.
-    pub uid: u32,
-    /// fsgid.
-    pub gid: u32,
-}
+pub use crate::core::caller::Caller;
 
 /// An open file, as the kernel names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -14,9 +14,10 @@ pub(crate) mod edits;
 pub(crate) mod fate;
 pub(crate) mod stat;
 pub(crate) mod users;
+pub(crate) mod versions;
 pub(crate) mod watch;
 
-use mafs_proto::{ContentHash, DataVersion, Object, SetAttr, Status, StoreId, Timestamp, Xattrs};
+use mafs_proto::{Base, ContentHash, DataVersion, Object, Purpose, SetAttr, Status, StoreId, Timestamp, Xattrs};
 
 use self::arrival::{Arrival, Fetch, Part, Presence};
 use self::basis::Basis;
@@ -24,7 +25,9 @@ use self::edits::Edits;
 use self::fate::{Fate, Unlinked};
 use self::stat::Stat;
 use self::users::Users;
+use self::versions::{Frozen, Versions};
 use self::watch::Sight;
+use crate::core::caller::Caller;
 use crate::core::log::Stamp;
 
 /// For whom a content is fetched.
@@ -49,8 +52,9 @@ pub(crate) enum Rest {
     Kept,
 }
 
-/// The content of one file. `E` says why something of it does not come, `H` urges a fetch on.
-pub(crate) struct Content<E, H> {
+/// The content of one file. `E` says why something of it does not come or go, `H` urges a fetch on, `C` is the frozen
+/// content of a version.
+pub(crate) struct Content<E, H, C> {
     /// Open handles.
     handles: u32,
     /// How the kernel uses those that are its own.
@@ -60,14 +64,16 @@ pub(crate) struct Content<E, H> {
     edits: Edits,
     fate: Fate,
     stat: Stat,
+    versions: Versions<C, E>,
+    writer: Caller,
+    writing_logged: bool,
 }
 
-impl<E: Clone, H> Content<E, H> {
+impl<E: Clone, H, C> Content<E, H, C> {
     /// Of a file that the server shows like this, whose version hashes to that, if it is known.
     pub(crate) fn shown(status: &Status, hash: Option<ContentHash>, arrival: Arrival<E, H>) -> Self {
         let basis = Basis::new(status.data_version, hash);
-        let (edits, fate, stat) = (Edits::default(), Fate::named(), Stat::of(status));
-        Self { handles: 0, users: Users::default(), arrival, basis, edits, fate, stat }
+        Self::new((arrival, basis), Edits::default(), (Fate::named(), Stat::of(status)))
     }
 
     /// Of a file without a name.
@@ -77,8 +83,13 @@ impl<E: Clone, H> Content<E, H> {
 
     /// Of a file that an earlier life has left with changes of this version.
     pub(crate) fn taken_up(base: DataVersion, edits: Edits, fate: Fate, stat: Stat) -> Self {
-        let (users, arrival, basis) = (Users::default(), Arrival::whole(), Basis::new(base, None));
-        Self { handles: 0, users, arrival, basis, edits, fate, stat }
+        let content = Self::new((Arrival::whole(), Basis::new(base, None)), edits, (fate, stat));
+        Self { writing_logged: true, ..content }
+    }
+
+    fn new((arrival, basis): (Arrival<E, H>, Basis), edits: Edits, (fate, stat): (Fate, Stat)) -> Self {
+        let (users, versions, writer) = (Users::default(), Versions::default(), Caller::default());
+        Self { handles: 0, users, arrival, basis, edits, fate, stat, versions, writer, writing_logged: false }
     }
 
     /// Counts a handle more.
@@ -298,8 +309,25 @@ impl<E: Clone, H> Content<E, H> {
         self.users.has_writers() && !self.is_dirty() && self.basis.version() != shown
     }
 
-    /// Says what becomes of the content now that somebody lets go of it. `busy`: it is on its way to the server.
-    pub(crate) fn rest(&self, busy: bool) -> Rest {
+    /// What content is fetched for: the rest of a file that nobody has open any more must not delay one that somebody
+    /// waits for.
+    pub(crate) fn purpose(&self) -> Purpose {
+        if self.handles > 0 { Purpose::Fetch } else { Purpose::Prefetch }
+    }
+
+    /// What the next version of the file is made from.
+    pub(crate) fn base_of_next(&self) -> Base {
+        self.versions.newest().map_or_else(|| self.basis.of_store(), |newest| Base::Record(newest.id()))
+    }
+
+    /// Whether the server is to get a version though the file has no name any more.
+    fn is_still_sent(&self) -> bool {
+        self.fate.is_sent_unlinked(&self.versions.ids())
+    }
+
+    /// Says what becomes of the content now that somebody lets go of it.
+    pub(crate) fn rest(&self) -> Rest {
+        let busy = self.is_still_sent();
         let is_useless = self.arrival.is_absent() || self.basis.is_elsewhere() || self.fate.is_unlinked();
         if self.handles > 0 || busy || self.arrival.is_coming() || self.users.lingers() {
             Rest::InUse
@@ -385,6 +413,50 @@ impl<E: Clone, H> Content<E, H> {
     /// Size and times of the content, to change what concerns nothing else.
     pub(crate) fn stat_mut(&mut self) -> &mut Stat {
         &mut self.stat
+    }
+
+    /// What of it is logged and not acknowledged.
+    pub(crate) fn versions(&self) -> &Versions<C, E> {
+        &self.versions
+    }
+
+    /// The versions, to change what concerns nothing else.
+    pub(crate) fn versions_mut(&mut self) -> &mut Versions<C, E> {
+        &mut self.versions
+    }
+
+    /// Who opened the file for writing last: in whose name it is stored.
+    pub(crate) fn writer(&self) -> Caller {
+        self.writer
+    }
+
+    /// Notes who has opened the file for writing.
+    pub(crate) fn note_writer(&mut self, writer: Caller) {
+        self.writer = writer;
+    }
+
+    /// Whether the log says that the file is being changed.
+    pub(crate) fn is_writing_logged(&self) -> bool {
+        self.writing_logged
+    }
+
+    /// Notes whether the log says so. Returns whether it did.
+    pub(crate) fn log_writing(&mut self, logged: bool) -> bool {
+        std::mem::replace(&mut self.writing_logged, logged)
+    }
+}
+
+impl<E: Clone, H, C: Frozen> Content<E, H, C> {
+    /// The version that `shown` may be, or be made from, although the answer to it has not come.
+    pub(crate) fn unplaced(&self, shown: DataVersion) -> Option<StoreId> {
+        self.versions.arrived().filter(|_| self.basis.version() != shown)
+    }
+
+    /// Whether what was changed here comes after the version `shown`. It does not if all of it is one version that the
+    /// server may have: then `shown` is that, or was made from it, or it will be refused.
+    pub(crate) fn is_newer_than(&self, shown: DataVersion) -> bool {
+        let is_that = self.unplaced(shown).is_some() && self.versions.is_only(self.edits.newest());
+        self.is_dirty() && !is_that
     }
 }
 

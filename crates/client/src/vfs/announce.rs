@@ -12,7 +12,7 @@ use mafs_proto::call::{InvalidateRequest, PullReply, PullRequest};
 use mafs_proto::{CmlOp, CmlRecord, Fid, StoreId};
 use tokio::time::timeout;
 
-use super::file::File;
+use super::file::{File, Version};
 use super::{Error, Inner};
 use crate::core::queue::{Announcement, Heard, store_bytes_for};
 use crate::remote::{Connection, Link, RemoteError};
@@ -201,7 +201,7 @@ impl Inner {
         for record in &raised.under_way {
             let content = self
                 .file_of(record)
-                .and_then(|file| file.state().version(record.id).map(|version| Arc::clone(&version.content)));
+                .and_then(|file| file.state().versions().get(record.id).map(|version| Arc::clone(version.content())));
             if let Some(content) = content {
                 content.pull();
             }
@@ -212,10 +212,10 @@ impl Inner {
 
     /// Waits until the newest version of a file is announced, or more than that.
     pub(super) async fn until_announced(&self, file: &File) -> Result<(), Error> {
-        let newest = file.state().versions.back().map(|version| version.id);
+        let newest = file.state().versions().newest().map(Version::id);
         let Some(id) = newest else { return Ok(()) };
         self.until_record_announced(id).await?;
-        file.state().check_refused()
+        file.check_refused()
     }
 
     /// Waits until the newest version of a file is announced, if others may be looking at the file and that is expected

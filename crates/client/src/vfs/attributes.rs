@@ -189,7 +189,7 @@ impl Inner {
         if !state.is_dirty() {
             return false;
         }
-        if !state.is_unlogged() && !state.versions.is_empty() {
+        if !state.is_unlogged() && !state.versions().is_empty() {
             // The content is on its way; the time follows it.
             state.stat_mut().set_mtime(mtime);
             return false;

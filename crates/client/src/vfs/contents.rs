@@ -6,7 +6,7 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::{ContentHash, DataVersion, Fid, Object, StoreId, Timestamp, VnodeId};
 
-use super::file::{Arrival, Content, File, FileState};
+use super::file::{Arrival, Content, File};
 use super::kernel;
 use super::{Error, Inner};
 use crate::cache::{CacheError, CachedContent, CachedObject, last_change, shows_seal, unseal};
@@ -297,9 +297,7 @@ impl Inner {
         let Writing { base, container, synced, removing, unlinked, .. } = writing;
         let fate = Fate::taken_up(removing, unlinked.is_some());
         let content = Content::taken_up(base, Edits::taken_up(synced), fate, Stat::taken_up(size, mtime));
-        let mut state = FileState::new(content);
-        state.writing_logged = true;
-        File::new(fid, self.cache.containers.lazy(fid.vnode, container), state)
+        File::new(fid, self.cache.containers.lazy(fid.vnode, container), content)
     }
 
     pub(super) fn remove_content(&self, vnode: VnodeId, container: Option<ContainerId>) {
@@ -363,8 +361,8 @@ impl Inner {
 }
 
 /// The state of a file whose content is the version the index names.
-pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> FileState {
+pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> Content {
     let status = cached.object.status;
     let known = cached.content.filter(|content| content.version == status.data_version);
-    FileState::new(Content::shown(&status, known.map(|content| content.hash), arrival))
+    Content::shown(&status, known.map(|content| content.hash), arrival)
 }

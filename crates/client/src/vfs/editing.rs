@@ -175,7 +175,7 @@ impl Inner {
 
     /// Changes bytes, and the size with them. Under `edit`.
     pub(super) fn edit_with(&self, file: &File, change: impl FnOnce() -> std::io::Result<()>) -> Result<(), Error> {
-        let was_clean = !file.state().writing_logged;
+        let was_clean = !file.state().is_writing_logged();
         self.begin_edit(file)?;
         let before = sight(file)?;
         let changed = change();
@@ -195,7 +195,7 @@ impl Inner {
 
     /// The log must not say that a file is being changed that is as it was: a power loss would be taken for a loss.
     fn undo_begin(&self, file: &File) -> Result<(), Error> {
-        if std::mem::take(&mut file.state().writing_logged) {
+        if file.state().log_writing(false) {
             self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
             self.log_changed.notify_one();
         }
@@ -211,7 +211,7 @@ impl Inner {
 
     /// The same before the kernel is given the container to write to. Under `edit`.
     pub(super) fn begin_lending(&self, file: &File) -> Result<(), Error> {
-        let logged = file.state().writing_logged;
+        let logged = file.state().is_writing_logged();
         self.begin(file, true)?;
         if logged || file.state().fate().is_unlinked() {
             // Also of a file without a name, of which the log may still know versions.
@@ -224,7 +224,7 @@ impl Inner {
         self.look(file)?;
         let (logged, base, unlinked) = {
             let state = file.state();
-            (state.writing_logged, state.basis().version(), state.fate().is_unlinked())
+            (state.is_writing_logged(), state.basis().version(), state.fate().is_unlinked())
         };
         self.preserve_version(file)?;
         if !logged && !unlinked {
@@ -236,7 +236,7 @@ impl Inner {
                 // the one that was durable when it was sent.
                 self.cache.cml.sync()?;
             }
-            file.state().writing_logged = true;
+            file.state().log_writing(true);
             self.log_changed.notify_one();
         }
         Ok(())
@@ -269,7 +269,7 @@ impl Inner {
 
 /// What is being sent is copied before it changes: if that takes long, not on a session thread, which others need.
 pub(super) async fn before_copy(file: &File) {
-    let large = file.state().sending.as_ref().is_some_and(|content| content.size > COPY_BYTES_MAX);
+    let large = file.state().versions().sending().is_some_and(|content| content.size > COPY_BYTES_MAX);
     if large {
         tokio::task::yield_now().await;
     }

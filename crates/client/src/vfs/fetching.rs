@@ -125,7 +125,7 @@ impl Inner {
 
     /// What arrives is not what programs write: the log must not take it for that after a crash. Under `edit`.
     pub(super) fn end_writing(&self, file: &File) -> Result<(), Error> {
-        let lent = std::mem::take(&mut file.state().writing_logged);
+        let lent = file.state().log_writing(false);
         if lent {
             self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
             self.cache.cml.sync()?;
@@ -197,7 +197,7 @@ impl Inner {
         place: &mut RestPlace,
     ) -> Result<Option<u64>, Error> {
         let request = FetchRequest { fid: file.fid, data_version: Some(fetch.version()), offset: gap.start };
-        let asked = |urgency| file.state().note_asked(fetch, urgency);
+        let asked = |urgency| file.note_asked(fetch, urgency);
         let purpose = || file.state().purpose();
         let answer = tokio::select! {
             biased;

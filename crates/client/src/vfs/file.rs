@@ -4,20 +4,20 @@
 //! version" are decided together; `state` is held for a few instructions only. Neither is held across an await.
 
 use std::io;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mafs_arpc::watch;
 use mafs_proto::{Fid, Purpose};
 
+use super::Error;
 use super::frozen::FrozenContent;
 use super::refreshing::Refresh;
-use super::versions::Versions;
-use super::{Caller, Error};
 use crate::cache::Container;
 use crate::core::content;
 use crate::core::content::arrival::{self, Fetch, NotHere};
+use crate::core::content::versions;
 use crate::core::log::ContainerId;
 use crate::remote::Urgency;
 
@@ -25,97 +25,10 @@ use crate::remote::Urgency;
 pub(super) type Arrival = arrival::Arrival<Error, Urgency>;
 
 /// What is known of the content.
-pub(super) type Content = content::Content<Error, Urgency>;
+pub(super) type Content = content::Content<Error, Urgency, Arc<FrozenContent>>;
 
-/// What changes of a file in use: its content, and what of that is on its way to the server.
-pub(super) struct FileState {
-    content: Content,
-    /// The versions that are logged and not acknowledged.
-    pub(super) versions: Versions,
-    /// Who opened it for writing last: in whose name it is stored.
-    pub(super) writer: Caller,
-    /// Whether the log says that this file is being changed.
-    pub(super) writing_logged: bool,
-    /// What is being sent.
-    pub(super) sending: Option<Arc<FrozenContent>>,
-    /// How many wait until the server has it, as fsync does.
-    pub(super) awaited: u32,
-    /// Whether part of a content that was sent may be at the server.
-    pub(super) interrupted: bool,
-}
-
-impl Deref for FileState {
-    type Target = Content;
-
-    fn deref(&self) -> &Content {
-        &self.content
-    }
-}
-
-impl DerefMut for FileState {
-    fn deref_mut(&mut self) -> &mut Content {
-        &mut self.content
-    }
-}
-
-impl FileState {
-    /// Of a file of which nothing is on its way.
-    pub(super) fn new(content: Content) -> Self {
-        Self {
-            content,
-            versions: Versions::default(),
-            writer: Caller::default(),
-            writing_logged: false,
-            sending: None,
-            awaited: 0,
-            interrupted: false,
-        }
-    }
-
-    /// What content is fetched for: the rest of a file that nobody has open any more must not delay one that somebody
-    /// waits for.
-    pub(super) fn purpose(&self) -> Purpose {
-        if self.handles() > 0 { Purpose::Fetch } else { Purpose::Prefetch }
-    }
-
-    /// Makes what brings content as urgent as it is wanted.
-    fn set_urgency(&mut self) {
-        let purpose = self.purpose();
-        if let Some(urgency) = self.arrival_mut().handle() {
-            urgency.set(purpose);
-        }
-    }
-
-    /// Notes what is being sent, as urgently as it is awaited.
-    pub(super) fn set_sending(&mut self, content: Arc<FrozenContent>) {
-        self.sending = Some(content);
-        self.change_awaited(|awaited| awaited);
-    }
-
-    /// Counts who waits until the server has the content.
-    pub(super) fn change_awaited(&mut self, change: impl FnOnce(u32) -> u32) {
-        self.awaited = change(self.awaited);
-        if let Some(content) = &self.sending {
-            content.set_purpose(if self.awaited > 0 { Purpose::ForcedStore } else { Purpose::Store });
-        }
-    }
-
-    /// Notes what brings content from now on.
-    pub(super) fn note_asked(&mut self, fetch: Fetch, urgency: Urgency) {
-        self.arrival_mut().asked(fetch, urgency);
-        self.set_urgency();
-    }
-
-    /// Whether the server is to get a version though the file has no name any more.
-    pub(super) fn is_still_sent(&self) -> bool {
-        self.fate().is_sent_unlinked(self.versions.iter().map(|version| version.id))
-    }
-
-    /// Says whether the server has refused the content.
-    pub(super) fn check_refused(&self) -> Result<(), Error> {
-        self.fate().refusal().map_or(Ok(()), |reason| Err(Error::Refused(reason)))
-    }
-}
+/// A version that is logged and not acknowledged.
+pub(super) type Version = versions::Version<Arc<FrozenContent>, Error>;
 
 /// A file in use.
 pub(super) struct File {
@@ -126,12 +39,12 @@ pub(super) struct File {
     /// How newer versions come to its readers.
     pub(super) refresh: Refresh,
     edit: Mutex<()>,
-    state: Mutex<FileState>,
+    state: Mutex<Content>,
     changes: watch::Sender<()>,
 }
 
 impl File {
-    pub(super) fn new(fid: Fid, container: Arc<Container>, state: FileState) -> Arc<Self> {
+    pub(super) fn new(fid: Fid, container: Arc<Container>, state: Content) -> Arc<Self> {
         Arc::new(Self {
             fid,
             container_id: container.id,
@@ -158,7 +71,7 @@ impl File {
         self.edit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, FileState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, Content> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,7 +95,7 @@ impl File {
             change(&mut state);
             let turned = state.purpose() != before;
             if turned {
-                state.set_urgency();
+                urge(&mut state);
             }
             turned
         };
@@ -191,13 +104,47 @@ impl File {
         }
     }
 
+    /// Notes what brings content from now on.
+    pub(super) fn note_asked(&self, fetch: Fetch, urgency: Urgency) {
+        let mut state = self.state();
+        state.arrival_mut().asked(fetch, urgency);
+        urge(&mut state);
+    }
+
+    /// Notes what is sent from now on. Returns whether part of a content that was sent before may be at the server.
+    pub(super) fn begin_sending(&self, content: Arc<FrozenContent>) -> bool {
+        let mut state = self.state();
+        let interrupted = state.versions_mut().begin_sending(content);
+        urge(&mut state);
+        interrupted
+    }
+
+    /// Counts one more who waits until the server has the content.
+    pub(super) fn await_more(&self) {
+        let mut state = self.state();
+        state.versions_mut().await_more();
+        urge(&mut state);
+    }
+
+    /// Counts one less.
+    pub(super) fn await_less(&self) {
+        let mut state = self.state();
+        state.versions_mut().await_less();
+        urge(&mut state);
+    }
+
+    /// Says whether the server has refused the content.
+    pub(super) fn check_refused(&self) -> Result<(), Error> {
+        self.state().fate().refusal().map_or(Ok(()), |reason| Err(Error::Refused(reason)))
+    }
+
     /// Wakes all who wait for a change.
     pub(super) fn notify(&self) {
         self.changes.send_replace(());
     }
 
     /// Waits until `check` gives an answer; it is asked again after every `notify`.
-    pub(super) async fn wait<T>(&self, mut check: impl FnMut(&mut FileState) -> Option<T>) -> T {
+    pub(super) async fn wait<T>(&self, mut check: impl FnMut(&mut Content) -> Option<T>) -> T {
         let mut changes = self.changes.subscribe();
         loop {
             if let Some(answer) = check(&mut self.state()) {
@@ -212,7 +159,7 @@ impl File {
     /// that is of use.
     pub(super) async fn wait_for_content<T>(
         &self,
-        mut check: impl FnMut(&mut FileState) -> Option<Result<T, Error>>,
+        mut check: impl FnMut(&mut Content) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
         let stalls = self.state().arrival().stalls();
         self.wait(|state| check(state).or_else(|| state.arrival().stalled_since(stalls).map(Err))).await
@@ -238,7 +185,7 @@ impl File {
 
     /// The same, but no longer than somebody has the file open.
     pub(super) async fn complete_if_open(&self) -> Result<(), Error> {
-        let here = |state: &mut FileState| match state.handles() {
+        let here = |state: &mut Content| match state.handles() {
             0 => Some(Ok(())),
             _ => state.arrival().wholly().map(|here| here.map_err(Error::from)),
         };
@@ -252,5 +199,16 @@ impl From<NotHere<Self>> for Error {
             NotHere::NotAsked => Self::Cache("the file is not being fetched".to_owned()),
             NotHere::Failed(error) => error,
         }
+    }
+}
+
+/// Makes what brings or takes content as urgent as it is wanted.
+fn urge(state: &mut Content) {
+    let purpose = state.purpose();
+    if let Some(urgency) = state.arrival_mut().handle() {
+        urgency.set(purpose);
+    }
+    if let Some(content) = state.versions().sending() {
+        content.set_purpose(if state.versions().are_awaited() { Purpose::ForcedStore } else { Purpose::Store });
     }
 }

@@ -240,7 +240,7 @@ impl Inner {
         }
         let handle = self.take_handle(&cached, mode)?;
         if mode.write || mode.truncate {
-            handle.file.state().writer = caller;
+            handle.file.state().note_writer(caller);
         }
         let prepared = match self.prepare(&handle.file, &cached, mode).await {
             Ok(()) if mode.truncate => self.drop_set_id(vnode, caller).await,
@@ -337,7 +337,7 @@ impl Inner {
         let file = File::new(object.fid, container, loaded(&CachedObject::shown(object.clone()), Arrival::whole()));
         {
             let mut state = file.state();
-            state.writer = caller;
+            state.note_writer(caller);
             state.basis_mut().note_hash(ContentHash::of(&[]));
         }
         file.add_handle()?;
@@ -403,10 +403,7 @@ impl Inner {
             // It has been dropped before, and perhaps opened again since.
             return;
         }
-        let rest = {
-            let state = file.state();
-            state.rest(state.is_still_sent())
-        };
+        let rest = file.state().rest();
         let is_over = match rest {
             Rest::InUse => return,
             Rest::Unsent => return self.left_dirty.notify_one(),

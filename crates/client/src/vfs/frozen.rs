@@ -15,6 +15,7 @@ use mafs_durable::{DiskFile, FileSegments, begin_hash};
 use mafs_proto::{ContentHash, ContentHasher, Purpose, SegmentHasher};
 
 use crate::cache::{Container, Hold};
+use crate::core::content::versions::Frozen;
 use crate::remote::{StoreContent, Urgency};
 
 /// Content up to this size goes out in one piece.
@@ -27,15 +28,8 @@ pub(super) struct FrozenContent {
     sent: AtomicBool,
     /// Its hash, from when all of it has been read.
     hash: Mutex<Option<ContentHash>>,
-    source: RwLock<Source>,
+    source: RwLock<Arc<Container>>,
     travel: Mutex<Travel>,
-}
-
-/// Where a content is.
-struct Source {
-    container: Arc<Container>,
-    /// Whether that is a container of its own.
-    is_moved: bool,
 }
 
 /// One sending of a content: what is to be read, and the hash of what was, until that has gone too.
@@ -77,7 +71,7 @@ impl Travel {
 
 impl FrozenContent {
     pub(super) fn new(container: Arc<Container>, size: u64) -> Arc<Self> {
-        let source = RwLock::new(Source { container, is_moved: false });
+        let source = RwLock::new(container);
         let travel = Mutex::new(Travel { purpose: Purpose::Store, pulled: false, sending: None });
         Arc::new(Self { size, sent: AtomicBool::new(false), hash: Mutex::default(), source, travel })
     }
@@ -100,20 +94,14 @@ impl FrozenContent {
         self.travel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is read from the container in which the file is changed.
-    pub(super) fn is_in_container(&self) -> bool {
-        !self.source().is_moved
-    }
-
     /// A copy is in a container of its own from now on. The caller holds the file's `edit` lock.
     pub(super) fn move_to(&self, copy: Arc<Container>) {
-        let moved = Source { container: copy, is_moved: true };
-        *self.source.write().unwrap_or_else(PoisonError::into_inner) = moved;
+        *self.source.write().unwrap_or_else(PoisonError::into_inner) = copy;
     }
 
     /// Keeps it open where it is, until what this gives is dropped: whoever sends it needs it even if its name goes.
     pub(super) fn hold(&self) -> io::Result<Hold> {
-        Hold::on(&self.source().container)
+        Hold::on(&self.source())
     }
 
     /// Makes the bytes durable, wherever they are.
@@ -127,21 +115,16 @@ impl FrozenContent {
     }
 
     fn file(&self) -> io::Result<Arc<dyn DiskFile>> {
-        self.source().container.file()
+        self.source().file()
     }
 
-    fn source(&self) -> RwLockReadGuard<'_, Source> {
+    fn source(&self) -> RwLockReadGuard<'_, Arc<Container>> {
         self.source.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All of it may have been sent.
     pub(super) fn note_sent(&self) {
         self.sent.store(true, Ordering::Release);
-    }
-
-    /// Whether the server may have it.
-    pub(super) fn may_have_arrived(&self) -> bool {
-        self.sent.load(Ordering::Acquire)
     }
 
     /// How much of it has arrived at the server, at least: holes do not count before their turn.
@@ -180,7 +163,7 @@ impl FrozenContent {
     fn next_piece(&self, upload: &mut Upload, bytes_max: usize) -> io::Result<Option<Bytes>> {
         let Upload { segments, hasher } = upload;
         let source = self.source();
-        if let Some(piece) = segments.next_piece(source.container.file()?.as_ref(), bytes_max)? {
+        if let Some(piece) = segments.next_piece(source.file()?.as_ref(), bytes_max)? {
             let piece = Bytes::from(piece);
             if let Some(hasher) = hasher {
                 hasher.take(piece.clone()).map_err(io::Error::other)?;
@@ -192,6 +175,12 @@ impl FrozenContent {
             *self.hash.lock().unwrap_or_else(PoisonError::into_inner) = hash;
         }
         Ok(hash.map(|hash| Bytes::copy_from_slice(&hash.0)))
+    }
+}
+
+impl Frozen for Arc<FrozenContent> {
+    fn may_have_arrived(&self) -> bool {
+        self.sent.load(Ordering::Acquire)
     }
 }
 

@@ -6,9 +6,8 @@ use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 
 use super::error::is_busy;
-use super::file::File;
+use super::file::{File, Version};
 use super::storing::{Awaited, Patience};
-use super::versions::Version;
 use super::{Error, FileHandle, Inner};
 use crate::core::content::edits::Edit;
 use crate::core::log::LogEntry;
@@ -93,8 +92,8 @@ impl Inner {
     pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
-            let is_durable = |version: &Version| version.durable && version.edit == state.edits().newest();
-            state.is_dirty() && !state.edits().are_kept() && !state.versions.back().is_some_and(is_durable)
+            let is_durable = |version: &Version| version.is_durable() && version.edit() == state.edits().newest();
+            state.is_dirty() && !state.edits().are_kept() && !state.versions().newest().is_some_and(is_durable)
         };
         if needed && let Err(error) = self.make_durable(file).and_then(|made| self.confirm_durable(file, made)) {
             tracing::error!(fid = %file.fid, %error, "a content that was not sent is not durable here");

@@ -118,11 +118,13 @@ impl Inner {
                 if let Some(sent) = edit {
                     state.edits_mut().store(sent);
                 }
-                state.interrupted = false;
+                state.versions_mut().note_answered();
                 state.fate_mut().end_refusal();
                 state.go_elsewhere(id);
                 let is_clean = !state.is_dirty() && !state.users().may_write();
-                state.writing_logged &= !is_clean;
+                if is_clean {
+                    state.log_writing(false);
+                }
                 is_clean
             };
             self.end_record(id);

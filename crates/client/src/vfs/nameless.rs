@@ -2,7 +2,7 @@
 
 use mafs_proto::{Fid, Kind, Object, VnodeId};
 
-use super::file::{Content, File, FileState};
+use super::file::{Content, File};
 use super::kernel::{Left, Nameless};
 use super::{Error, Inner, Vfs};
 use crate::core::content::fate::Unlinked;
@@ -89,7 +89,7 @@ impl Inner {
         let logged = {
             let mut state = file.state();
             state.lose_name(Unlinked::new(object.clone(), xattrs, named), &object.status);
-            std::mem::take(&mut state.writing_logged)
+            state.log_writing(false)
         };
         self.drop_versions(file);
         if logged && let Err(error) = self.cache.cml.append(self.told_of_unlinked(file)) {
@@ -102,8 +102,7 @@ impl Inner {
         let fid = file.fid;
         let newest = self.remote.outstanding(|log| log.newest(fid));
         let state = file.state();
-        let by =
-            newest.filter(|id| !state.versions.is_empty() && state.versions.iter().all(|version| version.id != *id));
+        let by = newest.filter(|id| !state.versions().is_empty() && state.versions().get(*id).is_none());
         by.map_or(LogEntry::Dropped { fid }, |by| LogEntry::Unlinked { fid, by })
     }
 
@@ -141,7 +140,7 @@ impl Inner {
             Left::In(_) | Left::Nothing => return Ok(None),
         };
         let unlinked = Unlinked::new(object.clone(), xattrs, Vec::new());
-        let state = FileState::new(Content::nameless(&object.status, unlinked));
+        let state = Content::nameless(&object.status, unlinked);
         files.insert(File::new(object.fid, self.cache.containers.lazy(vnode, id), state));
         Ok(Some(object))
     }

@@ -24,7 +24,7 @@ use mafs_proto::{DataVersion, Object, Timestamp};
 use tokio::time::timeout;
 
 use super::editing::before_copy;
-use super::file::{File, FileState};
+use super::file::{Content, File};
 use super::{ContainerNumber, Error, FileHandle, Inner, OpenMode};
 use crate::cache::{CacheError, last_change, seal, shows_seal};
 use crate::core::content::users::DataPath;
@@ -164,7 +164,7 @@ impl Inner {
             return Ok(());
         }
         if !as_known {
-            let lent = file.state().writing_logged;
+            let lent = file.state().is_writing_logged();
             return if lent { Ok(self.cache.cml.append(LogEntry::Returned { fid: file.fid })?) } else { Ok(()) };
         }
         seal(file.container.as_ref(), base)?;
@@ -172,7 +172,7 @@ impl Inner {
             self.set_content(file, base, hash)?;
         }
         self.count_content(file)?;
-        if std::mem::take(&mut file.state().writing_logged) {
+        if file.state().log_writing(false) {
             self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
             self.log_changed.notify_one();
         }
@@ -251,7 +251,7 @@ impl Inner {
     /// Waits until what programs here have closed does not count as being written any more, where others have made the
     /// version `shown` since. A handle that stays, because something else has its descriptor, is waited for once.
     pub(super) async fn until_released(&self, file: &File, shown: DataVersion) {
-        let in_the_way = |state: &FileState| state.is_held_by_writers(shown);
+        let in_the_way = |state: &Content| state.is_held_by_writers(shown);
         // Two locks, one after the other: elsewhere they are taken in the other order.
         let is_in_the_way = in_the_way(&file.state());
         if !is_in_the_way || !self.files().are_closing(file.fid.vnode) {

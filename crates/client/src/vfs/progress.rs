@@ -106,7 +106,7 @@ impl Inner {
         for file in files {
             let state = file.state();
             if state.is_dirty() {
-                let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
+                let arrived = state.versions().sending().map_or(0, |content| content.arrived_bytes());
                 progress.contents += 1;
                 progress.bytes += state.stat().size().saturating_sub(arrived);
             }
@@ -124,7 +124,8 @@ impl Inner {
     /// What has arrived at the server of a content that is being sent.
     pub(super) fn arrived_bytes(&self, id: StoreId, op: &CmlOp) -> u64 {
         let file = self.files().get(op.fid().vnode);
-        let content = file.and_then(|file| file.state().version(id).map(|version| Arc::clone(&version.content)));
+        let content =
+            file.and_then(|file| file.state().versions().get(id).map(|version| Arc::clone(version.content())));
         content.map_or(0, |content| content.arrived_bytes())
     }
 }

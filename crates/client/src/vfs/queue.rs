@@ -7,9 +7,8 @@ use std::sync::Arc;
 use mafs_durable::{DiskFile, hash_content};
 use mafs_proto::{CmlOp, Fid, Kind, StoreId};
 
-use super::file::File;
+use super::file::{File, Version};
 use super::frozen::FrozenContent;
-use super::versions::{Version, Versions};
 use super::{Caller, Inner};
 use crate::cache::{CacheError, stamp};
 use crate::core::content::edits::Edit;
@@ -113,9 +112,7 @@ impl Inner {
         let mut state = file.state();
         if state.see(stamp, bytes) {
             tracing::warn!(fid = %file.fid, "a file was changed behind its last version; it is sent as it is");
-            if let Some(newest) = state.versions.back_mut() {
-                newest.gone = true;
-            }
+            state.versions_mut().lose_newest();
         }
         Ok(())
     }
@@ -149,7 +146,7 @@ impl Inner {
     }
 
     fn add_versions(&self, file: &File, stores: &[&LoggedStore]) -> Result<(), CacheError> {
-        let mut versions = Versions::default();
+        let mut versions = Vec::new();
         let mut edit = Edit::BEFORE;
         for store in stores {
             edit = edit.next();
@@ -167,21 +164,19 @@ impl Inner {
             };
             // Nobody knows what the life before has sent.
             content.note_sent();
-            let (id, snapshot, durable) = (store.record.id, store.snapshot, store.durable);
-            let (goes_on, unanswered) = (false, None);
-            versions.push_back(Version { id, edit, content, snapshot, durable, gone, goes_on, unanswered });
+            let frozen = (store.record.id, edit, content);
+            versions.push(Version::taken_up(frozen, store.snapshot, store.durable, gone));
         }
-        let newer = match versions.back().and_then(|newest| newest.snapshot) {
+        let newer = match versions.last().and_then(Version::snapshot) {
             Some(snapshot) => self.is_newer(file, snapshot)?,
             None => stores.last().is_some_and(|newest| !newest.immutable),
         };
         let mut state = file.state();
         if let Some(oldest) = stores.first() {
-            state.writer = Caller { uid: oldest.record.uid, gid: oldest.record.gid };
+            state.note_writer(Caller { uid: oldest.record.uid, gid: oldest.record.gid });
         }
-        state.interrupted = true;
-        state.edits_mut().take_up_logged(versions.back().map_or(Edit::BEFORE, |newest| newest.edit), newer);
-        state.versions = versions;
+        state.edits_mut().take_up_logged(versions.last().map_or(Edit::BEFORE, Version::edit), newer);
+        state.versions_mut().take_up(versions);
         drop(state);
         let named = self.named_versions(file);
         file.state().fate_mut().send_named(named);

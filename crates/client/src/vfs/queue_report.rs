@@ -220,7 +220,7 @@ impl Inner {
                 RecordState::Refused { why: reason.to_string() }
             } else if !state.is_unlogged() {
                 return None;
-            } else if let Some(content) = state.sending.as_ref().filter(|_| state.versions.is_empty()) {
+            } else if let Some(content) = state.versions().sending().filter(|_| state.versions().is_empty()) {
                 RecordState::Sending { acknowledged_bytes: content.arrived_bytes() }
             } else if state.handles() > 0 {
                 RecordState::Open

@@ -20,7 +20,7 @@ use mafs_proto::{DataVersion, FsError, Kind, Object, VnodeId};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::file::{File, FileState};
+use super::file::{Content, File};
 use super::{Error, Inner};
 use crate::core::content::arrival::Turn;
 use crate::core::refresh::{Watch, pause_after, pause_after_failures};
@@ -182,12 +182,10 @@ struct Read {
     turn: Turn,
 }
 
-impl FileState {
-    /// What is read of it, if that is not this version and may become it.
-    fn read_before(&self, version: DataVersion) -> Option<Read> {
-        let read = Read { version: self.basis().version(), size: self.stat().size(), turn: self.arrival().turn() };
-        (self.is_only_read() && self.basis().version() != version).then_some(read)
-    }
+/// What is read of a content, if that is not this version and may become it.
+fn read_before(state: &Content, version: DataVersion) -> Option<Read> {
+    let read = Read { version: state.basis().version(), size: state.stat().size(), turn: state.arrival().turn() };
+    (state.is_only_read() && state.basis().version() != version).then_some(read)
 }
 
 /// Refreshes what changes elsewhere, until the mount ends.
@@ -282,9 +280,9 @@ impl Inner {
     async fn refresh_to(&self, file: &Arc<File>, shown: &Object, asked: Asked) -> Result<bool, Error> {
         let status = &shown.status;
         let _turn = file.refresh.turn().await;
-        let before = file.state().read_before(status.data_version);
+        let before = read_before(&file.state(), status.data_version);
         let Some(read) = before.filter(|_| shown.fid == file.fid) else { return Ok(false) };
-        let is_over = file.wait(|state| (state.read_before(status.data_version) != Some(read)).then_some(()));
+        let is_over = file.wait(|state| (read_before(state, status.data_version) != Some(read)).then_some(()));
         let next = tokio::select! {
             biased;
             next = self.fetch_aside(file, read, status, asked.whole_max()) => next?,

@@ -11,7 +11,7 @@ use mafs_proto::{CmlOp, CmlRecord, Fid, FsError, Name, Purpose, StoreId, VnodeId
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::file::File;
+use super::file::{File, Version};
 use super::frozen::FrozenContent;
 use super::verdicts::{Answered, NotSent, arrive};
 use super::{Error, Inner};
@@ -298,14 +298,14 @@ impl Inner {
 
     pub(super) fn file_of(&self, record: &CmlRecord) -> Option<Arc<File>> {
         let file = self.files().get(record.op.fid().vnode)?;
-        let has_version = file.state().version(record.id).is_some();
+        let has_version = file.state().versions().get(record.id).is_some();
         has_version.then_some(file)
     }
 
     fn freeze_version(&self, file: &File, id: StoreId) -> Result<Option<Prepared>, Error> {
         let _edit = file.edit();
         self.settle_now(file)?;
-        if file.state().version(id).is_none_or(|version| version.gone) {
+        if file.state().versions().get(id).is_none_or(Version::is_gone) {
             return Ok(None);
         }
         self.catch_up(file, id)?;
@@ -313,11 +313,9 @@ impl Inner {
             let state = file.state();
             (state.users().may_write(), state.edits().say_synced())
         };
-        let content = match file.state().version(id) {
-            Some(version) => Arc::clone(&version.content),
-            None => return Ok(None),
-        };
-        if may_write && content.is_in_container() {
+        let found = file.state().versions().get(id).map(|version| (Arc::clone(version.content()), version.snapshot()));
+        let Some((content, snapshot)) = found else { return Ok(None) };
+        if may_write && snapshot.is_none() {
             self.move_out(file)?;
         }
         if synced {
@@ -330,9 +328,7 @@ impl Inner {
         if queue.is_raised(id) && self.comes_again(&record) {
             content.pull();
         }
-        let mut state = file.state();
-        state.set_sending(Arc::clone(&content));
-        let interrupted = std::mem::replace(&mut state.interrupted, true);
+        let interrupted = file.begin_sending(Arc::clone(&content));
         Ok(Some(Prepared { record, content, interrupted, _open: open }))
     }
 

@@ -207,7 +207,7 @@ impl Inner {
                 continue;
             }
             report.unsent_files += 1;
-            let arrived = state.sending.as_ref().map_or(0, |content| content.arrived_bytes());
+            let arrived = state.versions().sending().map_or(0, |content| content.arrived_bytes());
             report.unsent_bytes += state.stat().size().saturating_sub(arrived);
             let refused = state.fate().refused().cloned();
             drop(state);

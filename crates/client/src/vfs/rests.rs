@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::file::{File, FileState};
+use super::file::{Content, File};
 use super::{Error, Inner};
 use crate::core::content::arrival::Fetch;
 use crate::remote::{Link, RemoteError};
@@ -53,7 +53,7 @@ impl Inner {
         answered: bool,
         place: &mut RestPlace,
     ) -> Result<(), Error> {
-        let is_void = |state: &mut FileState| !state.arrival().goes_on(fetch);
+        let is_void = |state: &mut Content| !state.arrival().goes_on(fetch);
         loop {
             self.until_not_wanted(file, fetch, answered).await;
             if is_void(&mut file.state()) {

@@ -13,7 +13,7 @@ use mafs_proto::{Instant, Purpose};
 use tokio::time::timeout;
 
 use super::error::is_busy;
-use super::file::File;
+use super::file::{File, Version};
 use super::{Error, Inner};
 
 /// An answer about space this young is given again: `df` and programs ask often.
@@ -141,7 +141,7 @@ impl Inner {
             let room = self.room();
             (room.fits(waiting_bytes), room.age(self.clock.now()))
         };
-        let newest = file.state().versions.back().map(|version| version.id);
+        let newest = file.state().versions().newest().map(Version::id);
         if fits {
             if age.is_some_and(|age| age > RENEWED_AFTER) {
                 self.renew_room();
@@ -162,7 +162,7 @@ impl Inner {
             Err(Error::Refused(reason)) if is_busy(reason) => return Ok(()),
             other => other?,
         }
-        file.state().check_refused()
+        file.check_refused()
     }
 }
 

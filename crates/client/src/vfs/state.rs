@@ -3,7 +3,7 @@
 use mafs_proto::{Kind, Object, StoreId, VnodeId};
 use serde::{Deserialize, Serialize};
 
-use super::file::File;
+use super::file::{File, Version};
 use super::naming::Naming;
 use super::{Inner, RecordState, Vfs};
 use crate::cache::CachedObject;
@@ -135,13 +135,13 @@ impl Inner {
             if let Some(reason) = state.fate().refusal() {
                 return Some(RecordState::Refused { why: reason.to_string() });
             }
-            if let Some(content) = &state.sending {
+            if let Some(content) = state.versions().sending() {
                 return Some(RecordState::Sending { acknowledged_bytes: content.arrived_bytes() });
             }
             if state.handles() > 0 && state.is_unlogged() {
                 return Some(RecordState::Open);
             }
-            state.versions.back().map(|version| version.id)
+            state.versions().newest().map(Version::id)
         };
         Some(newest.map_or(RecordState::Waiting, |id| self.state_of_record(id)))
     }

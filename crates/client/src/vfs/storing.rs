@@ -12,7 +12,7 @@ use mafs_arpc::blocking;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{CmlRecord, ContentHash, DataVersion, FsError, StoreId};
 
-use super::file::File;
+use super::file::{Content, File};
 use super::{Error, Inner};
 use crate::cache::{CacheError, seal};
 use crate::core::content::edits::Edit;
@@ -39,14 +39,14 @@ pub(super) struct Awaited<'a>(&'a File);
 
 impl<'a> Awaited<'a> {
     pub(super) fn begin(file: &'a File) -> Self {
-        file.state().change_awaited(|awaited| awaited + 1);
+        file.await_more();
         Self(file)
     }
 }
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        self.0.state().change_awaited(|awaited| awaited - 1);
+        self.0.await_less();
     }
 }
 
@@ -76,11 +76,11 @@ impl Inner {
         let wanted = file.state().edits().newest();
         loop {
             blocking(|| self.log_version(file))?;
-            let newest = file.state().versions.back().map(|newest| (newest.id, newest.edit));
-            let Some((id, edit)) = newest else { return file.state().check_refused() };
+            let newest = file.state().versions().newest().map(|newest| (newest.id(), newest.edit()));
+            let Some((id, edit)) = newest else { return file.check_refused() };
             match self.until_said(file, id, patience).await {
                 Err(error) => return Err(error),
-                Ok(()) if edit >= wanted => file.state().check_refused()?,
+                Ok(()) if edit >= wanted => file.check_refused()?,
                 Ok(()) => {}
             }
             let state = file.state();
@@ -92,15 +92,13 @@ impl Inner {
 
     /// Waits for the server's word about a version.
     async fn until_said(&self, file: &File, id: StoreId, patience: Patience) -> Result<(), Error> {
-        if let Some(version) = file.state().version(id) {
-            if patience == Patience::Full || self.remote.is_up() {
-                version.unanswered = None;
-            } else if let Some(error) = &version.unanswered {
-                return Err(error.clone());
-            }
+        if patience == Patience::Full || self.remote.is_up() {
+            file.state().versions_mut().note_unanswered(id, None);
+        } else if let Some(error) = unanswered(&file.state(), id) {
+            return Err(error);
         }
         self.hurry(id);
-        let unanswered = file.wait(|state| state.version(id)?.unanswered.clone());
+        let unanswered = file.wait(|state| unanswered(state, id));
         let said = tokio::select! {
             biased;
             said = self.until_answered(id) => said,
@@ -108,9 +106,8 @@ impl Inner {
         };
         if let Err(error) = &said
             && error.is_unanswered()
-            && let Some(version) = file.state().version(id)
         {
-            version.unanswered = Some(error.clone());
+            file.state().versions_mut().note_unanswered(id, Some(error.clone()));
         }
         said
     }
@@ -186,11 +183,11 @@ impl Inner {
                 state.edits_mut().store(sent);
             }
             let base = state.basis_mut().become_version(version, hash);
-            state.writing_logged = !clean && !unlinked;
-            state.interrupted = false;
+            state.log_writing(!clean && !unlinked);
+            state.versions_mut().note_answered();
             state.fate_mut().end_refusal();
             // In one step with what it becomes: an open looks whether there are versions whose answers are to come.
-            (base, state.take_version(id))
+            (base, state.versions_mut().take(id))
         };
         self.remove_snapshot(file, version_of_it);
         self.end_record(id);
@@ -240,7 +237,7 @@ impl Inner {
     }
 
     fn log_if_writing(&self, file: &File, entry: LogEntry) -> Result<(), CacheError> {
-        let logged = file.state().writing_logged;
+        let logged = file.state().is_writing_logged();
         if logged {
             self.cache.cml.append(entry)?;
             self.log_changed.notify_one();
@@ -254,7 +251,7 @@ impl Inner {
         {
             let mut state = file.state();
             state.edits_mut().give_up();
-            state.writing_logged = false;
+            state.log_writing(false);
         }
         let dropped = self.cache.cml.append(LogEntry::Dropped { fid: file.fid });
         if let Err(error) = dropped.and_then(|()| self.cache.index.remove(file.fid.vnode)) {
@@ -303,11 +300,16 @@ impl Inner {
     }
 }
 
+/// Why nobody has answered about a version.
+fn unanswered(state: &Content, id: StoreId) -> Option<Error> {
+    state.versions().get(id)?.unanswered().cloned()
+}
+
 /// Whether nobody will close a file that is in no version, and it is worth trying to store it.
 fn is_left(file: &File) -> bool {
     let state = file.state();
     let may_pass = state.fate().refusal().is_none_or(may_pass);
-    may_pass && state.handles() == 0 && state.versions.is_empty() && state.is_unlogged()
+    may_pass && state.handles() == 0 && state.versions().is_empty() && state.is_unlogged()
 }
 
 /// Whether trying again may help although nobody does anything about it.

@@ -10,7 +10,7 @@ use mafs_durable::DiskFile;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{CmlOp, CmlRecord, DataVersion, Fid, FsError, Outcome, StoreId};
 
-use super::file::File;
+use super::file::{File, Version};
 use super::storing::may_pass;
 use super::{Error, Inner};
 use crate::core::arrivals::Arrivals;
@@ -145,10 +145,8 @@ impl Inner {
     /// Ends the waiting for a content whose first word counts: nobody waits for a second attempt.
     fn note_unanswered(&self, record: &CmlRecord, error: Error) {
         let file = self.file_of(record).filter(|_| !self.comes_again(record));
-        if let Some(file) = file
-            && let Some(version) = file.state().version(record.id)
-        {
-            version.unanswered = Some(error);
+        if let Some(file) = file {
+            file.state().versions_mut().note_unanswered(record.id, Some(error));
         }
     }
 
@@ -207,8 +205,8 @@ impl Inner {
         };
         let edit = {
             let mut state = file.state();
-            state.sending = None;
-            state.version(record.id).map(|version| version.edit).filter(|_| whole)
+            state.versions_mut().end_sending();
+            state.versions().get(record.id).map(Version::edit).filter(|_| whole)
         };
         if let Outcome::Elsewhere(placed) = &answer.reply.outcome {
             self.replay.queue().remove(record.id);
@@ -264,7 +262,7 @@ impl Inner {
 
     fn end_sending(&self, record: &CmlRecord) {
         if let Some(file) = self.file_of(record) {
-            file.state().sending = None;
+            file.state().versions_mut().end_sending();
             file.notify();
         }
     }
@@ -300,7 +298,7 @@ impl Inner {
         self.log_all([LogEntry::Abandoned { id }]);
         self.end_record(id);
         if let Some(file) = self.file_of(record) {
-            file.state().sending = None;
+            file.state().versions_mut().end_sending();
             self.refuse_version(&file, id, reason);
             file.notify();
         }

@@ -11,14 +11,13 @@
 //! before something depends on it or somebody waits for it, or a program that keeps a file open would upload it each
 //! time.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mafs_durable::DiskFile;
 use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Kind, StoreId};
 use tokio::time::timeout;
 
-use super::file::{File, FileState};
+use super::file::{Content, File, Version};
 use super::frozen::FrozenContent;
 use super::passthrough::sight;
 use super::{Error, Inner};
@@ -29,57 +28,6 @@ use crate::core::queue::{Queue, Queued};
 
 /// How often a container is copied that programs write to meanwhile.
 const COPIES_MAX: u32 = 3;
-
-/// A version that is logged and not acknowledged.
-pub(super) struct Version {
-    pub(super) id: StoreId,
-    /// The edit that made it.
-    pub(super) edit: Edit,
-    pub(super) content: Arc<FrozenContent>,
-    /// Where its bytes are, if no longer where the file is changed.
-    pub(super) snapshot: Option<ContainerId>,
-    /// Whether they survive a loss of power.
-    pub(super) durable: bool,
-    /// They are not there any more: the server is asked whether it has them.
-    pub(super) gone: bool,
-    /// It was fsynced, not closed: what is written next may be part of it.
-    pub(super) goes_on: bool,
-    /// Why the last who waited for the server's word about it did so in vain.
-    pub(super) unanswered: Option<Error>,
-}
-
-/// The versions of one file, oldest first.
-pub(super) type Versions = VecDeque<Version>;
-
-impl FileState {
-    pub(super) fn version(&mut self, id: StoreId) -> Option<&mut Version> {
-        self.versions.iter_mut().find(|version| version.id == id)
-    }
-
-    /// The newest version, if its bytes are where the file is changed: those before it never are.
-    fn version_in_place(&self) -> Option<&Version> {
-        self.versions.back().filter(|version| version.snapshot.is_none() && version.content.is_in_container())
-    }
-
-    pub(super) fn take_version(&mut self, id: StoreId) -> Option<Version> {
-        let at = self.versions.iter().position(|version| version.id == id)?;
-        self.versions.remove(at)
-    }
-
-    /// The version that `shown` may be, or be made from, although the answer to it has not come.
-    fn unplaced(&self, shown: DataVersion) -> Option<StoreId> {
-        let oldest = self.versions.front().filter(|oldest| oldest.content.may_have_arrived());
-        oldest.filter(|_| self.basis().version() != shown).map(|oldest| oldest.id)
-    }
-
-    /// Whether what was changed here comes after the version `shown`. It does not if all of it is one version that the
-    /// server may have: then `shown` is that, or was made from it, or it will be refused.
-    pub(super) fn is_newer_than(&self, shown: DataVersion) -> bool {
-        let is_all =
-            || self.versions.len() == 1 && self.versions.iter().all(|version| version.edit == self.edits().newest());
-        self.is_dirty() && !(self.unplaced(shown).is_some() && is_all())
-    }
-}
 
 /// What a version is logged for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,11 +74,13 @@ impl Inner {
         }
         let closed = {
             let mut state = file.state();
-            let newest = state.versions.back_mut().map(|newest| {
-                newest.goes_on = made == Made::ByFsync && (unlogged || newest.goes_on);
-                newest.id
-            });
-            newest.filter(|_| made == Made::ByClose)
+            match made {
+                Made::ByClose => state.versions_mut().close(),
+                Made::ByFsync => {
+                    state.versions_mut().go_on(unlogged);
+                    None
+                }
+            }
         };
         if let Some(id) = closed {
             self.replay.queue().let_go(id);
@@ -142,7 +92,7 @@ impl Inner {
     /// Whether the next version of a file has to wait for the word about the one before: where that may be refused
     /// though it is in conflict with nothing, nothing is based on it.
     fn is_next_to_come(&self, file: &File) -> bool {
-        self.settings.writeback.waits() && !file.state().versions.is_empty()
+        self.settings.writeback.waits() && !file.state().versions().is_empty()
     }
 
     /// Makes what a file holds the newest of its versions, if nothing forbids that. Under `edit`.
@@ -166,7 +116,7 @@ impl Inner {
     fn last_rewritable(&self, queue: &Queue, file: &File) -> Option<CmlRecord> {
         let (id, goes_on) = {
             let state = file.state();
-            (state.versions.back()?.id, state.version_in_place().is_some_and(|version| version.goes_on))
+            (state.versions().newest()?.id(), state.versions().in_place().is_some_and(Version::goes_on))
         };
         let is_last = self.remote.outstanding(|log| {
             log.newest(file.fid) == Some(id) && if goes_on { log.may_go_on(id) } else { log.may_take_in(id) }
@@ -177,7 +127,7 @@ impl Inner {
     /// Makes a record that waits the one of what the file holds now. Under `edit`.
     pub(super) fn rewrite_version(&self, queue: &mut Queue, file: &File, before: CmlRecord) -> Result<(), Error> {
         let CmlOp::Store { base, .. } = before.op else { return Ok(()) };
-        let in_place = file.state().version_in_place().map(|version| (version.durable, version.goes_on));
+        let in_place = file.state().versions().in_place().map(|version| (version.is_durable(), version.goes_on()));
         if let Some((true, false)) = in_place {
             // The kernel may have written past what was durable, and the log need not see that it is another content.
             file.container.sync_data()?;
@@ -190,9 +140,9 @@ impl Inner {
         let replaced = {
             let mut state = file.state();
             let now = self.version_now(file, &mut state, record.id);
-            state.version(record.id).map(|version| std::mem::replace(version, now))
+            state.versions_mut().rewrite(now)
         };
-        if let Some(Version { snapshot: Some(snapshot), .. }) = replaced {
+        if let Some(snapshot) = replaced.and_then(|version| version.snapshot()) {
             self.drop_container(file.fid.vnode, snapshot);
         } else if let Some((durable, goes_on)) = in_place {
             self.keep_durable(file, record.id, (durable, goes_on))?;
@@ -206,9 +156,7 @@ impl Inner {
         if durable {
             self.cache.cml.append(LogEntry::Durable { id })?;
         }
-        if let Some(version) = file.state().version(id) {
-            (version.durable, version.goes_on) = (durable, goes_on);
-        }
+        file.state().versions_mut().grow(id, (durable, goes_on));
         Ok(())
     }
 
@@ -216,9 +164,7 @@ impl Inner {
         let mut queue = self.replay.queue();
         let (base, writer) = {
             let state = file.state();
-            let base =
-                state.versions.back().map_or_else(|| state.basis().of_store(), |version| Base::Record(version.id));
-            (base, state.writer)
+            (state.base_of_next(), state.writer())
         };
         let (op, time) = self.store_op(file, base)?;
         self.note_place(&op);
@@ -233,7 +179,7 @@ impl Inner {
         {
             let mut state = file.state();
             let version = self.version_now(file, &mut state, record.id);
-            state.versions.push_back(version);
+            state.versions_mut().push(version);
         }
         let id = record.id;
         queue.push(Queued { record, kind: Kind::File, replaced: None }, &unlisted);
@@ -264,19 +210,16 @@ impl Inner {
         Ok(())
     }
 
-    fn version_now(&self, file: &File, state: &mut FileState, id: StoreId) -> Version {
+    fn version_now(&self, file: &File, state: &mut Content, id: StoreId) -> Version {
         let content = FrozenContent::new(Arc::clone(&file.container), state.stat().size());
-        let edit = state.edits_mut().log();
-        let (snapshot, unanswered) = (None, None);
-        Version { id, edit, content, snapshot, durable: false, gone: false, goes_on: false, unanswered }
+        Version::new(id, state.edits_mut().log(), content)
     }
 
     /// Moves the newest version out of the container, whose bytes are about to change, unless it may go on. Under
     /// `edit`.
     pub(super) fn preserve_version(&self, file: &File) -> Result<(), Error> {
-        let Some((id, goes_on)) = file.state().version_in_place().map(|version| (version.id, version.goes_on)) else {
-            return Ok(());
-        };
+        let in_place = file.state().versions().in_place().map(|version| (version.id(), version.goes_on()));
+        let Some((id, goes_on)) = in_place else { return Ok(()) };
         if goes_on && self.last_rewritable(&self.replay.queue(), file).is_some() {
             return Ok(());
         }
@@ -289,7 +232,8 @@ impl Inner {
     pub(super) fn catch_up(&self, file: &File, id: StoreId) -> Result<(), Error> {
         let is_behind = {
             let state = file.state();
-            state.version_in_place().is_some_and(|version| version.id == id && version.edit != state.edits().newest())
+            let in_place = state.versions().in_place().filter(|version| version.id() == id);
+            in_place.is_some_and(|version| version.edit() != state.edits().newest())
         };
         if !is_behind {
             return Ok(());
@@ -304,10 +248,11 @@ impl Inner {
     pub(super) fn move_out(&self, file: &File) -> Result<(), Error> {
         let (id, content, durable, synced, holds_synced) = {
             let state = file.state();
-            let Some(newest) = state.version_in_place() else { return Ok(()) };
+            let Some(newest) = state.versions().in_place() else { return Ok(()) };
             // Then nothing is that comes after it.
-            let holds_synced = newest.durable && state.edits().hold_synced(newest.edit);
-            (newest.id, Arc::clone(&newest.content), newest.durable, state.edits().say_synced(), holds_synced)
+            let (durable, synced) = (newest.is_durable(), state.edits().say_synced());
+            let holds_synced = durable && state.edits().hold_synced(newest.edit());
+            (newest.id(), Arc::clone(newest.content()), durable, synced, holds_synced)
         };
         let (container, copy) = self.copy_undisturbed(file)?;
         let size = content.size;
@@ -333,9 +278,7 @@ impl Inner {
         }
         content.move_to(self.cache.containers.lazy(file.fid.vnode, container));
         let mut state = file.state();
-        if let Some(version) = state.version(id) {
-            version.snapshot = Some(container);
-        }
+        state.versions_mut().move_out(id, container);
         if holds_synced {
             state.edits_mut().move_synced_out();
         }
@@ -373,21 +316,21 @@ impl Inner {
 
     /// A version is not wanted any more.
     pub(super) fn forget_version(&self, file: &File, id: StoreId) {
-        let forgotten = file.state().take_version(id);
+        let forgotten = file.state().versions_mut().take(id);
         self.remove_snapshot(file, forgotten);
         file.notify();
     }
 
     /// The bytes of a version are not wanted any more, or at the server.
     pub(super) fn remove_snapshot(&self, file: &File, version: Option<Version>) {
-        if let Some(snapshot) = version.and_then(|version| version.snapshot) {
+        if let Some(snapshot) = version.and_then(|version| version.snapshot()) {
             self.drop_container(file.fid.vnode, snapshot);
         }
     }
 
     /// The versions for which records wait that give the file a name.
     pub(super) fn named_versions(&self, file: &File) -> Vec<StoreId> {
-        let mut ids: Vec<StoreId> = file.state().versions.iter().map(|version| version.id).collect();
+        let mut ids = file.state().versions().ids();
         let queue = self.replay.queue();
         ids.retain(|id| queue.is_named(*id));
         ids
@@ -396,7 +339,7 @@ impl Inner {
     /// The last name of a file is gone: nobody wants the versions that were not sent, unless a record that was waits
     /// for one, or one that has given the file a name before.
     pub(super) fn drop_versions(&self, file: &File) {
-        let ids: Vec<StoreId> = file.state().versions.iter().map(|version| version.id).collect();
+        let ids = file.state().versions().ids();
         for id in ids.into_iter().rev() {
             // If it is not in the queue, its record has gone with the one that made the file.
             let is_queued = self.replay.queue().contains(id);
@@ -417,8 +360,8 @@ impl Inner {
     fn sync_versions_of(&self, file: &File) -> Result<(), CacheError> {
         let unsynced = || {
             let state = file.state();
-            let version = state.versions.iter().find(|version| !version.durable)?;
-            Some((version.id, version.snapshot.is_some(), Arc::clone(&version.content)))
+            let version = state.versions().first_undurable()?;
+            Some((version.id(), version.snapshot().is_some(), Arc::clone(version.content())))
         };
         while let Some((id, moved, content)) = unsynced() {
             let _edit = file.edit();
@@ -429,9 +372,7 @@ impl Inner {
             }
             self.cache.containers.sync_name(file.fid.vnode)?;
             self.cache.cml.append(LogEntry::Durable { id })?;
-            if let Some(version) = file.state().version(id) {
-                version.durable = true;
-            }
+            file.state().versions_mut().keep(id);
         }
         Ok(())
     }
@@ -439,15 +380,7 @@ impl Inner {
     /// The newest version is what an fsync has made durable, and older ones are to be: a loss of power must not take
     /// one that it depends on.
     pub(super) fn note_version_durable(&self, file: &File, edit: Edit) -> Result<(), Error> {
-        let newest = {
-            let mut state = file.state();
-            // One that has been copied meanwhile is not durable by that.
-            let newest = state.versions.back_mut().filter(|newest| newest.edit == edit && newest.snapshot.is_none());
-            newest.map(|version| {
-                version.durable = true;
-                version.id
-            })
-        };
+        let newest = file.state().versions_mut().keep_in_place(edit);
         if let Some(id) = newest {
             self.cache.cml.append(LogEntry::Durable { id })?;
         }

@@ -152,8 +152,8 @@ impl Fate {
     }
 
     /// Whether the server is to get one of these versions though the file has no name.
-    pub(crate) fn is_sent_unlinked(&self, mut versions: impl Iterator<Item = StoreId>) -> bool {
-        self.left().is_some_and(|unlinked| versions.any(|id| unlinked.named.contains(&id)))
+    pub(crate) fn is_sent_unlinked(&self, versions: &[StoreId]) -> bool {
+        self.left().is_some_and(|unlinked| versions.iter().any(|id| unlinked.named.contains(id)))
     }
 
     /// Why the server did not take the content, and where the file was then.

@@ -7,11 +7,12 @@ use mafs_proto::{ClientId, Incarnation, Kind, Mode, StatusVersion};
 use proptest::prelude::*;
 
 use super::edits::Edit;
+use super::versions::Version;
 use super::*;
 
 const SIZE: u64 = 10;
 
-type Tested = Content<&'static str, ()>;
+type Tested = Content<&'static str, (), &'static str>;
 
 fn now() -> Timestamp {
     Timestamp::default()
@@ -72,7 +73,7 @@ fn what_was_changed_here_is_replaced_by_nothing() {
     }
     assert!(content.is_ready(DataVersion(2)) && !content.is_behind(DataVersion(2)));
     assert_eq!(content.rebase(DataVersion(2)), None);
-    assert_eq!(content.rest(false), Rest::Unsent);
+    assert_eq!(content.rest(), Rest::Unsent);
 }
 
 #[test]
@@ -94,10 +95,10 @@ fn a_fetch_makes_of_it_what_the_server_shows() {
     assert_eq!((content.basis().version(), content.basis().hash()), (DataVersion(2), None));
     assert_eq!((content.stat().size(), content.presence()), (3, Presence::Partly(0)));
     assert!(content.has_version(DataVersion(2)) && !content.is_complete());
-    assert_eq!(content.rest(false), Rest::InUse);
+    assert_eq!(content.rest(), Rest::InUse);
     content.complete_fetch(fetch, hash(2), sight(1));
     assert_eq!((content.basis().hash(), content.presence()), (Some(hash(2)), Presence::Whole));
-    assert_eq!(content.rest(false), Rest::Kept);
+    assert_eq!(content.rest(), Rest::Kept);
 }
 
 #[test]
@@ -169,9 +170,9 @@ fn a_file_without_a_name_stays_for_who_has_it_open() {
     let object = Object { fid: mafs_proto::Fid::root(mafs_proto::VolumeId(1)), status: status(1), target: None };
     content.lose_name(Unlinked::new(object, None, Vec::new()), &status(1));
     assert!(!content.is_dirty() && content.is_ready(DataVersion(9)) && !content.is_only_read());
-    assert_eq!(content.rest(false), Rest::InUse);
+    assert_eq!(content.rest(), Rest::InUse);
     content.close();
-    assert_eq!(content.rest(false), Rest::Useless);
+    assert_eq!(content.rest(), Rest::Useless);
     assert_eq!(content.nameless_object().map(|(object, _)| object.status.size), Some(SIZE));
     assert_eq!(content.worth_keeping(), None);
 }
@@ -214,19 +215,86 @@ fn what_was_changed_behind_its_last_version_is_another_content() {
 fn what_went_elsewhere_is_not_shown_again() {
     let (mut closed, mut opened) = (whole(), whole());
     closed.go_elsewhere(record());
-    assert_eq!((closed.presence(), closed.rest(false)), (Presence::Absent, Rest::Useless));
+    assert_eq!((closed.presence(), closed.rest()), (Presence::Absent, Rest::Useless));
     opened.open();
     opened.go_elsewhere(record());
     assert!(opened.is_complete() && !opened.is_only_read(), "who has it open goes on");
 }
 
+/// A frozen content of which the server may have all, or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Sent(bool);
+
+impl Frozen for Sent {
+    fn may_have_arrived(&self) -> bool {
+        self.0
+    }
+}
+
+/// A content that was changed and logged as one version.
+fn closed(sent: bool) -> Content<&'static str, (), Sent> {
+    let mut content = Content::shown(&status(1), Some(hash(1)), Arrival::whole());
+    content.edit(now());
+    let edit = content.edits_mut().log();
+    content.versions_mut().push(Version::new(record(), edit, Sent(sent)));
+    content
+}
+
 #[test]
-fn what_is_on_its_way_or_mapped_stays_in_use() {
+fn what_was_closed_is_newer_than_what_is_shown_unless_it_may_be_that() {
+    let (here, there) = (closed(false), closed(true));
+    assert!(here.is_newer_than(DataVersion(2)) && here.unplaced(DataVersion(2)).is_none());
+    assert_eq!(there.unplaced(DataVersion(1)), None, "that is what it was made from");
+    assert_eq!(there.unplaced(DataVersion(2)), Some(record()));
+    assert!(there.is_newer_than(DataVersion(1)) && !there.is_newer_than(DataVersion(2)));
+    let mut changed = closed(true);
+    changed.edit(now());
+    assert!(changed.is_newer_than(DataVersion(2)), "of what was written since the server has nothing");
+}
+
+#[test]
+fn the_next_version_is_made_from_the_newest() {
+    assert_eq!(whole().base_of_next(), Base::Version(DataVersion(1)));
+    assert_eq!(closed(false).base_of_next(), Base::Record(record()));
+}
+
+#[test]
+fn a_file_without_a_name_stays_as_long_as_a_version_is_sent_that_had_one() {
+    let object = Object { fid: mafs_proto::Fid::root(mafs_proto::VolumeId(1)), status: status(1), target: None };
+    for (named, rest) in [(vec![record()], Rest::InUse), (Vec::new(), Rest::Useless)] {
+        let mut content = closed(true);
+        content.lose_name(Unlinked::new(object.clone(), None, named), &status(1));
+        assert_eq!(content.rest(), rest);
+    }
+}
+
+#[test]
+fn what_is_fetched_for_nobody_is_not_urgent() {
     let mut content = whole();
-    assert_eq!((content.rest(true), content.rest(false)), (Rest::InUse, Rest::Kept));
+    assert_eq!(content.purpose(), Purpose::Prefetch);
+    content.open();
+    assert_eq!(content.purpose(), Purpose::Fetch);
+}
+
+#[test]
+fn the_log_is_told_once_that_a_file_is_written() {
+    let mut content = whole();
+    assert!(!content.log_writing(true) && content.is_writing_logged());
+    assert!(content.log_writing(false) && !content.is_writing_logged());
+    let left = Tested::taken_up(DataVersion(1), Edits::taken_up(false), Fate::named(), Stat::taken_up(SIZE, now()));
+    assert!(left.is_writing_logged(), "or an earlier life would not have left it");
+    let writer = Caller { uid: 3, gid: 4 };
+    content.note_writer(writer);
+    assert_eq!(content.writer(), writer);
+}
+
+#[test]
+fn what_is_mapped_stays_in_use() {
+    let mut content = whole();
+    assert_eq!(content.rest(), Rest::Kept);
     content.users_mut().begin_writing(true, sight(1));
     content.users_mut().end_writing(true);
-    assert_eq!(content.rest(false), Rest::InUse, "a mapping may store still");
+    assert_eq!(content.rest(), Rest::InUse, "a mapping may store still");
 }
 
 #[test]
@@ -471,7 +539,7 @@ proptest! {
         let mut world = World::new();
         for step in steps {
             world.step(step);
-            let rest = world.content.rest(false);
+            let rest = world.content.rest();
             if world.is_unsent {
                 prop_assert!(matches!(rest, Rest::InUse | Rest::Unsent), "{rest:?}");
                 prop_assert!(world.content.may_be_changed());

@@ -11,7 +11,7 @@ use mafs_proto::call::FetchRequest;
 use mafs_proto::{ContentHash, ContentPart, SegmentReader, Status};
 use tokio::time::timeout;
 
-use super::Read;
+use super::{Read, read_before};
 use crate::cache::{ContainerCopy, seal};
 use crate::core::refresh::{rest, tail};
 use crate::remote::Urgency;
@@ -105,7 +105,7 @@ impl Inner {
     /// whether it did.
     pub(super) fn turn_over(&self, file: &File, read: Read, status: &Status, next: &Next) -> Result<bool, Error> {
         let _edit = file.edit();
-        if file.state().read_before(status.data_version) != Some(read) {
+        if read_before(&file.state(), status.data_version) != Some(read) {
             return Ok(false);
         }
         // The index must not name these bytes, even after a power loss, while they turn into another version.

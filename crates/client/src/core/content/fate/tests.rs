@@ -75,14 +75,14 @@ fn nobody_wants_to_know_of_the_content_of_a_file_without_a_name() {
 #[test]
 fn versions_from_before_are_sent_if_something_waits_for_them() {
     let mut fate = Fate::named();
-    assert!(!fate.is_sent_unlinked([id(1)].into_iter()), "it has a name");
+    assert!(!fate.is_sent_unlinked(&[id(1)]), "it has a name");
     fate.send_named(vec![id(1)]);
-    assert!(!fate.is_sent_unlinked([id(1)].into_iter()), "and that says nothing of one");
+    assert!(!fate.is_sent_unlinked(&[id(1)]), "and that says nothing of one");
     fate.lose_name(unlinked(vec![id(2), id(3)]));
-    assert!(fate.is_sent_unlinked([id(1), id(3)].into_iter()));
-    assert!(!fate.is_sent_unlinked([id(1)].into_iter()));
+    assert!(fate.is_sent_unlinked(&[id(1), id(3)]));
+    assert!(!fate.is_sent_unlinked(&[id(1)]));
     fate.send_named(vec![id(1)]);
-    assert!(fate.is_sent_unlinked([id(1)].into_iter()) && !fate.is_sent_unlinked([id(3)].into_iter()));
+    assert!(fate.is_sent_unlinked(&[id(1)]) && !fate.is_sent_unlinked(&[id(3)]));
 }
 
 #[test]
