@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::exclusive::Decider;
 use super::kernel::Nameless;
+use super::names::objects_of;
 use super::{Caller, Error, Inner};
 use crate::cache::{CachedEntry, Known, NameEdit};
 use crate::core::log::LogEntry;
@@ -138,18 +139,21 @@ impl Inner {
     }
 
     async fn log_change(&self, change: Change, caller: Caller, edits: &[NameEdit]) -> Result<(), Error> {
+        let objects = objects_of(&change.op);
         let LoggedChange { id, verdict, decider, gone } = blocking(|| self.log_now(change, caller))?;
         if let Some(object) = &gone {
             blocking(|| self.object_gone(object));
         }
         edits.iter().for_each(|edit| drop(self.kernel.names_changed(edit.parent.vnode)));
-        match (id, verdict, self.settings.close) {
+        let waited = match (id, verdict, self.settings.close) {
             (Some(id), Some(verdict), _) if decider != Decider::Client => {
                 self.wait_for_verdict(id, verdict, decider).await
             }
             (Some(id), verdict, Close::Announced) => self.until_heard(id, verdict).await,
             (Some(_), _, Close::Auto | Close::Logged) | (None, ..) => Ok(()),
-        }
+        };
+        // The kernel takes it for not made, and it may be.
+        waited.inspect_err(|_| self.kernel_asks_again(&objects, edits))
     }
 
     /// Waits until a record is announced; one that is refused before has not been made.

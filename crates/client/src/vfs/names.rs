@@ -158,10 +158,7 @@ impl Inner {
     ) -> Result<ApplyReply, Error> {
         let objects = objects_of(op);
         let touched = || edits.iter().map(|edit| edit.parent).chain(objects.iter().copied());
-        let forget = || {
-            self.kernel.forget_names(edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone())).collect());
-            self.kernel.forget_inodes(objects.iter().map(|fid| fid.vnode).collect());
-        };
+        let forget = || self.kernel_asks_again(&objects, edits);
         match answer {
             Ok(Answer { reply, session, .. }) => {
                 for object in reply.objects.iter().filter(|object| object.status.nlink == 0) {
@@ -185,6 +182,12 @@ impl Inner {
                 Err(error.into())
             }
         }
+    }
+
+    /// Has the kernel ask again for what a change touches of which it was not told whether it was made.
+    pub(super) fn kernel_asks_again(&self, objects: &[Fid], edits: &[NameEdit]) {
+        self.kernel.forget_names(edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone())).collect());
+        self.kernel.forget_inodes(objects.iter().map(|fid| fid.vnode).collect());
     }
 
     /// What is known of objects may be out of date. If that cannot be noted nothing that is known is valid.
@@ -459,7 +462,7 @@ impl From<Error> for Attempt {
 }
 
 /// The objects that a mutation changes, besides the directories of its names.
-fn objects_of(op: &CmlOp) -> Vec<Fid> {
+pub(super) fn objects_of(op: &CmlOp) -> Vec<Fid> {
     let replaced = match op {
         CmlOp::Rename { replaced, .. } => *replaced,
         _ => None,
