@@ -47,5 +47,5 @@ pub use mafs_arpc::carrier::memory::Direction;
 pub use model::{Model, Snapshot};
 pub use network::{Connecting, Harm, Path, Silence, Way};
 pub use operation::{Operation, Outcome};
-pub use run::{run, run_in_background, run_in_turns};
+pub use run::{run, run_above_kernel, run_in_background, run_in_turns};
 pub use world::{BREAK_TIMEOUT, Crash, LEASE, LEASE_BIAS, World};

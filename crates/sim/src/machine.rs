@@ -16,6 +16,8 @@ use mafs_proto::{Classes, VolumeName};
 use crate::clock::RIGHT_PPM;
 use crate::kernel::{Kernel, Unmounted};
 use crate::network::{Connecting, Harm, Link, Path, Silence, Way};
+use crate::operation::Programs;
+
 use crate::world::{Crash, damage_files};
 
 /// How long an operation of a client waits for the server, by default.
@@ -166,6 +168,14 @@ impl Machine {
     #[allow(clippy::expect_used, reason = "a test asks for a kernel that it has not set")]
     pub fn kernel(&self) -> &Kernel {
         self.kernel.as_ref().expect("a kernel has mounted the client")
+    }
+
+    /// The programs on it, which call its kernel if it has one.
+    ///
+    /// # Panics
+    /// If the client is down.
+    pub(crate) fn programs(&self) -> Programs {
+        self.kernel.clone().map_or_else(|| Programs::Bare(self.client().clone()), Programs::Above)
     }
 
     /// Its file system.

@@ -1,5 +1,7 @@
 //! What a user of the file system does: whole operations on paths, as programs combine system calls.
 
+mod programs;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,6 +9,7 @@ use mafs_client::vfs::{Attributes, Caller, DirEntry, Error, OpenMode, Opened, Vf
 use mafs_proto::{FsError, Kind, Mode, Object, Random, RenameMode, VnodeId, XattrMode};
 
 use crate::model::{Model, Seen, SeenObject, Snapshot, Xattrs, split};
+pub(crate) use programs::Programs;
 
 /// One operation. Paths begin with `/`; `""` is the root.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::faults::{Faults, Outage, Strike, delays, happens, some_client};
 use crate::model::{Model, Snapshot};
 use crate::network::Connecting;
-use crate::operation::{Operation, Outcome, snapshot};
+use crate::operation::{Operation, Outcome};
 use crate::world::{Crash, LEASE, World};
 
 /// Runs `operations` random operations of one client from `seed`, over a link of at most this one-way delay. The trace
@@ -20,6 +20,22 @@ use crate::world::{Crash, LEASE, World};
 /// The first answer or tree that the model does not allow, with the seed and the end of the trace.
 pub async fn run(seed: u64, operations: usize, delay: Duration, faults: Faults) -> Result<Vec<String>, String> {
     run_in_turns(seed, 1, operations, delay, faults).await
+}
+
+/// The same with a kernel between programs and the client, which sends its changes in one of these ways.
+///
+/// # Errors
+/// The first answer or tree that the model does not allow, with the seed and the end of the trace.
+pub async fn run_above_kernel(
+    seed: u64,
+    clients: usize,
+    operations: usize,
+    delay: Duration,
+    faults: Faults,
+    writeback: Writeback,
+) -> Result<Vec<String>, String> {
+    let setup = Setup { clients, writeback, kernel: true };
+    run_all(seed, setup, operations, delay, faults).await
 }
 
 /// The same with a client that sends its changes in the background, in one of these ways.
@@ -33,7 +49,7 @@ pub async fn run_in_background(
     faults: Faults,
     writeback: Writeback,
 ) -> Result<Vec<String>, String> {
-    run_all(seed, 1, operations, delay, faults, writeback).await
+    run_all(seed, Setup { clients: 1, writeback, kernel: false }, operations, delay, faults).await
 }
 
 /// The same with operations of `clients` clients, one at a time. What one has been answered all others must show, also
@@ -48,24 +64,36 @@ pub async fn run_in_turns(
     delay: Duration,
     faults: Faults,
 ) -> Result<Vec<String>, String> {
-    run_all(seed, clients, operations, delay, faults, Writeback::Sync).await
+    run_all(seed, Setup { clients, writeback: Writeback::Sync, kernel: false }, operations, delay, faults).await
+}
+
+/// The clients of a run.
+#[derive(Clone, Copy)]
+struct Setup {
+    clients: usize,
+    writeback: Writeback,
+    /// Whether their programs call a kernel.
+    kernel: bool,
 }
 
 async fn run_all(
     seed: u64,
-    clients: usize,
+    setup: Setup,
     operations: usize,
     delay: Duration,
     faults: Faults,
-    writeback: Writeback,
 ) -> Result<Vec<String>, String> {
+    let Setup { clients, writeback, kernel } = setup;
     let mut random = Random::new(seed);
     let delays = delays(&mut random, clients, delay);
     let mut world = World::start_with_delays(seed, &delays, seed.is_multiple_of(2)).await?;
     for machine in world.machines_mut() {
-        if writeback != Writeback::Sync {
+        if kernel || writeback != Writeback::Sync {
             machine.stop().await;
             machine.set_writeback(writeback);
+            if kernel {
+                machine.set_kernel(random.number());
+            }
             machine.start().await?;
         }
     }
@@ -228,7 +256,7 @@ impl Run {
     }
 
     async fn undisturbed(&mut self, actor: usize, operation: &Operation) -> Result<(), String> {
-        let outcome = operation.perform(self.world.machines()[actor].client()).await;
+        let outcome = self.world.machines()[actor].programs().perform(operation).await;
         self.judge(actor, operation, outcome).await
     }
 
@@ -236,11 +264,11 @@ impl Run {
     /// succeed all the same; of its own crash only what was answered must survive.
     async fn disturbed(&mut self, actor: usize, operation: &Operation, strike: Strike) -> Result<(), String> {
         let after = Duration::from_micros(self.random.below(60_000));
-        let client = self.world.machines()[actor].client().clone();
+        let programs = self.world.machines()[actor].programs();
         if self.writeback != Writeback::Sync && matches!(strike, Strike::Client(_, Crash::Power)) {
             tokio::time::sleep(DURABLE_AFTER).await;
         }
-        let mut work = std::pin::pin!(operation.perform(&client));
+        let mut work = std::pin::pin!(programs.perform(operation));
         let early = tokio::time::timeout(after, &mut work).await.ok();
         self.trace.push(format!("{strike:?} {}", if early.is_some() { "after" } else { "during" }));
         match strike {
@@ -436,7 +464,7 @@ impl Run {
             let path = paths.get(usize::try_from(at).unwrap_or(0)).map_or("/a", String::as_str);
             let read = Operation::Read { path: path.to_owned() };
             let began = since.elapsed();
-            let outcome = read.perform(self.world.machines()[client].client()).await;
+            let outcome = self.world.machines()[client].programs().perform(&read).await;
             let over = may_connect || until.is_some_and(|until| until <= Instant::now());
             let lapsed = began > LEASE && !over;
             let mut models = std::iter::once(&self.model).chain(&self.unanswered);
@@ -451,7 +479,7 @@ impl Run {
     }
 
     async fn seen(&self, client: usize, when: &str) -> Result<Snapshot, String> {
-        let seen = snapshot(self.world.machines()[client].client()).await;
+        let seen = self.world.machines()[client].programs().snapshot().await;
         seen.map_err(|error| format!("client {client} cannot read the tree {when}: {error}"))
     }
 

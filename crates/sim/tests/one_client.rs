@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use mafs_client::vfs::Writeback;
-use mafs_sim::{Faults, run, run_in_background};
+use mafs_sim::{Faults, run, run_above_kernel, run_in_background};
 
 use crate::support::{assert_same, seeds, simulated};
 
@@ -121,5 +121,46 @@ fn the_same_seed_gives_the_same_trace_in_the_background() {
 fn the_same_seed_gives_the_same_trace() {
     for seed in 60_000..60_000 + seeds(1) {
         assert_same(&run_seed(seed, ALL), &run_seed(seed, ALL));
+    }
+}
+
+/// Above a kernel, by turns with what close waits for.
+fn run_above_kernel_seed(seed: u64, faults: Faults) -> Vec<String> {
+    let writeback = [Writeback::Sirp, Writeback::Sync, Writeback::Sirp, Writeback::Async][(seed % 4) as usize];
+    let run = simulated(run_above_kernel(seed, 1, OPERATIONS, DELAY, faults, writeback));
+    run.unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+#[test]
+fn reftest_programs_above_a_kernel_find_what_the_model_says() {
+    for seed in 120_000..120_000 + seeds(4) {
+        run_above_kernel_seed(seed, Faults { remount: 40, ..Faults::default() });
+    }
+}
+
+#[test]
+fn reftest_invariant_1_nothing_acknowledged_above_a_kernel_is_lost_when_the_client_dies() {
+    for seed in 130_000..130_000 + seeds(4) {
+        run_above_kernel_seed(seed, Faults { kill_client: 12, power_client: 12, ..Faults::default() });
+    }
+}
+
+#[test]
+fn reftest_everything_at_once_above_a_kernel() {
+    for seed in 140_000..140_000 + seeds(4) {
+        run_above_kernel_seed(seed, ALL);
+    }
+}
+
+/// A symlink(2) that timed out was made all the same; `ls` showed it and stat(2) did not find it.
+#[test]
+fn regression_a_kernel_asks_again_for_a_name_whose_making_timed_out() {
+    run_above_kernel_seed(140_055, ALL);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_above_a_kernel() {
+    for seed in 150_000..150_000 + seeds(1) {
+        assert_same(&run_above_kernel_seed(seed, ALL), &run_above_kernel_seed(seed, ALL));
     }
 }

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use mafs_sim::{Faults, run_in_turns, run_together};
+use mafs_client::vfs::Writeback;
+use mafs_sim::{Faults, run_above_kernel, run_in_turns, run_together};
 
 use crate::support::{assert_same, seeds, simulated};
 
@@ -105,5 +106,24 @@ fn the_same_seed_gives_the_same_trace() {
 fn reftest_versions_never_go_back_and_exclusive_names_have_one_maker() {
     for seed in 4000..4000 + seeds(1) {
         together(seed, Faults::default());
+    }
+}
+
+fn above_kernels(seed: u64, faults: Faults) -> Vec<String> {
+    let run = simulated(run_above_kernel(seed, clients(seed), 300, DELAY, faults, Writeback::Sync));
+    run.unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+#[test]
+fn reftest_every_kernel_shows_what_another_client_was_acknowledged() {
+    for seed in 8000..8000 + seeds(1) {
+        above_kernels(seed, Faults::default());
+    }
+}
+
+#[test]
+fn reftest_every_kernel_shows_what_another_client_was_acknowledged_whatever_crashes() {
+    for seed in 9000..9000 + seeds(1) {
+        above_kernels(seed, CRASHES);
     }
 }

@@ -17,6 +17,8 @@ impl Errno {
     pub const IO: Self = Self(5);
     /// No such descriptor, or not one for that.
     pub const BADF: Self = Self(9);
+    /// It is not allowed.
+    pub const ACCES: Self = Self(13);
     /// The name exists.
     pub const EXIST: Self = Self(17);
     /// Not a directory.
@@ -63,6 +65,7 @@ impl From<io::Error> for Errno {
 fn of_refusal(refusal: FsError) -> Errno {
     match refusal {
         FsError::NotFound => Errno::NOENT,
+        FsError::Denied => Errno::ACCES,
         FsError::Exists => Errno::EXIST,
         FsError::NotDirectory => Errno::NOTDIR,
         FsError::IsDirectory => Errno::ISDIR,
