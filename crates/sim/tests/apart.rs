@@ -36,11 +36,11 @@ async fn everybody_has_the_tree(world: &World, own: bool) -> Tree {
     }
     for number in 0..CLIENTS {
         let (vfs, random) = (first.clone(), Random::new(7 + number as u64));
-        let mut worker = Worker { vfs, number, random, own, written: 1000 };
+        let mut worker = Worker { vfs, kernel: None, number, random, own, written: 1000 };
         for _ in 0..8 {
             let dir = worker.dir().await.expect("a directory");
             let name = worker.file_name();
-            worker.write(dir, name).await.expect("a file");
+            worker.write(&dir, name).await.expect("a file");
         }
     }
     first.sync().await.expect("a sync");
@@ -93,7 +93,8 @@ async fn work_apart(seed: u64, own: bool, back: Back) {
     let mut had = Vec::new();
     for number in 0..CLIENTS {
         let vfs = world.machines()[number].client().clone();
-        let mut worker = Worker { vfs, number, random: Random::new(random.below(u64::MAX)), own, written: 0 };
+        let random = Random::new(random.below(u64::MAX));
+        let mut worker = Worker { vfs, kernel: None, number, random, own, written: 0 };
         for _ in 0..STEPS {
             match worker.step().await {
                 Ok(()) | Err(Error::Refused(FsError::NotFound | FsError::Exists | FsError::NotEmpty)) => {}

@@ -15,10 +15,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, LockStop, Locking, RangeLock, Vfs, Writeback};
 use mafs_proto::{FsError, LockKind, LockOwner, LockRange, Random, VnodeId};
-use mafs_sim::{Crash, World};
+use mafs_sim::{Crash, Machine, World};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::support::worker::{DIRS, Tree, Worker, tree};
+use crate::support::worker::{DIRS, Tree, Worker, tree, tree_above};
 use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
 use crate::support::{configured, make_dir};
 
@@ -45,9 +45,21 @@ struct Held {
     unsure: u64,
 }
 
+/// How the clients of a journey work.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Setup {
+    /// Each on files of its own.
+    own: bool,
+    /// Programs call a kernel.
+    kernel: bool,
+}
+
+const BARE: Setup = Setup { own: false, kernel: false };
+const ABOVE: Setup = Setup { own: false, kernel: true };
+
 struct Journey {
     seed: u64,
-    own: bool,
+    setup: Setup,
     world: World,
     random: Random,
     workers: Vec<Worker>,
@@ -82,44 +94,38 @@ fn short(content: &[u8]) -> String {
     String::from_utf8_lossy(&content[..content.len().min(40)]).trim_end_matches('.').to_owned()
 }
 
-/// The tree, as soon as nobody removes what has just been listed: others' logs are being sent.
-async fn tree_at_rest(vfs: &Vfs) -> Tree {
-    for _ in 0..10 {
-        match tree(vfs).await {
-            Err(Error::Refused(FsError::NotFound | FsError::Stale)) => sleep(Duration::from_secs(1)).await,
-            other => return other.expect("the tree"),
-        }
-    }
-    panic!("what is listed is not there")
-}
-
 fn is_network(error: &Error) -> bool {
     matches!(error, Error::TimedOut(_) | Error::OutOfReach(_) | Error::Unreachable(_))
 }
 
 impl Journey {
-    async fn start(seed: u64, own: bool) -> Self {
-        let world = World::start_several(seed, CLIENTS, Duration::from_millis(10), false).await.expect("a world");
+    async fn start(seed: u64, setup: Setup) -> Self {
+        let Setup { own, kernel } = setup;
+        let passthrough = kernel && seed.is_multiple_of(4);
+        let world = World::start_several(seed, CLIENTS, Duration::from_millis(10), passthrough).await.expect("a world");
+        let mut kernels = Random::new(seed ^ 1);
         let world = configured(world, |machine| {
             machine.set_writeback(if seed.is_multiple_of(3) { Writeback::Async } else { Writeback::Sirp });
             machine.set_disconnected(true);
             machine.set_locking(if seed.is_multiple_of(2) { Locking::Fail } else { Locking::Strict });
+            if kernel {
+                machine.set_kernel(kernels.number());
+            }
         })
         .await;
         let mut random = Random::new(seed);
-        let worker = |number, vfs: &Vfs, random: u64| Worker {
-            vfs: vfs.clone(),
+        let worker = |(number, machine): (usize, &Machine)| Worker {
+            vfs: machine.client().clone(),
+            kernel: kernel.then(|| machine.kernel().clone()),
             number,
-            random: Random::new(random),
+            random: Random::new(random.below(u64::MAX)),
             own,
             written: 0,
         };
-        let workers = world.machines().iter().enumerate();
-        let workers = workers.map(|(number, machine)| worker(number, machine.client(), random.below(u64::MAX)));
-        let workers = workers.collect();
+        let workers = world.machines().iter().enumerate().map(worker).collect();
         let (is_apart, written_before, held) = ([false; CLIENTS], [0; CLIENTS], Rc::default());
         let begun = Instant::now();
-        let journey = Self { seed, own, world, random, workers, is_apart, written_before, held, begun };
+        let journey = Self { seed, setup, world, random, workers, is_apart, written_before, held, begun };
         journey.prepare().await;
         journey
     }
@@ -139,7 +145,7 @@ impl Journey {
         for number in 0..CLIENTS {
             // Twice, for directories are cached whole from the second miss on.
             for _ in 0..2 {
-                tree(&self.vfs(number)).await.expect("the tree");
+                self.tree(number).await.expect("the tree");
             }
             content(&self.vfs(number), COUNTER).await;
         }
@@ -152,6 +158,25 @@ impl Journey {
 
     fn vfs(&self, number: usize) -> Vfs {
         self.world.machines()[number].client().clone()
+    }
+
+    /// The tree as a client's programs are shown it.
+    async fn tree(&self, number: usize) -> Result<Tree, Error> {
+        match &self.workers[number].kernel {
+            Some(kernel) => tree_above(kernel).await,
+            None => tree(&self.vfs(number)).await,
+        }
+    }
+
+    /// The tree, as soon as nobody removes what has just been listed: others' logs are being sent.
+    async fn tree_at_rest(&self, number: usize) -> Tree {
+        for _ in 0..10 {
+            match self.tree(number).await {
+                Err(Error::Refused(FsError::NotFound | FsError::Stale)) => sleep(Duration::from_secs(1)).await,
+                other => return other.expect("the tree"),
+            }
+        }
+        panic!("what is listed is not there")
     }
 
     fn below(&mut self, bound: u64) -> usize {
@@ -187,7 +212,7 @@ impl Journey {
             let vfs = self.vfs(number);
             vfs.sync().await.expect("nothing waits");
             // All of it, or what is not there could not be told from what is not known.
-            tree_at_rest(&vfs).await;
+            self.tree_at_rest(number).await;
             self.world.machines()[number].fall_silent(BLACK_HOLE);
             assert!(vfs.lookup(VnodeId::ROOT, name("nobody-knows")).await.is_err());
             self.tell(&format!("client {number} is apart"));
@@ -242,8 +267,8 @@ impl Journey {
         }
         let mut others = (0..CLIENTS).filter(|other| *other != number && !self.is_apart[*other]);
         let Some(other) = others.next() else { return };
-        let shown = tree_at_rest(&self.vfs(number)).await;
-        let there = contents(&tree_at_rest(&self.vfs(other)).await);
+        let shown = self.tree_at_rest(number).await;
+        let there = contents(&self.tree_at_rest(other).await);
         let last = self.workers[number].written.saturating_sub(1);
         let missing = contents(&shown).into_iter().filter(|content| is_by(content, number, last));
         let missing: Vec<_> =
@@ -266,6 +291,7 @@ impl Journey {
                 self.world.machines()[victim].set_time_of_day(ahead_s);
                 self.world.machines_mut()[victim].start().await.expect("it starts");
                 self.workers[victim].vfs = self.vfs(victim);
+                self.workers[victim].kernel = self.setup.kernel.then(|| self.world.machines()[victim].kernel().clone());
             }
             1 => {
                 self.world.crash_server(Crash::Kill);
@@ -297,20 +323,20 @@ impl Journey {
     async fn plug_in(&mut self, number: usize) {
         let vfs = self.vfs(number);
         let (seed, before) = (self.seed, self.written_before[number]);
-        let had = tree(&vfs).await.expect("what a client has made is here, and what it knew");
+        let had = self.tree(number).await.expect("what a client has made is here, and what it knew");
         self.tell(&format!("client {number} is back"));
         self.world.machines()[number].break_silence();
         self.until_connected(number).await;
         self.is_apart[number] = false;
         let synced = vfs.sync().await;
         assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "seed {seed}: client {number}: {synced:?}");
-        let now = tree_at_rest(&vfs).await;
+        let now = self.tree_at_rest(number).await;
         let there = contents(&now);
         let written = had.iter().filter_map(|(path, content)| content.as_ref().map(|content| (path, content)));
         let written = written.filter(|(_, content)| is_by(content, number, before));
         let lost: Vec<_> = written.filter(|(_, content)| !there.contains(*content)).map(|(path, _)| path).collect();
         assert!(lost.is_empty(), "seed {seed}: client {number} has lost {lost:?}; {:?}", now.keys());
-        if self.own {
+        if self.setup.own {
             let is_own = |path: &String| path.ends_with(&format!("-of-{number}"));
             let of = |tree: &Tree| -> Tree { tree.clone().into_iter().filter(|(path, _)| is_own(path)).collect() };
             let differs = differences(&of(&had), &of(&now));
@@ -326,7 +352,7 @@ impl Journey {
             assert!(matches!(synced, Ok(()) | Err(Error::Refused(_))), "seed {}: {synced:?}", self.seed);
         }
         for number in (0..CLIENTS).filter(|number| !self.is_apart[*number]) {
-            let now = tree_at_rest(&self.vfs(number)).await;
+            let now = self.tree_at_rest(number).await;
             match &shown {
                 Some((first, tree)) => {
                     let differs = differences(tree, &now);
@@ -392,11 +418,11 @@ impl Journey {
         let late = self.world.add_client().await.expect("another client");
         let now = tree(&late).await.expect("the tree");
         for number in 0..CLIENTS {
-            let shown = tree(&self.vfs(number)).await.expect("the tree");
+            let shown = self.tree(number).await.expect("the tree");
             let differs = differences(&shown, &now);
             assert!(differs.is_empty(), "seed {}: {number} and a new client show {differs:#?}", self.seed);
         }
-        if self.own {
+        if self.setup.own {
             let mut conflicts = late.conflicts().await.expect("the conflicts");
             // Who has lost a lock may have counted all the same.
             conflicts.retain(|conflict| conflict.wanted.name.as_bytes() != COUNTER.as_bytes());
@@ -465,8 +491,8 @@ async fn count(
     }
 }
 
-async fn travel(seed: u64, own: bool) {
-    let mut journey = Journey::start(seed, own).await;
+async fn travel(seed: u64, setup: Setup) {
+    let mut journey = Journey::start(seed, setup).await;
     for round in 1..=ROUNDS {
         journey.round(round == ROUNDS).await;
     }
@@ -477,7 +503,7 @@ async fn travel(seed: u64, own: bool) {
 fn invariant_9_nothing_is_lost_however_clients_come_and_go() {
     let first = first_seed(0);
     for seed in first..first + seeds(3) {
-        simulate(travel(seed, false));
+        simulate(travel(seed, BARE));
     }
 }
 
@@ -485,36 +511,52 @@ fn invariant_9_nothing_is_lost_however_clients_come_and_go() {
 fn who_works_on_other_files_has_no_conflict_however_clients_come_and_go() {
     let first = first_seed(0);
     for seed in first..first + seeds(2) {
-        simulate(travel(seed, true));
+        simulate(travel(seed, Setup { own: true, ..BARE }));
+    }
+}
+
+#[test]
+fn invariant_9_nothing_is_lost_above_kernels_however_clients_come_and_go() {
+    let first = first_seed(5000);
+    for seed in first..first + seeds(3) {
+        simulate(travel(seed, ABOVE));
+    }
+}
+
+#[test]
+fn who_works_on_other_files_above_kernels_has_no_conflict() {
+    let first = first_seed(6000);
+    for seed in first..first + seeds(2) {
+        simulate(travel(seed, Setup { own: true, ..ABOVE }));
     }
 }
 
 /// Two clients made one name when the server was killed, and each one's record waited for the other's announcement.
 #[test]
 fn regression_of_two_that_announced_one_name_the_first_goes_first() {
-    simulate(travel(3212, false));
+    simulate(travel(3212, BARE));
 }
 
 /// A content waited for a file that another client had removed meanwhile, as this client had just heard.
 #[test]
 fn regression_what_waits_for_a_file_that_is_gone_is_kept_where_that_was() {
-    simulate(travel(689, false));
+    simulate(travel(689, BARE));
 }
 
 /// Two clients made one name, whose contents were still on their way: for a moment that was one empty file.
 #[test]
 fn regression_what_was_stored_into_a_file_that_another_has_made_too_is_kept_where_that_is() {
-    simulate(travel(1234, false));
+    simulate(travel(1234, BARE));
 }
 
 /// An unlock did not wait for what was written, and the lock was lost before that was sent.
 #[test]
 fn regression_what_was_written_under_a_lock_that_was_given_up_is_there() {
-    simulate(travel(6, false));
+    simulate(travel(6, BARE));
 }
 
 /// A client that was back stored into a file that another one had just replaced, before the server had heard of that.
 #[test]
 fn regression_what_is_about_to_be_replaced_takes_no_new_content_with_it() {
-    simulate(travel(818, false));
+    simulate(travel(818, BARE));
 }

@@ -78,6 +78,9 @@ impl Kernel {
         let (_first, _second) = self.lock_both(old_place.0, new_place.0).await?;
         let moved = self.lookup_locked(&old_place, false).await?.ok_or(Errno::NOENT)?;
         let replaced = self.lookup_locked(&new_place, true).await?;
+        if is_below(to, from) {
+            return Err(Errno::INVAL);
+        }
         if replaced == Some(moved) {
             return Ok(());
         }
@@ -313,3 +316,8 @@ impl Kernel {
 }
 
 type Guard = tokio::sync::OwnedRwLockWriteGuard<()>;
+
+/// Whether a path leads through another: no symlinks are on the way.
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
+}

@@ -151,7 +151,7 @@ pub(crate) async fn with_empty_cache(world: &mut World) {
 }
 
 /// Starts the clients again, configured so, with caches that hold everything and without fsyncs that wait.
-pub(crate) async fn configured(mut world: World, configure: impl Fn(&mut Machine)) -> World {
+pub(crate) async fn configured(mut world: World, mut configure: impl FnMut(&mut Machine)) -> World {
     for machine in world.machines_mut() {
         machine.stop().await;
         machine.set_fsync(Fsync::Local);

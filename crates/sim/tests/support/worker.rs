@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use mafs_client::vfs::{Error, OpenMode, Vfs};
 use mafs_proto::{FsError, Kind, Mode, Random, RenameMode, VnodeId};
+use mafs_sim::kernel::{Errno, Kernel};
 
 use super::{CALLER, READ, WRITE, names};
 
@@ -52,9 +53,64 @@ async fn add(
     Ok(())
 }
 
+/// The tree as a kernel shows it.
+pub(crate) async fn tree_above(kernel: &Kernel) -> Result<Tree, Error> {
+    let mut found = Tree::new();
+    let mut left = vec![String::new()];
+    while let Some(path) = left.pop() {
+        for name in kernel.list(&path).await.map_err(told)? {
+            let path = format!("{path}/{name}");
+            // As the names that the other way leaves out.
+            if name.starts_with('.') {
+                continue;
+            }
+            if kernel.stat(&path).await.map_err(told)?.kind == Kind::Directory {
+                found.insert(path.clone(), None);
+                left.push(path);
+            } else {
+                let fd = kernel.open(&path, READ).await.map_err(told)?;
+                let content = kernel.read(fd, 0, 1 << 20).await;
+                kernel.close(fd).await.map_err(told)?;
+                found.insert(path, Some(content.map_err(told)?));
+            }
+        }
+        if path.is_empty() && kernel.stat("/.mafs-conflicts").await.is_ok() {
+            left.push("/.mafs-conflicts".to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// What a client would have said for a kernel to tell this.
+fn told(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => Error::Refused(FsError::NotFound),
+        Errno::EXIST => Error::Refused(FsError::Exists),
+        Errno::NOTEMPTY => Error::Refused(FsError::NotEmpty),
+        Errno::STALE => Error::Refused(FsError::Stale),
+        Errno::TIMEDOUT => Error::TimedOut("a kernel was told nothing".to_owned()),
+        other => Error::Invalid(format!("a kernel says {other:?}")),
+    }
+}
+
+/// A directory in which a client works.
+#[derive(Clone)]
+pub(crate) struct Dir {
+    vnode: VnodeId,
+    path: String,
+}
+
+impl Dir {
+    fn path_of(&self, name: &Bytes) -> String {
+        format!("{}/{}", self.path, String::from_utf8_lossy(name))
+    }
+}
+
 /// One client's work while it is alone.
 pub(crate) struct Worker {
     pub(crate) vfs: Vfs,
+    /// What its programs call, if not the client.
+    pub(crate) kernel: Option<Kernel>,
     pub(crate) number: usize,
     pub(crate) random: Random,
     /// Files that are only this client's to touch.
@@ -68,9 +124,19 @@ impl Worker {
         Bytes::from(if self.own { format!("f{file}-of-{}", self.number) } else { format!("f{file}") })
     }
 
-    pub(crate) async fn dir(&mut self) -> Result<VnodeId, Error> {
+    pub(crate) async fn dir(&mut self) -> Result<Dir, Error> {
         let dir = DIRS[usize::try_from(self.random.below(3)).expect("small")];
-        Ok(self.vfs.lookup(VnodeId::ROOT, Bytes::from(dir)).await?.fid.vnode)
+        self.dir_in(&Dir { vnode: VnodeId::ROOT, path: String::new() }, Bytes::from(dir)).await
+    }
+
+    async fn dir_in(&self, parent: &Dir, name: Bytes) -> Result<Dir, Error> {
+        let path = parent.path_of(&name);
+        let vnode = match &self.kernel {
+            None => self.vfs.lookup(parent.vnode, name).await?.fid.vnode,
+            // It is named by its path alone.
+            Some(kernel) => kernel.stat(&path).await.map(|_| parent.vnode).map_err(told)?,
+        };
+        Ok(Dir { vnode, path })
     }
 
     /// A content that nobody else writes, and nobody twice; now and then one that needs a file of its own.
@@ -83,15 +149,18 @@ impl Worker {
         content
     }
 
-    pub(crate) async fn write(&mut self, dir: VnodeId, name: Bytes) -> Result<(), Error> {
+    pub(crate) async fn write(&mut self, dir: &Dir, name: Bytes) -> Result<(), Error> {
         let content = self.content();
-        let file = match self.vfs.lookup(dir, name.clone()).await {
-            Ok(object) => {
-                let mode = OpenMode { truncate: true, ..WRITE };
-                self.vfs.open(object.fid.vnode, mode, CALLER).await?.file
-            }
+        let truncate = OpenMode { truncate: true, ..WRITE };
+        if let Some(kernel) = &self.kernel {
+            let fd = kernel.create(&dir.path_of(&name), 0o644, truncate).await.map_err(told)?;
+            let written = kernel.write(fd, 0, &content).await;
+            return kernel.close(fd).await.and(written.map(drop)).map_err(told);
+        }
+        let file = match self.vfs.lookup(dir.vnode, name.clone()).await {
+            Ok(object) => self.vfs.open(object.fid.vnode, truncate, CALLER).await?.file,
             Err(Error::Refused(FsError::NotFound)) => {
-                self.vfs.create(dir, name, Mode::from_bits(0o644), WRITE, CALLER).await?.1.file
+                self.vfs.create(dir.vnode, name, Mode::from_bits(0o644), WRITE, CALLER).await?.1.file
             }
             Err(error) => return Err(error),
         };
@@ -101,35 +170,72 @@ impl Worker {
         written.and(closed)
     }
 
+    async fn rename(&self, (from, name): (&Dir, Bytes), (to, new_name): (&Dir, Bytes)) -> Result<(), Error> {
+        match &self.kernel {
+            None => self.vfs.rename(from.vnode, name, to.vnode, new_name, RenameMode::Replace, CALLER).await,
+            Some(kernel) => kernel.rename(&from.path_of(&name), &to.path_of(&new_name)).await.map_err(told),
+        }
+    }
+
+    async fn remove(&self, dir: &Dir, name: Bytes) -> Result<(), Error> {
+        match &self.kernel {
+            None => self.vfs.unlink(dir.vnode, name, CALLER).await,
+            Some(kernel) => kernel.remove(&dir.path_of(&name), false).await.map_err(told),
+        }
+    }
+
+    async fn remove_dir(&self, dir: &Dir, name: Bytes) -> Result<(), Error> {
+        match &self.kernel {
+            None => self.vfs.remove_dir(dir.vnode, name, CALLER).await,
+            Some(kernel) => kernel.remove(&dir.path_of(&name), true).await.map_err(told),
+        }
+    }
+
+    async fn make_dir(&self, dir: &Dir, name: Bytes) -> Result<Dir, Error> {
+        let path = dir.path_of(&name);
+        let vnode = match &self.kernel {
+            None => self.vfs.make_dir(dir.vnode, name, Mode::from_bits(0o755), CALLER).await?.fid.vnode,
+            Some(kernel) => kernel.make_dir(&path, 0o755).await.map(|()| dir.vnode).map_err(told)?,
+        };
+        Ok(Dir { vnode, path })
+    }
+
+    async fn names(&self, dir: &Dir) -> Result<Vec<Bytes>, Error> {
+        match &self.kernel {
+            None => names(&self.vfs, dir.vnode).await,
+            Some(kernel) => Ok(kernel.list(&dir.path).await.map_err(told)?.into_iter().map(Bytes::from).collect()),
+        }
+    }
+
     pub(crate) async fn step(&mut self) -> Result<(), Error> {
         let dir = self.dir().await?;
         let (name, other) = (self.file_name(), self.file_name());
         match self.random.below(10) {
-            0..=3 => self.write(dir, name).await,
+            0..=3 => self.write(&dir, name).await,
             4 | 5 => {
                 // As editors save.
                 let temp = Bytes::from(format!("temp-{}-{}", self.number, self.written));
-                self.write(dir, temp.clone()).await?;
-                self.vfs.rename(dir, temp, dir, name, RenameMode::Replace, CALLER).await
+                self.write(&dir, temp.clone()).await?;
+                self.rename((&dir, temp), (&dir, name)).await
             }
             6 => {
                 let to = self.dir().await?;
-                self.vfs.rename(dir, name, to, other, RenameMode::Replace, CALLER).await
+                self.rename((&dir, name), (&to, other)).await
             }
-            7 => self.vfs.unlink(dir, name, CALLER).await,
+            7 => self.remove(&dir, name).await,
             8 => {
                 let sub = if self.own { format!("sub-of-{}", self.number) } else { "sub".to_owned() };
-                self.vfs.lookup(dir, Bytes::from(sub.clone())).await.err();
-                let sub = self.vfs.make_dir(dir, Bytes::from(sub), Mode::from_bits(0o755), CALLER).await?;
-                self.write(sub.fid.vnode, name).await
+                self.dir_in(&dir, Bytes::from(sub.clone())).await.err();
+                let sub = self.make_dir(&dir, Bytes::from(sub)).await?;
+                self.write(&sub, name).await
             }
             _ => {
                 let sub = if self.own { format!("sub-of-{}", self.number) } else { "sub".to_owned() };
-                let object = self.vfs.lookup(dir, Bytes::from(sub.clone())).await?;
-                for name in names(&self.vfs, object.fid.vnode).await? {
-                    self.vfs.unlink(object.fid.vnode, name, CALLER).await?;
+                let within = self.dir_in(&dir, Bytes::from(sub.clone())).await?;
+                for name in self.names(&within).await? {
+                    self.remove(&within, name).await?;
                 }
-                self.vfs.remove_dir(dir, Bytes::from(sub), CALLER).await
+                self.remove_dir(&dir, Bytes::from(sub)).await
             }
         }
     }
