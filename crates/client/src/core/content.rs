@@ -325,9 +325,14 @@ impl<E: Clone, H, C> Content<E, H, C> {
         self.fate.is_sent_unlinked(&self.versions.ids())
     }
 
+    /// Whether the answer to a version is being taken in: the server has all of it, and not all who must know that do.
+    fn is_being_answered(&self) -> bool {
+        !self.is_dirty() && !self.fate.is_unlinked() && !self.versions.is_empty()
+    }
+
     /// Says what becomes of the content now that somebody lets go of it.
     pub(crate) fn rest(&self) -> Rest {
-        let busy = self.is_still_sent();
+        let busy = self.is_still_sent() || self.is_being_answered();
         let is_useless = self.arrival.is_absent() || self.basis.is_elsewhere() || self.fate.is_unlinked();
         if self.handles > 0 || busy || self.arrival.is_coming() || self.users.lingers() {
             Rest::InUse

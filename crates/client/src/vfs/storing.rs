@@ -177,7 +177,7 @@ impl Inner {
             (clean, was_synced, !clean && was_synced && !holds_synced, state.fate().is_unlinked())
         };
         self.cache.cml.append(LogEntry::Done { id, fid: file.fid, version, clean, synced })?;
-        let (base, version_of_it) = {
+        let base = {
             let mut state = file.state();
             if let Some(sent) = edit {
                 state.edits_mut().store(sent);
@@ -186,11 +186,8 @@ impl Inner {
             state.log_writing(!clean && !unlinked);
             state.versions_mut().note_answered();
             state.fate_mut().end_refusal();
-            // In one step with what it becomes: an open looks whether there are versions whose answers are to come.
-            (base, state.versions_mut().take(id))
+            base
         };
-        self.remove_snapshot(file, version_of_it);
-        self.end_record(id);
         if was_synced && !synced {
             // Or a loss of power puts what was fsynced before in the place of what the server has acknowledged.
             self.cache.cml.sync()?;
@@ -200,6 +197,10 @@ impl Inner {
             self.set_content(file, version, hash)?;
             self.count_content(file)?;
         }
+        // Last: until the index names its container the file must stay in use.
+        let version_of_it = file.state().versions_mut().take(id);
+        self.remove_snapshot(file, version_of_it);
+        self.end_record(id);
         Ok(base)
     }
 

@@ -253,6 +253,17 @@ fn what_was_closed_is_newer_than_what_is_shown_unless_it_may_be_that() {
 }
 
 #[test]
+fn a_file_stays_in_use_until_the_answer_to_its_last_version_is_taken_in() {
+    let mut content = closed(true);
+    assert_eq!(content.rest(), Rest::Unsent);
+    let sent = content.edits().newest();
+    content.edits_mut().store(sent);
+    assert_eq!(content.rest(), Rest::InUse, "the index does not name its container yet");
+    assert_eq!(content.versions_mut().take(record()).map(|version| version.edit()), Some(sent));
+    assert_eq!(content.rest(), Rest::Kept);
+}
+
+#[test]
 fn the_next_version_is_made_from_the_newest() {
     assert_eq!(whole().base_of_next(), Base::Version(DataVersion(1)));
     assert_eq!(closed(false).base_of_next(), Base::Record(record()));
