@@ -103,11 +103,29 @@ impl Inner {
 
     /// Turns the container over to a version that is here, unless something else than `read` is in it by now. Returns
     /// whether it did.
-    pub(super) fn turn_over(&self, file: &File, read: Read, status: &Status, next: &Next) -> Result<bool, Error> {
-        let _edit = file.edit();
-        if read_before(&file.state(), status.data_version) != Some(read) {
-            return Ok(false);
-        }
+    pub(super) fn turn_over(&self, file: &Arc<File>, read: Read, status: &Status, next: &Next) -> Result<bool, Error> {
+        let turned = {
+            let _edit = file.edit();
+            {
+                let mut state = file.state();
+                if read_before(&state, status.data_version) != Some(read) {
+                    return Ok(false);
+                }
+                // The file stays in use, whoever closes it, until the index names its container again.
+                state.open();
+            }
+            let turned = self.turn_container_over(file, read, status, next);
+            let mut state = file.state();
+            state.close();
+            state.forget_path();
+            turned
+        };
+        self.drop_if_unused(file);
+        turned.map(|()| true)
+    }
+
+    /// Under `edit`.
+    fn turn_container_over(&self, file: &File, read: Read, status: &Status, next: &Next) -> Result<(), Error> {
         // The index must not name these bytes, even after a power loss, while they turn into another version.
         self.cache.index.set_content(file.fid.vnode, None)?;
         self.cache.index.sync()?;
@@ -124,8 +142,7 @@ impl Inner {
             self.count_content(file)?;
         }
         file.notify();
-        turned?;
-        Ok(true)
+        Ok(turned?)
     }
 }
 
