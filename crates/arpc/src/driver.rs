@@ -214,7 +214,6 @@ impl Driver {
             chunk_bytes: self.engine.chunk_bytes(self.now),
             rtt_min: self.engine.rtt_min(),
             rtt: self.engine.rtt(),
-            // Asked for when somebody looks.
             queued_bytes: self.engine.queued_bytes(),
             unacknowledged_bytes: self.engine.unacknowledged_bytes(),
             traffic: self.engine.traffic(),

@@ -147,24 +147,32 @@ impl Inner {
         // Before the look: so that sees whatever was written while somebody could.
         let is_over = asks && !file.container.is_written_elsewhere().unwrap_or(true);
         let looked = self.look_for_writes(file);
-        let (may_write, as_known, base, hash) = {
+        let may_write = {
             let mut state = file.state();
-            if is_over {
-                state.users_mut().end_lingering();
-            }
             if looked.is_err() {
                 // It may have changed unseen.
                 state.count_edit();
             }
-            (state.users().may_write(), state.is_as_known(), state.basis().version(), state.basis().hash())
+            !is_over && state.users().may_write()
         };
-        file.notify();
-        looked?;
-        if may_write {
-            return Ok(());
+        let looked = looked.map_err(Error::from);
+        let settled = if may_write { looked } else { looked.and_then(|()| self.settle_unwritable(file)) };
+        if is_over {
+            // Last: from then on the file may be dropped, and the index must name its container by then.
+            file.state().users_mut().end_lingering();
         }
+        file.notify();
+        settled
+    }
+
+    /// Tells log and index of a container that nobody can write to any more. Under `edit`.
+    fn settle_unwritable(&self, file: &File) -> Result<(), Error> {
+        let (as_known, base, hash, lent) = {
+            let state = file.state();
+            let basis = state.basis();
+            (state.is_as_known(), basis.version(), basis.hash(), state.is_writing_logged())
+        };
         if !as_known {
-            let lent = file.state().is_writing_logged();
             return if lent { Ok(self.cache.cml.append(LogEntry::Returned { fid: file.fid })?) } else { Ok(()) };
         }
         seal(file.container.as_ref(), base)?;
