@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mafs_sim::{Faults, run_fleet};
 
-use crate::support::{assert_same, seeds_from, simulated};
+use crate::support::{assert_same, judged, seeds_from};
 
 const OPERATIONS: usize = 500;
 /// Seeds without faults: fewer without optimisation, where one takes seconds.
@@ -36,7 +36,7 @@ const REMOTE: Faults = Faults {
 const ALL: Faults = Faults { kill_client: 50, power_client: 70, fill_client: 50, restore: 60, ..REMOTE };
 
 fn run(seed: u64, faults: Faults) -> Vec<String> {
-    simulated(run_fleet(seed, OPERATIONS, faults)).unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run_fleet(seed, OPERATIONS, faults))
 }
 
 /// Some seeds that nobody has chosen.

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use mafs_sim::{Hour, run_for};
 
-use crate::support::{assert_same, seeds, simulated};
+use crate::support::{assert_same, judged, seeds};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn hour(seed: u64) -> Hour {
-    simulated(run_for(seed, HOUR)).unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run_for(seed, HOUR))
 }
 
 #[test]

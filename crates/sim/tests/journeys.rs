@@ -19,7 +19,7 @@ use mafs_sim::{Crash, Machine, World};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::support::worker::{DIRS, Tree, Worker, tree, tree_above};
-use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, content, first_seed, name, seeds, simulate, write_and_close};
+use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, content, name, seeds_from, simulate, write_and_close};
 use crate::support::{configured, make_dir};
 
 const CLIENTS: usize = 3;
@@ -499,36 +499,30 @@ async fn travel(seed: u64, setup: Setup) {
     journey.finish().await;
 }
 
+fn travel_all(first: u64, count: u64, setup: Setup) {
+    for seed in seeds_from(first, count) {
+        simulate(travel(seed, setup));
+    }
+}
+
 #[test]
 fn invariant_9_nothing_is_lost_however_clients_come_and_go() {
-    let first = first_seed(0);
-    for seed in first..first + seeds(3) {
-        simulate(travel(seed, BARE));
-    }
+    travel_all(0, 3, BARE);
 }
 
 #[test]
 fn who_works_on_other_files_has_no_conflict_however_clients_come_and_go() {
-    let first = first_seed(0);
-    for seed in first..first + seeds(2) {
-        simulate(travel(seed, Setup { own: true, ..BARE }));
-    }
+    travel_all(0, 2, Setup { own: true, ..BARE });
 }
 
 #[test]
 fn invariant_9_nothing_is_lost_above_kernels_however_clients_come_and_go() {
-    let first = first_seed(5000);
-    for seed in first..first + seeds(3) {
-        simulate(travel(seed, ABOVE));
-    }
+    travel_all(5000, 3, ABOVE);
 }
 
 #[test]
 fn who_works_on_other_files_above_kernels_has_no_conflict() {
-    let first = first_seed(6000);
-    for seed in first..first + seeds(2) {
-        simulate(travel(seed, Setup { own: true, ..ABOVE }));
-    }
+    travel_all(6000, 2, Setup { own: true, ..ABOVE });
 }
 
 /// Two clients made one name when the server was killed, and each one's record waited for the other's announcement.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mafs_client::vfs::Writeback;
 use mafs_sim::{Faults, run, run_above_kernel, run_in_background};
 
-use crate::support::{assert_same, seeds, simulated};
+use crate::support::{assert_same, judged, seeds};
 
 /// The longest of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);
@@ -30,7 +30,7 @@ const ALL: Faults = Faults {
 };
 
 fn run_seed(seed: u64, faults: Faults) -> Vec<String> {
-    simulated(run(seed, OPERATIONS, DELAY, faults)).unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run(seed, OPERATIONS, DELAY, faults))
 }
 
 #[test]
@@ -78,8 +78,7 @@ fn reftest_a_silent_link_loses_nothing() {
 /// By turns without announcements, and with.
 fn run_in_background_seed(seed: u64, faults: Faults) -> Vec<String> {
     let writeback = if seed.is_multiple_of(4) { Writeback::Async } else { Writeback::Sirp };
-    let run = simulated(run_in_background(seed, OPERATIONS, DELAY, faults, writeback));
-    run.unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run_in_background(seed, OPERATIONS, DELAY, faults, writeback))
 }
 
 #[test]
@@ -127,8 +126,7 @@ fn the_same_seed_gives_the_same_trace() {
 /// Above a kernel, by turns with what close waits for.
 fn run_above_kernel_seed(seed: u64, faults: Faults) -> Vec<String> {
     let writeback = [Writeback::Sirp, Writeback::Sync, Writeback::Sirp, Writeback::Async][(seed % 4) as usize];
-    let run = simulated(run_above_kernel(seed, 1, OPERATIONS, DELAY, faults, writeback));
-    run.unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run_above_kernel(seed, 1, OPERATIONS, DELAY, faults, writeback))
 }
 
 #[test]

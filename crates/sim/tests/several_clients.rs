@@ -8,7 +8,7 @@ use std::time::Duration;
 use mafs_client::vfs::Writeback;
 use mafs_sim::{Faults, run_above_kernel, run_in_turns, run_together};
 
-use crate::support::{assert_same, seeds, simulated};
+use crate::support::{assert_same, judged, seeds};
 
 /// The longest of a link, one way.
 const DELAY: Duration = Duration::from_millis(40);
@@ -35,13 +35,11 @@ fn clients(seed: u64) -> usize {
 }
 
 fn in_turns(seed: u64, faults: Faults) -> Vec<String> {
-    let run = simulated(run_in_turns(seed, clients(seed), 300, DELAY, faults));
-    run.unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run_in_turns(seed, clients(seed), 300, DELAY, faults))
 }
 
 fn together(seed: u64, faults: Faults) -> Vec<String> {
-    let run = simulated(run_together(seed, clients(seed), 300, DELAY, faults));
-    run.unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run_together(seed, clients(seed), 300, DELAY, faults))
 }
 
 #[test]
@@ -110,8 +108,7 @@ fn reftest_versions_never_go_back_and_exclusive_names_have_one_maker() {
 }
 
 fn above_kernels(seed: u64, faults: Faults) -> Vec<String> {
-    let run = simulated(run_above_kernel(seed, clients(seed), 300, DELAY, faults, Writeback::Sync));
-    run.unwrap_or_else(|violation| panic!("{violation}"))
+    judged(run_above_kernel(seed, clients(seed), 300, DELAY, faults, Writeback::Sync))
 }
 
 #[test]

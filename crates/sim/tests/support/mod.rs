@@ -27,6 +27,11 @@ pub(crate) fn simulated<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(test)
 }
 
+/// The same of a run that a reference judges, for its trace; what it does not allow is a failure.
+pub(crate) fn judged<T>(run: impl Future<Output = Result<T, String>>) -> T {
+    simulated(run).unwrap_or_else(|violation| panic!("{violation}"))
+}
+
 /// How many seeds each test runs.
 pub(crate) fn seeds(by_default: u64) -> u64 {
     std::env::var("MAFS_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(by_default)
