@@ -350,13 +350,17 @@ impl Remote {
 
     /// A fid for a new object. Asks for more in the background in good time.
     pub(crate) async fn take_fid(&self) -> Result<Fid, RemoteError> {
-        let (taken, ask) = {
+        let (taken, ahead, ask) = {
             let mut ids = self.shared.ids();
             let taken = self.shared.next_fid(&mut ids)?;
             let low = ids.fids.are_low() && self.is_up();
             let ask = low && !std::mem::replace(&mut ids.granting, low);
-            (taken, ask)
+            (taken, ids.fids.part_ahead(), ask)
         };
+        if let Some(part) = ahead {
+            let shared = Arc::clone(&self.shared);
+            mafs_arpc::spawn_blocking(move || shared.add_fids(part));
+        }
         match taken {
             Some(fid) => {
                 if ask {
@@ -572,6 +576,14 @@ impl Shared {
         blocking(|| self.listener.spare(part.spare)).map_err(RemoteError::Unreachable)?;
         ids.fids.begin(part);
         Ok(())
+    }
+
+    /// Makes a part ready. If that fails, whoever needs it tries again and is told why.
+    fn add_fids(&self, part: Part) {
+        match self.listener.spare(part.spare) {
+            Ok(()) => self.ids().fids.add(part),
+            Err(why) => tracing::debug!(why, "no part of fids is ready ahead"),
+        }
     }
 
     /// A life begins while the server is out of reach.

@@ -8,6 +8,10 @@ use mafs_proto::{Fid, FidRange};
 /// Fids of one part: a life wastes as many at most.
 const PART: u64 = 1024;
 
+/// When so many of a part are left the next one is made ready: no program that makes an object waits until what is
+/// spared is durable.
+const AHEAD: u64 = PART / 4;
+
 /// When fewer are left more are asked for: so many objects can always be made while the server is out of reach.
 const LOW: u64 = 16_384;
 
@@ -15,6 +19,8 @@ const LOW: u64 = 16_384;
 #[derive(Debug, Default)]
 pub(crate) struct Fids {
     own: Option<FidRange>,
+    /// This life's next part: what is spared besides is durable.
+    ahead: Option<FidRange>,
     spare: Option<FidRange>,
 }
 
@@ -36,7 +42,24 @@ impl Part {
 impl Fids {
     /// The next fid of this life's part.
     pub(crate) fn take(&mut self) -> Option<Fid> {
-        self.own.as_mut().and_then(FidRange::take)
+        let fid = self.own.as_mut().and_then(FidRange::take);
+        fid.or_else(|| {
+            self.own = self.ahead.take();
+            self.own.as_mut().and_then(FidRange::take)
+        })
+    }
+
+    /// The next part, once it is time to make it ready: what is spared then must be durable before [`Self::add`].
+    pub(crate) fn part_ahead(&self) -> Option<Part> {
+        let is_time = self.ahead.is_none() && self.own.is_some_and(|own| own.count() == AHEAD);
+        is_time.then(|| self.next_part()).flatten()
+    }
+
+    /// Has this life use a part after the present one, unless something else has been done with it meanwhile.
+    pub(crate) fn add(&mut self, part: Part) {
+        if self.ahead.is_none() && self.next_part() == Some(part) {
+            (self.ahead, self.spare) = (Some(part.own), Some(part.spare));
+        }
     }
 
     /// The next part, if there is one: what is spared then must be durable before [`Self::begin`].
@@ -46,13 +69,13 @@ impl Fids {
 
     /// This life uses a part from now on, and no other.
     pub(crate) fn begin(&mut self, part: Part) {
-        (self.own, self.spare) = (Some(part.own), Some(part.spare));
+        (self.own, self.ahead, self.spare) = (Some(part.own), None, Some(part.spare));
     }
 
     /// Whether more are to be asked for.
     pub(crate) fn are_low(&self) -> bool {
         let left = |range: &Option<FidRange>| range.map_or(0, |range| range.count());
-        left(&self.own) + left(&self.spare) < LOW
+        left(&self.own) + left(&self.ahead) + left(&self.spare) < LOW
     }
 }
 
@@ -87,6 +110,30 @@ mod tests {
         }
         assert_eq!(taken, (100..100 + 20 * PART).collect::<Vec<_>>());
         assert!(fids.are_low());
+    }
+
+    #[test]
+    fn invariant_2_a_part_that_was_made_ready_is_used_once() {
+        let mut fids = Fids::default();
+        fids.begin(Part::of(range(0, 4 * PART)));
+        let mut ready = None;
+        let mut next = 0;
+        while ready.is_none() {
+            assert_eq!(fids.take().unwrap().vnode.0, next);
+            next += 1;
+            ready = fids.part_ahead();
+        }
+        assert_eq!(next, PART - AHEAD);
+        fids.add(ready.unwrap());
+        fids.add(ready.unwrap());
+        assert_eq!(fids.next_part().unwrap().own.first().vnode.0, 2 * PART);
+        assert!((next..2 * PART).all(|vnode| fids.take().is_some_and(|fid| fid.vnode.0 == vnode)));
+        assert_eq!(fids.take(), None, "what is spared is not taken by itself");
+
+        let late = fids.next_part().unwrap();
+        fids.begin(late);
+        fids.add(late);
+        assert_eq!(fids.next_part().unwrap().own.first().vnode.0, 3 * PART, "it was begun meanwhile");
     }
 
     #[test]
