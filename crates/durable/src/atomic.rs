@@ -36,7 +36,7 @@ mod tests {
         for syncs in 0..2 {
             for seed in 0..50 {
                 let disk = MemoryDisk::new();
-                disk.create_dir_all("d").unwrap();
+                disk.create_dir_all(&["d"]).unwrap();
                 write_file_atomically(&disk, "d/f", b"old").unwrap();
                 disk.freeze_after_syncs(disk.syncs() + syncs);
                 write_file_atomically(&disk, "d/f", b"the new one").unwrap();
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn what_was_acknowledged_is_durable() {
         let disk = MemoryDisk::new();
-        disk.create_dir_all("d").unwrap();
+        disk.create_dir_all(&["d"]).unwrap();
         write_file_atomically(&disk, "d/f", b"new").unwrap();
         assert_eq!(read(&disk.crash()), b"new");
     }

@@ -3,6 +3,7 @@
 //! Owns nothing but the root path; every call goes straight to the kernel. The root is made private to its user (mode
 //! 0700), because everything of everybody's files lies below it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -87,19 +88,22 @@ impl Disk for DirDisk {
         }
     }
 
-    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()> {
-        let mut at = self.root.clone();
-        for part in components(path)? {
-            let parent = at.clone();
-            at.push(part);
-            match fs::create_dir(&at) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && at.is_dir() => {}
-                other => other.map_err(|error| naming(&at, error))?,
+    fn create_dir_all(&self, paths: &[&DiskPath]) -> io::Result<()> {
+        let mut parents = BTreeSet::new();
+        for path in paths {
+            let mut at = self.root.clone();
+            for part in components(path)? {
+                let parent = at.clone();
+                at.push(part);
+                match fs::create_dir(&at) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists && at.is_dir() => {}
+                    other => other.map_err(|error| naming(&at, error))?,
+                }
+                // Also if it was there: whoever made it may have been killed before its own sync.
+                parents.insert(parent);
             }
-            // Also if it was there: whoever made it may have been killed before its own sync.
-            sync_directory(&parent)?;
         }
-        Ok(())
+        parents.iter().try_for_each(|parent| sync_directory(parent))
     }
 
     fn list(&self, path: &DiskPath) -> io::Result<Vec<String>> {
@@ -287,7 +291,7 @@ mod tests {
         let disk = DirDisk::new(dir.path().join("root")).unwrap();
         for bad in ["..", "a/../b", "/etc/passwd", "a//b", "a/", ".", "a\0b"] {
             assert_eq!(disk.create(bad).err().unwrap().kind(), io::ErrorKind::InvalidInput, "{bad:?}");
-            assert_eq!(disk.create_dir_all(bad).err().unwrap().kind(), io::ErrorKind::InvalidInput, "{bad:?}");
+            assert_eq!(disk.create_dir_all(&[bad]).err().unwrap().kind(), io::ErrorKind::InvalidInput, "{bad:?}");
         }
     }
 

@@ -69,8 +69,9 @@ pub trait Disk: Send + Sync + 'static {
     /// Removes a directory with everything below it; no error if there is none.
     fn remove_dir_all(&self, path: &DiskPath) -> io::Result<()>;
 
-    /// Makes a directory and its parents, durably; no error if it exists.
-    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()>;
+    /// Makes directories and their parents, durably; no error if they exist. Each parent is synced once, however many
+    /// directories are made in it.
+    fn create_dir_all(&self, paths: &[&DiskPath]) -> io::Result<()>;
 
     /// The names in a directory, sorted. `NotFound` if there is none.
     fn list(&self, path: &DiskPath) -> io::Result<Vec<String>>;

@@ -115,8 +115,8 @@ impl Disk for GuardedDisk {
         self.below.remove_dir_all(path)
     }
 
-    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()> {
-        self.guard.sync(|| self.below.create_dir_all(path))
+    fn create_dir_all(&self, paths: &[&DiskPath]) -> io::Result<()> {
+        self.guard.sync(|| self.below.create_dir_all(paths))
     }
 
     fn list(&self, path: &DiskPath) -> io::Result<Vec<String>> {

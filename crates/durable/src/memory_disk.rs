@@ -180,10 +180,10 @@ impl Disk for MemoryDisk {
         world.tree.remove_dir_all(path)
     }
 
-    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()> {
+    fn create_dir_all(&self, paths: &[&DiskPath]) -> io::Result<()> {
         let mut world = self.world();
         let durable = world.sync(|_| Ok(()))?;
-        world.tree.create_dir_all(path, durable)
+        paths.iter().try_for_each(|path| world.tree.create_dir_all(path, durable))
     }
 
     fn list(&self, path: &DiskPath) -> io::Result<Vec<String>> {

@@ -130,7 +130,7 @@ pub(crate) fn initialise(storage: &dyn Storage, now: Timestamp) -> Result<Identi
     let mut identity = Identity::new(storage)?;
     let disk = storage.disk();
     let failed = |source| ServerError::io("make the data directory", source);
-    disk.create_dir_all(VOLUMES_DIR).map_err(failed)?;
+    disk.create_dir_all(&[VOLUMES_DIR]).map_err(failed)?;
     let volumes = list_volumes(&*disk)?;
     let numbers = volumes.iter().filter_map(|(_, file)| Some(file.as_ref().ok()?.id().0));
     match numbers.max() {

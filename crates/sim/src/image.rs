@@ -75,7 +75,7 @@ fn read(disk: &MemoryDisk, path: &str) -> io::Result<Vec<u8>> {
 }
 
 fn add_missing(from: &MemoryDisk, to: &MemoryDisk, dir: &str) -> io::Result<()> {
-    to.create_dir_all(dir)?;
+    to.create_dir_all(&[dir])?;
     for name in from.list(dir)? {
         let path = format!("{dir}/{name}");
         if from.list(&path).is_ok() {

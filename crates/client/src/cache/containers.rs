@@ -92,7 +92,8 @@ impl Containers {
     /// use.
     pub(crate) fn open(disk: Arc<dyn Disk>, run: u64) -> io::Result<Self> {
         disk.remove_dir_all(SNAPSHOT_DIR)?;
-        disk.create_dir_all(SNAPSHOT_DIR)?;
+        disk.create_dir_all(&[SNAPSHOT_DIR])?;
+        create_directories(&*disk)?;
         // Half the range is left, so that counting up never wraps.
         let first_id = run / 2;
         let opened = Arc::new(Opened { disk: Arc::clone(&disk), latest: Mutex::new(LruCache::new(open_max())) });
@@ -121,15 +122,7 @@ impl Containers {
     /// A new, empty container.
     pub(crate) fn create(&self, vnode: VnodeId) -> io::Result<(ContainerId, Arc<dyn DiskFile>)> {
         let id = ContainerId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let path = path(vnode, id);
-        let created = match self.disk.create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.disk.create_dir_all(&directory(vnode))?;
-                self.disk.create(&path)
-            }
-            other => other,
-        };
-        let created = created?;
+        let created = self.disk.create(&path(vnode, id))?;
         self.opened.put(vnode, id, Arc::clone(&created));
         Ok((id, created))
     }
@@ -152,12 +145,8 @@ impl Containers {
 
     /// Removes the containers of earlier runs that nothing names.
     pub(crate) fn sweep(&self, is_named: impl Fn(VnodeId, ContainerId) -> bool) -> io::Result<()> {
-        for low_byte in 0..=u8::MAX {
-            let directory = directory(VnodeId(u64::from(low_byte)));
-            let names = match self.disk.list(&directory) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                other => other?,
-            };
+        for directory in directories() {
+            let names = self.disk.list(&directory)?;
             for (vnode, id) in names.iter().filter_map(|name| parse(name)) {
                 let this_run = (self.first_id..self.next_id.load(Ordering::Relaxed)).contains(&id.0);
                 if !this_run && !is_named(vnode, id) {
@@ -168,10 +157,18 @@ impl Containers {
         Ok(())
     }
 
-    /// Removes everything.
+    /// Removes all containers. Their directories stay, for those that are made meanwhile.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.opened.latest().clear();
-        self.disk.remove_dir_all("containers")
+        for directory in directories() {
+            for name in self.disk.list(&directory)? {
+                match self.disk.remove(&format!("{directory}/{name}")) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A file of this size that reads as zeros, for what is to be seen beside a container.
@@ -248,6 +245,17 @@ fn unsealed_time() -> SystemTime {
     UNIX_EPOCH - Duration::from_secs(1 << 28)
 }
 
+/// Makes all directories of containers at once, so that no program that makes a file waits until one is durable.
+fn create_directories(disk: &dyn Disk) -> io::Result<()> {
+    let directories: Vec<String> = directories().collect();
+    disk.create_dir_all(&directories.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The directories of containers, one for each value of the lowest byte of an object's number.
+fn directories() -> impl Iterator<Item = String> {
+    (0..=u8::MAX).map(|low_byte| directory(VnodeId(u64::from(low_byte))))
+}
+
 fn directory(vnode: VnodeId) -> String {
     format!("containers/{:02x}", vnode.0 & 0xff)
 }
@@ -260,4 +268,23 @@ fn path(vnode: VnodeId, id: ContainerId) -> String {
 fn parse(name: &str) -> Option<(VnodeId, ContainerId)> {
     let (vnode, id) = name.split_once('.')?;
     Some((VnodeId(u64::from_str_radix(vnode, 16).ok()?), ContainerId(u64::from_str_radix(id, 16).ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use mafs_durable::MemoryDisk;
+
+    use super::*;
+
+    #[test]
+    fn who_makes_a_container_waits_for_no_sync() {
+        let disk = MemoryDisk::new();
+        let containers = Containers::open(Arc::new(disk.clone()) as Arc<dyn Disk>, 2).unwrap();
+        containers.clear().unwrap();
+        let syncs = disk.syncs();
+        for vnode in 0..=256 {
+            containers.create(VnodeId(vnode)).unwrap();
+        }
+        assert_eq!(disk.syncs(), syncs);
+    }
 }

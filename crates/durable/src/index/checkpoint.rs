@@ -38,7 +38,7 @@ impl<E: Into<LoggedIndexError>> From<E> for Unusable {
 
 /// Positions of the checkpoints in `dir` (made if absent), oldest first. Unfinished ones are deleted.
 pub(super) fn list(disk: &dyn Disk, dir: &DiskPath) -> io::Result<Vec<Lsn>> {
-    disk.create_dir_all(dir)?;
+    disk.create_dir_all(&[dir])?;
     let mut positions = Vec::new();
     for name in disk.list(dir)? {
         match Lsn::from_file_name(&name) {

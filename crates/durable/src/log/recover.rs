@@ -43,7 +43,7 @@ pub(super) fn open(
     dir: &DiskPath,
     config: LogConfig,
 ) -> Result<(AppendLog, LogRecovery), LogError> {
-    disk.create_dir_all(dir)?;
+    disk.create_dir_all(&[dir])?;
     let survey = survey(&*disk, dir)?;
     let next = survey.next.unwrap_or(Lsn::FIRST);
     let (segments, last) = match (survey.stillborn, survey.last) {

@@ -54,7 +54,7 @@ fn files(disk: &MemoryDisk) -> Vec<(String, Vec<u8>)> {
 /// A disk with these files, all durable.
 fn with_files(files: &[(String, Vec<u8>)]) -> MemoryDisk {
     let disk = MemoryDisk::new();
-    disk.create_dir_all("log").unwrap();
+    disk.create_dir_all(&["log"]).unwrap();
     for (name, bytes) in files {
         let file = disk.create(&format!("log/{name}")).unwrap();
         file.write_all_at(bytes, 0).unwrap();

@@ -34,8 +34,8 @@ fn both_disks_answer_alike() {
     let dir = tempfile::tempdir().unwrap();
     let real = DirDisk::new(dir.path().to_owned()).unwrap();
     for disk in [&real as &dyn Disk, &MemoryDisk::new()] {
-        disk.create_dir_all("d/e").unwrap();
-        disk.create_dir_all("d/e").unwrap();
+        disk.create_dir_all(&["d/e"]).unwrap();
+        disk.create_dir_all(&["d/e"]).unwrap();
         let file = write(disk, "d/e/f", b"hello");
         file.write_all_at(b"!", 7).unwrap();
         assert_eq!(read(disk, "d/e/f").unwrap(), b"hello\0\0!");
@@ -143,7 +143,7 @@ fn a_crash_keeps_what_was_synced_and_a_kill_keeps_all() {
 #[test]
 fn a_sync_of_all_keeps_every_file_and_name() {
     let disk = with_durable_file();
-    disk.create_dir_all("d").unwrap();
+    disk.create_dir_all(&["d"]).unwrap();
     write(&disk, "d/b", b"new");
     disk.rename("a", "d/c").unwrap();
     disk.open("d/c").unwrap().write_all_at(b"two", 0).unwrap();

@@ -172,7 +172,7 @@ impl ContentStore {
         let dir = self.shard_dir(shard);
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = shards.get_mut(shard).filter(|made| !**made) {
-            self.disk.create_dir_all(&dir)?;
+            self.disk.create_dir_all(&[&dir])?;
             *made = true;
         }
         drop(shards);

@@ -72,7 +72,7 @@ pub(crate) struct Arrival {
 impl Spools {
     /// The spools in `dir`: those that earlier starts have marked; the others are removed.
     pub(crate) fn open(contents: Arc<ContentStore>, dir: String, clock: Arc<dyn Clock>) -> io::Result<Self> {
-        contents.disk().create_dir_all(&dir)?;
+        contents.disk().create_dir_all(&[&dir])?;
         let now = clock.now();
         let mut slots = BTreeMap::new();
         for name in contents.disk().list(&dir)? {

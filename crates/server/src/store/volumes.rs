@@ -64,7 +64,7 @@ pub(crate) fn create_volume(
     let (disk, dir) = (storage.disk(), volume_dir(name));
     let failed = |source| ServerError::io(format!("make the volume {name}"), source);
     disk.remove_dir_all(&dir).map_err(failed)?;
-    disk.create_dir_all(&dir).map_err(failed)?;
+    disk.create_dir_all(&[&dir]).map_err(failed)?;
     let random = storage.random().map_err(failed)?;
     let index = open_index(Arc::clone(&disk), storage.index(name), name, LoggedIndexConfig::default())?;
     let first = clients::found(&Overlay::new(id, index.index()), storage.owner(), now);

@@ -229,8 +229,8 @@ impl Disk for WatchedDisk {
         self.disk.remove_dir_all(path)
     }
 
-    fn create_dir_all(&self, path: &DiskPath) -> io::Result<()> {
-        self.disk.create_dir_all(path)
+    fn create_dir_all(&self, paths: &[&DiskPath]) -> io::Result<()> {
+        self.disk.create_dir_all(paths)
     }
 
     fn list(&self, path: &DiskPath) -> io::Result<Vec<String>> {
@@ -333,7 +333,7 @@ mod tests {
     /// A container, as the kernel and as the daemon has it.
     fn container(seed: u64) -> (Backings, Backing, Arc<dyn DiskFile>) {
         let (disk, backings) = (MemoryDisk::new(), Backings::new(seed));
-        disk.create_dir_all("containers").expect("a directory");
+        disk.create_dir_all(&["containers"]).expect("a directory");
         let daemons = backings.watch(disk).create("containers/c").expect("a container");
         let kernels = backings.take(&daemons).expect("the same one");
         (backings, kernels, daemons)
