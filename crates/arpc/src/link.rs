@@ -37,7 +37,7 @@ use mafs_proto::Instant;
 pub use self::cellular::Cellular;
 use self::channel::Channel;
 pub use self::periods::Periods;
-pub use self::profile::{Profile, ProfileName, UnknownProfile};
+pub use self::profile::{Profile, ProfileName, Retransmission, UnknownProfile};
 use self::queue::Queue;
 use self::rate::Line;
 pub use self::rate::Rate;
@@ -122,9 +122,9 @@ impl Link {
         if !self.queue.has_room(bytes, now) {
             return Err(Dropped::QueueFull);
         }
-        let air = self.line.carry(bytes, now);
+        let (air, fate) = self.channel.send(&mut self.line, bytes, now);
         self.queue.push(bytes, air.to);
-        self.channel.cross(air).map_err(|_| Dropped::Lost)?;
+        fate.map_err(|_| Dropped::Lost)?;
         let arrival = air.to + self.delay;
         let Some((buffer, host)) = &mut self.receiver else { return Ok(self.origin.global(arrival)) };
         if !buffer.has_room(bytes, arrival) {

@@ -2,11 +2,13 @@
 
 use mafs_proto::{Instant, Random};
 
-use super::Profile;
 use super::periods::BadPeriods;
-use super::rate::OnAir;
+use super::rate::{Line, OnAir};
+use super::{Profile, Retransmission};
 
 const MILLION: u64 = 1_000_000;
+/// How often a link sends a packet again before it gives up.
+const REPETITIONS_MAX: u32 = 32;
 
 /// The air of one direction. Its bursts and outages are those of the other direction too: both follow from one seed.
 #[derive(Debug)]
@@ -14,6 +16,7 @@ pub(super) struct Channel {
     loss_ppm: u32,
     random: Random,
     bad: Vec<BadPeriods>,
+    retransmission: Option<Retransmission>,
 }
 
 /// A packet is lost. What spoiled it is over at `good_at`, which may be while it is still on the air.
@@ -35,11 +38,28 @@ impl Channel {
                 .into_iter()
                 .filter_map(|(periods, seed)| periods.as_ref().map(|periods| BadPeriods::new(periods, seed)))
                 .collect(),
+            retransmission: profile.retransmission,
         })
     }
 
-    /// Asked in order of time.
-    pub(super) fn cross(&mut self, air: OnAir) -> Result<(), Spoiled> {
+    /// Sends over a line what is `ready`, again and again if the link does that. Returns when it was on the air last,
+    /// and whether it has crossed then. Asked in order of time.
+    pub(super) fn send(&mut self, line: &mut Line, bytes: u64, ready: Instant) -> (OnAir, Result<(), Spoiled>) {
+        let repetitions = match self.retransmission {
+            None => 0,
+            Some(Retransmission::Hold) => REPETITIONS_MAX,
+        };
+        let mut air = line.carry(bytes, ready);
+        let mut fate = self.cross(air);
+        for _ in 0..repetitions {
+            let Err(spoiled) = fate else { break };
+            air = line.carry(bytes, spoiled.good_at);
+            fate = self.cross(air);
+        }
+        (air, fate)
+    }
+
+    fn cross(&mut self, air: OnAir) -> Result<(), Spoiled> {
         let unlucky = self.random.below(MILLION) < u64::from(self.loss_ppm);
         let bad = self.bad.iter_mut().filter_map(|bad| bad.end_of_one_between(air.from, air.to)).max();
         match bad.or(unlucky.then_some(air.to)) {

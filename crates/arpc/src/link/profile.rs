@@ -29,8 +29,18 @@ pub struct Profile {
     pub bursts: Option<Periods>,
     /// When nothing gets through: out of reach, between two cells. The same mechanism, on another scale of time.
     pub outages: Option<Periods>,
+    /// Whether the link's own hardware sends again what is lost.
+    pub retransmission: Option<Retransmission>,
     /// What all that is random follows from.
     pub seed: u64,
+}
+
+/// How a link sends again what was lost on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retransmission {
+    /// What is lost is held until the channel is good again, and then sent; what comes behind it waits. The best case
+    /// of a data and acknowledgement protocol, as the wireless papers emulate it (000 section 4.3, 001 section 5.3).
+    Hold,
 }
 
 /// No profile has this name.
@@ -244,7 +254,7 @@ impl Profile {
     }
 
     fn of(up: Direction, down: Direction) -> Self {
-        Self { up, down, bursts: None, outages: None, seed: 0 }
+        Self { up, down, bursts: None, outages: None, retransmission: None, seed: 0 }
     }
 }
 

@@ -130,8 +130,8 @@ impl Stream {
         for sent_before in 0..=REPETITIONS_MAX {
             self.loss.sent_bytes += bytes;
             self.loss.lost_bytes += if sent_before == 0 { 0 } else { bytes };
-            let air = self.line.carry(sent, ready);
-            let Err(spoiled) = self.channel.cross(air) else {
+            let (air, fate) = self.channel.send(&mut self.line, sent, ready);
+            let Err(spoiled) = fate else {
                 self.backlog.push(bytes, air.to);
                 self.delivered_at = self.delivered_at.max(air.to + self.delay + recovery);
                 return;

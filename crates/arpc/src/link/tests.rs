@@ -37,7 +37,14 @@ fn direction(rate: Rate, delay: Duration) -> Direction {
 
 /// A link that is the same both ways.
 fn profile(direction: &Direction) -> Profile {
-    Profile { up: direction.clone(), down: direction.clone(), bursts: None, outages: None, seed: 1 }
+    Profile {
+        up: direction.clone(),
+        down: direction.clone(),
+        bursts: None,
+        outages: None,
+        retransmission: None,
+        seed: 1,
+    }
 }
 
 fn link(direction: &Direction) -> Link {

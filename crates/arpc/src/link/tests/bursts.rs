@@ -7,7 +7,7 @@ use mafs_proto::Instant;
 
 use super::{START, direction, ms, profile, secs};
 use crate::link::periods::Pairs;
-use crate::link::{Dropped, Link, Periods, Profile, Rate, Trace};
+use crate::link::{Dropped, Link, Periods, Profile, Rate, Retransmission, Trace};
 
 fn fast(bursts: Periods) -> Profile {
     Profile { bursts: Some(bursts), ..profile(&direction(Rate::constant(1_000_000_000), ms(1))) }
@@ -137,4 +137,24 @@ fn gap_in_a_trace_holds_what_waits() {
     let [mut link, _] = profile(&direction(Rate::Trace(Arc::new(trace)), ms(10))).links(START);
     let arrivals: Vec<_> = (0..20).map(|number| link.offer(1500, START + ms(200 + 10 * number)).unwrap()).collect();
     assert_eq!(arrivals, (0..20).map(|number| START + ms(3001 + number + 10)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_link_that_holds_loses_nothing_and_keeps_the_order() {
+    let held = Profile { retransmission: Some(Retransmission::Hold), ..Profile::burst_errors(ms(80), 5) };
+    let [mut link, _] = held.links(START);
+    let arrivals: Vec<Instant> =
+        (0..5000).map(|number| link.offer(1000, START + ms(20 * number)).expect("nothing is lost")).collect();
+    assert!(arrivals.is_sorted());
+    let [mut lossy, _] = Profile::burst_errors(ms(80), 5).links(START);
+    let lost = (0..5000).filter(|number| lossy.offer(1000, START + ms(20 * number)).is_err()).count();
+    assert!(lost > 100, "{lost}");
+}
+
+#[test]
+fn a_link_that_holds_gives_up_what_never_crosses() {
+    let mut profile = Profile { retransmission: Some(Retransmission::Hold), ..Profile::burst_errors(ms(0), 1) };
+    profile.up.loss_ppm = 1_000_000;
+    let [mut link, _] = profile.links(START);
+    assert_eq!(link.offer(1000, START), Err(Dropped::Lost));
 }

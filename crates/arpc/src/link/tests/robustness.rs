@@ -6,7 +6,7 @@ use std::time::Duration;
 use mafs_proto::Instant;
 use proptest::prelude::*;
 
-use crate::link::{Direction, Periods, Profile, Rate, Receiver, Trace};
+use crate::link::{Direction, Periods, Profile, Rate, Receiver, Retransmission, Trace};
 
 fn any_duration() -> impl Strategy<Value = Duration> {
     prop_oneof![
@@ -62,13 +62,14 @@ proptest! {
         up in any_direction(),
         bursts in any_periods(),
         outages in any_periods(),
+        retransmission in prop_oneof![Just(None), Just(Some(Retransmission::Hold))],
         seed in any::<u64>(),
         start in prop_oneof![0..1_000_000_000_u64, any::<u64>()],
         offers in any_offers(),
         sorted in any::<bool>(),
     ) {
         let queue_bytes = up.queue_bytes;
-        let profile = Profile { down: up.clone(), up, bursts, outages, seed };
+        let profile = Profile { down: up.clone(), up, bursts, outages, retransmission, seed };
         let [mut link, _] = profile.links(Instant(start));
         let [mut stream, _] = profile.streams(Instant(start));
         let (mut packets, mut bytes) = (Instant(0), Instant(0));
