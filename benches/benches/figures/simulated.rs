@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
+use mafs_bench::nfs::Operation;
 use mafs_server::ServerConfig;
 use mafs_sim::workload::{
     Compilation, Compiled, Plan, READERS, Read, Replayed, Trace, Tree, cumulative, ideal_versions,
@@ -88,6 +89,35 @@ pub(crate) fn m4(kbytes_per_s: u64, policy: &Policy, seed: u64) -> io::Result<Sh
         writer_calls,
         announced,
         shared,
+    })
+}
+
+/// How long a read of a file that is not cached takes over a link, or a write until the server has it.
+pub(crate) fn w1(link: Profile, operation: Operation, file_bytes: u64, seed: u64) -> io::Result<Duration> {
+    const DIRECTORY: &str = "w1";
+    let content = vec![7; usize::try_from(file_bytes).map_err(io::Error::other)?];
+    in_virtual_time(async {
+        let mut world = start(seed, Scheduling::Classes, vec![link]).await?;
+        let near = Tree::new(world.client().clone());
+        near.make_dir(DIRECTORY).await?;
+        near.write(DIRECTORY, "old", content.clone()).await?;
+        near.vfs().sync().await.map_err(|error| error.to_string())?;
+        let machine = &mut world.machines_mut()[1];
+        machine.stop().await;
+        machine.set_prefetch(false);
+        machine.start().await?;
+        let far = Tree::new(machine.client().clone());
+        let begun = tokio::time::Instant::now();
+        match operation {
+            Operation::Read => {
+                far.read(DIRECTORY, "old").await?;
+            }
+            Operation::Write => {
+                far.write(DIRECTORY, "new", content).await?;
+                far.vfs().sync().await.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(begun.elapsed())
     })
 }
 
