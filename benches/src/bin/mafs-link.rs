@@ -41,6 +41,9 @@ struct Arguments {
     /// What the queue before each direction holds, in KB [default: the profile's, or 64]
     #[arg(long, value_name = "KB", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     queue: Option<u64>,
+    /// Bursts of errors both ways: bad periods so long on average, in milliseconds, after good ones of a second
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    bursts: Option<u64>,
     /// What all that is random follows from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -67,6 +70,9 @@ impl Arguments {
             Some(name) => Profile::named(name, self.seed).map_err(io::Error::other)?,
             None => Profile { seed: self.seed, ..self.steady()? },
         };
+        if let Some(bad) = self.bursts {
+            profile.bursts = Profile::burst_errors(Duration::from_millis(bad), self.seed).bursts;
+        }
         for (direction, trace) in [(&mut profile.up, &self.trace_up), (&mut profile.down, &self.trace_down)] {
             if let Some(path) = trace {
                 direction.rate = Rate::Trace(Arc::new(read_trace(path)?));
