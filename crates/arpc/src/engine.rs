@@ -42,6 +42,7 @@ use mafs_proto::{Class, Instant};
 use self::call::{End, Entry, Header, Receiving, Sending, Unsent};
 pub(crate) use self::credit::Charge;
 use self::credit::{Allowance, Grants};
+use self::frame::DATA_HEAD_BYTES;
 pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
 pub(crate) use self::gate::{Demand, Gate, SessionId, Verdict};
 use self::limit::Buckets;
@@ -68,6 +69,11 @@ pub(crate) const CREDIT_BYTES: u64 = 1024 * 1024;
 /// What the credit of a class may grow to: twice what a satellite's 600 ms hold at 50 Mbit/s.
 const CREDIT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// Between what a packet's share of a stream of frames is believed: TCP's least (RFC 9293, section 3.7.1), and that of
+/// an Ethernet. Where packets are larger, links are fast.
+const SEGMENT_BYTES_MIN: u64 = 536;
+const SEGMENT_BYTES_MAX: u64 = 1448;
+
 /// The numbers of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -91,12 +97,23 @@ impl Settings {
     pub(crate) fn of(scheduling: Scheduling, reserve: Reserve) -> Self {
         let all = Self { reserve, ..Self::default() };
         // So much that the transport always has enough.
-        let limits = Limits { chunk_bytes: [all.limits.chunk_bytes[1]; 2], window_bytes: [u64::MAX / 2; 2] };
+        let chunk_bytes = [all.limits.chunk_bytes[1]; 2];
+        let limits = Limits { chunk_bytes, window_bytes: [u64::MAX / 2; 2], ..all.limits };
         match scheduling {
             Scheduling::Classes => all,
             Scheduling::OneClass => Self { classes: false, ..all },
             Scheduling::Off => Self { classes: false, limits, ..all },
         }
+    }
+
+    /// The same above packets that carry so many bytes of a stream each, `framing_bytes` of them before a frame.
+    pub(crate) fn in_packets(mut self, segment_bytes: u64, framing_bytes: u64) -> Self {
+        let Limits { chunk_bytes: [least, most], segment_bytes: segment, .. } = &mut self.limits;
+        if least < most {
+            *segment = segment_bytes.clamp(SEGMENT_BYTES_MIN, *segment);
+            *least = *segment - framing_bytes - DATA_HEAD_BYTES;
+        }
+        self
     }
 
     /// The same behind a gate that wants frames of at most this size.
@@ -111,7 +128,11 @@ impl Default for Settings {
     /// chunks were not reliably faster; more than its credit no class can have in flight.
     fn default() -> Self {
         Self {
-            limits: Limits { chunk_bytes: [1400, 64 * 1024], window_bytes: [4096, CREDIT_BYTES_MAX] },
+            limits: Limits {
+                chunk_bytes: [1400, 64 * 1024],
+                window_bytes: [4096, CREDIT_BYTES_MAX],
+                segment_bytes: SEGMENT_BYTES_MAX,
+            },
             credit_bytes: CREDIT_BYTES,
             credit_bytes_max: CREDIT_BYTES_MAX,
             calls_max: CALLS_MAX,

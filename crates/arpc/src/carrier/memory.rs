@@ -8,9 +8,8 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::check::CHECK_BYTES;
 use super::harm::{Harm, Harms};
-use super::{Carrier, FrameStream, LossMeter, SINK_FRAMES};
+use super::{Carrier, FRAMING_BYTES, FrameStream, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
 use crate::engine::Side;
 use crate::link;
 use crate::watch::{Receiver, Sender};
@@ -42,13 +41,10 @@ fn connect([up, down]: [Path; 2]) -> (Carrier, Carrier, Cable) {
     let cable = Cable { cut: [flag(), flag()], held: [flag(), flag()], harms: Default::default() };
     let (to_right, from_left) = direction(up, &cable, Direction::ToAcceptor);
     let (to_left, from_right) = direction(down, &cable, Direction::ToConnector);
-    let left = Carrier { side: Side::Connector, sink: to_right, stream: from_right, loss: LossMeter::Nobody };
-    let right = Carrier { side: Side::Acceptor, sink: to_left, stream: from_left, loss: LossMeter::Nobody };
-    (left, right, cable)
+    let end =
+        |side, sink, stream| Carrier { side, sink, stream, loss: LossMeter::Nobody, segment_bytes: SEGMENT_BYTES };
+    (end(Side::Connector, to_right, from_right), end(Side::Acceptor, to_left, from_left), cable)
 }
-
-/// What HTTP/2 and gRPC put before a message (RFC 9113, section 4.1; gRPC's length prefix).
-const FRAMING_BYTES: u64 = 9 + 5;
 
 /// What HTTP/2 and a TCP socket take before a sender waits, who sends without a window of its own: an upload through
 /// tonic by 64 KB/s had 721 to 852 KB on their way, with the two frames of the sink and 64 KB in the link's queue.
@@ -71,7 +67,7 @@ impl Path {
         match self {
             Self::Delay(delay) => Ok(now + *delay),
             Self::Link { stream, start } => {
-                let bytes = (frame.encoded_len() + CHECK_BYTES) as u64 + FRAMING_BYTES;
+                let bytes = frame.encoded_len() as u64 + FRAMING_BYTES;
                 let arrival = stream.send(bytes, to_link(*start, now));
                 arrival.map(|at| from_link(*start, at)).map_err(|reset| from_link(*start, reset.at))
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::net::TcpStream;
 
-use super::tcp_info;
+use super::{SEGMENT_BYTES, tcp_info};
 use crate::loss::Loss;
 
 /// Whom to ask for the loss of a carrier. Asking costs some microseconds, so it is done when somebody looks.
@@ -22,6 +22,12 @@ pub(crate) enum LossMeter {
     },
     /// Whoever emulates the link, who keeps it here.
     Emulated(Arc<Mutex<Loss>>),
+}
+
+/// What one packet carries of a connection, or what is usual if the kernel does not say.
+pub(super) fn segment_bytes_of(stream: &TcpStream) -> u64 {
+    let addresses = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
+    addresses.ok().and_then(|(local, peer)| tcp_info::segment_bytes(local, peer)).unwrap_or(SEGMENT_BYTES)
 }
 
 impl LossMeter {

@@ -41,12 +41,21 @@ const TWICE_AT: usize = 216;
 /// What the connection between two addresses has sent, from the first; `None` if there is none, or the kernel does not
 /// tell.
 pub(super) fn loss(local: SocketAddr, peer: SocketAddr) -> Option<Loss> {
+    ask(local, peer, loss_in)
+}
+
+/// What one packet carries of the stream of the connection between two addresses, as far as is known now.
+pub(super) fn segment_bytes(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
+    ask(local, peer, |info| u32_at(info, SEGMENT_AT).map(u64::from))
+}
+
+fn ask<T>(local: SocketAddr, peer: SocketAddr, read: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG)).ok()?;
     sendto(&socket, &request(local, peer), SendFlags::empty(), &SocketAddrNetlink::new(0, 0)).ok()?;
     let mut reply = [0; REPLY_BYTES_MAX];
     // The kernel has answered before it returns from the question.
     let (bytes, _) = recv(&socket, &mut reply, RecvFlags::DONTWAIT).ok()?;
-    parse(reply.get(..bytes)?)
+    read(parse(reply.get(..bytes)?)?)
 }
 
 fn request(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
@@ -73,7 +82,8 @@ fn request(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     request
 }
 
-fn parse(reply: &[u8]) -> Option<Loss> {
+/// The `tcp_info` in a reply.
+fn parse(reply: &[u8]) -> Option<&[u8]> {
     // Else it is an error.
     (u16_at(reply, 4)? == SOCK_DIAG_BY_FAMILY).then_some(())?;
     let mut attributes = reply.get(REPLY_BYTES..)?;
@@ -81,7 +91,7 @@ fn parse(reply: &[u8]) -> Option<Loss> {
         let (bytes, kind) = (usize::from(u16_at(attributes, 0)?), u16_at(attributes, 2)?);
         let info = attributes.get(ATTRIBUTE_HEAD_BYTES..bytes)?;
         if kind == INET_DIAG_INFO {
-            return loss_in(info);
+            return Some(info);
         }
         attributes = attributes.get(bytes.next_multiple_of(ATTRIBUTE_HEAD_BYTES)..)?;
     }
@@ -137,8 +147,9 @@ mod tests {
 
     #[test]
     fn kernels_that_do_not_count_are_no_loss() {
-        assert_eq!(parse(&reply(INFO_BYTES)), Some(Loss { sent_bytes: 5000, lost_bytes: 30 }));
-        assert_eq!(parse(&reply(INFO_BYTES - 1)), None, "Linux 4.18 ends before it");
+        let loss = |reply: &[u8]| parse(reply).and_then(loss_in);
+        assert_eq!(loss(&reply(INFO_BYTES)), Some(Loss { sent_bytes: 5000, lost_bytes: 30 }));
+        assert_eq!(loss(&reply(INFO_BYTES - 1)), None, "Linux 4.18 ends before it");
         let whole = reply(INFO_BYTES + 60);
         assert!(parse(&whole).is_some(), "and later ones go on behind it");
         for end in 0..whole.len() {
@@ -169,6 +180,7 @@ mod tests {
             far.read_exact(&mut [0; 1000]).unwrap();
             let (local, peer) = (near.local_addr().unwrap(), near.peer_addr().unwrap());
             assert_eq!(loss(local, peer), Some(Loss { sent_bytes: 1000, lost_bytes: 0 }));
+            assert!(segment_bytes(local, peer).is_some_and(|bytes| bytes > 1448), "loopback has large packets");
             assert_eq!(loss(peer, local), Some(Loss::default()), "the other end has sent nothing");
             drop((near, far));
             assert_eq!(loss(local, peer), None);

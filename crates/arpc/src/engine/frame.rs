@@ -22,6 +22,17 @@ const WHY_BYTES_MAX: usize = 1000;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
+/// What a Data frame in one packet has besides its data: four tags and two lengths, the class, the id of an early call.
+pub(crate) const DATA_HEAD_BYTES: u64 = 10;
+/// What an acknowledgement adds to a frame, at most, on a machine that has been up for a hundred days.
+const ACKNOWLEDGEMENT_BYTES: u64 = 24;
+
+/// What a frame has besides its content and [`DATA_HEAD_BYTES`].
+pub(super) fn more_head_bytes(id: CallId, acknowledges: bool) -> u64 {
+    let id_bytes = prost::encoding::encoded_len_varint(id.0) as u64;
+    id_bytes - 1 + if acknowledges { ACKNOWLEDGEMENT_BYTES } else { 0 }
+}
+
 /// Names a call under way: odd if the connecting end made it, even if the other did.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct CallId(pub(crate) u64);

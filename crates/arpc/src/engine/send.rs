@@ -3,6 +3,7 @@
 use mafs_proto::{Class, Instant};
 
 use super::call::Next;
+use super::frame::more_head_bytes;
 use super::reserve::{LOG, Order};
 use super::window::Admission;
 use super::{CallId, Demand, Engine, Frame, FrameKind, Outgoing};
@@ -131,7 +132,8 @@ impl Engine {
         let chunk_bytes = self.window.chunk_bytes(now);
         classes.iter().find_map(|&class| {
             let id = self.scheduler.peek(class)?;
-            let next = self.calls.get(&id)?.next(chunk_bytes.min(self.buckets.chunk_bytes(class)))?;
+            let fitting = self.window.less(chunk_bytes, more_head_bytes(id, self.receipts.due().is_some()));
+            let next = self.calls.get(&id)?.next(fitting.min(self.buckets.chunk_bytes(class)))?;
             let limited = next.content && self.buckets.waits_until(class, now).is_some();
             (!limited && self.allowance.allows(next.charge(class))).then_some(Candidate { class, id, next })
         })

@@ -20,6 +20,8 @@ use super::frame::{Acknowledgement, CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, C
 pub(crate) const EXEMPT_FRAMES_MAX: usize = 4;
 /// Small content is acknowledged this much later, if no frame carries the acknowledgement before: a reply usually does.
 pub(crate) const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(5);
+/// Less than this is small: half of what a packet carries, for some carry less than those of an Ethernet.
+const SMALL_BYTES: u64 = 700;
 /// A chunk takes so much of the link's time: a higher class waits for the rest of one. With twice that a link of 1 MB/s
 /// and 20 ms was filled to 88 %, with this to 95 %: two chunks beyond what the link holds are the least that bridges
 /// the time until an acknowledgement is acted on.
@@ -40,6 +42,8 @@ pub(crate) struct Limits {
     pub(crate) chunk_bytes: [u64; 2],
     /// The most content in flight: least and most.
     pub(crate) window_bytes: [u64; 2],
+    /// What a packet carries; the least chunk fills one.
+    pub(crate) segment_bytes: u64,
 }
 
 /// Leave to send one frame.
@@ -93,12 +97,20 @@ impl Window {
         }
     }
 
-    /// The most body and payload in the next frame.
+    /// The most body and payload in the next frame: it fills packets, for a part of one costs a head of its own.
     pub(crate) fn chunk_bytes(&self, now: Instant) -> u64 {
-        let [least, most] = self.limits.chunk_bytes;
+        let ([least, most], segment) = (self.limits.chunk_bytes, self.limits.segment_bytes);
         // A small frame measures the round trip, not its own way onto the link.
         let rate = self.estimator.rate().filter(|_| !self.estimator.rtt_is_old(now));
-        rate.map_or(least, |rate| bytes_in(rate, CHUNK_TIME).clamp(least, most))
+        let more = rate.map_or(0, |rate| bytes_in(rate, CHUNK_TIME).saturating_sub(least) / segment);
+        (least + more * segment).min(most)
+    }
+
+    /// What of a chunk is left when its head is longer by so much.
+    pub(crate) fn less(&self, chunk_bytes: u64, head_bytes: u64) -> u64 {
+        let [least, most] = self.limits.chunk_bytes;
+        let less = if least < most { head_bytes } else { 0 };
+        chunk_bytes.saturating_sub(less).max(1)
     }
 
     /// The most that may be in flight (arpc.md, "The window is what makes priority real").
@@ -239,7 +251,7 @@ impl Receipts {
         self.newest = now;
         let delayed = self.due.unwrap_or(now + ACKNOWLEDGE_DELAY);
         // Not the whole chunks of a slow link: with three of them in flight 5 ms are an eighth of a round trip.
-        let small = self.received - self.reported < CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES;
+        let small = self.received - self.reported < SMALL_BYTES;
         self.due = Some(if small { delayed } else { now });
     }
 

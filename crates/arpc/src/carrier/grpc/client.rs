@@ -15,8 +15,9 @@ use tower::service_fn;
 
 use super::greeting::{Greeting, Heard};
 use super::{Address, CONNECTION_WINDOW_BYTES, ConnectError, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, in_words};
+use crate::carrier::meter::segment_bytes_of;
 use crate::carrier::shaped::Shaper;
-use crate::carrier::{Carrier, LossMeter, SINK_FRAMES};
+use crate::carrier::{Carrier, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
 use crate::engine::Side;
 use crate::wire::arpc_client::ArpcClient;
 
@@ -33,10 +34,10 @@ pub async fn connect(address: &Address) -> Result<Carrier, ConnectError> {
     match address {
         Address::Tcp(host_port) => {
             let connection = connect_tcp(host_port).await?;
-            let loss = LossMeter::of_tcp(&connection);
-            attach(connection, loss, address).await
+            let below = Below { loss: LossMeter::of_tcp(&connection), segment_bytes: segment_bytes_of(&connection) };
+            attach(connection, below, address).await
         }
-        Address::Unix(path) => attach(connect_unix(path).await?, LossMeter::Nobody, address).await,
+        Address::Unix(path) => attach(connect_unix(path).await?, Below::of(LossMeter::Nobody), address).await,
     }
 }
 
@@ -46,10 +47,10 @@ pub async fn connect(address: &Address) -> Result<Carrier, ConnectError> {
 /// As [`connect`].
 pub async fn connect_over(link: &Shaper, address: &Address) -> Result<Carrier, ConnectError> {
     let beginning = link.begin().await.map_err(|source| unreachable(address, source))?;
-    let loss = beginning.loss();
+    let below = Below::of(beginning.loss());
     match address {
-        Address::Tcp(host_port) => attach(beginning.over(connect_tcp(host_port).await?), loss, address).await,
-        Address::Unix(path) => attach(beginning.over(connect_unix(path).await?), loss, address).await,
+        Address::Tcp(host_port) => attach(beginning.over(connect_tcp(host_port).await?), below, address).await,
+        Address::Unix(path) => attach(beginning.over(connect_unix(path).await?), below, address).await,
     }
 }
 
@@ -72,8 +73,21 @@ async fn connect_tcp(host_port: &str) -> Result<TcpStream, ConnectError> {
     })
 }
 
+/// What is known of the transport below.
+struct Below {
+    loss: LossMeter,
+    segment_bytes: u64,
+}
+
+impl Below {
+    /// Of one that has no packets, or none of its own.
+    fn of(loss: LossMeter) -> Self {
+        Self { loss, segment_bytes: SEGMENT_BYTES }
+    }
+}
+
 /// Opens the gRPC stream over a connection.
-async fn attach<T>(connection: T, loss: LossMeter, address: &Address) -> Result<Carrier, ConnectError>
+async fn attach<T>(connection: T, below: Below, address: &Address) -> Result<Carrier, ConnectError>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -85,7 +99,8 @@ where
         let (sink, sent) = mpsc::channel(SINK_FRAMES);
         let mut client = ArpcClient::new(channel).max_decoding_message_size(FRAME_BYTES_MAX);
         let received = client.attach(ReceiverStream::new(sent)).await?.into_inner();
-        Ok(Carrier { side: Side::Connector, sink, stream: Box::pin(frames(received)), loss })
+        let Below { loss, segment_bytes } = below;
+        Ok(Carrier { side: Side::Connector, sink, stream: Box::pin(frames(received)), loss, segment_bytes })
     };
     match tokio::time::timeout(ANSWER_WITHIN, opened).await {
         Ok(Ok(carrier)) => Ok(carrier),
@@ -171,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn a_stranger_that_answers_and_closes_at_once_is_told_from_a_lost_connection() {
         let address = Address::Tcp("host:6237".into());
-        let refused = |said: &'static [u8]| attach(Closed(said), LossMeter::Nobody, &address);
+        let refused = |said: &'static [u8]| attach(Closed(said), Below::of(LossMeter::Nobody), &address);
         for said in [&b"<!DOCTYPE HTML><html><head><title>Error response"[..], b"hello"] {
             let stranger = refused(said).await.unwrap_err();
             assert!(matches!(stranger, ConnectError::NotMafs { .. }), "{stranger}");

@@ -24,7 +24,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::strangers::Strangers;
 use super::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, innermost};
-use crate::carrier::{Carrier, LossMeter, SINK_FRAMES};
+use crate::carrier::meter::segment_bytes_of;
+use crate::carrier::{Carrier, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
 use crate::engine::Side;
 use crate::wire::Frame;
 use crate::wire::arpc_server::{Arpc, ArpcServer};
@@ -141,8 +142,12 @@ async fn accept_all(socket: Socket, carriers: mpsc::Sender<Carrier>) {
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = socket.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
         };
-        let service =
-            Attachments { carriers: carriers.clone(), slots: slots.clone(), streams: Arc::new(Streams::default()) };
+        let segment_bytes = match &accepted {
+            Ok(Accepted::Tcp(stream, _)) => segment_bytes_of(stream),
+            Ok(Accepted::Unix(_)) | Err(_) => SEGMENT_BYTES,
+        };
+        let streams = Arc::new(Streams::default());
+        let service = Attachments { carriers: carriers.clone(), slots: slots.clone(), streams, segment_bytes };
         let strangers = Arc::clone(&strangers);
         match accepted {
             Ok(Accepted::Tcp(stream, peer)) => {
@@ -236,6 +241,7 @@ struct Attachments {
     carriers: mpsc::Sender<Carrier>,
     slots: Arc<Semaphore>,
     streams: Arc<Streams>,
+    segment_bytes: u64,
 }
 
 #[tonic::async_trait]
@@ -253,7 +259,8 @@ impl Arpc for Attachments {
         });
         let (sink, sent) = mpsc::channel(SINK_FRAMES);
         let stream = Box::pin(received);
-        let carrier = Carrier { side: Side::Acceptor, sink, stream, loss: LossMeter::Nobody };
+        let (loss, segment_bytes) = (LossMeter::Nobody, self.segment_bytes);
+        let carrier = Carrier { side: Side::Acceptor, sink, stream, loss, segment_bytes };
         self.carriers.send(carrier).await.map_err(|_| Status::unavailable("the server is shutting down"))?;
         Ok(Response::new(Box::pin(ReceiverStream::new(sent).map(Ok))))
     }

@@ -16,7 +16,7 @@ use crate::engine::{
 
 /// Small numbers, so that every limit is met often.
 pub(super) const SETTINGS: Settings = Settings {
-    limits: Limits { chunk_bytes: [CHUNK; 2], window_bytes: [WINDOW; 2] },
+    limits: Limits { chunk_bytes: [CHUNK; 2], window_bytes: [WINDOW; 2], segment_bytes: CHUNK },
     credit_bytes: 20_000,
     credit_bytes_max: 20_000,
     calls_max: 8,
@@ -113,7 +113,7 @@ fn pattern(id: CallId, offset: u64, count: usize) -> Bytes {
 }
 
 impl End {
-    fn new(side: Side, settings: Settings, application: Application) -> Self {
+    pub(super) fn new(side: Side, settings: Settings, application: Application) -> Self {
         Self {
             engine: Engine::new(side, settings, Instant(0)),
             application,
@@ -152,7 +152,7 @@ impl End {
         id
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while let Some(event) = self.engine.poll_event() {
             match event {
                 Event::Call { id, class, body, data, last, .. } => {

@@ -16,7 +16,7 @@ const IN_FLIGHT_MAX: u64 = WINDOW + EXEMPT_FRAMES_MAX as u64 * (CONTROL_BYTES_MA
 
 /// One that does not adapt.
 fn window(bytes: u64) -> Window {
-    Window::new(Limits { chunk_bytes: [bytes; 2], window_bytes: [bytes; 2] })
+    Window::new(Limits { chunk_bytes: [bytes; 2], window_bytes: [bytes; 2], segment_bytes: bytes })
 }
 
 fn sent_without_acknowledgement(end: &mut End) -> u64 {
