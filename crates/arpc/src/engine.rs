@@ -22,6 +22,7 @@ mod frame;
 mod gate;
 mod limit;
 mod notice;
+mod nudge;
 mod receive;
 mod reserve;
 mod scheduler;
@@ -48,6 +49,7 @@ pub(crate) use self::gate::{Demand, Gate, SessionId, Verdict};
 use self::limit::Buckets;
 pub use self::limit::{InvalidRate, Rate};
 use self::notice::Notice;
+use self::nudge::Nudges;
 use self::reserve::LogShare;
 pub use self::reserve::Reserve;
 use self::scheduler::Scheduler;
@@ -225,6 +227,7 @@ pub(crate) struct Engine {
     grants: Grants,
     liveness: Liveness,
     notice: Notice,
+    nudges: Nudges,
     timers: Timers,
     /// Frames without content. Bounded: at most three per call under way, a limit per class, two probes, one Close.
     signals: VecDeque<FrameKind>,
@@ -257,6 +260,7 @@ impl Engine {
             grants: Grants::new(settings.credit_bytes, settings.credit_bytes_max, now),
             liveness: Liveness::new(now),
             notice: Notice::default(),
+            nudges: Nudges::default(),
             timers: Timers::default(),
             signals: VecDeque::new(),
             events: VecDeque::new(),
@@ -386,6 +390,7 @@ impl Engine {
                 Timer::Acknowledge | Timer::Pace | Timer::Limit | Timer::Notice => {}
                 Timer::Deadline => self.expire_calls(now),
                 Timer::Probe => self.probe(now),
+                Timer::Nudge => self.nudge(now),
                 // The peer had no chance to answer if this end itself slept.
                 Timer::Dead if self.liveness.slept(now) => {
                     self.liveness.wake_up();

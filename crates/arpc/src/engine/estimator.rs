@@ -230,6 +230,11 @@ impl Estimator {
         Some(self.rtt_min()? + self.line_time(in_flight)?)
     }
 
+    /// When a frame should be acknowledged.
+    pub(crate) fn expected_at(&self, departure: &Departure) -> Option<Instant> {
+        Some(departure.at + self.expected(departure.in_flight)? + self.ack_delay)
+    }
+
     /// How long a queue is when so much is in flight: what is not on the link, and not waiting for an acknowledgement
     /// that comes late.
     pub(crate) fn queue_time(&self, in_flight: u64) -> Option<Duration> {

@@ -36,6 +36,9 @@ impl Engine {
                     events.push_back(Event::Acknowledged { id, bytes });
                 }
             })?;
+            if rtt.is_some() {
+                self.nudges.progress();
+            }
             self.liveness.observe_rtt(rtt);
         }
         if let Some((class, bytes)) = frame.kind.content() {

@@ -98,6 +98,20 @@ impl Engine {
 
     pub(super) fn probe(&mut self, now: Instant) {
         self.liveness.probed(now);
+        self.ask(now);
+    }
+
+    pub(super) fn nudge(&mut self, now: Instant) {
+        self.nudges.sent(now);
+        self.ask(now);
+    }
+
+    fn nudge_at(&self) -> Option<Instant> {
+        let (expected, packet_time) = self.window.expected_at()?;
+        self.nudges.next_at(expected, packet_time)
+    }
+
+    fn ask(&mut self, now: Instant) {
         self.signals.retain(|kind| !matches!(kind, FrameKind::Probe { .. }));
         self.signals.push_back(FrameKind::Probe { token: now.0 });
     }
@@ -110,6 +124,7 @@ impl Engine {
         self.timers.set(Timer::Acknowledge, open(self.receipts.due().filter(|at| *at > now)));
         self.timers.set(Timer::Deadline, open(self.deadlines.first().map(|(at, _)| *at)));
         self.timers.set(Timer::Probe, open(Some(self.liveness.probe_at())));
+        self.timers.set(Timer::Nudge, open(self.nudge_at()));
         self.timers.set(Timer::Dead, open(self.liveness.dead_at()));
         let freed = |class| self.buckets.waits_until(class, now).filter(|_| self.scheduler.peek(class).is_some());
         self.timers.set(Timer::Limit, open(Class::ALL.into_iter().filter_map(freed).min()));

@@ -1,6 +1,7 @@
 //! Tests of the engine, with two engines over a model of a link.
 
 mod adaptive;
+mod bursts;
 mod calls;
 mod gate;
 mod gated;
@@ -12,4 +13,5 @@ mod pair;
 mod priority;
 mod reserve;
 mod robustness;
+mod tcp;
 mod window;

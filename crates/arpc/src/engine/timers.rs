@@ -1,7 +1,8 @@
 //! Timers of one connection: a table, and the watch over a silent peer.
 //!
-//! Only six things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
-//! silent, a frame that was early, a limit that lets the next one pass, a change of the link that is to be told.
+//! Only seven things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
+//! silent, one that is silent for a moment, a frame that was early, a limit that lets the next one pass, a change of
+//! the link that is to be told.
 
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(crate) enum Timer {
     Deadline,
     /// When to ask a silent peer for a sign of life.
     Probe,
+    /// When to tell the transports what they have lost in a short silence.
+    Nudge,
     /// When a silent peer is given up.
     Dead,
     /// When the next frame may go that was early.
@@ -39,8 +42,16 @@ pub(crate) enum Timer {
 }
 
 impl Timer {
-    const ALL: [Self; 7] =
-        [Self::Acknowledge, Self::Deadline, Self::Probe, Self::Dead, Self::Pace, Self::Limit, Self::Notice];
+    const ALL: [Self; 8] = [
+        Self::Acknowledge,
+        Self::Deadline,
+        Self::Probe,
+        Self::Nudge,
+        Self::Dead,
+        Self::Pace,
+        Self::Limit,
+        Self::Notice,
+    ];
 }
 
 /// When each timer fires.

@@ -218,6 +218,12 @@ impl Window {
         }
     }
 
+    /// When the oldest frame in flight should be acknowledged, and how long a packet takes, if the link is known.
+    pub(crate) fn expected_at(&self) -> Option<(Instant, Duration)> {
+        let oldest = &self.in_flight.front()?.departure;
+        Some((self.estimator.expected_at(oldest)?, self.estimator.line_time(self.limits.segment_bytes)?))
+    }
+
     /// Bytes sent and not acknowledged.
     pub(crate) fn unacknowledged_bytes(&self) -> u64 {
         self.sent - self.acknowledged
