@@ -14,7 +14,6 @@ pub mod daemon;
 pub mod link;
 pub mod measure;
 pub mod mounted;
-pub mod nfs;
 pub mod process;
 pub mod programs;
 pub mod report;

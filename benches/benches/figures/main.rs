@@ -1,10 +1,10 @@
 //! The papers' figures, measured again: `cargo bench --bench figures -- m1`, `m2`, `m3`, `m4`, `w1`, `w2` or `all` in
-//! virtual time and, as root, `-- m2-real` over real mounts and `mafs-link`; `-- control` is how long who is urgent waits beside an
-//! upload, over real mounts, and `-- step` the same when the link's rate changes.
+//! virtual time and, as root, `-- m2-real` over real mounts and `mafs-link`; `-- control` is how long who is urgent
+//! waits beside an upload, over real mounts, and `-- step` the same when the link's rate changes.
 //!
 //! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3; of M2
-//! 9, of M4 20, of W1 and W2 10), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors), `MAFS_FIGURE_RATES`
-//! which bandwidths of those over real mounts (all).
+//! 9, of M4 20, of W1 and W2 10), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors),
+//! `MAFS_FIGURE_RATES` which bandwidths of those over real mounts (all).
 
 mod control;
 mod files;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mafs_arpc::Scheduling;
 use mafs_arpc::link::Profile;
-use mafs_bench::nfs::Operation;
 use mafs_server::ServerConfig;
+use mafs_sim::nfs::Operation;
 use mafs_sim::workload::{
     Compilation, Compiled, Plan, READERS, Read, Replayed, Trace, Tree, cumulative, ideal_versions,
     older_than_announced, older_than_closed, populate_shared, populate_trace, replay, share, staleness,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mafs_arpc::link::{Direction, Profile, Receiver, Retransmission};
-use mafs_bench::nfs::{Backoff, Client, Operation, transfer};
+use mafs_sim::nfs::{Backoff, Client, Operation, transfer};
 
 use crate::jobs::run_all;
 use crate::plot::{Axes, Scale, Series, write_lines};

@@ -27,6 +27,7 @@ pub mod kernel;
 mod machine;
 mod model;
 mod network;
+pub mod nfs;
 mod operation;
 mod run;
 pub mod script;

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn one_call_at_a_time_costs_what_each_part_of_it_costs() {
         let transferred = transfer(&CLIENT, Operation::Write, FILE_BYTES, &clean(), LIMIT).unwrap();
-        // Three fragments up, one down, 4 ms both ways, the server and the host; the host's last work is not waited for.
+        // Three fragments up, one down, 4 ms both ways, the server and the host, but for the host's last work.
         let bytes = (CALL_BYTES + 4096 + UDP_BYTES + 3 * IP_BYTES) + (REPLY_BYTES + UDP_BYTES + IP_BYTES);
         let block = Duration::from_micros(bytes * 8) + Duration::from_millis(4 + 10 + 5);
         let expected = block * 16 - CLIENT.host;
