@@ -10,6 +10,7 @@ mod connector;
 mod damage;
 mod error;
 mod fetch;
+mod fids;
 mod held;
 mod holding;
 mod limits;
@@ -27,8 +28,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use mafs_arpc::{CallError, CallHandle, Config, Payload, PayloadReader, Peer, blocking, watch};
 use mafs_proto::call::{
-    ApplyReply, ApplyRequest, AttachReply, BreakRequest, ChangedObject, DetachRequest, ErrorDetail, GrantFidsRequest,
-    HeldLocks, InvalidateReply, InvalidateRequest, Mark, PullReply, PullRequest,
+    ApplyReply, ApplyRequest, AttachReply, BreakRequest, ChangedObject, DetachRequest, ErrorDetail, HeldLocks,
+    InvalidateReply, InvalidateRequest, Mark, PullReply, PullRequest,
 };
 use mafs_proto::{
     Call, Class, Classes, ClientId, Clock, CmlOp, CmlRecord, Fid, FidRange, FsError, Generation, Incarnation, Method,
@@ -348,31 +349,6 @@ impl Remote {
         self.shared.ids().outstanding.begin(op, time, uid, gid)
     }
 
-    /// A fid for a new object. Asks for more in the background in good time.
-    pub(crate) async fn take_fid(&self) -> Result<Fid, RemoteError> {
-        let (taken, ahead, ask) = {
-            let mut ids = self.shared.ids();
-            let taken = self.shared.next_fid(&mut ids)?;
-            let low = ids.fids.are_low() && self.is_up();
-            let ask = low && !std::mem::replace(&mut ids.granting, low);
-            (taken, ids.fids.part_ahead(), ask)
-        };
-        if let Some(part) = ahead {
-            let shared = Arc::clone(&self.shared);
-            mafs_arpc::spawn_blocking(move || shared.add_fids(part));
-        }
-        match taken {
-            Some(fid) => {
-                if ask {
-                    let remote = self.clone();
-                    tokio::spawn(async move { remote.grant_fids().await });
-                }
-                Ok(fid)
-            }
-            None => self.grant_fids().await,
-        }
-    }
-
     /// Calls answered so far.
     pub(crate) fn calls(&self) -> u64 {
         self.shared.statistics().iter().map(|class| class.calls).sum()
@@ -407,15 +383,6 @@ impl Remote {
         let queued = ids.outstanding.is_queued(record.id);
         let content = matches!(record.op, CmlOp::Store { .. });
         ApplyRequest { comes_again: queued, announces: queued && content && self.shared.config.announces, ..request }
-    }
-
-    /// Asks for fids and takes one of them.
-    async fn grant_fids(&self) -> Result<Fid, RemoteError> {
-        let answer = self.call(&GrantFidsRequest, Purpose::Ask).await;
-        let mut ids = self.shared.ids();
-        ids.granting = false;
-        self.shared.begin_fids(&mut ids, Part::of(answer?.reply.fids))?;
-        ids.fids.take().ok_or_else(|| RemoteError::refused(FsError::Busy, "the server granted no fids"))
     }
 
     async fn call_until<C: Call>(
@@ -560,30 +527,6 @@ impl Shared {
 
     fn ids(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The next fid, if there is one.
-    fn next_fid(&self, ids: &mut Ids) -> Result<Option<Fid>, RemoteError> {
-        if let Some(fid) = ids.fids.take() {
-            return Ok(Some(fid));
-        }
-        let Some(part) = ids.fids.next_part() else { return Ok(None) };
-        self.begin_fids(ids, part)?;
-        Ok(ids.fids.take())
-    }
-
-    fn begin_fids(&self, ids: &mut Ids, part: Part) -> Result<(), RemoteError> {
-        blocking(|| self.listener.spare(part.spare)).map_err(RemoteError::Unreachable)?;
-        ids.fids.begin(part);
-        Ok(())
-    }
-
-    /// Makes a part ready. If that fails, whoever needs it tries again and is told why.
-    fn add_fids(&self, part: Part) {
-        match self.listener.spare(part.spare) {
-            Ok(()) => self.ids().fids.add(part),
-            Err(why) => tracing::debug!(why, "no part of fids is ready ahead"),
-        }
     }
 
     /// A life begins while the server is out of reach.

@@ -1,0 +1,72 @@
+//! Fids for new objects: taken from those of this life, and asked for in good time.
+
+use std::sync::Arc;
+
+use mafs_arpc::blocking;
+use mafs_proto::call::GrantFidsRequest;
+use mafs_proto::{Fid, FsError, Purpose};
+
+use super::{Ids, Remote, RemoteError, Shared};
+use crate::core::fids::Part;
+
+impl Remote {
+    /// A fid for a new object. Asks for more in the background in good time.
+    pub(crate) async fn take_fid(&self) -> Result<Fid, RemoteError> {
+        let (taken, ahead, ask) = {
+            let mut ids = self.shared.ids();
+            let taken = self.shared.next_fid(&mut ids)?;
+            let low = ids.fids.are_low() && self.is_up();
+            let ask = low && !std::mem::replace(&mut ids.granting, low);
+            (taken, ids.fids.part_ahead(), ask)
+        };
+        if let Some(part) = ahead {
+            let shared = Arc::clone(&self.shared);
+            mafs_arpc::spawn_blocking(move || shared.add_fids(part));
+        }
+        match taken {
+            Some(fid) => {
+                if ask {
+                    let remote = self.clone();
+                    tokio::spawn(async move { remote.grant_fids().await });
+                }
+                Ok(fid)
+            }
+            None => self.grant_fids().await,
+        }
+    }
+
+    /// Asks for fids and takes one of them.
+    async fn grant_fids(&self) -> Result<Fid, RemoteError> {
+        let answer = self.call(&GrantFidsRequest, Purpose::Ask).await;
+        let mut ids = self.shared.ids();
+        ids.granting = false;
+        self.shared.begin_fids(&mut ids, Part::of(answer?.reply.fids))?;
+        ids.fids.take().ok_or_else(|| RemoteError::refused(FsError::Busy, "the server granted no fids"))
+    }
+}
+
+impl Shared {
+    /// The next fid, if there is one.
+    fn next_fid(&self, ids: &mut Ids) -> Result<Option<Fid>, RemoteError> {
+        if let Some(fid) = ids.fids.take() {
+            return Ok(Some(fid));
+        }
+        let Some(part) = ids.fids.next_part() else { return Ok(None) };
+        self.begin_fids(ids, part)?;
+        Ok(ids.fids.take())
+    }
+
+    fn begin_fids(&self, ids: &mut Ids, part: Part) -> Result<(), RemoteError> {
+        blocking(|| self.listener.spare(part.spare)).map_err(RemoteError::Unreachable)?;
+        ids.fids.begin(part);
+        Ok(())
+    }
+
+    /// Makes a part ready. If that fails, whoever needs it tries again and is told why.
+    fn add_fids(&self, part: Part) {
+        match self.listener.spare(part.spare) {
+            Ok(()) => self.ids().fids.add(part),
+            Err(why) => tracing::debug!(why, "no part of fids is ready ahead"),
+        }
+    }
+}
