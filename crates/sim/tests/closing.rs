@@ -6,9 +6,10 @@ use std::time::Duration;
 use mafs_client::vfs::{Close, FileHandle, OpenMode, Vfs, Writeback};
 use mafs_sim::{Machine, World};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use crate::support::{WRITE, clients, configured, content, create, look, open_as, simulate};
+use crate::support::{READ, WRITE, clients, configured, content, create, look, open_as, simulate};
+use crate::support::{until_all_is_sent, write_and_close};
 
 const DELAY: Duration = Duration::from_millis(1);
 
@@ -102,4 +103,29 @@ fn what_stays_open_after_a_close_is_waited_for_once() {
         here.release(open);
         assert_eq!(content(&here, "file").await, b"new and longer");
     });
+}
+
+/// The release of a handle comes when the next program has cut the file and not written it yet: others were shown that
+/// it is empty. Found by `fleet::` above kernels, seed 10041 with kills.
+#[test]
+fn regression_10041_a_late_release_sends_nothing_that_is_being_written() {
+    for before in [READ, WRITE] {
+        simulate(async move {
+            let world = World::start_several(1, 2, DELAY, false).await.expect("a world");
+            let world = configured(world, |machine| machine.set_writeback(Writeback::Async)).await;
+            let [here, there] = clients(&world);
+            write_and_close(&here, "file", b"old".to_vec()).await;
+            until_all_is_sent(&here).await;
+            let late = open_as(&here, "file", before).await;
+            here.flush(late).await.expect("a close");
+            let file = open_as(&here, "file", OpenMode { truncate: true, ..WRITE }).await;
+            here.release(late);
+            sleep(Duration::from_secs(3)).await;
+            assert_eq!(content(&there, "file").await, b"old", "{before:?}");
+            here.write(file, 0, "new".into()).await.expect("a write");
+            here.release(file);
+            until_all_is_sent(&here).await;
+            assert_eq!(content(&there, "file").await, b"new", "{before:?}");
+        });
+    }
 }

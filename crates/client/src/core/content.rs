@@ -57,6 +57,8 @@ pub(crate) enum Rest {
 pub(crate) struct Content<E, H, C> {
     /// Open handles.
     handles: u32,
+    /// Those of them that write, or have cut the file.
+    changers: u32,
     /// How the kernel uses those that are its own.
     users: Users,
     arrival: Arrival<E, H>,
@@ -89,7 +91,19 @@ impl<E: Clone, H, C> Content<E, H, C> {
 
     fn new((arrival, basis): (Arrival<E, H>, Basis), edits: Edits, (fate, stat): (Fate, Stat)) -> Self {
         let (users, versions, writer) = (Users::default(), Versions::default(), Caller::default());
-        Self { handles: 0, users, arrival, basis, edits, fate, stat, versions, writer, writing_logged: false }
+        Self {
+            handles: 0,
+            changers: 0,
+            users,
+            arrival,
+            basis,
+            edits,
+            fate,
+            stat,
+            versions,
+            writer,
+            writing_logged: false,
+        }
     }
 
     /// Counts a handle more.
@@ -100,6 +114,21 @@ impl<E: Clone, H, C> Content<E, H, C> {
     /// Counts a handle less.
     pub(crate) fn close(&mut self) {
         self.handles -= 1;
+    }
+
+    /// Counts a handle that writes, or has cut the file.
+    pub(crate) fn begin_changing(&mut self) {
+        self.changers += 1;
+    }
+
+    /// Counts one less of them.
+    pub(crate) fn end_changing(&mut self) {
+        self.changers -= 1;
+    }
+
+    /// Whether one of them is left, whose program will close it.
+    pub(crate) fn has_changers(&self) -> bool {
+        self.changers > 0
     }
 
     /// Forgets which way the data goes, if the last handle is gone: the next open decides anew.

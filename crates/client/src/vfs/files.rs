@@ -47,12 +47,22 @@ pub(super) struct Handle {
 impl Handle {
     /// On a file that has just been opened, which goes by this daemon.
     fn new(file: Arc<File>, mode: OpenMode) -> Self {
+        if mode.write || mode.truncate {
+            file.state().begin_changing();
+        }
         Self { file, mode, passthrough: false, closing: false }
     }
 
     /// Whether the kernel can write to the container by itself.
     fn may_write(&self) -> bool {
         self.passthrough && self.mode.write
+    }
+
+    /// No change comes from it any more.
+    fn end_changing(&self) {
+        if self.mode.write || self.mode.truncate {
+            self.file.state().end_changing();
+        }
     }
 
     fn may_write_to(&self, vnode: VnodeId) -> bool {
@@ -209,7 +219,7 @@ impl Inner {
                 Ok(handle)
             }
             Err(error) => {
-                self.release_file(&handle.file);
+                self.give_up(&handle);
                 Err(error)
             }
         }
@@ -249,7 +259,7 @@ impl Inner {
         match prepared {
             Ok(()) => Ok(handle),
             Err(error) => {
-                self.release_file(&handle.file);
+                self.give_up(&handle);
                 Err(error)
             }
         }
@@ -374,20 +384,28 @@ impl Inner {
             {
                 tracing::error!(fid = %file.fid, %error, "a file that was written cannot be looked at");
             }
+            handle.end_changing();
             self.log_last_version(file);
             self.release_file(file);
         }
     }
 
-    /// What the kernel has written since the last close goes into the log too.
+    /// What has been written since the last close goes into the log too, unless a program is there that may be in the
+    /// middle of it: the release of an earlier handle, even of a reader, comes when a later one has cut the file.
     pub(super) fn log_last_version(&self, file: &File) {
         let unlogged = {
             let state = file.state();
-            state.is_unlogged() && state.fate().refusal().is_none() && !state.users().has_writers()
+            state.is_unlogged() && state.fate().refusal().is_none() && !state.has_changers()
         };
         if unlogged && let Err(error) = blocking(|| self.log_version(file)) {
             tracing::error!(fid = %file.fid, %error, "a file that was written is not in the log; it is sent at once");
         }
+    }
+
+    /// An open that has failed half-way is over.
+    fn give_up(&self, handle: &Handle) {
+        handle.end_changing();
+        self.release_file(&handle.file);
     }
 
     pub(super) fn release_file(&self, file: &Arc<File>) {
@@ -444,7 +462,7 @@ impl Inner {
             Ok::<_, Error>(Handle::new(file, mode))
         })?;
         if let Err(error) = blocking(|| self.look_at_unseen(&handle.file)) {
-            self.release_file(&handle.file);
+            self.give_up(&handle);
             return Err(error.into());
         }
         Ok(handle)
