@@ -330,7 +330,13 @@ impl<E: Clone, H, C> Content<E, H, C> {
 
     /// Whether programs have the content open, and nobody here has changed it or could.
     pub(crate) fn is_only_read(&self) -> bool {
-        self.handles > 0 && self.is_as_known() && !self.users.may_write() && !self.basis.is_elsewhere()
+        self.is_being_read() && self.is_complete()
+    }
+
+    /// Whether that is so of what is here or still on its way.
+    pub(crate) fn is_being_read(&self) -> bool {
+        let is_as_known = !self.is_dirty() && !self.fate.is_unlinked() && !self.arrival.is_absent();
+        self.handles > 0 && is_as_known && !self.users.may_write() && !self.basis.is_elsewhere()
     }
 
     /// Whether handles through which nobody has written keep the content from becoming the version `shown`.

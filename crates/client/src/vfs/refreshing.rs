@@ -319,11 +319,12 @@ impl Inner {
         let _ = timeout(LOOK_WAIT, refreshed).await;
     }
 
-    /// Shows an object as those read it who have it open.
+    /// Shows an object as those read it who have it open, also before all of it has come: the kernel ends a read where
+    /// it believes the file to end.
     pub(super) fn show_as_read(&self, file: &File, object: &mut Object) {
         let read = {
             let state = file.state();
-            state.is_only_read().then(|| (state.basis().version(), state.stat().clone()))
+            state.is_being_read().then(|| (state.basis().version(), state.stat().clone()))
         };
         let Some((version, stat)) = read else { return };
         let status = &mut object.status;
