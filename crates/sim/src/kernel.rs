@@ -27,6 +27,7 @@ use mafs_client::fuse::backings::Backings as Given;
 use mafs_client::vfs::{Caller, Error, FileHandle, OpenMode, Vfs};
 use mafs_durable::{Disk, MemoryDisk};
 use mafs_proto::{Object, Random, VnodeId};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use backing::{Backing, Backings};
@@ -80,8 +81,8 @@ struct State {
     naming: BTreeMap<VnodeId, u32>,
     /// Releases on their way.
     releasing: u32,
-    /// The daemon is gone.
-    ended: bool,
+    /// Whether the daemon is gone.
+    ended: watch::Sender<bool>,
     next: u64,
 }
 
@@ -121,7 +122,7 @@ impl Unmounted {
             late: Vec::new(),
             naming: BTreeMap::new(),
             releasing: 0,
-            ended: false,
+            ended: watch::Sender::new(false),
             next: 1,
         };
         Self { shared: Arc::new(Mutex::new(state)), backings: Backings::new(seed ^ 1) }
@@ -155,7 +156,30 @@ impl Kernel {
 
     /// The daemon is gone, or will be: it is told nothing more.
     pub(crate) fn end(&self) {
-        self.state().ended = true;
+        self.state().ended.send_replace(true);
+    }
+
+    /// Ends what programs have begun to write: that goes on when the daemon is killed.
+    pub(crate) fn end_writes(&self) {
+        self.backings.end_all();
+    }
+
+    /// The daemon has been killed, and left this disk. Programs outlive it, and go on with the containers that they
+    /// have; everything else is ENOTCONN.
+    pub(crate) fn outlive(&self, disk: &MemoryDisk) {
+        let mut state = self.state();
+        for file in state.files.values_mut() {
+            file.backing = file.backing.take().map(|backing| backing::left_on(disk, backing));
+        }
+        for mapping in state.mappings.values_mut() {
+            mapping.adopt(disk);
+        }
+        drop(state);
+        self.end();
+    }
+
+    fn has_ended(&self) -> bool {
+        *self.state().ended.borrow()
     }
 
     /// Drops some names that nothing uses, as for want of memory, and the inodes that have none then.
@@ -181,7 +205,7 @@ impl Kernel {
         let gone: Vec<_> = unused.map(|(vnode, _)| *vnode).collect();
         for vnode in gone {
             let lookups = state.inodes.remove(&vnode).map_or(0, |inode| inode.lookups);
-            if !state.ended {
+            if !*state.ended.borrow() {
                 self.vfs.forget(vnode, lookups);
             }
         }
@@ -195,7 +219,7 @@ impl Kernel {
     /// A request to the daemon: it waits before that sees it, and the answer before the kernel does.
     async fn ask<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Errno> {
         self.pause().await;
-        let answer = request.await;
+        let answer = self.hear(request).await?;
         self.pause().await;
         Ok(answer?)
     }
@@ -209,7 +233,7 @@ impl Kernel {
     ) -> Result<R, Errno> {
         self.pause().await;
         let breaks = self.vfs.breaks();
-        let answer = request.await;
+        let answer = self.hear(request).await?;
         let told_first = self.state().random.coin();
         if told_first {
             self.vfs.tell_again(breaks);
@@ -220,6 +244,16 @@ impl Kernel {
             self.vfs.tell_again(breaks);
         }
         Ok(kept?)
+    }
+
+    /// What the daemon answers, if it lives so long.
+    async fn hear<T>(&self, request: impl Future<Output = T>) -> Result<T, Errno> {
+        let mut ended = self.state().ended.subscribe();
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => Err(Errno::NOTCONN),
+            answer = request => Ok(answer),
+        }
     }
 
     /// A write takes longer now and then: programs wait for a processor, and for pages.

@@ -246,6 +246,10 @@ impl Machine {
 
     /// Ends the client without warning; `seed` chooses what a loss of power leaves.
     pub(crate) fn crash(&mut self, crash: Crash, seed: u64) {
+        let kernel = self.kernel.take();
+        if let (Some(kernel), Crash::Kill) = (&kernel, crash) {
+            kernel.end_writes();
+        }
         self.disk = match crash {
             Crash::Kill => self.disk.kill(),
             Crash::Power => self.disk.crash_torn(seed),
@@ -253,8 +257,10 @@ impl Machine {
         self.boot += u64::from(crash == Crash::Power);
         self.kv = self.kv.crash(seed).on(&self.disk);
         self.link.end_life();
-        if let Some(kernel) = self.kernel.take() {
-            kernel.end();
+        match (kernel, crash) {
+            (Some(kernel), Crash::Kill) => kernel.outlive(&self.disk),
+            (Some(kernel), Crash::Power) => kernel.end(),
+            (None, _) => {}
         }
         self.client = None;
     }

@@ -27,6 +27,15 @@ const CONTAINERS: &str = "containers/";
 /// Longer writes come in two parts.
 const PAGE_BYTES: usize = 4096;
 
+/// A container on the disk that the daemon has left. One without a name is not there: nobody else has it.
+pub(super) fn left_on(disk: &MemoryDisk, container: Backing) -> Backing {
+    let list = |path: &str| disk.list(path).unwrap_or_default();
+    let directories = list("containers").into_iter().map(|name| format!("{CONTAINERS}{name}"));
+    let paths = directories.flat_map(|path| list(&path).into_iter().map(move |name| format!("{path}/{name}")));
+    let mut files = paths.filter_map(|path| disk.open_file(&path).ok());
+    files.find(|file| file.identity() == container.identity()).map_or(container, Arc::new)
+}
+
 /// Names a change that a program has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ChangeId(u64);
@@ -108,6 +117,11 @@ impl Backings {
             Stage::Ended(result) => result,
             Stage::Waiting | Stage::Moved(_) | Stage::Partly(..) => Err(io::Error::other("a change without an end")),
         }
+    }
+
+    /// Brings all changes to their ends, of which programs are told later.
+    pub(super) fn end_all(&self) {
+        self.shared().begun.iter_mut().for_each(Begun::complete);
     }
 
     /// Lets changes of a file go on before or after a call of the daemon. One that is `exclusive` waits for writes that

@@ -19,6 +19,8 @@ impl Errno {
     pub const BADF: Self = Self(9);
     /// It is not allowed.
     pub const ACCES: Self = Self(13);
+    /// Something else is under way with it.
+    pub const BUSY: Self = Self(16);
     /// The name exists.
     pub const EXIST: Self = Self(17);
     /// Not a directory.
@@ -29,12 +31,34 @@ impl Errno {
     pub const INVAL: Self = Self(22);
     /// The disk is full.
     pub const NOSPC: Self = Self(28);
+    /// There is no such attribute.
+    pub const NODATA: Self = Self(61);
     /// The directory is not empty.
     pub const NOTEMPTY: Self = Self(39);
+    /// The daemon is gone.
+    pub const NOTCONN: Self = Self(107);
     /// Nobody has answered.
     pub const TIMEDOUT: Self = Self(110);
     /// The object is not what the kernel has known.
     pub const STALE: Self = Self(116);
+}
+
+impl Errno {
+    /// What a client may have said for a program to be told this.
+    #[must_use]
+    pub fn causes(self) -> Vec<Error> {
+        match self {
+            Self::NOENT => vec![Error::Refused(FsError::NotFound)],
+            Self::BUSY => vec![Error::Refused(FsError::Busy)],
+            Self::EXIST => vec![Error::Refused(FsError::Exists)],
+            Self::INVAL => vec![Error::Refused(FsError::WrongKind)],
+            Self::NOSPC => vec![Error::Refused(FsError::NoSpace), Error::CacheFull],
+            Self::NOTEMPTY => vec![Error::Refused(FsError::NotEmpty)],
+            Self::TIMEDOUT => vec![Error::TimedOut("a kernel was told nothing".to_owned())],
+            Self::STALE => vec![Error::Refused(FsError::Stale), Error::Refused(FsError::NameChanged)],
+            other => vec![Error::Invalid(format!("a kernel says {other:?}"))],
+        }
+    }
 }
 
 impl fmt::Debug for Errno {
@@ -73,6 +97,8 @@ fn of_refusal(refusal: FsError) -> Errno {
         FsError::Stale | FsError::NameChanged => Errno::STALE,
         FsError::BelowItself | FsError::WrongKind => Errno::INVAL,
         FsError::NoSpace => Errno::NOSPC,
+        FsError::Busy => Errno::BUSY,
+        FsError::NoXattr => Errno::NODATA,
         FsError::Pulling => Errno::TIMEDOUT,
         _ => Errno::IO,
     }

@@ -2,10 +2,10 @@
 //! release of its handle; of any other it holds the open file, and its pages are written by way of that.
 
 use mafs_client::vfs::FileHandle;
-use mafs_durable::DiskFile;
+use mafs_durable::{DiskFile, MemoryDisk};
 use mafs_proto::VnodeId;
 
-use super::backing::{Backing, Change};
+use super::backing::{Backing, Change, left_on};
 use super::data::read_backing;
 use super::open::Descriptor;
 use super::{Errno, FileId, Kernel};
@@ -18,6 +18,15 @@ pub struct MappingId(u64);
 pub(super) enum Mapping {
     Container(Backing),
     Pages(FileId),
+}
+
+impl Mapping {
+    /// The daemon has been killed, and left this disk.
+    pub(super) fn adopt(&mut self, disk: &MemoryDisk) {
+        if let Self::Container(backing) = self {
+            *backing = left_on(disk, Backing::clone(backing));
+        }
+    }
 }
 
 impl Kernel {

@@ -110,7 +110,7 @@ impl Kernel {
     }
 
     fn release(&self, handle: FileHandle) {
-        if self.state().ended {
+        if self.has_ended() {
             return;
         }
         // As the edge does.
@@ -133,7 +133,7 @@ impl Kernel {
         let lock = Arc::clone(&self.state().inode(vnode)?.lock);
         let _inode = if mode.truncate { Some(lock.clone().lock_owned().await) } else { None };
         self.pause().await;
-        let opened = self.vfs.open(vnode, mode, CALLER).await?;
+        let opened = self.hear(self.vfs.open(vnode, mode, CALLER)).await??;
         let backing = self.take_backing(vnode, opened, mode);
         self.pause().await;
         self.finish_open(vnode, opened, backing, mode, mode.truncate)
@@ -149,10 +149,12 @@ impl Kernel {
         self.pause().await;
         self.state().begin_naming(place.0);
         let breaks = self.vfs.breaks();
-        let made = self.vfs.create(place.0, place.1.clone(), Mode::from_bits(permissions), mode, CALLER).await;
+        let request = self.vfs.create(place.0, place.1.clone(), Mode::from_bits(permissions), mode, CALLER);
+        let made = self.hear(request).await;
         let (object, opened) = match made {
-            Ok(made) => made,
-            Err(error) => {
+            Ok(Ok(made)) => made,
+            Err(errno) => return Err(errno),
+            Ok(Err(error)) => {
                 self.state().end_naming(place.0);
                 let exists = matches!(error, Error::Refused(FsError::Exists));
                 return Err(if exists && !mode.exclusive { Errno::STALE } else { error.into() });
@@ -228,6 +230,14 @@ impl Kernel {
         state.files.insert(id, OpenFile { vnode, handle: opened.file, mode, backing, users: 1 });
         state.descriptors.insert(descriptor, id);
         Ok(descriptor)
+    }
+
+    /// Which file a descriptor has: what fstat(2) tells without asking.
+    ///
+    /// # Errors
+    /// As the call.
+    pub fn vnode_of(&self, descriptor: Descriptor) -> Result<VnodeId, Errno> {
+        Ok(self.file_of(descriptor)?.1.vnode)
     }
 
     /// The open file behind a descriptor.
