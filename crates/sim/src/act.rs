@@ -1,16 +1,19 @@
 //! What a client of a fleet does, and what of it the [`Versions`] are told.
 
-use std::cell::RefCell;
+mod calls;
+
+use std::cell::{RefCell, RefMut};
 use std::time::Duration;
 
-use bytes::Bytes;
-use mafs_client::vfs::{Attributes, Error, Opened, QueuePage, RecordState, Vfs};
-use mafs_proto::{FsError, Kind, Mode, Object, RenameMode, VnodeId, XattrMode};
+use mafs_client::vfs::{Error, QueuePage, RecordState, Vfs};
+use mafs_proto::{FsError, Kind, VnodeId};
 
 use crate::history::Register;
-use crate::operation::{CALLER, get, names_in, put};
+use crate::kernel::Attributes;
+use crate::operation::Programs;
 use crate::versions::{Place, RecordId, Versions};
-use crate::workload::{READ, REPLACE};
+use calls::Calls;
+pub(crate) use calls::Told;
 
 /// The names of each directory.
 pub(crate) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -51,14 +54,14 @@ pub(crate) enum Undone {
     /// The model has no word for what would come of it.
     NotNow,
     /// What a program would be told.
-    Failed(Error),
+    Failed(Told),
     /// What may not be.
     Violation(String),
 }
 
-impl From<Error> for Undone {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
+impl From<Told> for Undone {
+    fn from(told: Told) -> Self {
+        Self::Failed(told)
     }
 }
 
@@ -69,12 +72,44 @@ impl From<String> for Undone {
 }
 
 /// A client that acts.
+#[derive(Clone, Copy)]
 pub(crate) struct Actor<'a> {
     pub(crate) client: usize,
-    pub(crate) vfs: &'a Vfs,
     /// Whether its closes wait for the announcement.
     pub(crate) announces: bool,
     pub(crate) versions: &'a RefCell<Versions>,
+}
+
+impl Actor<'_> {
+    /// Has some program of the client act.
+    pub(crate) async fn perform(self, act: &Act, programs: &Programs) -> Result<(), Undone> {
+        match programs {
+            Programs::Bare(vfs) => Program { actor: self, calls: vfs }.perform(act).await,
+            Programs::Above(kernel) => Program { actor: self, calls: kernel }.perform(act).await,
+        }
+    }
+}
+
+/// What a path means.
+pub(crate) async fn find(programs: &Programs, path: &str) -> Result<Option<Attributes>, Told> {
+    match programs {
+        Programs::Bare(vfs) => Calls::find(vfs, path).await,
+        Programs::Above(kernel) => Calls::find(kernel, path).await,
+    }
+}
+
+/// The extended attribute of a path that has just meant this object.
+pub(crate) async fn xattr(programs: &Programs, path: &str, vnode: VnodeId) -> Result<u64, Told> {
+    match programs {
+        Programs::Bare(vfs) => Calls::xattr(vfs, path, vnode).await,
+        Programs::Above(kernel) => Calls::xattr(kernel, path, vnode).await,
+    }
+}
+
+/// A program on a client.
+struct Program<'a, C> {
+    actor: Actor<'a>,
+    calls: &'a C,
 }
 
 const XATTR: &str = "user.token";
@@ -82,8 +117,8 @@ const XATTR: &str = "user.token";
 /// What every file is made with.
 const FIRST_MODE: u32 = 0o644;
 
-impl Actor<'_> {
-    pub(crate) async fn perform(&mut self, act: &Act) -> Result<(), Undone> {
+impl<C: Calls> Program<'_, C> {
+    async fn perform(&self, act: &Act) -> Result<(), Undone> {
         match act {
             Act::Write { path, token, again, fsync } => self.write(path, *token, *again, *fsync).await,
             Act::Replace { path, token, fsync } => self.replace(path, *token, *fsync).await,
@@ -99,338 +134,313 @@ impl Actor<'_> {
         }
     }
 
-    async fn write(
-        &mut self,
-        path: &str,
-        token: u64,
-        again: Option<(u64, Duration)>,
-        fsync: bool,
-    ) -> Result<(), Undone> {
+    async fn write(&self, path: &str, token: u64, again: Option<(u64, Duration)>, fsync: bool) -> Result<(), Undone> {
         let object = self.look(path).await?;
         self.must_be_free(path, object.as_ref())?;
-        let (vnode, opened) = match object {
-            Some(object) if object.status.kind == Kind::File => {
-                (object.fid.vnode, self.vfs.open(object.fid.vnode, REPLACE, CALLER).await?)
+        let mut cut = None;
+        let (vnode, file) = match object {
+            Some(object) if object.kind == Kind::File => {
+                cut = C::CUTS
+                    .then(|| self.begin(&Register::Content(object.vnode), Some(0), &about(&[path], object.vnode)));
+                (object.vnode, self.calls.open(path, object.vnode).await?)
             }
             Some(_) => return Err(Undone::NotNow),
             None => self.create(path).await?,
         };
-        let mut stored = self.fill(path, vnode, opened, token, fsync).await;
+        let mut stored = self.fill(path, vnode, &file, token, fsync).await;
+        if let (Ok(()), Some(cut)) = (&stored, cut) {
+            self.versions().supersede(&cut);
+        }
         if let (Ok(()), Some((token, pause))) = (&stored, again) {
             tokio::time::sleep(pause).await;
-            stored = self.fill(path, vnode, opened, token, false).await;
+            stored = self.fill(path, vnode, &file, token, false).await;
         }
-        self.vfs.release(opened.file);
-        stored
+        let closed = self.calls.close(file).await;
+        stored?;
+        Ok(closed?)
     }
 
-    async fn create(&mut self, path: &str) -> Result<(VnodeId, Opened), Undone> {
+    async fn create(&self, path: &str) -> Result<(VnodeId, C::File), Undone> {
         let register = name_register(path);
-        let update = self.versions.borrow_mut().begin(self.client, &register, None, std::slice::from_ref(&register));
-        let (parent, name) = self.place(path).await?;
-        let (object, opened) = self.vfs.create(parent, name, Mode::from_bits(FIRST_MODE), REPLACE, CALLER).await?;
-        self.answer(&update, object.fid.vnode.0);
-        Ok((object.fid.vnode, opened))
+        let update = self.begin(&register, None, std::slice::from_ref(&register));
+        let (vnode, file) = self.calls.create(self.calls.name(path).await?).await?;
+        self.answer(&update, vnode.0);
+        Ok((vnode, file))
     }
 
     /// Writes a content and closes the file, as a program does that has another descriptor of it.
-    async fn fill(
-        &mut self,
-        path: &str,
-        vnode: VnodeId,
-        opened: Opened,
-        token: u64,
-        fsync: bool,
-    ) -> Result<(), Undone> {
-        let about = about(&[path], vnode);
-        let update = self.versions.borrow_mut().begin(self.client, &Register::Content(vnode), Some(token), &about);
+    async fn fill(&self, path: &str, vnode: VnodeId, file: &C::File, token: u64, fsync: bool) -> Result<(), Undone> {
+        let update = self.begin(&Register::Content(vnode), Some(token), &about(&[path], vnode));
         // The file has been cut, unless it has a content of this act's.
-        put(self.vfs, opened, 0, &content(token)).await.inspect_err(|_| self.versions.borrow_mut().fail(&update))?;
-        if fsync {
-            self.vfs.fsync(opened.file).await?;
+        let written = self.calls.write(file, &content(token)).await;
+        // A daemon that is gone has taken all of it or nothing.
+        if written.as_ref().is_err_and(|told| !told.is_gone()) {
+            self.versions().fail(&update);
         }
-        self.vfs.flush(opened.file).await?;
+        written?;
+        if fsync {
+            self.calls.fsync(file).await?;
+        }
+        self.calls.close_one(file).await?;
         self.answer(&update, token);
         if fsync {
-            self.versions.borrow_mut().fsync(&update);
+            self.versions().fsync(&update);
         }
-        if self.announces {
-            self.versions.borrow_mut().announce(&update);
+        if self.actor.announces {
+            self.versions().announce(&update);
         }
         Ok(())
     }
 
-    async fn replace(&mut self, path: &str, token: u64, fsync: bool) -> Result<(), Undone> {
+    async fn replace(&self, path: &str, token: u64, fsync: bool) -> Result<(), Undone> {
         let target = self.look(path).await?;
         self.must_be_free(path, target.as_ref())?;
         self.must_be_applied(target.as_ref())?;
-        if target.as_ref().is_some_and(|object| object.status.kind == Kind::Directory) {
+        if target.as_ref().is_some_and(|object| object.kind == Kind::Directory) {
             return Err(Undone::NotNow);
         }
         let draft = format!("draft-{token}");
-        let (vnode, opened) = self.create(&draft).await?;
-        let stored = self.fill(&draft, vnode, opened, token, fsync).await;
-        self.vfs.release(opened.file);
+        let (vnode, file) = self.create(&draft).await?;
+        let stored = self.fill(&draft, vnode, &file, token, fsync).await;
+        let closed = self.calls.close(file).await;
         stored?;
+        closed?;
         self.move_to(vnode, &draft, path, target).await
     }
 
-    async fn rename(&mut self, from: &str, to: &str) -> Result<(), Undone> {
+    async fn rename(&self, from: &str, to: &str) -> Result<(), Undone> {
         let (moved, target) = (self.look(from).await?, self.look(to).await?);
         self.must_be_free(from, moved.as_ref())?;
         self.must_be_free(to, target.as_ref())?;
         self.must_be_applied(target.as_ref())?;
-        let is_file = |object: &Object| object.status.kind != Kind::Directory;
+        let is_file = |object: &Attributes| object.kind != Kind::Directory;
         let Some(moved) = moved.filter(is_file).filter(|_| target.as_ref().is_none_or(is_file)) else {
             return Err(Undone::NotNow);
         };
-        if target.as_ref().is_some_and(|target| target.fid == moved.fid) {
+        if target.as_ref().is_some_and(|target| target.vnode == moved.vnode) {
             return Err(Undone::NotNow);
         }
-        self.move_to(moved.fid.vnode, from, to, target).await
+        self.move_to(moved.vnode, from, to, target).await
     }
 
-    async fn move_to(&mut self, vnode: VnodeId, from: &str, to: &str, replaced: Option<Object>) -> Result<(), Undone> {
+    async fn move_to(&self, vnode: VnodeId, from: &str, to: &str, replaced: Option<Attributes>) -> Result<(), Undone> {
         let (old, new) = (name_register(from), name_register(to));
         let about = about(&[from, to], vnode);
-        let updates = [(&old, 0), (&new, vnode.0)].map(|(register, value)| {
-            (self.versions.borrow_mut().begin(self.client, register, Some(value), &about), value)
-        });
+        let updates =
+            [(&old, 0), (&new, vnode.0)].map(|(register, value)| (self.begin(register, Some(value), &about), value));
         self.note_removal(replaced.as_ref());
-        let ((from, from_name), (to, to_name)) = (self.place(from).await?, self.place(to).await?);
-        self.vfs.rename(from, from_name, to, to_name, RenameMode::Replace, CALLER).await?;
+        let (from, to) = (self.calls.name(from).await?, self.calls.name(to).await?);
+        self.calls.rename(from, to).await?;
         for (update, value) in updates {
             self.answer(&update, value);
         }
         Ok(())
     }
 
-    async fn read(&mut self, path: &str) -> Result<(), Undone> {
-        let Some(object) = self.look(path).await?.filter(|object| object.status.kind == Kind::File) else {
+    async fn read(&self, path: &str) -> Result<(), Undone> {
+        let Some(object) = self.look(path).await?.filter(|object| object.kind == Kind::File) else {
             return Ok(());
         };
-        let vnode = object.fid.vnode;
-        let opened = match self.vfs.open(vnode, READ, CALLER).await {
-            Ok(opened) => opened,
-            Err(error) => return self.excuse(path, vnode, error),
-        };
-        let bytes = get(self.vfs, opened).await;
-        self.vfs.release(opened.file);
-        match bytes {
-            Ok(bytes) => self.see_content(vnode, &bytes),
-            // Another connection has taken the place of the one over which it came.
-            Err(Error::VersionGone) => Ok(()),
-            Err(error) => self.excuse(path, vnode, error),
+        match self.calls.read(path, object.vnode).await {
+            Ok(Some((vnode, bytes))) => {
+                self.see_means(path, &object, vnode)?;
+                self.see_content(vnode, &bytes)
+            }
+            Ok(None) => Ok(()),
+            Err(told) => self.excuse(path, object.vnode, told),
         }
     }
 
-    fn see_content(&mut self, vnode: VnodeId, bytes: &[u8]) -> Result<(), Undone> {
+    /// A path means an object now; it has meant another just before, or the same.
+    fn see_means(&self, path: &str, before: &Attributes, vnode: VnodeId) -> Result<(), Undone> {
+        match vnode == before.vnode {
+            true => Ok(()),
+            false => Ok(self.versions().see(self.actor.client, &name_register(path), vnode.0)?),
+        }
+    }
+
+    fn see_content(&self, vnode: VnodeId, bytes: &[u8]) -> Result<(), Undone> {
         let token = token_of_size(bytes.len() as u64).filter(|token| bytes == content(*token));
         let Some(token) = token else {
-            let bytes = bytes.len();
-            return Err(format!("invariant 4: {vnode:?} has {bytes} bytes that nobody wrote").into());
+            let (count, of) = (bytes.len(), writers(bytes));
+            return Err(format!("invariant 4: {vnode:?} has {count} bytes that nobody wrote so: {of:?}").into());
         };
-        Ok(self.versions.borrow_mut().see(self.client, &Register::Content(vnode), token)?)
+        Ok(self.versions().see(self.actor.client, &Register::Content(vnode), token)?)
     }
 
-    async fn stat(&mut self, path: &str) -> Result<(), Undone> {
-        let Some(object) = self.look(path).await?.filter(|object| object.status.kind == Kind::File) else {
+    async fn stat(&self, path: &str) -> Result<(), Undone> {
+        let Some(object) = self.look(path).await?.filter(|object| object.kind == Kind::File) else {
             return Ok(());
         };
-        let vnode = object.fid.vnode;
-        match self.vfs.get_attributes(vnode).await {
-            Ok(object) => self.see_status(&object)?,
-            Err(error) => return self.excuse(path, vnode, error),
-        }
-        match xattr_of(self.vfs, vnode).await {
-            Ok(token) => Ok(self.versions.borrow_mut().see(self.client, &Register::Xattr(vnode), token)?),
-            Err(error) => self.excuse(path, vnode, error),
+        let vnode = match self.calls.stat(path, object.vnode).await {
+            Ok(shown) => {
+                self.see_means(path, &object, shown.vnode)?;
+                if shown.kind != Kind::File {
+                    return Ok(());
+                }
+                self.see_status(&shown)?;
+                shown.vnode
+            }
+            Err(told) => return self.excuse(path, object.vnode, told),
+        };
+        match self.calls.xattr(path, vnode).await {
+            Ok(token) => Ok(self.versions().see(self.actor.client, &Register::Xattr(vnode), token)?),
+            Err(told) => self.excuse(path, vnode, told),
         }
     }
 
     /// What stat shows: a size tells which content it is of.
-    fn see_status(&mut self, object: &Object) -> Result<(), Undone> {
-        let vnode = object.fid.vnode;
+    fn see_status(&self, object: &Attributes) -> Result<(), Undone> {
+        let vnode = object.vnode;
         let values = values_of(object);
         let [content, mode] = values.ok_or_else(|| format!("invariant 4: nobody wrote the size of {object:?}"))?;
-        self.versions.borrow_mut().see(self.client, &Register::Content(vnode), content)?;
-        Ok(self.versions.borrow_mut().see(self.client, &Register::Mode(vnode), mode)?)
+        self.versions().see(self.actor.client, &Register::Content(vnode), content)?;
+        Ok(self.versions().see(self.actor.client, &Register::Mode(vnode), mode)?)
     }
 
     /// An object may be gone between the look at its name and the next call.
-    fn excuse(&self, path: &str, vnode: VnodeId, error: Error) -> Result<(), Undone> {
-        let may_be_gone = self.versions.borrow().last(&name_register(path)) != Some(vnode.0);
-        match error {
-            Error::Refused(FsError::Stale | FsError::NotFound) if may_be_gone => Ok(()),
-            error => Err(error.into()),
-        }
+    fn excuse(&self, path: &str, vnode: VnodeId, told: Told) -> Result<(), Undone> {
+        let may_be_gone = self.versions().last(&name_register(path)) != Some(vnode.0);
+        // The last of them: it is something else by now.
+        let is_gone =
+            |error: &Error| matches!(error, Error::Refused(FsError::Stale | FsError::NotFound | FsError::WrongKind));
+        if may_be_gone && told.may_be(is_gone) { Ok(()) } else { Err(told.into()) }
     }
 
-    async fn list(&mut self, below: bool) -> Result<(), Undone> {
-        let directory = self.directory(below).await?;
-        let entries = names_in(self.vfs, directory).await?;
+    async fn list(&self, below: bool) -> Result<(), Undone> {
+        let entries = self.calls.entries(below).await?;
         for name in NAMES {
-            let entry = entries.iter().find(|entry| entry.name == name.as_bytes());
+            let entry = entries.iter().find(|(entry, _)| entry == name);
             let path = if below { format!("{BELOW}/{name}") } else { name.to_owned() };
-            self.versions.borrow_mut().see(
-                self.client,
-                &Register::Name(path),
-                entry.map_or(0, |entry| entry.vnode.0),
-            )?;
+            let vnode = entry.map_or(0, |(_, vnode)| vnode.0);
+            self.versions().see(self.actor.client, &Register::Name(path), vnode)?;
         }
         Ok(())
     }
 
-    async fn remove(&mut self, path: &str) -> Result<(), Undone> {
+    async fn remove(&self, path: &str) -> Result<(), Undone> {
         let object = self.look(path).await?;
         self.must_be_free(path, object.as_ref())?;
         self.must_be_applied(object.as_ref())?;
         let Some(object) = object else { return Err(Undone::NotNow) };
-        let (register, vnode) = (name_register(path), object.fid.vnode);
+        let (register, vnode) = (name_register(path), object.vnode);
         // It does not wait for the content, be it that the file has other names.
         let mut about = about(&[path], vnode);
         about.retain(|register| *register != Register::Content(vnode));
-        let update = self.versions.borrow_mut().begin(self.client, &register, Some(0), &about);
-        let (parent, name) = self.place(path).await?;
+        let update = self.begin(&register, Some(0), &about);
+        let name = self.calls.name(path).await?;
         self.note_removal(Some(&object));
-        match object.status.kind {
-            Kind::Directory => self.vfs.remove_dir(parent, name, CALLER).await?,
-            _ => self.vfs.unlink(parent, name, CALLER).await?,
-        }
+        self.calls.remove(name, object.kind).await?;
         self.answer(&update, 0);
         Ok(())
     }
 
-    async fn set_mode(&mut self, path: &str, mode: u32) -> Result<(), Undone> {
+    async fn set_mode(&self, path: &str, mode: u32) -> Result<(), Undone> {
         let object = self.look(path).await?;
         self.must_be_free(path, object.as_ref())?;
-        let Some(object) = object.filter(|object| object.status.kind == Kind::File) else {
+        let Some(object) = object.filter(|object| object.kind == Kind::File) else {
             return Err(Undone::NotNow);
         };
-        let (vnode, value) = (object.fid.vnode, mode_value(mode));
-        if !self.versions.borrow().is_own_or_applied(self.client, &Register::Mode(vnode)) {
+        let (vnode, value) = (object.vnode, mode_value(mode));
+        if !self.versions().is_own_or_applied(self.actor.client, &Register::Mode(vnode)) {
             // Attributes are those of the change that arrives last, whoever has announced his first.
             return Err(Undone::NotNow);
         }
         let about = about(&[path], vnode);
-        let update = self.versions.borrow_mut().begin(self.client, &Register::Mode(vnode), Some(value), &about);
-        let set = Attributes { mode: Some(Mode::from_bits(mode)), ..Attributes::default() };
-        self.vfs.set_attributes(vnode, set, None, CALLER).await?;
+        let update = self.begin(&Register::Mode(vnode), Some(value), &about);
+        self.calls.set_mode(path, vnode, mode).await?;
         self.answer(&update, value);
         Ok(())
     }
 
-    async fn set_xattr(&mut self, path: &str, token: u64) -> Result<(), Undone> {
+    async fn set_xattr(&self, path: &str, token: u64) -> Result<(), Undone> {
         let object = self.look(path).await?;
         self.must_be_free(path, object.as_ref())?;
-        let Some(object) = object.filter(|object| object.status.kind == Kind::File) else {
+        let Some(object) = object.filter(|object| object.kind == Kind::File) else {
             return Err(Undone::NotNow);
         };
-        let vnode = object.fid.vnode;
-        let update = self.versions.borrow_mut().begin(self.client, &Register::Xattr(vnode), Some(token), &[]);
-        let value = Bytes::copy_from_slice(&token.to_le_bytes());
-        self.vfs.set_xattr(vnode, XATTR.into(), value, XattrMode::Either, CALLER).await?;
+        let vnode = object.vnode;
+        let update = self.begin(&Register::Xattr(vnode), Some(token), &[]);
+        self.calls.set_xattr(path, vnode, token).await?;
         self.answer(&update, token);
         Ok(())
     }
 
-    async fn link(&mut self, from: &str, to: &str, token: u64) -> Result<(), Undone> {
+    async fn link(&self, from: &str, to: &str, token: u64) -> Result<(), Undone> {
         let (object, target) = (self.look(from).await?, self.look(to).await?);
         self.must_be_free(from, object.as_ref())?;
         self.must_be_free(to, target.as_ref())?;
-        let is_file = |object: &Object| object.status.kind == Kind::File;
+        let is_file = |object: &Attributes| object.kind == Kind::File;
         let Some(object) = object.filter(is_file).filter(|_| target.is_none()) else {
             return Err(Undone::NotNow);
         };
-        let vnode = object.fid.vnode;
+        let vnode = object.vnode;
         let about = about(&[from, to], vnode);
         let updates = [(name_register(to), vnode.0), (Register::Links(vnode), token)];
-        let updates = updates.map(|(register, value)| {
-            (self.versions.borrow_mut().begin(self.client, &register, Some(value), &about), value)
-        });
-        let (parent, name) = self.place(to).await?;
-        self.vfs.link(vnode, parent, name, CALLER).await?;
+        let updates = updates.map(|(register, value)| (self.begin(&register, Some(value), &about), value));
+        self.calls.link(from, vnode, self.calls.name(to).await?).await?;
         for (update, value) in updates {
             self.answer(&update, value);
         }
         Ok(())
     }
 
-    async fn make(&mut self, path: &str, kind: Kind) -> Result<(), Undone> {
+    async fn make(&self, path: &str, kind: Kind) -> Result<(), Undone> {
         let object = self.look(path).await?;
         self.must_be_free(path, object.as_ref())?;
         if object.is_some() {
             return Err(Undone::NotNow);
         }
         let register = name_register(path);
-        let update = self.versions.borrow_mut().begin(self.client, &register, None, std::slice::from_ref(&register));
-        let (parent, name) = self.place(path).await?;
-        let made = match kind {
-            Kind::Directory => self.vfs.make_dir(parent, name, Mode::from_bits(0o755), CALLER).await?,
-            _ => self.vfs.make_symlink(parent, name, Bytes::from_static(b"x"), CALLER).await?,
-        };
-        self.answer(&update, made.fid.vnode.0);
+        let update = self.begin(&register, None, std::slice::from_ref(&register));
+        let made = self.calls.make(self.calls.name(path).await?, kind).await?;
+        self.answer(&update, made.0);
         Ok(())
     }
 
     /// What a name means; that it means nothing is seen as well.
-    pub(crate) async fn look(&mut self, path: &str) -> Result<Option<Object>, Undone> {
-        let found = self.find(path).await?;
-        let vnode = found.as_ref().map_or(0, |object| object.fid.vnode.0);
-        self.versions.borrow_mut().see(self.client, &name_register(path), vnode)?;
+    async fn look(&self, path: &str) -> Result<Option<Attributes>, Undone> {
+        let found = self.calls.find(path).await?;
+        let vnode = found.as_ref().map_or(0, |object| object.vnode.0);
+        self.versions().see(self.actor.client, &name_register(path), vnode)?;
         Ok(found)
     }
 
-    pub(crate) async fn find(&self, path: &str) -> Result<Option<Object>, Error> {
-        let (parent, name) = self.place(path).await?;
-        match self.vfs.lookup(parent, name).await {
-            Ok(object) => Ok(Some(object)),
-            Err(Error::Refused(FsError::NotFound)) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Nothing that is touched may have a version that this client need not know of yet.
-    fn must_be_free(&self, path: &str, object: Option<&Object>) -> Result<(), Undone> {
-        let vnode = object.map(|object| object.fid.vnode);
+    fn must_be_free(&self, path: &str, object: Option<&Attributes>) -> Result<(), Undone> {
+        let vnode = object.map(|object| object.vnode);
         let of_object = vnode.into_iter().flat_map(Register::of);
         let mut all = std::iter::once(name_register(path)).chain(of_object);
-        let is_free = all.all(|register| self.versions.borrow().may_change(self.client, &register));
+        let is_free = all.all(|register| self.versions().may_change(self.actor.client, &register));
         if is_free { Ok(()) } else { Err(Undone::NotNow) }
     }
 
     /// What another client has announced for an object is refused, and listed there, if the object is gone before it
     /// was sent.
-    fn must_be_applied(&self, object: Option<&Object>) -> Result<(), Undone> {
-        let vnode = object.map(|object| object.fid.vnode);
+    fn must_be_applied(&self, object: Option<&Attributes>) -> Result<(), Undone> {
+        let vnode = object.map(|object| object.vnode);
         let mut all = vnode.into_iter().flat_map(Register::of);
-        let is_applied = all.all(|register| self.versions.borrow().is_own_or_applied(self.client, &register));
+        let is_applied = all.all(|register| self.versions().is_own_or_applied(self.actor.client, &register));
         if is_applied { Ok(()) } else { Err(Undone::NotNow) }
     }
 
-    fn note_removal(&self, object: Option<&Object>) {
-        if let Some(object) = object.filter(|object| object.status.kind == Kind::Directory || object.status.nlink == 1)
-        {
-            self.versions.borrow_mut().remove(self.client, object.fid.vnode);
+    fn note_removal(&self, object: Option<&Attributes>) {
+        if let Some(object) = object.filter(|object| object.kind == Kind::Directory || object.links == 1) {
+            self.versions().remove(self.actor.client, object.vnode);
         }
     }
 
-    fn answer(&mut self, update: &Place, value: u64) {
-        let newest = log_of(self.vfs).into_iter().map(|(id, _)| id).max();
-        self.versions.borrow_mut().answer(update, value, newest);
+    fn answer(&self, update: &Place, value: u64) {
+        let newest = log_of(self.calls.vfs()).into_iter().map(|(id, _)| id).max();
+        self.versions().answer(update, value, newest);
     }
 
-    async fn place(&self, path: &str) -> Result<(VnodeId, Bytes), Error> {
-        let (is_below, name) = path.split_once('/').map_or((false, path), |(_, name)| (true, name));
-        Ok((self.directory(is_below).await?, Bytes::copy_from_slice(name.as_bytes())))
+    fn begin(&self, register: &Register, value: Option<u64>, about: &[Register]) -> Place {
+        self.versions().begin(self.actor.client, register, value, about)
     }
 
-    /// [`BELOW`], or the root.
-    async fn directory(&self, is_below: bool) -> Result<VnodeId, Error> {
-        match is_below {
-            true => Ok(self.vfs.lookup(VnodeId::ROOT, BELOW.into()).await?.fid.vnode),
-            false => Ok(VnodeId::ROOT),
-        }
+    fn versions(&self) -> RefMut<'_, Versions> {
+        self.actor.versions.borrow_mut()
     }
 }
 
@@ -459,19 +469,10 @@ fn about(paths: &[&str], vnode: VnodeId) -> Vec<Register> {
     paths.iter().map(|path| name_register(path)).chain(Register::of(vnode)).collect()
 }
 
-/// The extended attribute of a file; 0: it has none.
-pub(crate) async fn xattr_of(vfs: &Vfs, vnode: VnodeId) -> Result<u64, Error> {
-    match vfs.get_xattr(vnode, XATTR.into()).await {
-        Ok(value) => Ok(value.as_bytes().try_into().map_or(u64::MAX, u64::from_le_bytes)),
-        Err(Error::Refused(FsError::NoXattr)) => Ok(0),
-        Err(error) => Err(error),
-    }
-}
-
 /// Content and mode of a file, unless nobody wrote so much.
-pub(crate) fn values_of(object: &Object) -> Option<[u64; 2]> {
-    let mode = mode_value(u32::from(object.status.mode.bits()));
-    token_of_size(object.status.size).map(|token| [token, mode])
+pub(crate) fn values_of(object: &Attributes) -> Option<[u64; 2]> {
+    let mode = mode_value(u32::from(object.mode));
+    token_of_size(object.size).map(|token| [token, mode])
 }
 
 pub(crate) fn name_register(path: &str) -> Register {
@@ -489,6 +490,16 @@ const ADDED_BYTES: [u64; 8] = [0, 40_000, 0, 150_000, 0, 40_000, 0, 0];
 /// What the update with this token writes: no other has its size, nor its bytes. 0 is what a new file has.
 pub(crate) fn content(token: u64) -> Vec<u8> {
     (0..size_of(token)).map(|at| (token * 31 + at / 97).to_le_bytes()[0]).collect()
+}
+
+/// From where on a mixture has the bytes of which tokens, modulo 256.
+fn writers(bytes: &[u8]) -> Vec<(usize, u8)> {
+    // 31 times this is 1.
+    const INVERSE: u8 = 223;
+    let of = |(at, byte): (usize, &u8)| (at, byte.wrapping_sub((at / 97).to_le_bytes()[0]).wrapping_mul(INVERSE));
+    let mut parts: Vec<(usize, u8)> = bytes.iter().enumerate().map(of).collect();
+    parts.dedup_by_key(|(_, token)| *token);
+    parts
 }
 
 pub(crate) fn size_of(token: u64) -> u64 {

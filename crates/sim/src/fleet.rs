@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::bounds::{SteadyLink, call_nonsense};
 use self::outages::{Image, Out};
-use crate::act::{Act, Actor, BELOW, NAMES, Undone, log_of, size_of, values_of, xattr_of};
+use crate::act::{Act, Actor, BELOW, NAMES, Told, Undone, find, log_of, size_of, values_of, xattr};
 use crate::faults::{Faults, Strike, happens, some_client};
 use crate::history::Register;
 use crate::network::Path;
-use crate::operation::CALLER;
+use crate::operation::{CALLER, Programs};
 use crate::versions::{DURABLE_AFTER, Versions};
 use crate::world::{Crash, LEASE, World};
 
@@ -64,14 +64,27 @@ const TRACE_MAX: usize = 100;
 /// # Errors
 /// The first violation of what docs/semantics.md promises, with the seed and the end of the trace.
 pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<Vec<String>, String> {
+    run(seed, operations, faults, false).await
+}
+
+/// The same with a kernel between programs and each client.
+///
+/// # Errors
+/// As that.
+pub async fn run_fleet_above_kernels(seed: u64, operations: usize, faults: Faults) -> Result<Vec<String>, String> {
+    run(seed, operations, faults, true).await
+}
+
+async fn run(seed: u64, operations: usize, faults: Faults, kernel: bool) -> Result<Vec<String>, String> {
     let mut random = Random::new(seed);
     let (paths, links) = (0..CLIENTS).map(|_| path(&mut random)).unzip();
     // After a crash a client takes what the kernel could write to for changed, and has it refused if others have
     // changed or removed it since.
-    let passthrough = faults.kill_client == 0 && faults.power_client == 0 && random.once_in(2);
+    let passthrough = (kernel || faults.kill_client == 0 && faults.power_client == 0) && random.once_in(2);
     let mut world = World::start_over(seed, paths, passthrough).await?;
     let (mut announces, mut trace) = (Vec::new(), Vec::new());
     let (mut clocks, mut hoards) = (Random::new(!seed), Random::new(seed.rotate_left(16)));
+    let mut kernels = Random::new(seed.rotate_left(48));
     for machine in world.machines_mut() {
         machine.stop().await;
         let (writeback, close) = random.one_of(&[
@@ -86,6 +99,9 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
         machine.set_clock_rate(clocks.one_of(&CLOCK_RATES));
         announces.push(close == Close::Announced);
         trace.push(format!("{writeback:?}, {close:?}"));
+        if kernel {
+            machine.set_kernel(kernels.number());
+        }
         machine.start().await?;
         if hoards.once_in(4) {
             hoard_everything(machine.client(), hoards.one_of(&[100, 500]))?;
@@ -246,10 +262,10 @@ impl Fleet {
         if matches!(strike, Some(Strike::Client(_, Crash::Power))) {
             sleep(DURABLE_AFTER).await;
         }
-        let vfs = self.world.machines()[actor].client().clone();
+        let programs = self.world.machines()[actor].programs();
         let versions = Rc::clone(&self.versions);
-        let mut body = Actor { client: actor, vfs: &vfs, announces: self.announces[actor], versions: &versions };
-        let mut work = Box::pin(timeout(ACT_MAX, body.perform(act)));
+        let body = Actor { client: actor, announces: self.announces[actor], versions: &versions };
+        let mut work = Box::pin(timeout(ACT_MAX, body.perform(act, &programs)));
         let (mut early, mut crashed) = (None, None);
         if let Some(strike) = strike {
             let after = Duration::from_micros(self.random.below(60_000));
@@ -258,38 +274,46 @@ impl Fleet {
             self.trace.push(format!("{:?}: {strike:?} {when} {act:?} of client {actor}", self.begun.elapsed()));
             crashed = self.strike(strike)?;
         }
-        let dies = crashed == Some(actor);
-        let result = match early {
-            Some(result) => Some(result),
-            None if dies => None,
-            None => Some(work.as_mut().await),
+        let result = match (early, crashed) {
+            (Some(result), _) => Some(result),
+            // Programs outlive a client that is killed under their kernel.
+            (None, Some((victim, crash))) if victim == actor => match (&programs, crash) {
+                (Programs::Above(_), Crash::Kill) => {
+                    let (started, result) = tokio::join!(self.start_again(actor), work.as_mut());
+                    started?;
+                    Some(result)
+                }
+                _ => None,
+            },
+            (None, _) => Some(work.as_mut().await),
         };
         drop(work);
-        if let Some(victim) = crashed {
+        if let Some((victim, _)) = crashed {
             self.restart(victim).await?;
         }
-        let result = match result {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => return Err(format!("invariant 8: {act:?} of client {actor} does not end")),
-            None => return Ok(()),
-        };
-        self.judge(actor, act, result).await
+        match result {
+            Some(Ok(result)) => self.judge(actor, act, result).await,
+            Some(Err(_)) => Err(format!("invariant 8: {act:?} of client {actor} does not end")),
+            None => Ok(()),
+        }
     }
 
     async fn judge(&mut self, actor: usize, act: &Act, result: Result<(), Undone>) -> Result<(), String> {
         let told = match &result {
             Ok(()) => "done".to_owned(),
             Err(Undone::NotNow) => return Ok(()),
-            Err(Undone::Failed(error)) => error.to_string(),
+            // It has been started again since.
+            Err(Undone::Failed(told)) if told.is_gone() => return Ok(()),
+            Err(Undone::Failed(told)) => told.to_string(),
             Err(Undone::Violation(why)) => why.clone(),
         };
         self.trace.push(format!("{:?}: client {actor}: {act:?} -> {told}", self.begun.elapsed()));
         match result {
             Ok(()) | Err(Undone::NotNow) => Ok(()),
             Err(Undone::Violation(why)) => Err(why),
-            Err(Undone::Failed(error)) => {
-                if !self.is_excused(actor, &error) {
-                    return Err(format!("client {actor}: {act:?} failed: {error}"));
+            Err(Undone::Failed(told)) => {
+                if !told.may_be(|error| self.is_excused(actor, error)) {
+                    return Err(format!("client {actor}: {act:?} failed: {told}"));
                 }
                 self.settle(actor).await
             }
@@ -316,10 +340,18 @@ impl Fleet {
     }
 
     async fn restart(&mut self, client: usize) -> Result<(), String> {
+        self.start_again(client).await?;
+        self.settle(client).await
+    }
+
+    /// Starts a client that has crashed, unless it has been started since.
+    async fn start_again(&mut self, client: usize) -> Result<(), String> {
+        if self.world.machines()[client].is_up() {
+            return Ok(());
+        }
         self.reach(client);
         self.troubled = Instant::now();
-        self.world.machines_mut()[client].start().await?;
-        self.settle(client).await
+        self.world.machines_mut()[client].start().await
     }
 
     async fn remount(&mut self) -> Result<(), String> {
@@ -383,10 +415,10 @@ impl Fleet {
         }
         self.end_all_outages()?;
         self.send_all(client).await?;
-        let vfs = self.world.machines()[client].client().clone();
+        let programs = self.world.machines()[client].programs();
         for register in unanswered {
-            let value = self.value_of(client, &vfs, &register).await;
-            let value = value.map_err(|error| format!("client {client} cannot look at {register:?}: {error}"))?;
+            let value = self.value_of(&programs, &register).await;
+            let value = value.map_err(|told| format!("client {client} cannot look at {register:?}: {told}"))?;
             self.trace.push(format!("{:?}: client {client} has {value:?} of {register:?}", self.begun.elapsed()));
             self.versions.borrow_mut().settle(client, &register, value)?;
         }
@@ -409,7 +441,7 @@ impl Fleet {
     }
 
     /// `None`: the object is not there.
-    async fn value_of(&mut self, client: usize, vfs: &Vfs, register: &Register) -> Result<Option<u64>, Error> {
+    async fn value_of(&self, programs: &Programs, register: &Register) -> Result<Option<u64>, Told> {
         let name = match register {
             Register::Name(path) => Some(path.clone()),
             Register::Content(vnode) | Register::Mode(vnode) | Register::Xattr(vnode) => {
@@ -419,14 +451,13 @@ impl Fleet {
             Register::Links(_) => None,
         };
         let Some(name) = name else { return Ok(None) };
-        let actor = Actor { client, vfs, announces: false, versions: &self.versions };
-        let found = actor.find(&name).await?;
-        let of = |vnode: &VnodeId| found.as_ref().filter(|object| object.fid.vnode == *vnode);
+        let found = find(programs, &name).await?;
+        let of = |vnode: &VnodeId| found.as_ref().filter(|object| object.vnode == *vnode);
         Ok(match register {
-            Register::Name(_) => Some(found.map_or(0, |object| object.fid.vnode.0)),
+            Register::Name(_) => Some(found.map_or(0, |object| object.vnode.0)),
             Register::Content(vnode) => of(vnode).and_then(values_of).map(|[content, _]| content),
             Register::Mode(vnode) => of(vnode).and_then(values_of).map(|[_, mode]| mode),
-            Register::Xattr(vnode) if of(vnode).is_some() => Some(xattr_of(vfs, *vnode).await?),
+            Register::Xattr(vnode) if of(vnode).is_some() => Some(xattr(programs, &name, *vnode).await?),
             Register::Xattr(_) | Register::Links(_) => None,
         })
     }

@@ -8,7 +8,8 @@
 //! do, and of [`run_for`], where the links change instead. The versions of [`run_fleet`] say what each of several
 //! clients may be shown that send in the background: what they have logged is announced, pulled and applied meanwhile.
 //!
-//! A [`kernel`] can stand between programs and a client, as on Linux; a [`script`] is what programs call then.
+//! A [`kernel`] can stand between programs and a client, as on Linux; a [`script`] is what programs call then, and the
+//! clients of [`run_above_kernel`] and [`run_fleet_above_kernels`] have one each.
 //!
 //! [`workload`] has the programs of the papers' figures, which are measured instead of judged.
 //!
@@ -39,7 +40,7 @@ mod world;
 pub use clock::VirtualClock;
 pub use contention::run_together;
 pub use faults::Faults;
-pub use fleet::run_fleet;
+pub use fleet::{run_fleet, run_fleet_above_kernels};
 pub use history::{Attempt, Contests, History, Register, UpdateId};
 pub use hour::{Hour, run_for};
 pub use image::ServerImage;

@@ -178,6 +178,11 @@ impl Machine {
         self.kernel.clone().map_or_else(|| Programs::Bare(self.client().clone()), Programs::Above)
     }
 
+    /// Whether the client runs.
+    pub(crate) fn is_up(&self) -> bool {
+        self.client.is_some()
+    }
+
     /// Its file system.
     ///
     /// # Panics

@@ -151,6 +151,14 @@ impl Versions {
         self.chain_mut(&place.register)[place.at].value = None;
     }
 
+    /// The same client has written over an update before it closed the file: nobody is shown that any more.
+    pub(crate) fn supersede(&mut self, place: &Place) {
+        let version = &mut self.chain_mut(&place.register)[place.at];
+        version.state = State::Lost;
+        let client = version.client;
+        self.forget(client, place);
+    }
+
     /// A close has returned that waits for the announcement.
     pub(crate) fn announce(&mut self, place: &Place) {
         self.advance(place, State::Announced);

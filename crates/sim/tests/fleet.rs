@@ -1,12 +1,13 @@
 //! Three clients that send in the background, against the reference model of versions. A failure names the seed that
 //! replays it, with `MAFS_SIM_FIRST_SEED=SEED MAFS_SIM_SEEDS=1`.
 //!
-//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test sim fleet::reftest` is the long run.
+//! `MAFS_SIM_SEEDS=2000 cargo test --release -p mafs-sim --test sim fleet::` is the long run, of all of `reftest_...`;
+//! with `fleet::reftest_above_kernels` of those in which programs call a kernel: in the rest they call the client.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mafs_sim::{Faults, run_fleet};
+use mafs_sim::{Faults, run_fleet, run_fleet_above_kernels};
 
 use crate::support::{assert_same, judged, seeds_from};
 
@@ -15,6 +16,10 @@ const OPERATIONS: usize = 500;
 const FIXED: u64 = if cfg!(debug_assertions) { 5 } else { 40 };
 /// Seeds with each of three kinds of faults.
 const FAULTY: u64 = if cfg!(debug_assertions) { 1 } else { 20 };
+/// The same above kernels, where one takes half as long again.
+const OPERATIONS_ABOVE: usize = if cfg!(debug_assertions) { 100 } else { OPERATIONS };
+const FIXED_ABOVE: u64 = if cfg!(debug_assertions) { 1 } else { 10 };
+const FAULTY_ABOVE: u64 = if cfg!(debug_assertions) { 1 } else { 5 };
 /// Seeds that nobody has chosen: without faults, and with all.
 const FRESH: u64 = if cfg!(debug_assertions) { 1 } else { 10 };
 
@@ -33,10 +38,17 @@ const REMOTE: Faults = Faults {
     suspend: 80,
     restore: 0,
 };
+/// With clients whose disks fill up, and a server that has room.
+const FULL_CLIENTS: Faults = Faults { fill_client: 30, fill_server: 0, ..REMOTE };
 const ALL: Faults = Faults { kill_client: 50, power_client: 70, fill_client: 50, restore: 60, ..REMOTE };
 
 fn run(seed: u64, faults: Faults) -> Vec<String> {
     judged(run_fleet(seed, OPERATIONS, faults))
+}
+
+/// The same with a kernel between programs and each client.
+fn above(seed: u64, faults: Faults) -> Vec<String> {
+    judged(run_fleet_above_kernels(seed, OPERATIONS_ABOVE, faults))
 }
 
 /// Some seeds that nobody has chosen.
@@ -90,7 +102,7 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn reftest_everybody_is_shown_what_was_announced_however_full_the_clients_are() {
     for seed in seeds_from(3000, FAULTY) {
-        run(seed, Faults { fill_client: 30, fill_server: 0, ..REMOTE });
+        run(seed, FULL_CLIENTS);
     }
 }
 
@@ -133,4 +145,44 @@ fn regression_a_file_that_keeps_a_name_keeps_its_content() {
 #[test]
 fn regression_a_content_that_was_here_whole_before_a_kill_is_not_taken_for_damaged() {
     run(760_608, ALL);
+}
+
+#[test]
+fn reftest_above_kernels_everybody_is_shown_what_was_announced() {
+    for seed in seeds_from(10_000, FIXED_ABOVE) {
+        above(seed, Faults::default());
+    }
+}
+
+#[test]
+fn reftest_above_kernels_everybody_is_shown_what_was_announced_whatever_befalls_links_and_server() {
+    for seed in seeds_from(12_000, FAULTY_ABOVE) {
+        above(seed, REMOTE);
+    }
+}
+
+#[test]
+fn reftest_above_kernels_everybody_is_shown_what_was_announced_whatever_goes_wrong() {
+    for seed in seeds_from(11_000, FAULTY_ABOVE) {
+        above(seed, ALL);
+    }
+}
+
+#[test]
+fn reftest_above_kernels_everybody_is_shown_what_was_announced_however_full_the_clients_are() {
+    for seed in seeds_from(13_000, FAULTY_ABOVE) {
+        above(seed, FULL_CLIENTS);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_above_kernels() {
+    assert_same(&above(19_000, ALL), &above(19_000, ALL));
+}
+
+/// While the content before was on its way, the file had the size of the next one, which nobody sends because the server
+/// is full or the writer gone: programs read the beginning of the one as the whole of the other.
+#[test]
+fn regression_a_file_has_the_size_of_what_is_read_before_all_of_it_has_come() {
+    above(10_020, REMOTE);
 }

@@ -25,8 +25,8 @@ pub(super) struct Image {
 }
 
 impl Fleet {
-    /// Returns who has crashed.
-    pub(super) fn strike(&mut self, strike: Strike) -> Result<Option<usize>, String> {
+    /// Returns who has crashed, and how.
+    pub(super) fn strike(&mut self, strike: Strike) -> Result<Option<(usize, Crash)>, String> {
         match strike {
             Strike::Cut(victim) => self.world.machines()[victim].cut_link(),
             Strike::Server(crash) => {
@@ -51,7 +51,7 @@ impl Fleet {
                 if crash == Crash::Power {
                     self.versions.borrow_mut().lose_power(victim);
                 }
-                return Ok(Some(victim));
+                return Ok(Some((victim, crash)));
             }
         }
         Ok(None)

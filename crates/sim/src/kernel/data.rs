@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mafs_client::vfs::{Attributes as Set, SetTime};
 use mafs_durable::DiskFile;
-use mafs_proto::{Mode, Timestamp};
+use mafs_proto::{Mode, Timestamp, XattrMode};
 
 use super::backing::{Backing, Change};
 use super::inode::PAGE_BYTES;
@@ -12,6 +12,9 @@ use super::{Errno, Kernel, OpenFile, VnodeId};
 
 /// The largest write that the kernel sends.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// What a program reads at a time.
+const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Pages that are read ahead, now and then.
 const AHEAD_PAGES: u64 = 32;
@@ -55,6 +58,44 @@ impl Kernel {
             }
             None => self.write_pages(&file, at, bytes).await,
         }
+    }
+
+    /// Reads a whole file, as programs do: until there is nothing more.
+    ///
+    /// # Errors
+    /// As read(2).
+    pub async fn read_all(&self, descriptor: Descriptor) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        loop {
+            let more = self.read(descriptor, bytes.len() as u64, READ_BYTES_MAX).await?;
+            if more.is_empty() {
+                return Ok(bytes);
+            }
+            bytes.extend(more);
+        }
+    }
+
+    /// getxattr(2), which the kernel has answered each time.
+    ///
+    /// # Errors
+    /// As the call.
+    pub async fn xattr(&self, path: &str, name: &str) -> Result<Vec<u8>, Errno> {
+        let vnode = self.walk(path, false).await?;
+        let value = self.ask(self.vfs.get_xattr(vnode, Bytes::copy_from_slice(name.as_bytes()))).await?;
+        Ok(value.as_bytes().to_vec())
+    }
+
+    /// setxattr(2).
+    ///
+    /// # Errors
+    /// As the call.
+    pub async fn set_xattr(&self, path: &str, name: &str, value: &[u8]) -> Result<(), Errno> {
+        let vnode = self.walk(path, false).await?;
+        let _inode = self.lock_inode(vnode).await?;
+        let [name, value] = [name.as_bytes(), value].map(Bytes::copy_from_slice);
+        let set = self.vfs.set_xattr(vnode, name, value, XattrMode::Either, super::CALLER);
+        // As `fuse_setxattr`: the time of change has moved.
+        self.ask(set).await.inspect(|()| self.state().change(vnode, |inode, _| inode.forget_attributes()))
     }
 
     /// fstat(2).

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mafs_proto::{Kind, Object};
+use mafs_proto::{Kind, Object, VnodeId};
 use tokio::sync::{Mutex, RwLock};
 use tokio::time::Instant;
 
@@ -27,6 +27,8 @@ pub(super) struct Version(pub(super) u64);
 /// What stat(2) tells of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
+    /// Which it is.
+    pub vnode: VnodeId,
     /// What it is.
     pub kind: Kind,
     /// Its size.
@@ -38,9 +40,9 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    pub(super) fn of(object: &Object) -> Self {
-        let status = &object.status;
-        Self { kind: status.kind, size: status.size, mode: status.mode.bits(), links: status.nlink }
+    pub(crate) fn of(object: &Object) -> Self {
+        let (vnode, status) = (object.fid.vnode, &object.status);
+        Self { vnode, kind: status.kind, size: status.size, mode: status.mode.bits(), links: status.nlink }
     }
 }
 

@@ -115,25 +115,24 @@ impl Kernel {
         self.make(place.clone(), async { self.vfs.link(vnode, place.0, place.1, CALLER).await }).await.map(drop)
     }
 
-    /// mkdir(2).
+    /// mkdir(2). Returns which it is.
     ///
     /// # Errors
     /// As the call.
-    pub async fn make_dir(&self, path: &str, mode: u32) -> Result<(), Errno> {
+    pub async fn make_dir(&self, path: &str, mode: u32) -> Result<VnodeId, Errno> {
         let place = self.place(path, false).await?;
         let (parent, name) = place.clone();
-        let made = self.make(place, async { self.vfs.make_dir(parent, name, Mode::from_bits(mode), CALLER).await });
-        made.await.map(drop)
+        self.make(place, async { self.vfs.make_dir(parent, name, Mode::from_bits(mode), CALLER).await }).await
     }
 
-    /// symlink(2).
+    /// symlink(2). Returns which it is.
     ///
     /// # Errors
     /// As the call.
-    pub async fn make_symlink(&self, path: &str, target: &str) -> Result<(), Errno> {
+    pub async fn make_symlink(&self, path: &str, target: &str) -> Result<VnodeId, Errno> {
         let place = self.place(path, false).await?;
         let ((parent, name), target) = (place.clone(), Bytes::copy_from_slice(target.as_bytes()));
-        self.make(place, async { self.vfs.make_symlink(parent, name, target, CALLER).await }).await.map(drop)
+        self.make(place, async { self.vfs.make_symlink(parent, name, target, CALLER).await }).await
     }
 
     /// readlink(2).
@@ -151,14 +150,23 @@ impl Kernel {
     /// # Errors
     /// As getdents(2).
     pub async fn list(&self, path: &str) -> Result<Vec<String>, Errno> {
+        Ok(self.entries(path).await?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The same with what they mean.
+    ///
+    /// # Errors
+    /// As getdents(2).
+    pub async fn entries(&self, path: &str) -> Result<Vec<(String, VnodeId)>, Errno> {
         let vnode = self.walk(path, false).await?;
         let (mut names, mut offset) = (Vec::new(), 0);
         loop {
             let page = self.ask_and_keep(self.vfs.read_dir(vnode, offset, LISTED_MAX), |_, page| page).await?;
             let Some(last) = page.entries.last() else { break };
             offset = last.next_offset;
-            let shown = page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned());
-            names.extend(shown.filter(|name| name != "." && name != ".."));
+            let shown =
+                page.entries.iter().map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.vnode));
+            names.extend(shown.filter(|(name, _)| name != "." && name != ".."));
         }
         names.sort_unstable();
         Ok(names)

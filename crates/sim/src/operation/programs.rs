@@ -10,7 +10,7 @@ use crate::kernel::{Descriptor, Errno, Kernel};
 use crate::model::{Seen, SeenObject, Snapshot};
 
 /// More than any file has.
-const EVERYTHING: usize = 4 << 20;
+pub(crate) const EVERYTHING: usize = 4 << 20;
 
 /// Programs of one machine.
 #[derive(Clone)]
@@ -22,6 +22,14 @@ pub(crate) enum Programs {
 }
 
 impl Programs {
+    /// The client behind them.
+    pub(crate) fn vfs(&self) -> &Vfs {
+        match self {
+            Self::Bare(vfs) => vfs,
+            Self::Above(kernel) => kernel.vfs(),
+        }
+    }
+
     /// Does an operation.
     pub(crate) async fn perform(&self, operation: &Operation) -> Outcome {
         match self {
@@ -71,8 +79,8 @@ async fn try_above(operation: &Operation, kernel: &Kernel) -> Result<Option<Vec<
             must_be_file(kernel, path).await?;
             kernel.set_mode(path, *mode).await?;
         }
-        Operation::MakeDir { path } => kernel.make_dir(path, 0o755).await?,
-        Operation::Symlink { path, target } => kernel.make_symlink(path, target).await?,
+        Operation::MakeDir { path } => drop(kernel.make_dir(path, 0o755).await?),
+        Operation::Symlink { path, target } => drop(kernel.make_symlink(path, target).await?),
         Operation::Link { from, to } => kernel.link(from, to).await?,
         Operation::Unlink { path } => kernel.remove(path, false).await?,
         Operation::RemoveDir { path } => kernel.remove(path, true).await?,

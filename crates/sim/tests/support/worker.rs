@@ -83,14 +83,7 @@ pub(crate) async fn tree_above(kernel: &Kernel) -> Result<Tree, Error> {
 
 /// What a client would have said for a kernel to tell this.
 fn told(errno: Errno) -> Error {
-    match errno {
-        Errno::NOENT => Error::Refused(FsError::NotFound),
-        Errno::EXIST => Error::Refused(FsError::Exists),
-        Errno::NOTEMPTY => Error::Refused(FsError::NotEmpty),
-        Errno::STALE => Error::Refused(FsError::Stale),
-        Errno::TIMEDOUT => Error::TimedOut("a kernel was told nothing".to_owned()),
-        other => Error::Invalid(format!("a kernel says {other:?}")),
-    }
+    errno.causes().swap_remove(0)
 }
 
 /// A directory in which a client works.
@@ -195,7 +188,7 @@ impl Worker {
         let path = dir.path_of(&name);
         let vnode = match &self.kernel {
             None => self.vfs.make_dir(dir.vnode, name, Mode::from_bits(0o755), CALLER).await?.fid.vnode,
-            Some(kernel) => kernel.make_dir(&path, 0o755).await.map(|()| dir.vnode).map_err(told)?,
+            Some(kernel) => kernel.make_dir(&path, 0o755).await.map(|_| dir.vnode).map_err(told)?,
         };
         Ok(Dir { vnode, path })
     }
