@@ -1,5 +1,7 @@
 //! Nameless: files that have lost their last name, and what there is of them for those who use them still.
 
+use std::sync::Arc;
+
 use mafs_proto::{Fid, Kind, Object, VnodeId};
 
 use super::file::{Content, File};
@@ -24,12 +26,11 @@ impl Inner {
 
     /// The same. What others may have written is not `known`.
     fn note_gone(&self, object: &Object, known: bool) {
-        let file = self.files().get(object.fid.vnode);
-        match file {
+        match self.hold(object.fid.vnode) {
             Some(file) => {
                 self.kernel.note_removed(Nameless::of(object));
                 self.mark_unlinked(&file, object);
-                self.drop_if_unused(&file);
+                self.let_go(&file);
             }
             None => {
                 let nameless = self.left_of(object, known);
@@ -42,6 +43,24 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// A file that is in use stays so until [`Self::let_go`]: one that an answer drops meanwhile would not be left to the
+    /// kernel's inode.
+    fn hold(&self, vnode: VnodeId) -> Option<Arc<File>> {
+        let files = self.files();
+        let file = files.get(vnode)?;
+        file.state().open();
+        Some(file)
+    }
+
+    pub(super) fn let_go(&self, file: &Arc<File>) {
+        {
+            let mut state = file.state();
+            state.close();
+            state.forget_path();
+        }
+        self.drop_if_unused(file);
     }
 
     /// What is here of an object that is not in use. A store of it may have been answered since the caller looked.

@@ -114,13 +114,9 @@ impl Inner {
                 // The file stays in use, whoever closes it, until the index names its container again.
                 state.open();
             }
-            let turned = self.turn_container_over(file, read, status, next);
-            let mut state = file.state();
-            state.close();
-            state.forget_path();
-            turned
+            self.turn_container_over(file, read, status, next)
         };
-        self.drop_if_unused(file);
+        self.let_go(file);
         turned.map(|()| true)
     }
 
