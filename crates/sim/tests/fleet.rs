@@ -180,8 +180,8 @@ fn the_same_seed_gives_the_same_trace_above_kernels() {
     assert_same(&above(19_000, ALL), &above(19_000, ALL));
 }
 
-/// While the content before was on its way, the file had the size of the next one, which nobody sends because the server
-/// is full or the writer gone: programs read the beginning of the one as the whole of the other.
+/// While the content before was on its way, the file had the size of the next one, which nobody sends because the
+/// server is full or the writer gone: programs read the beginning of the one as the whole of the other.
 #[test]
 fn regression_a_file_has_the_size_of_what_is_read_before_all_of_it_has_come() {
     above(10_020, REMOTE);
