@@ -9,7 +9,7 @@ use mafs_client::vfs::{Attributes, Caller, DirEntry, Error, OpenMode, Opened, Vf
 use mafs_proto::{FsError, Kind, Mode, Object, Random, RenameMode, VnodeId, XattrMode};
 
 use crate::model::{Model, Seen, SeenObject, Snapshot, Xattrs, split};
-pub(crate) use programs::{EVERYTHING, Programs};
+pub(crate) use programs::Programs;
 
 /// One operation. Paths begin with `/`; `""` is the root.
 #[derive(Clone, PartialEq, Eq, Debug)]

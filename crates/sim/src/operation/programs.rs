@@ -10,7 +10,7 @@ use crate::kernel::{Descriptor, Errno, Kernel};
 use crate::model::{Seen, SeenObject, Snapshot};
 
 /// More than any file has.
-pub(crate) const EVERYTHING: usize = 4 << 20;
+const EVERYTHING: usize = 4 << 20;
 
 /// Programs of one machine.
 #[derive(Clone)]
@@ -22,14 +22,6 @@ pub(crate) enum Programs {
 }
 
 impl Programs {
-    /// The client behind them.
-    pub(crate) fn vfs(&self) -> &Vfs {
-        match self {
-            Self::Bare(vfs) => vfs,
-            Self::Above(kernel) => kernel.vfs(),
-        }
-    }
-
     /// Does an operation.
     pub(crate) async fn perform(&self, operation: &Operation) -> Outcome {
         match self {
