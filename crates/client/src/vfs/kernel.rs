@@ -128,11 +128,15 @@ impl Kernel {
     }
 
     /// An object has lost its last name. A program may hold it still, as its working directory or by a descriptor, and
-    /// ask what it is until the kernel forgets it, or open it. Returns whether the kernel knows it.
+    /// ask what it is until the kernel forgets it, or open it. Keeps the content that is left when the same is heard
+    /// again, from the server, by whoever knows of none. Returns whether the kernel knows the object.
     pub(super) fn note_removed(&self, removed: Nameless) -> bool {
         match self.lock().get_mut(&removed.object.fid.vnode) {
             Some(inode) => {
-                inode.removed = Some(Box::new(removed));
+                let is_left = |nameless: &Nameless| nameless.content != Left::Nothing;
+                if is_left(&removed) || !inode.removed.as_deref().is_some_and(is_left) {
+                    inode.removed = Some(Box::new(removed));
+                }
                 true
             }
             None => false,
@@ -393,7 +397,7 @@ fn expire_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
 
 #[cfg(test)]
 mod tests {
-    use mafs_proto::{Fid, Uniquifier, VolumeId};
+    use mafs_proto::{Fid, Kind, Mode, Status, StatusVersion, Timestamp, Uniquifier, VolumeId};
 
     use super::*;
 
@@ -441,6 +445,34 @@ mod tests {
     /// In every directory: `known`, an inode that the kernel may know, and `unknown`, which it does not.
     fn names() -> NamesOf {
         Box::new(|_| vec![(name("known"), VnodeId(8)), (name("unknown"), VnodeId(9))])
+    }
+
+    #[test]
+    fn what_is_left_of_a_removed_file_stays_when_the_server_says_that_it_is_gone() {
+        let (kernel, fid) = (Kernel::default(), broken(VnodeId(7), &[]).fid);
+        let time = Timestamp::default();
+        let status = Status {
+            kind: Kind::File,
+            mode: Mode::from_bits(0o644),
+            nlink: 0,
+            uid: 0,
+            gid: 0,
+            size: 10,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            data_version: DataVersion(3),
+            status_version: StatusVersion(3),
+            xattrs: None,
+        };
+        let heard = Nameless::of(&Object { fid, status, target: None });
+        kernel.count_lookup(fid.vnode);
+        kernel.note_removed(heard.clone());
+        kernel.note_removed(Nameless { content: Left::In(ContainerId(4)), ..heard.clone() });
+        assert!(kernel.note_removed(heard));
+        assert_eq!(kernel.forget(fid.vnode, 1), Some(ContainerId(4)));
     }
 
     #[tokio::test]
