@@ -1,5 +1,7 @@
 //! What can happen to a packet on the air.
 
+use std::time::Duration;
+
 use mafs_proto::{Instant, Random};
 
 use super::periods::BadPeriods;
@@ -7,8 +9,9 @@ use super::rate::{Line, OnAir};
 use super::{Profile, Retransmission};
 
 const MILLION: u64 = 1_000_000;
-/// How often a link sends a packet again before it gives up.
+/// How often a link sends a packet again before it gives up, and how long it holds one.
 const REPETITIONS_MAX: u32 = 32;
+const HOLD_MAX: Duration = Duration::from_secs(10);
 
 /// The air of one direction. Its bursts and outages are those of the other direction too: both follow from one seed.
 #[derive(Debug)]
@@ -50,9 +53,13 @@ impl Channel {
             Some(Retransmission::Hold) => REPETITIONS_MAX,
         };
         let mut air = line.carry(bytes, ready);
+        let until = air.from + HOLD_MAX;
         let mut fate = self.cross(air);
         for _ in 0..repetitions {
             let Err(spoiled) = fate else { break };
+            if spoiled.good_at > until {
+                break;
+            }
             air = line.carry(bytes, spoiled.good_at);
             fate = self.cross(air);
         }
