@@ -45,8 +45,8 @@ impl Inner {
         }
     }
 
-    /// A file that is in use stays so until [`Self::let_go`]: one that an answer drops meanwhile would not be left to the
-    /// kernel's inode.
+    /// A file that is in use stays so until [`Self::let_go`]: one that an answer drops meanwhile would not be left to
+    /// the kernel's inode.
     fn hold(&self, vnode: VnodeId) -> Option<Arc<File>> {
         let files = self.files();
         let file = files.get(vnode)?;
