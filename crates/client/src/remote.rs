@@ -88,8 +88,11 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn has_undecided(&self) -> bool;
     /// This life of the client begins without an attach, and does not use the `spare` fids: durable when this returns.
     fn begin_life(&self, incarnation: Incarnation, spare: FidRange) -> Result<(), String>;
-    /// These fids are not used by this life: durable when this returns.
+    /// Logs that this life does not use these fids: durable once [`Self::make_durable`] returns. The newest entry
+    /// counts, so they are logged in the order in which it is decided who uses which.
     fn spare(&self, fids: FidRange) -> Result<(), String>;
+    /// Makes durable what has been logged.
+    fn make_durable(&self) -> Result<(), String>;
     /// The server is known to be out of reach, or is so no more.
     fn out_of_reach(&self, is_so: bool);
 }

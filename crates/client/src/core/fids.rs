@@ -49,7 +49,8 @@ impl Fids {
         })
     }
 
-    /// The next part, once it is time to make it ready: what is spared then must be durable before [`Self::add`].
+    /// The next part, once it is time to make it ready: what is spared then must be logged before anything else is
+    /// decided here, and durable before [`Self::add`].
     pub(crate) fn part_ahead(&self) -> Option<Part> {
         let is_time = self.ahead.is_none() && self.own.is_some_and(|own| own.count() == AHEAD);
         is_time.then(|| self.next_part()).flatten()
@@ -134,6 +135,34 @@ mod tests {
         fids.begin(late);
         fids.add(late);
         assert_eq!(fids.next_part().unwrap().own.first().vnode.0, 3 * PART, "it was begun meanwhile");
+    }
+
+    /// The log is told when a part is decided on; that it is durable comes so late that others have begun by then.
+    #[test]
+    fn invariant_2_the_newest_entry_spares_nothing_that_a_life_takes_however_late_a_part_is_ready() {
+        for late in [0, AHEAD / 2, AHEAD, 2 * PART] {
+            let mut fids = Fids::default();
+            let first = Part::of(range(0, 8 * PART));
+            fids.begin(first);
+            let (mut newest, mut under_way) = (first.spare, None);
+            for vnode in 0..6 * PART {
+                let taken = fids.take().or_else(|| {
+                    let part = fids.next_part().unwrap();
+                    newest = part.spare;
+                    fids.begin(part);
+                    fids.take()
+                });
+                assert_eq!(taken.unwrap().vnode.0, vnode, "each once");
+                assert!(vnode < newest.first().vnode.0, "{vnode} is spared, {late} late");
+                if let Some(part) = fids.part_ahead() {
+                    newest = part.spare;
+                    under_way.get_or_insert((vnode + late, part));
+                }
+                if let Some((_, part)) = under_way.take_if(|(at, _)| *at <= vnode) {
+                    fids.add(part);
+                }
+            }
+        }
     }
 
     #[test]

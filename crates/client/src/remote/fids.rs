@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mafs_arpc::blocking;
+use mafs_arpc::{blocking, spawn_blocking};
 use mafs_proto::call::GrantFidsRequest;
 use mafs_proto::{Fid, FsError, Purpose};
 
@@ -17,11 +17,11 @@ impl Remote {
             let taken = self.shared.next_fid(&mut ids)?;
             let low = ids.fids.are_low() && self.is_up();
             let ask = low && !std::mem::replace(&mut ids.granting, low);
-            (taken, ids.fids.part_ahead(), ask)
+            (taken, self.shared.log_part_ahead(&ids), ask)
         };
         if let Some(part) = ahead {
             let shared = Arc::clone(&self.shared);
-            mafs_arpc::spawn_blocking(move || shared.add_fids(part));
+            spawn_blocking(move || shared.add_fids(part));
         }
         match taken {
             Some(fid) => {
@@ -57,16 +57,26 @@ impl Shared {
     }
 
     fn begin_fids(&self, ids: &mut Ids, part: Part) -> Result<(), RemoteError> {
-        blocking(|| self.listener.spare(part.spare)).map_err(RemoteError::Unreachable)?;
+        let spared = || self.listener.spare(part.spare).and_then(|()| self.listener.make_durable());
+        blocking(spared).map_err(RemoteError::Unreachable)?;
         ids.fids.begin(part);
         Ok(())
     }
 
-    /// Makes a part ready. If that fails, whoever needs it tries again and is told why.
+    /// The next part, once it is time to make it ready. Logs here, where nobody else decides, what is spared besides.
+    fn log_part_ahead(&self, ids: &Ids) -> Option<Part> {
+        ids.fids.part_ahead().filter(|part| told(self.listener.spare(part.spare)))
+    }
+
+    /// Makes a part ready that has been logged.
     fn add_fids(&self, part: Part) {
-        match self.listener.spare(part.spare) {
-            Ok(()) => self.ids().fids.add(part),
-            Err(why) => tracing::debug!(why, "no part of fids is ready ahead"),
+        if told(self.listener.make_durable()) {
+            self.ids().fids.add(part);
         }
     }
+}
+
+/// Whether a step of making a part ready has succeeded. If not, whoever needs the part tries again and is told why.
+fn told(step: Result<(), String>) -> bool {
+    step.inspect_err(|why| tracing::debug!(why, "no part of fids is ready ahead")).is_ok()
 }

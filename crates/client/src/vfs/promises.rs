@@ -143,13 +143,16 @@ impl Listener for SessionListener {
     }
 
     fn spare(&self, fids: FidRange) -> Result<(), String> {
-        let logged = self.cache.cml.append(LogEntry::SpareFids(fids)).and_then(|()| self.cache.cml.sync());
-        logged.map_err(|error| error.to_string())
+        self.cache.cml.append(LogEntry::SpareFids(fids)).map_err(|error| error.to_string())
+    }
+
+    fn make_durable(&self) -> Result<(), String> {
+        self.cache.cml.sync().map_err(|error| error.to_string())
     }
 
     fn begin_life(&self, incarnation: Incarnation, spare: FidRange) -> Result<(), String> {
-        let logged = self.cache.cml.append(LogEntry::Incarnation(incarnation));
-        logged.map_err(|error| error.to_string()).and_then(|()| self.spare(spare))
+        let logged = self.cache.cml.append(LogEntry::Incarnation(incarnation)).map_err(|error| error.to_string());
+        logged.and_then(|()| self.spare(spare)).and_then(|()| self.make_durable())
     }
 
     fn out_of_reach(&self, is_so: bool) {
