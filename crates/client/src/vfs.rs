@@ -146,6 +146,13 @@ pub struct OpenMode {
     pub again: bool,
 }
 
+impl OpenMode {
+    /// Whether the content changes by it: it is written, or dropped.
+    pub(crate) fn changes(self) -> bool {
+        self.write || self.truncate
+    }
+}
+
 /// What open gives back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {

@@ -325,7 +325,12 @@ impl<E: Clone, H, C> Content<E, H, C> {
     /// Whether the container holds the version that the content is based on, all of it and nothing else, as far as
     /// anybody has looked.
     pub(crate) fn is_as_known(&self) -> bool {
-        !self.is_dirty() && !self.fate.is_unlinked() && self.is_complete()
+        self.is_unchanged() && self.is_complete()
+    }
+
+    /// Whether what is here, or on its way, is of the version that the content is based on, and has a name.
+    fn is_unchanged(&self) -> bool {
+        !self.is_dirty() && !self.fate.is_unlinked()
     }
 
     /// Whether programs have the content open, and nobody here has changed it or could.
@@ -333,10 +338,10 @@ impl<E: Clone, H, C> Content<E, H, C> {
         self.is_being_read() && self.is_complete()
     }
 
-    /// Whether that is so of what is here or still on its way.
+    /// As [`Self::is_only_read`], also while the content is still on its way.
     pub(crate) fn is_being_read(&self) -> bool {
-        let is_as_known = !self.is_dirty() && !self.fate.is_unlinked() && !self.arrival.is_absent();
-        self.handles > 0 && is_as_known && !self.users.may_write() && !self.basis.is_elsewhere()
+        let is_here_or_coming = !self.arrival.is_absent() && !self.basis.is_elsewhere();
+        self.handles > 0 && self.is_unchanged() && is_here_or_coming && !self.users.may_write()
     }
 
     /// Whether handles through which nobody has written keep the content from becoming the version `shown`.

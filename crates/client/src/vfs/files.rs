@@ -47,7 +47,7 @@ pub(super) struct Handle {
 impl Handle {
     /// On a file that has just been opened, which goes by this daemon.
     fn new(file: Arc<File>, mode: OpenMode) -> Self {
-        if mode.write || mode.truncate {
+        if mode.changes() {
             file.state().begin_changing();
         }
         Self { file, mode, passthrough: false, closing: false }
@@ -60,7 +60,7 @@ impl Handle {
 
     /// No change comes from it any more.
     fn end_changing(&self) {
-        if self.mode.write || self.mode.truncate {
+        if self.mode.changes() {
             self.file.state().end_changing();
         }
     }
@@ -232,7 +232,7 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<Handle, Error> {
-        if mode.write || mode.truncate {
+        if mode.changes() {
             self.check_writable()?;
         }
         let cached = self.status_to_open(vnode, mode).await?;
@@ -249,7 +249,7 @@ impl Inner {
             self.check_content(&cached).await?;
         }
         let handle = self.take_handle(&cached, mode)?;
-        if mode.write || mode.truncate {
+        if mode.changes() {
             handle.file.state().note_writer(caller);
         }
         let prepared = match self.prepare(&handle.file, &cached, mode).await {
@@ -390,8 +390,8 @@ impl Inner {
         }
     }
 
-    /// What has been written since the last close goes into the log too, unless a program is there that may be in the
-    /// middle of it: the release of an earlier handle, even of a reader, comes when a later one has cut the file.
+    /// Logs what has been written since the last close too, unless a program is there that may be in the middle of it:
+    /// the release of an earlier handle, even of a reader, comes when a later one has cut the file.
     pub(super) fn log_last_version(&self, file: &File) {
         let unlogged = {
             let state = file.state();
@@ -410,6 +410,24 @@ impl Inner {
 
     pub(super) fn release_file(&self, file: &Arc<File>) {
         file.remove_handle();
+        self.leave(file);
+    }
+
+    /// Keeps a file in use, if it is, until [`Self::let_go`], whoever closes it meanwhile or drops it with an answer.
+    pub(super) fn hold(&self, vnode: VnodeId) -> Option<Arc<File>> {
+        let files = self.files();
+        let file = files.get(vnode)?;
+        file.state().open();
+        Some(file)
+    }
+
+    /// Ends a use of a file without a handle.
+    pub(super) fn let_go(&self, file: &Arc<File>) {
+        file.state().close();
+        self.leave(file);
+    }
+
+    fn leave(&self, file: &Arc<File>) {
         file.state().forget_path();
         self.drop_if_unused(file);
     }

@@ -1,7 +1,5 @@
 //! Nameless: files that have lost their last name, and what there is of them for those who use them still.
 
-use std::sync::Arc;
-
 use mafs_proto::{Fid, Kind, Object, VnodeId};
 
 use super::file::{Content, File};
@@ -43,24 +41,6 @@ impl Inner {
                 }
             }
         }
-    }
-
-    /// A file that is in use stays so until [`Self::let_go`]: one that an answer drops meanwhile would not be left to
-    /// the kernel's inode.
-    fn hold(&self, vnode: VnodeId) -> Option<Arc<File>> {
-        let files = self.files();
-        let file = files.get(vnode)?;
-        file.state().open();
-        Some(file)
-    }
-
-    pub(super) fn let_go(&self, file: &Arc<File>) {
-        {
-            let mut state = file.state();
-            state.close();
-            state.forget_path();
-        }
-        self.drop_if_unused(file);
     }
 
     /// What is here of an object that is not in use. A store of it may have been answered since the caller looked.
