@@ -19,7 +19,6 @@ use std::pin::Pin;
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
-use self::check::CHECK_BYTES;
 pub(crate) use self::check::CheckedCodec;
 pub(crate) use self::meter::LossMeter;
 use crate::engine::Side;
@@ -28,9 +27,7 @@ use crate::wire;
 /// How many frames wait between the driver and the transport.
 const SINK_FRAMES: usize = 2;
 
-/// What is put around a frame on its way, its check with it (RFC 9113, section 4.1; gRPC's length prefix).
-pub(crate) const FRAMING_BYTES: u64 = 9 + 5 + CHECK_BYTES as u64;
-/// What one packet has of a TCP stream in an Ethernet, with time stamps, where nobody knows better.
+/// A packet's share of a TCP stream in an Ethernet, with time stamps, where nobody knows better.
 const SEGMENT_BYTES: u64 = crate::link::SEGMENT_BYTES;
 
 /// Frames from the peer; an error says how the connection ended.
@@ -51,7 +48,7 @@ pub struct Carrier {
     pub(crate) sink: mpsc::Sender<wire::Frame>,
     pub(crate) stream: FrameStream,
     pub(crate) loss: LossMeter,
-    /// What one packet below carries of the stream of frames.
+    /// How much of the stream of frames one packet below carries.
     pub(crate) segment_bytes: u64,
 }
 

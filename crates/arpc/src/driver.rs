@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use self::outbound::{Outbound, Read, Reading};
-use crate::carrier::{Broken, Carrier, FRAMING_BYTES};
+use crate::carrier::{Broken, Carrier};
 use crate::engine::{CALLS_MAX, CallId, Engine, Frame, NewCall, Settings, Violation};
 use crate::error::PayloadError;
 use crate::gate::Place;
@@ -87,7 +87,7 @@ impl Driver {
         incoming: mpsc::Sender<(IncomingCall, BodyCredit)>,
     ) -> Self {
         let now = clock.now();
-        let settings = Settings::of(config.scheduling, config.reserve).in_packets(carrier.segment_bytes, FRAMING_BYTES);
+        let settings = Settings::of(config.scheduling, config.reserve).in_packets(carrier.segment_bytes);
         let settings = place.as_ref().map_or(settings, |place| settings.gated(place.chunk_bytes_max()));
         Self {
             engine: Engine::new(carrier.side, settings, now),

@@ -44,7 +44,7 @@ use self::call::{End, Entry, Header, Receiving, Sending, Unsent};
 pub(crate) use self::credit::Charge;
 use self::credit::{Allowance, Grants};
 use self::frame::DATA_HEAD_BYTES;
-pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, Frame, FrameKind, Side};
+pub(crate) use self::frame::{CONTENT_BYTES_MAX, CallId, FRAMING_BYTES, Frame, FrameKind, Side};
 pub(crate) use self::gate::{Demand, Gate, SessionId, Verdict};
 use self::limit::Buckets;
 pub use self::limit::{InvalidRate, Rate};
@@ -71,10 +71,9 @@ pub(crate) const CREDIT_BYTES: u64 = 1024 * 1024;
 /// What the credit of a class may grow to: twice what a satellite's 600 ms hold at 50 Mbit/s.
 const CREDIT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Between what a packet's share of a stream of frames is believed: TCP's least (RFC 9293, section 3.7.1), and that of
-/// an Ethernet. Where packets are larger, links are fast.
+/// The least share of a stream of frames that is believed of a packet (RFC 9293, section 3.7.1). The most is an
+/// Ethernet's: where packets are larger, links are fast.
 const SEGMENT_BYTES_MIN: u64 = 536;
-const SEGMENT_BYTES_MAX: u64 = 1448;
 
 /// The numbers of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -108,12 +107,12 @@ impl Settings {
         }
     }
 
-    /// The same above packets that carry so many bytes of a stream each, `framing_bytes` of them before a frame.
-    pub(crate) fn in_packets(mut self, segment_bytes: u64, framing_bytes: u64) -> Self {
-        let Limits { chunk_bytes: [least, most], segment_bytes: segment, .. } = &mut self.limits;
-        if least < most {
-            *segment = segment_bytes.clamp(SEGMENT_BYTES_MIN, *segment);
-            *least = *segment - framing_bytes - DATA_HEAD_BYTES;
+    /// Has the least chunk fill a packet below, which carries so many bytes of a stream.
+    pub(crate) fn in_packets(mut self, segment_bytes: u64) -> Self {
+        if self.limits.adapts() {
+            let segment_bytes = segment_bytes.clamp(SEGMENT_BYTES_MIN, self.limits.segment_bytes);
+            self.limits.segment_bytes = segment_bytes;
+            self.limits.chunk_bytes[0] = segment_bytes - FRAMING_BYTES - DATA_HEAD_BYTES;
         }
         self
     }
@@ -133,7 +132,7 @@ impl Default for Settings {
             limits: Limits {
                 chunk_bytes: [1400, 64 * 1024],
                 window_bytes: [4096, CREDIT_BYTES_MAX],
-                segment_bytes: SEGMENT_BYTES_MAX,
+                segment_bytes: gate::SEGMENT_BYTES,
             },
             credit_bytes: CREDIT_BYTES,
             credit_bytes_max: CREDIT_BYTES_MAX,

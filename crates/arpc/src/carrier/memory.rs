@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::harm::{Harm, Harms};
-use super::{Carrier, FRAMING_BYTES, FrameStream, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
-use crate::engine::Side;
+use super::{Carrier, FrameStream, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
+use crate::engine::{FRAMING_BYTES, Side};
 use crate::link;
 use crate::watch::{Receiver, Sender};
 use crate::wire;

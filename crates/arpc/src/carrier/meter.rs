@@ -24,7 +24,7 @@ pub(crate) enum LossMeter {
     Emulated(Arc<Mutex<Loss>>),
 }
 
-/// What one packet carries of a connection, or what is usual if the kernel does not say.
+/// How much of a connection one packet carries, or what is usual if the kernel does not say.
 pub(super) fn segment_bytes_of(stream: &TcpStream) -> u64 {
     let addresses = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
     addresses.ok().and_then(|(local, peer)| tcp_info::segment_bytes(local, peer)).unwrap_or(SEGMENT_BYTES)

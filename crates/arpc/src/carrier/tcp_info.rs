@@ -44,7 +44,7 @@ pub(super) fn loss(local: SocketAddr, peer: SocketAddr) -> Option<Loss> {
     ask(local, peer, loss_in)
 }
 
-/// What one packet carries of the stream of the connection between two addresses, as far as is known now.
+/// How much one packet carries of the stream of the connection between two addresses, as far as is known now.
 pub(super) fn segment_bytes(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     ask(local, peer, |info| u32_at(info, SEGMENT_AT).map(u64::from))
 }

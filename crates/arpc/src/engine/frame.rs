@@ -22,12 +22,14 @@ const WHY_BYTES_MAX: usize = 1000;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// What a Data frame in one packet has besides its data: four tags and two lengths, the class, the id of an early call.
+/// The bytes around a frame on its way: HTTP/2's head, gRPC's length (RFC 9113, section 4.1), and its check.
+pub(crate) const FRAMING_BYTES: u64 = 9 + 5 + 6;
+/// The bytes of a Data frame in one packet besides its data: four tags, two lengths, the class, an early call's id.
 pub(crate) const DATA_HEAD_BYTES: u64 = 10;
-/// What an acknowledgement adds to a frame, at most, on a machine that has been up for a hundred days.
+/// How much an acknowledgement adds to a frame, at most, on a machine that has been up for a hundred days.
 const ACKNOWLEDGEMENT_BYTES: u64 = 24;
 
-/// What a frame has besides its content and [`DATA_HEAD_BYTES`].
+/// The bytes of a frame's head beyond [`DATA_HEAD_BYTES`].
 pub(super) fn more_head_bytes(id: CallId, acknowledges: bool) -> u64 {
     let id_bytes = prost::encoding::encoded_len_varint(id.0) as u64;
     id_bytes - 1 + if acknowledges { ACKNOWLEDGEMENT_BYTES } else { 0 }

@@ -19,7 +19,7 @@ use mafs_proto::{Class, Instant};
 
 use super::Rate;
 use super::estimator::bytes_in;
-use super::frame::{CONTROL_BYTES_MAX, DATA_HEAD_BYTES};
+use super::frame::{CONTROL_BYTES_MAX, DATA_HEAD_BYTES, FRAMING_BYTES};
 
 /// A frame takes so much of the uplink's time: others wait for the rest of one, and each of N waits for N. What is late
 /// by so much is made up for: timers are exact to 1 ms, and tasks wait for a processor. And who could not send for so
@@ -31,11 +31,9 @@ pub(super) const DEBT_MAX: Duration = Duration::from_secs(1);
 /// A frame counts a 32nd more than it has, so that 3 % of the rate are left to what nobody here sees: Ethernet's 38
 /// bytes a packet (2.5 %), acknowledgements of TCP, repetitions.
 const HEADROOM: u64 = 32;
-/// What HTTP/2 and gRPC put before a frame (RFC 9113, section 4.1; gRPC's length prefix), and its check.
-const FRAMING_BYTES: u64 = 9 + 5 + 6;
 /// IP and TCP headers with time stamps (RFC 9293, RFC 7323), and what a packet of 1,500 bytes carries besides.
 const HEADER_BYTES: u64 = 52;
-const SEGMENT_BYTES: u64 = 1500 - HEADER_BYTES;
+pub(super) const SEGMENT_BYTES: u64 = 1500 - HEADER_BYTES;
 /// What fits a packet, which a smaller frame would only fill less.
 const CHUNK_BYTES_MIN: u64 = CONTROL_BYTES_MAX;
 
@@ -187,8 +185,8 @@ impl Gate {
     }
 }
 
-/// What a frame with so much content is on the wire, in packets of its own. What its head has besides is taken from a
-/// chunk that fills packets.
+/// The bytes of a frame with so much content on the wire, in packets of its own. A longer head is taken from a chunk
+/// that fills packets.
 pub(super) fn wire_bytes(content_bytes: u64) -> u64 {
     let bytes = content_bytes + DATA_HEAD_BYTES + FRAMING_BYTES;
     bytes + bytes.div_ceil(SEGMENT_BYTES) * HEADER_BYTES

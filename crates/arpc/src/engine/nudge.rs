@@ -4,8 +4,8 @@
 //! which is 200 ms and more, and twice that the next time. A sender that fills every queue always has a later one. The
 //! window keeps so little in flight that a burst of errors takes all of it, and then the link would be idle for far
 //! longer than the burst. So while acknowledgements are missing a small frame goes now and then: the first one behind
-//! the burst tells both transports what they have to repeat. It is the linear part of the wireless papers' back-off
-//! (000, section 4); what is silent for longer is the matter of [`super::timers::Liveness`].
+//! the burst tells both transports what they have to repeat. Nudges are the linear part of the wireless papers'
+//! back-off (000, section 4); what is silent for longer is the matter of [`super::timers::Liveness`].
 //!
 //! Knows only when bytes are missing, and when they have come.
 

@@ -42,8 +42,16 @@ pub(crate) struct Limits {
     pub(crate) chunk_bytes: [u64; 2],
     /// The most content in flight: least and most.
     pub(crate) window_bytes: [u64; 2],
-    /// What a packet carries; the least chunk fills one.
+    /// How much a packet carries; the least chunk fills one.
     pub(crate) segment_bytes: u64,
+}
+
+impl Limits {
+    /// Whether chunks follow the link. Those of fixed sizes fill no packets.
+    pub(super) fn adapts(&self) -> bool {
+        let [least, most] = self.chunk_bytes;
+        least < most
+    }
 }
 
 /// Leave to send one frame.
@@ -106,10 +114,9 @@ impl Window {
         (least + more * segment).min(most)
     }
 
-    /// What of a chunk is left when its head is longer by so much.
+    /// Shortens a chunk that fills packets by so much more of a head.
     pub(crate) fn less(&self, chunk_bytes: u64, head_bytes: u64) -> u64 {
-        let [least, most] = self.limits.chunk_bytes;
-        let less = if least < most { head_bytes } else { 0 };
+        let less = if self.limits.adapts() { head_bytes } else { 0 };
         chunk_bytes.saturating_sub(less).max(1)
     }
 

@@ -38,8 +38,9 @@ pub struct Profile {
 /// How a link sends again what was lost on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retransmission {
-    /// What is lost is held until the channel is good again, and then sent; what comes behind it waits. The best case
-    /// of a data and acknowledgement protocol, as the wireless papers emulate it (000 section 4.3, 001 section 5.3).
+    /// Holds what is lost until the channel is good again, and sends it then; what comes behind it waits. This is the
+    /// best case of a data and acknowledgement protocol, as the wireless papers emulate it (000 section 4.3, 001
+    /// section 5.3).
     Hold,
 }
 

@@ -73,7 +73,7 @@ async fn connect_tcp(host_port: &str) -> Result<TcpStream, ConnectError> {
     })
 }
 
-/// What is known of the transport below.
+/// The transport below, as far as it is known.
 struct Below {
     loss: LossMeter,
     segment_bytes: u64,

@@ -8,8 +8,7 @@ use prost::Message;
 
 use super::pair::{ANSWERS, Application, End};
 use super::tcp::{Packet, Tcp};
-use crate::carrier::FRAMING_BYTES;
-use crate::engine::{Frame, Settings, Side};
+use crate::engine::{CallId, FRAMING_BYTES, Frame, Settings, Side};
 use crate::link::{Link, Profile, SEGMENT_BYTES};
 
 const MEGABYTE: u64 = 1 << 20;
@@ -20,16 +19,16 @@ struct Connection {
     ends: [End; 2],
     tcp: [Tcp; 2],
     links: [Link; 2],
-    /// What each end has written and the other does not have whole.
+    /// Frames that each end has written and the other does not have whole.
     frames: [VecDeque<(u64, Frame)>; 2],
     air: [VecDeque<(Instant, Packet)>; 2],
     now: Instant,
 }
 
 impl Connection {
-    fn new(profile: &Profile, reply_bytes: u64) -> Self {
-        let application = Application { reply_bytes, ..ANSWERS };
-        let end = |side| End::new(side, Settings::default().in_packets(SEGMENT_BYTES, FRAMING_BYTES), application);
+    fn new(profile: &Profile) -> Self {
+        let application = Application { reply_bytes: 0, ..ANSWERS };
+        let end = |side| End::new(side, Settings::default().in_packets(SEGMENT_BYTES), application);
         Self {
             ends: [end(Side::Connector), end(Side::Acceptor)],
             tcp: [Tcp::new(), Tcp::new()],
@@ -89,10 +88,28 @@ impl Connection {
         }
     }
 
-    /// A small call: the connection is not new.
-    fn greet(&mut self) {
-        let id = self.ends[0].call(Class::Control, 100, None, self.now);
-        while self.ends[0].outcomes[&id].is_empty() {
+    /// A connection that is not new: a small call has been answered. Returns when.
+    fn greeted(profile: &Profile) -> (Self, Instant) {
+        let mut connection = Self::new(profile);
+        let id = connection.ends[0].call(Class::Control, 100, None, connection.now);
+        while connection.ends[0].outcomes[&id].is_empty() {
+            connection.step();
+        }
+        let now = connection.now;
+        (connection, now)
+    }
+
+    fn begin_read(&mut self) -> CallId {
+        self.ends[1].application.reply_bytes = MEGABYTE;
+        self.ends[0].call(Class::Fetch, 0, None, self.now)
+    }
+
+    fn begin_write(&mut self) -> CallId {
+        self.ends[0].call(Class::Store, MEGABYTE, None, self.now)
+    }
+
+    fn until_all_has_come(&mut self, end: usize, id: CallId) {
+        while self.ends[end].received.get(&id).is_none_or(|(bytes, _)| *bytes < MEGABYTE) {
             self.step();
         }
     }
@@ -104,14 +121,9 @@ fn profile(bad_ms: u64, seed: u64) -> Profile {
 
 /// Seconds for a megabyte down, as a file is read.
 fn read(bad_ms: u64, seed: u64) -> f64 {
-    let mut connection = Connection::new(&profile(bad_ms, seed), 0);
-    connection.greet();
-    connection.ends[1].application.reply_bytes = MEGABYTE;
-    let start = connection.now;
-    let id = connection.ends[0].call(Class::Fetch, 0, None, start);
-    while connection.ends[0].received.get(&id).is_none_or(|(bytes, _)| *bytes < MEGABYTE) {
-        connection.step();
-    }
+    let (mut connection, start) = Connection::greeted(&profile(bad_ms, seed));
+    let read = connection.begin_read();
+    connection.until_all_has_come(0, read);
     connection.now.since(start).as_secs_f64()
 }
 
@@ -121,35 +133,26 @@ fn write(bad_ms: u64, seed: u64) -> f64 {
 }
 
 fn write_over(profile: &Profile) -> f64 {
-    let mut connection = Connection::new(profile, 0);
-    connection.greet();
-    let start = connection.now;
-    let id = connection.ends[0].call(Class::Store, MEGABYTE, None, start);
-    while connection.ends[1].received.get(&id).is_none_or(|(bytes, _)| *bytes < MEGABYTE) {
-        connection.step();
-    }
+    let (mut connection, start) = Connection::greeted(profile);
+    let write = connection.begin_write();
+    connection.until_all_has_come(1, write);
     connection.now.since(start).as_secs_f64()
 }
 
 /// Seconds for a megabyte up and one down at once.
 fn both(bad_ms: u64, seed: u64) -> f64 {
-    let mut connection = Connection::new(&profile(bad_ms, seed), 0);
-    connection.greet();
-    connection.ends[1].application.reply_bytes = MEGABYTE;
-    let start = connection.now;
-    let read = connection.ends[0].call(Class::Fetch, 0, None, start);
+    let (mut connection, start) = Connection::greeted(&profile(bad_ms, seed));
+    let read = connection.begin_read();
     while !connection.ends[0].received.contains_key(&read) {
         connection.step();
     }
-    let write = connection.ends[0].call(Class::Store, MEGABYTE, None, connection.now);
-    let missing = |end: &End, id| end.received.get(&id).is_none_or(|(bytes, _)| *bytes < MEGABYTE);
-    while missing(&connection.ends[0], read) || missing(&connection.ends[1], write) {
-        connection.step();
-    }
+    let write = connection.begin_write();
+    connection.until_all_has_come(0, read);
+    connection.until_all_has_come(1, write);
     connection.now.since(start).as_secs_f64()
 }
 
-/// What a megabyte gets of the link, on average.
+/// The share of the link that a megabyte gets, on average.
 fn share(takes: fn(u64, u64) -> f64, bad_ms: u64) -> f64 {
     const SEEDS: u64 = 40;
     MEGABYTE as f64 / RATE / ((0..SEEDS).map(|seed| takes(bad_ms, seed)).sum::<f64>() / SEEDS as f64)

@@ -5,7 +5,6 @@ use std::time::Duration;
 use mafs_proto::{Class, Instant};
 use proptest::prelude::*;
 
-use crate::carrier::FRAMING_BYTES;
 use crate::engine::gate::{DEBT_MAX, Demand, Gate, SLACK, SessionId, Verdict, wire_bytes};
 use crate::engine::{Rate, Settings};
 use crate::link::SEGMENT_BYTES;
@@ -293,8 +292,10 @@ fn what_does_not_wait_takes_its_time_from_the_rest_up_to_a_bound() {
 #[test]
 fn a_frame_counts_with_the_headers_of_its_packets() {
     assert_eq!(wire_bytes(0), 30 + 52);
-    let settings = Settings::default().in_packets(SEGMENT_BYTES, FRAMING_BYTES);
+    let settings = Settings::default().in_packets(SEGMENT_BYTES);
     let [chunk_bytes, _] = settings.limits.chunk_bytes;
     assert_eq!(wire_bytes(chunk_bytes), 1500, "a chunk that fills a packet is one");
     assert_eq!(wire_bytes(chunk_bytes + 1), 1501 + 52);
+    assert_eq!(wire_bytes(2866), 2896 + 2 * 52);
+    assert_eq!(wire_bytes(2867), 2897 + 3 * 52);
 }

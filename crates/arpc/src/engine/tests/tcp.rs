@@ -19,14 +19,14 @@ const RTO_MAX: Duration = Duration::from_secs(120);
 /// Two ticks of the kernel's clock.
 const PROBE_MARGIN: Duration = Duration::from_millis(8);
 const FIRST_WINDOW: f64 = 10.0;
-/// What a loss leaves of the window, in cubic.
+/// The part of the window that a loss leaves, in cubic.
 const BACK_OFF: f64 = 0.7;
 
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     segment: (u64, u64),
     acknowledged: u64,
-    /// What has come besides, as ranges.
+    /// Ranges that have come besides.
     selected: Vec<(u64, u64)>,
 }
 
@@ -102,7 +102,7 @@ impl Tcp {
         self.timeout_at.into_iter().chain(self.probe_at).min()
     }
 
-    /// What goes out now.
+    /// The next packet that goes out now.
     pub(super) fn poll_packet(&mut self, now: Instant) -> Option<Packet> {
         let flying = self.flying();
         let segment = if (flying as f64) < self.window { self.next_segment(now) } else { None };
@@ -238,7 +238,7 @@ impl Tcp {
         }
     }
 
-    /// What was sent before something that has arrived, and has not, is lost.
+    /// Counts as lost what was sent before something that has arrived, and has not.
     fn lose_before(&mut self, newest: Instant, acknowledged: u64) {
         let mut lost = false;
         for sent in self.sent.iter_mut().filter(|sent| !sent.arrived && !sent.lost && sent.at < newest) {
