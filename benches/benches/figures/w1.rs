@@ -30,8 +30,8 @@ const GOOD_MS: f64 = 1000.0;
 /// The papers ended transfers that took longer, and began them again.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What the papers do not tell of their hosts, chosen so that a link without errors gives their times (000, Table 7):
-/// calls under way, and how long the client's host and the server work on a block.
+/// Figures of the hosts that the papers do not tell, chosen so that a link without errors gives their times (000, Table
+/// 7): calls under way, and how long the client's host and the server work on a block.
 const CALLS: usize = 8;
 const HOST: Duration = Duration::from_millis(30);
 const SERVER: Duration = Duration::from_millis(30);
@@ -40,7 +40,7 @@ const SERVER: Duration = Duration::from_millis(30);
 const DRIVER_QUEUE_BYTES: u64 = 8500;
 const ADAPTER: Receiver = Receiver { buffer_bytes: 6000, bytes_per_s: 60_000 };
 
-/// Who transfers the file.
+/// One way of transferring the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Kind {
     name: &'static str,

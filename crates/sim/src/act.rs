@@ -90,7 +90,7 @@ impl Actor<'_> {
     }
 }
 
-/// What a path means.
+/// Looks up which object a path means.
 pub(crate) async fn find(programs: &Programs, path: &str) -> Result<Option<Attributes>, Told> {
     match programs {
         Programs::Bare(vfs) => Calls::find(vfs, path).await,

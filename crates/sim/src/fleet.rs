@@ -67,10 +67,10 @@ pub async fn run_fleet(seed: u64, operations: usize, faults: Faults) -> Result<V
     run(seed, operations, faults, false).await
 }
 
-/// The same with a kernel between programs and each client.
+/// Does as [`run_fleet`] with a kernel between programs and each client.
 ///
 /// # Errors
-/// As that.
+/// As [`run_fleet`].
 pub async fn run_fleet_above_kernels(seed: u64, operations: usize, faults: Faults) -> Result<Vec<String>, String> {
     run(seed, operations, faults, true).await
 }
@@ -302,7 +302,7 @@ impl Fleet {
         let told = match &result {
             Ok(()) => "done".to_owned(),
             Err(Undone::NotNow) => return Ok(()),
-            // It has been started again since.
+            // The client has been started again since.
             Err(Undone::Failed(told)) if told.is_gone() => return Ok(()),
             Err(Undone::Failed(told)) => told.to_string(),
             Err(Undone::Violation(why)) => why.clone(),

@@ -246,7 +246,7 @@ impl Kernel {
         Ok(kept?)
     }
 
-    /// What the daemon answers, if it lives so long.
+    /// Waits for the answer of the daemon, if that lives so long.
     async fn hear<T>(&self, request: impl Future<Output = T>) -> Result<T, Errno> {
         let mut ended = self.state().ended.subscribe();
         tokio::select! {

@@ -151,7 +151,7 @@ impl Versions {
         self.chain_mut(&place.register)[place.at].value = None;
     }
 
-    /// The same client has written over an update before it closed the file: nobody is shown that any more.
+    /// Notes that a client has written over its update before it closed the file: nobody is shown that any more.
     pub(crate) fn supersede(&mut self, place: &Place) {
         let version = &mut self.chain_mut(&place.register)[place.at];
         version.state = State::Lost;

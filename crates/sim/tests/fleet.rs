@@ -16,7 +16,7 @@ const OPERATIONS: usize = 500;
 const FIXED: u64 = if cfg!(debug_assertions) { 5 } else { 40 };
 /// Seeds with each of three kinds of faults.
 const FAULTY: u64 = if cfg!(debug_assertions) { 1 } else { 20 };
-/// The same above kernels, where one takes half as long again.
+/// Operations and seeds above kernels, where one seed takes half as long again.
 const OPERATIONS_ABOVE: usize = if cfg!(debug_assertions) { 100 } else { OPERATIONS };
 const FIXED_ABOVE: u64 = if cfg!(debug_assertions) { 1 } else { 10 };
 const FAULTY_ABOVE: u64 = if cfg!(debug_assertions) { 1 } else { 5 };
@@ -46,7 +46,7 @@ fn run(seed: u64, faults: Faults) -> Vec<String> {
     judged(run_fleet(seed, OPERATIONS, faults))
 }
 
-/// The same with a kernel between programs and each client.
+/// Runs a seed with a kernel between programs and each client.
 fn above(seed: u64, faults: Faults) -> Vec<String> {
     judged(run_fleet_above_kernels(seed, OPERATIONS_ABOVE, faults))
 }

@@ -11,7 +11,7 @@ use crate::kernel::{Attributes, Descriptor, Errno, Kernel};
 use crate::operation::{CALLER, get, names_in, put};
 use crate::workload::{READ, REPLACE};
 
-/// What a program is told of a call that has failed.
+/// The answer to a call of a program that has failed.
 #[derive(Debug)]
 pub(crate) enum Told {
     /// In the words of the client.
@@ -56,7 +56,7 @@ impl fmt::Display for Told {
     }
 }
 
-/// Who takes the calls of programs. Paths are as those of an [`super::Act`].
+/// The calls of programs, which a client takes or a kernel. Paths are as those of an [`super::Act`].
 pub(crate) trait Calls {
     /// A place in a directory.
     type Name;
@@ -71,7 +71,7 @@ pub(crate) trait Calls {
     /// Finds the directory of a path, if that has to be told.
     async fn name(&self, path: &str) -> Result<Self::Name, Told>;
 
-    /// What a path means, as a first look shows it.
+    /// The object that a path means, as a first look shows it.
     async fn find(&self, path: &str) -> Result<Option<Attributes>, Told>;
 
     /// stat(2) of a path that has just meant this object.
@@ -124,7 +124,7 @@ pub(crate) trait Calls {
     async fn make(&self, name: Self::Name, kind: Kind) -> Result<VnodeId, Told>;
 }
 
-/// What an extended attribute holds.
+/// The token that an extended attribute holds.
 fn token_of(value: &[u8]) -> u64 {
     value.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }

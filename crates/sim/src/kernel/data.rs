@@ -13,7 +13,7 @@ use super::{Errno, Kernel, OpenFile, VnodeId};
 /// The largest write that the kernel sends.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// What a program reads at a time.
+/// The most that a program reads at a time.
 const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Pages that are read ahead, now and then.

@@ -44,7 +44,7 @@ impl Errno {
 }
 
 impl Errno {
-    /// What a client may have said for a program to be told this.
+    /// Everything that a client may have said for a program to be told this.
     #[must_use]
     pub fn causes(self) -> Vec<Error> {
         match self {

@@ -153,7 +153,7 @@ impl Kernel {
         Ok(self.entries(path).await?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The same with what they mean.
+    /// Lists names as [`Self::list`], with the objects that they mean.
     ///
     /// # Errors
     /// As getdents(2).

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The first timeout of a call.
 const FIRST: Duration = Duration::from_millis(700);
-/// What each of the first timeouts in a row adds, and how many those are (papers 000 section 4.2, 001 section 5.2).
+/// How much each of the first timeouts in a row adds, and how many those are (papers 000 section 4.2, 001 section 5.2).
 const LINEAR_STEP: Duration = Duration::from_millis(100);
 const LINEAR_STEPS: u32 = 3;
 /// No wait is longer, and nothing counts beyond so many timeouts.

@@ -13,7 +13,7 @@ use super::{Client, Operation};
 /// The headers of IP and UDP (RFC 791, RFC 768).
 const IP_BYTES: u64 = 20;
 const UDP_BYTES: u64 = 8;
-/// What a call and a reply have besides the block: RPC's header, the file's handle or attributes (RFC 1094).
+/// The bytes of a call and a reply besides the block: RPC's header, the file's handle or attributes (RFC 1094).
 const CALL_BYTES: u64 = 144;
 const REPLY_BYTES: u64 = 112;
 /// How often timeouts are looked for.
@@ -68,7 +68,7 @@ enum Event {
     Tick,
 }
 
-/// What happens next, in the order of time and, at one time, of entry.
+/// Events to come, in the order of time and, at one time, of entry.
 #[derive(Debug, Default)]
 struct Events {
     heap: BinaryHeap<Reverse<(Instant, u64, Event)>>,
