@@ -24,6 +24,8 @@ impl KernelCache for Forgotten {
         self.inodes.lock().expect("the inodes").insert(vnode);
     }
 
+    fn invalidate_attributes(&self, _vnode: VnodeId) {}
+
     fn invalidate_entry(&self, parent: VnodeId, name: &Name) {
         self.names.lock().expect("the names").insert((parent, name.clone()));
     }
@@ -163,6 +165,8 @@ impl KernelCache for Holding {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+
+    fn invalidate_attributes(&self, _: VnodeId) {}
 
     fn invalidate_entry(&self, parent: VnodeId, _: &Name) {
         self.invalidate_inode(parent);

@@ -17,6 +17,7 @@ struct Kernel;
 
 impl KernelCache for Kernel {
     fn invalidate_inode(&self, _vnode: VnodeId) {}
+    fn invalidate_attributes(&self, _vnode: VnodeId) {}
     fn invalidate_entry(&self, _parent: VnodeId, _name: &Name) {}
 }
 

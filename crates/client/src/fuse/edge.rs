@@ -23,7 +23,7 @@ use super::kernel_cache::Invalidator;
 use super::late::LateOpens;
 use super::programs::Programs;
 use super::recording::recording_of;
-use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, OpenMode, Opened, SpaceReport, Vfs};
+use crate::vfs::{DirEntry, DirEntryPlus, DirPage, Error, FileHandle, KernelCache, OpenMode, Opened, SpaceReport, Vfs};
 
 /// One mount, as its handlers see it.
 pub(super) struct Edge {

@@ -31,14 +31,6 @@ impl Invalidator {
         let _ = self.channel.set(Channel { notifier, device });
     }
 
-    /// Makes the kernel ask again for the attributes of an inode that is in use. Does not block.
-    pub(super) fn invalidate_attributes(&self, vnode: VnodeId) {
-        if let Some(Channel { notifier, .. }) = self.channel.get() {
-            // A negative offset: no pages.
-            report(notifier.inval_inode(INodeNo(vnode.0), -1, 0));
-        }
-    }
-
     fn expire(&self, parent: VnodeId, name: &[u8]) {
         if let Some(Channel { device, .. }) = self.channel.get() {
             match rustix::io::write(device, &expire_message(parent, name)) {
@@ -60,6 +52,13 @@ impl KernelCache for Invalidator {
         if let Some(Channel { notifier, .. }) = self.channel.get() {
             // Offset 0 and length 0: all pages besides the attributes.
             report(notifier.inval_inode(INodeNo(vnode.0), 0, 0));
+        }
+    }
+
+    fn invalidate_attributes(&self, vnode: VnodeId) {
+        if let Some(Channel { notifier, .. }) = self.channel.get() {
+            // A negative offset: no pages.
+            report(notifier.inval_inode(INodeNo(vnode.0), -1, 0));
         }
     }
 

@@ -197,6 +197,9 @@ impl Inner {
         let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
         if keep_cache {
             handle.file.state().stat_mut().keep_pages();
+        } else if !passthrough {
+            // Of what this content has taken the place of the kernel may not have heard yet.
+            self.kernel.forget_end(vnode);
         }
         Ok(Opened { file: self.add_handle(handle), keep_cache, passthrough })
     }

@@ -21,6 +21,8 @@ use crate::core::promises::{BreakLog, Missed};
 pub trait KernelCache: Send + Sync + 'static {
     /// Attributes and pages of an inode are out of date.
     fn invalidate_inode(&self, vnode: VnodeId);
+    /// Attributes of an inode are out of date. Unlike the others it does not block, also while pages are being read.
+    fn invalidate_attributes(&self, vnode: VnodeId);
     /// The same of a directory of which the kernel keeps the names: they go when nobody is reading them, so that none
     /// that are under way stay behind.
     fn invalidate_listing(&self, vnode: VnodeId) {
@@ -171,6 +173,13 @@ impl Kernel {
     pub(super) fn forget_pages(&self, vnode: VnodeId) {
         if let Some(inode) = self.lock().get_mut(&vnode) {
             inode.pages = None;
+        }
+    }
+
+    /// Makes the kernel ask where a file ends before it reads to the end that it knows.
+    pub(super) fn forget_end(&self, vnode: VnodeId) {
+        if let Some(edge) = self.edge.get() {
+            edge.invalidate_attributes(vnode);
         }
     }
 
@@ -418,6 +427,10 @@ mod tests {
     impl KernelCache for Told {
         fn invalidate_inode(&self, vnode: VnodeId) {
             self.note(format!("inode {}", vnode.0));
+        }
+
+        fn invalidate_attributes(&self, vnode: VnodeId) {
+            self.note(format!("attributes {}", vnode.0));
         }
 
         fn invalidate_listing(&self, vnode: VnodeId) {

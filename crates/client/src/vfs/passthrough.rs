@@ -333,6 +333,7 @@ impl Inner {
         let left = self.files().leave_passthrough(handle);
         let Some((file, mode)) = left else { return Ok(()) };
         file.state().users_mut().take_daemon_path();
+        self.kernel.forget_end(file.fid.vnode);
         if mode.write { self.end_passthrough_writing(&file, mode) } else { Ok(()) }
     }
 

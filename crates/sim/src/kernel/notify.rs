@@ -36,6 +36,10 @@ impl KernelCache for Edge {
         lock(&self.shared).invalidate(vnode, true);
     }
 
+    fn invalidate_attributes(&self, vnode: VnodeId) {
+        lock(&self.shared).invalidate(vnode, false);
+    }
+
     fn invalidate_range(&self, vnode: VnodeId, range: Range<u64>) {
         lock(&self.shared).change(vnode, |inode, next| inode.invalidate_range(range, next));
     }

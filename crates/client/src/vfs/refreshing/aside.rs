@@ -132,6 +132,10 @@ impl Inner {
             .and_then(|()| seal(file.container.as_ref(), status.data_version));
         let outcome = turned.as_ref().map(|()| next.hash).map_err(|error| Error::Cache(error.to_string()));
         file.state().turn_over(status, outcome);
+        if status.size > read.size {
+            // Readers wait until the turn is over. A shorter content ends their reads by itself.
+            self.kernel.forget_end(file.fid.vnode);
+        }
         file.refresh.set_turning(false);
         if turned.is_ok() {
             self.set_content(file, status.data_version, next.hash)?;
