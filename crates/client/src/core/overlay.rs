@@ -4,7 +4,7 @@
 //! may rely on"). Each record's effects go when the server's answer to it is taken in, in whatever order answers come,
 //! so sums are kept as sums and of times and attributes the newest counts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 use mafs_proto::{
@@ -24,6 +24,8 @@ pub(crate) struct Overlay {
     objects: HashMap<VnodeId, Changes>,
     /// Counts changes of names.
     name_edits: u64,
+    /// Records of a life before, which the server may have applied: what it has shown since may have their effects.
+    restored: BTreeSet<StoreId>,
 }
 
 /// What happens to the names of one directory.
@@ -105,6 +107,19 @@ impl Overlay {
         }
     }
 
+    /// Adds the effects of a record of a life before, as [`Self::push`] does.
+    pub(crate) fn restore(&mut self, queued: &Queued) {
+        self.push(queued);
+        if self.has(queued) {
+            self.restored.insert(queued.record.id);
+        }
+    }
+
+    /// Whether the names that an object wins and loses may be counted in what the server has shown.
+    pub(crate) fn may_count_twice(&self, vnode: VnodeId) -> bool {
+        self.objects.get(&vnode).is_some_and(|changes| changes.links.keys().any(|id| self.restored.contains(id)))
+    }
+
     /// Whether the effects of a record are here. A record without any never is.
     pub(crate) fn has(&self, queued: &Queued) -> bool {
         let is_here =
@@ -119,6 +134,7 @@ impl Overlay {
         }
         let Queued { record, kind, replaced } = queued;
         let id = record.id;
+        self.restored.remove(&id);
         for (parent, name, _) in names_of(record, *kind, *replaced) {
             let Some(names) = self.names.get_mut(&parent.vnode) else { continue };
             self.name_edits += 1;

@@ -33,7 +33,7 @@ impl Inner {
             if !(is_content && self.settings.writeback.waits()) || named.contains(&id) {
                 self.remote.outstanding(|outstanding| outstanding.note_queued(id));
             }
-            self.cache.index.push_pending(&queued);
+            self.cache.index.restore_pending(&queued);
             // By the server, which this life has not asked yet, its directory may still be there.
             self.remember_place(&queued.record.op);
             let unnamed = queued.record.op.unnamed_fid();

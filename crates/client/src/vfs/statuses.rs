@@ -132,7 +132,7 @@ impl Inner {
     /// What is known of an object, if that is valid.
     fn valid_status(&self, fid: Fid) -> Result<Option<CachedObject>, Error> {
         let valid = self.cache.index.valid_object(fid.vnode)?.filter(|cached| cached.object.fid == fid);
-        if valid.is_none() && self.cache.index.is_removed(fid.vnode)? {
+        if valid.is_none() && self.cache.index.is_certainly_removed(fid.vnode)? {
             return Err(Error::Refused(FsError::Stale));
         }
         Ok(valid)
@@ -142,6 +142,9 @@ impl Inner {
     /// answer has come after it.
     fn shown_now(&self, fid: Fid, objects: Vec<Object>) -> Result<CachedObject, Error> {
         let shown = objects.into_iter().find(|object| object.fid == fid).ok_or(Error::Refused(FsError::Stale))?;
+        if self.cache.index.is_removed(fid.vnode)? {
+            return Err(Error::Refused(FsError::Stale));
+        }
         let as_new = |cached: &CachedObject| {
             cached.object.fid == fid && cached.object.status.status_version >= shown.status.status_version
         };

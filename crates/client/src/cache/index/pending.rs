@@ -132,6 +132,12 @@ impl Index {
         Ok((shown.is_some() || overlay.made(vnode).is_some()) && self.laid_over(&overlay, vnode, shown).is_none())
     }
 
+    /// As [`Self::is_removed`], but not if a name that the object loses may have been counted before.
+    pub(crate) fn is_certainly_removed(&self, vnode: VnodeId) -> Result<bool, CacheError> {
+        let may_count_twice = self.pending.read().is_some_and(|overlay| overlay.may_count_twice(vnode));
+        Ok(!may_count_twice && self.is_removed(vnode)?)
+    }
+
     /// Whether an object exists on this machine only, as far as it is known.
     pub(crate) fn is_made_here(&self, vnode: VnodeId) -> bool {
         self.pending.read().is_some_and(|overlay| overlay.made(vnode).is_some())
@@ -229,6 +235,11 @@ impl Index {
     /// A change is in the log that the server does not have.
     pub(crate) fn push_pending(&self, queued: &Queued) {
         self.pending.change(&[queued], |overlay| overlay.push(queued));
+    }
+
+    /// A change of a life before is in the log, of which the server may have told already what it has made of things.
+    pub(crate) fn restore_pending(&self, queued: &Queued) {
+        self.pending.change(&[queued], |overlay| overlay.restore(queued));
     }
 
     /// The server will not have it.

@@ -431,6 +431,29 @@ fn an_older_answer_brings_no_promise_on_what_is_known_to_be_applied_since() {
     assert_eq!(attached.valid(), Some(DataVersion(3)));
 }
 
+/// The status may be of after the removal, which only the answer will tell: a file with a second name must not be gone.
+#[test]
+fn what_a_record_of_a_life_before_removes_may_be_there_by_another_name() {
+    let (before, now) = (attached(), attached());
+    let (mut reply, edit) = creation();
+    reply.objects[1].status.nlink = 1;
+    let (fid, id) = (reply.objects[1].fid, StoreId { seq: 2, ..creating().record.id });
+    let op = CmlOp::Remove { parent: root(), name: edit.name.clone(), fid };
+    let queued = Queued { record: CmlRecord { id, op, ..creating().record }, ..creating() };
+    for attached in [&before, &now] {
+        attached.index.applied(&reply, attached.session, std::slice::from_ref(&edit)).unwrap();
+    }
+    before.index.restore_pending(&queued);
+    now.index.push_pending(&queued);
+    let is_removed = |attached: &Attached| attached.index.is_removed(fid.vnode).unwrap();
+    let is_certain = |attached: &Attached| attached.index.is_certainly_removed(fid.vnode).unwrap();
+    assert_eq!((is_removed(&before), is_certain(&before)), (true, false));
+    assert_eq!((is_removed(&now), is_certain(&now)), (true, true));
+    before.index.drop_pending(&queued);
+    before.index.push_pending(&queued);
+    assert!(is_certain(&before), "it is of this life");
+}
+
 /// The record that makes what [`creation`] says the server has made.
 fn creating() -> Queued {
     let (reply, edit) = creation();
