@@ -287,9 +287,9 @@ impl Queue {
     pub(crate) fn note_moot(&mut self, ids: &[StoreId]) -> Vec<StoreId> {
         let mut moot = Vec::new();
         for id in ids {
-            if let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.store_bytes().is_none()) {
+            if let Some(entry) = self.entries.get_mut(id) {
                 entry.moot = true;
-                moot.push(*id);
+                moot.extend(entry.store_bytes().is_none().then_some(*id));
             }
         }
         moot

@@ -133,6 +133,14 @@ fn a_file_is_stored_once_at_a_time() {
 }
 
 #[test]
+fn a_content_too_is_moot_when_the_last_name_goes_but_stays_in_the_log() {
+    let mut log = Log::new();
+    let (stored, made) = (log.push(store(20, 5)), log.push(create(1, 50)));
+    assert_eq!(log.queue.note_moot(&[stored, made]), [made]);
+    assert!(log.queue.is_moot(stored) && log.queue.is_moot(made));
+}
+
+#[test]
 fn only_what_was_never_sent_is_changed() {
     let mut log = Log::new();
     let id = log.push(store(20, 5));
