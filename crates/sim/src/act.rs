@@ -100,10 +100,11 @@ pub(crate) async fn find(programs: &Programs, path: &str) -> Result<Option<Attri
 
 /// The extended attribute of a path that has just meant this object.
 pub(crate) async fn xattr(programs: &Programs, path: &str, vnode: VnodeId) -> Result<u64, Told> {
-    match programs {
-        Programs::Bare(vfs) => Calls::xattr(vfs, path, vnode).await,
-        Programs::Above(kernel) => Calls::xattr(kernel, path, vnode).await,
-    }
+    let (_, token) = match programs {
+        Programs::Bare(vfs) => Calls::xattr(vfs, path, vnode).await?,
+        Programs::Above(kernel) => Calls::xattr(kernel, path, vnode).await?,
+    };
+    Ok(token)
 }
 
 /// A program on a client.
@@ -243,7 +244,7 @@ impl<C: Calls> Program<'_, C> {
         };
         match self.calls.read(path, object.vnode).await {
             Ok(Some((vnode, bytes))) => {
-                self.see_means(path, &object, vnode)?;
+                self.see_means(path, object.vnode, vnode)?;
                 self.see_content(vnode, &bytes)
             }
             Ok(None) => Ok(()),
@@ -252,8 +253,8 @@ impl<C: Calls> Program<'_, C> {
     }
 
     /// A path means an object now; it has meant another just before, or the same.
-    fn see_means(&self, path: &str, before: &Attributes, vnode: VnodeId) -> Result<(), Undone> {
-        match vnode == before.vnode {
+    fn see_means(&self, path: &str, before: VnodeId, vnode: VnodeId) -> Result<(), Undone> {
+        match vnode == before {
             true => Ok(()),
             false => Ok(self.versions().see(self.actor.client, &name_register(path), vnode.0)?),
         }
@@ -274,7 +275,7 @@ impl<C: Calls> Program<'_, C> {
         };
         let vnode = match self.calls.stat(path, object.vnode).await {
             Ok(shown) => {
-                self.see_means(path, &object, shown.vnode)?;
+                self.see_means(path, object.vnode, shown.vnode)?;
                 if shown.kind != Kind::File {
                     return Ok(());
                 }
@@ -284,7 +285,10 @@ impl<C: Calls> Program<'_, C> {
             Err(told) => return self.excuse(path, object.vnode, told),
         };
         match self.calls.xattr(path, vnode).await {
-            Ok(token) => Ok(self.versions().see(self.actor.client, &Register::Xattr(vnode), token)?),
+            Ok((now, token)) => {
+                self.see_means(path, vnode, now)?;
+                Ok(self.versions().see(self.actor.client, &Register::Xattr(now), token)?)
+            }
             Err(told) => self.excuse(path, vnode, told),
         }
     }

@@ -105,8 +105,9 @@ pub(crate) trait Calls {
     /// chmod(2).
     async fn set_mode(&self, path: &str, vnode: VnodeId, mode: u32) -> Result<(), Told>;
 
-    /// The extended attribute that programs set, of a path that has just meant this object; 0: it has none.
-    async fn xattr(&self, path: &str, vnode: VnodeId) -> Result<u64, Told>;
+    /// The extended attribute that programs set, of a path that has just meant this object, and which it means now; 0:
+    /// that has none.
+    async fn xattr(&self, path: &str, vnode: VnodeId) -> Result<(VnodeId, u64), Told>;
 
     /// setxattr(2).
     async fn set_xattr(&self, path: &str, vnode: VnodeId, token: u64) -> Result<(), Told>;
@@ -213,10 +214,10 @@ impl Calls for Vfs {
         Ok(())
     }
 
-    async fn xattr(&self, _path: &str, vnode: VnodeId) -> Result<u64, Told> {
+    async fn xattr(&self, _path: &str, vnode: VnodeId) -> Result<(VnodeId, u64), Told> {
         match self.get_xattr(vnode, XATTR.into()).await {
-            Ok(value) => Ok(token_of(value.as_bytes())),
-            Err(Error::Refused(FsError::NoXattr)) => Ok(0),
+            Ok(value) => Ok((vnode, token_of(value.as_bytes()))),
+            Err(Error::Refused(FsError::NoXattr)) => Ok((vnode, 0)),
             Err(error) => Err(error.into()),
         }
     }
@@ -320,12 +321,9 @@ impl Calls for Kernel {
         Ok(self.set_mode(&format!("/{path}"), mode).await?)
     }
 
-    async fn xattr(&self, path: &str, _vnode: VnodeId) -> Result<u64, Told> {
-        match self.xattr(&format!("/{path}"), XATTR).await {
-            Ok(value) => Ok(token_of(&value)),
-            Err(Errno::NODATA) => Ok(0),
-            Err(errno) => Err(errno.into()),
-        }
+    async fn xattr(&self, path: &str, _vnode: VnodeId) -> Result<(VnodeId, u64), Told> {
+        let (vnode, value) = self.xattr(&format!("/{path}"), XATTR).await?;
+        Ok((vnode, value.map_or(0, |value| token_of(&value))))
     }
 
     async fn set_xattr(&self, path: &str, _vnode: VnodeId, token: u64) -> Result<(), Told> {

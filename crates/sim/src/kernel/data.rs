@@ -75,14 +75,18 @@ impl Kernel {
         }
     }
 
-    /// getxattr(2), which the kernel has answered each time.
+    /// getxattr(2), which the kernel has answered each time. Returns which object the path means besides; `None`: it has
+    /// no such attribute.
     ///
     /// # Errors
     /// As the call.
-    pub async fn xattr(&self, path: &str, name: &str) -> Result<Vec<u8>, Errno> {
+    pub async fn xattr(&self, path: &str, name: &str) -> Result<(VnodeId, Option<Vec<u8>>), Errno> {
         let vnode = self.walk(path, false).await?;
-        let value = self.ask(self.vfs.get_xattr(vnode, Bytes::copy_from_slice(name.as_bytes()))).await?;
-        Ok(value.as_bytes().to_vec())
+        match self.ask(self.vfs.get_xattr(vnode, Bytes::copy_from_slice(name.as_bytes()))).await {
+            Ok(value) => Ok((vnode, Some(value.as_bytes().to_vec()))),
+            Err(Errno::NODATA) => Ok((vnode, None)),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// setxattr(2).
