@@ -9,10 +9,10 @@
 //!   name. What was fsynced before it is not among that yet.
 //!
 //! It falls only where docs/semantics.md says so: if a loss of power at the writer takes what was not durable, if a
-//! writer is gone that had announced and not sent, and if it has removed the object since, and so retracts. So a client
-//! may be shown its floor or any later version, nothing
-//! else. Nobody changes a register whose newest version is another's that is not known to be announced, so chains do
-//! not fork: what happens then is tried by itself.
+//! writer is gone that had announced and not sent, if it has removed the object since, and so retracts, and of an
+//! object that is losing its last name. So a client may be shown its floor or any later version, nothing else. Nobody
+//! changes a register whose newest version is another's that is not known to be announced, so chains do not fork: what
+//! happens then is tried by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -323,9 +323,12 @@ impl Versions {
             None => value.is_some() && before(**at) != Some(value),
         };
         let there = pending.iter().rev().find(is_it).copied();
-        // Another client may have built on the newest since: each version is based on the one before.
+        // Another client may have built on the newest since: each version is based on the one before. What that has
+        // made it may not have been told yet.
         let newest = pending.last().copied().unwrap_or_default();
-        let built_on = |later: &Version| later.client != client && !later.is_lost() && later.value == value;
+        let is_new = chain[..=newest].iter().all(|version| version.value != value);
+        let is_made = |later: &Version| later.value == value || later.value.is_none() && is_new;
+        let built_on = |later: &Version| later.client != client && !later.is_lost() && is_made(later);
         let there = there.or_else(|| chain.iter().skip(newest + 1).any(built_on).then_some(newest));
         for at in &pending {
             let version = &mut chain[*at];
@@ -387,6 +390,15 @@ impl Versions {
         self.newest(register).map_or(Some(0), |at| self.chain(register)[at].value)
     }
 
+    /// Whether a register is of an object that is losing its last name, or has lost it: who still finds it by that
+    /// name finds it as this client knew it last.
+    fn is_nameless(&self, register: &Register) -> bool {
+        match register {
+            Register::Content(vnode) | Register::Mode(vnode) | Register::Xattr(vnode) => self.name_of(*vnode).is_none(),
+            Register::Name(_) | Register::Links(_) => false,
+        }
+    }
+
     /// A name of an object.
     pub(crate) fn name_of(&self, vnode: VnodeId) -> Option<String> {
         self.chains.keys().find_map(|register| match register {
@@ -422,6 +434,9 @@ impl Versions {
     /// The oldest version that a client may be shown.
     fn floor(&self, client: usize, register: &Register) -> usize {
         let Some(chain) = self.chains.get(register) else { return 0 };
+        if self.is_nameless(register) {
+            return 0;
+        }
         let floor = self.clients[client].floors.get(register).copied().unwrap_or(0);
         let counts = |version: &Version| {
             let counts = !self.clients[version.client].is_gone() && !version.is_moot;
