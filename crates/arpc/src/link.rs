@@ -18,6 +18,7 @@
 //! What is carried is a whole number of bytes on the air, headers included; [`PACKET_BYTES`] is the largest packet of
 //! the networks described here.
 
+pub mod arq;
 mod cellular;
 mod channel;
 mod periods;
