@@ -18,9 +18,11 @@
 //! What is carried is a whole number of bytes on the air, headers included; [`PACKET_BYTES`] is the largest packet of
 //! the networks described here.
 
+mod air;
 pub mod arq;
 mod cellular;
 mod channel;
+mod hop;
 mod periods;
 mod profile;
 mod queue;
@@ -123,10 +125,12 @@ impl Link {
         if !self.queue.has_room(bytes, now) {
             return Err(Dropped::QueueFull);
         }
-        let (air, fate) = self.channel.send(&mut self.line, bytes, now);
-        self.queue.push(bytes, air.to);
-        fate.map_err(|_| Dropped::Lost)?;
-        let arrival = air.to + self.delay;
+        let Self { receiver, delay, .. } = self;
+        let room_bytes =
+            |crossed| receiver.as_mut().map_or(u64::MAX, |(buffer, _)| buffer.room_bytes(crossed + *delay));
+        let sent = self.channel.send(&mut self.line, bytes, now, room_bytes);
+        self.queue.push(bytes, sent.left);
+        let arrival = sent.fate.map_err(|_| Dropped::Lost)? + self.delay;
         let Some((buffer, host)) = &mut self.receiver else { return Ok(self.origin.global(arrival)) };
         if !buffer.has_room(bytes, arrival) {
             return Err(Dropped::ReceiverFull);

@@ -1,77 +1,83 @@
-//! What can happen to a packet on the air.
+//! One direction on the air: a packet crosses, at once or after repetitions, or is lost.
 
 use std::time::Duration;
 
-use mafs_proto::{Instant, Random};
+use mafs_proto::Instant;
 
-use super::periods::BadPeriods;
-use super::rate::{Line, OnAir};
+use super::air::{Air, Spoiled};
+use super::hop::Hop;
+use super::rate::Line;
 use super::{Profile, Retransmission};
 
-const MILLION: u64 = 1_000_000;
-/// How often a link sends a packet again before it gives up, and how long it holds one.
+/// A link that holds sends a packet again so often before it gives up, and holds it for so long.
 const REPETITIONS_MAX: u32 = 32;
 const HOLD_MAX: Duration = Duration::from_secs(10);
 
-/// The air of one direction. Its bursts and outages are those of the other direction too: both follow from one seed.
+/// The air of one direction, and the way in which losses on it are made good.
 #[derive(Debug)]
 pub(super) struct Channel {
-    loss_ppm: u32,
-    random: Random,
-    bad: Vec<BadPeriods>,
-    retransmission: Option<Retransmission>,
+    air: Air,
+    resending: Resending,
 }
 
-/// A packet is lost. What spoiled it is over at `good_at`, which may be while it is still on the air.
+#[derive(Debug)]
+enum Resending {
+    Never,
+    Hold,
+    Arq(Box<Hop>),
+}
+
+/// A packet that was sent, and its fate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Spoiled {
-    pub(super) good_at: Instant,
+pub(super) struct Sent {
+    /// The time at which the sender was done with it.
+    pub(super) left: Instant,
+    /// The time at which it had crossed, if it has.
+    pub(super) fate: Result<Instant, Spoiled>,
 }
 
 impl Channel {
-    /// The air of both directions of a link, for one of the connections that have it one after the other: they see the
-    /// same bursts and outages, and lose other packets by chance.
+    /// Both directions of a link, for one of the connections that have it one after the other.
     pub(super) fn both(profile: &Profile, connection: u64) -> [Self; 2] {
-        let mut seeds = Random::new(profile.seed);
-        let (bursts, outages) = (seeds.number(), seeds.number());
-        [&profile.up, &profile.down].map(|direction| Self {
-            loss_ppm: direction.loss_ppm,
-            random: Random::new(seeds.number().wrapping_add(connection)),
-            bad: [(&profile.bursts, bursts), (&profile.outages, outages)]
-                .into_iter()
-                .filter_map(|(periods, seed)| periods.as_ref().map(|periods| BadPeriods::new(periods, seed)))
-                .collect(),
-            retransmission: profile.retransmission,
+        Air::both(profile, connection).map(|air| Self {
+            air,
+            resending: match profile.retransmission {
+                None => Resending::Never,
+                Some(Retransmission::Hold) => Resending::Hold,
+                Some(Retransmission::Arq) => Resending::Arq(Box::default()),
+            },
         })
     }
 
-    /// Sends over a line what is `ready`, again and again if the link does that. Returns when it was on the air last,
-    /// and whether it has crossed then. Asked in order of time.
-    pub(super) fn send(&mut self, line: &mut Line, bytes: u64, ready: Instant) -> (OnAir, Result<(), Spoiled>) {
-        let repetitions = match self.retransmission {
-            None => 0,
-            Some(Retransmission::Hold) => REPETITIONS_MAX,
-        };
-        let mut air = line.carry(bytes, ready);
-        let until = air.from + HOLD_MAX;
-        let mut fate = self.cross(air);
-        for _ in 0..repetitions {
-            let Err(spoiled) = fate else { break };
-            if spoiled.good_at > until {
-                break;
-            }
-            air = line.carry(bytes, spoiled.good_at);
-            fate = self.cross(air);
+    /// Sends a packet that is `ready` over a line, again and again if the link does that. `room_bytes` says what the
+    /// other end can hold at a time, which only a protocol cares for. Asked in order of time.
+    pub(super) fn send(
+        &mut self,
+        line: &mut Line,
+        bytes: u64,
+        ready: Instant,
+        room_bytes: impl FnMut(Instant) -> u64,
+    ) -> Sent {
+        match &mut self.resending {
+            Resending::Never => hold(&mut self.air, line, bytes, ready, 0),
+            Resending::Hold => hold(&mut self.air, line, bytes, ready, REPETITIONS_MAX),
+            Resending::Arq(hop) => hop.send(&mut self.air, line, bytes, ready, room_bytes),
         }
-        (air, fate)
     }
+}
 
-    fn cross(&mut self, air: OnAir) -> Result<(), Spoiled> {
-        let unlucky = self.random.below(MILLION) < u64::from(self.loss_ppm);
-        let bad = self.bad.iter_mut().filter_map(|bad| bad.end_of_one_between(air.from, air.to)).max();
-        match bad.or(unlucky.then_some(air.to)) {
-            None => Ok(()),
-            Some(good_at) => Err(Spoiled { good_at }),
+/// Sends a packet, and sends it again when the channel is good, so often at most.
+fn hold(air: &mut Air, line: &mut Line, bytes: u64, ready: Instant, repetitions: u32) -> Sent {
+    let mut on_air = line.carry(bytes, ready);
+    let until = on_air.from + HOLD_MAX;
+    let mut fate = air.cross(on_air);
+    for _ in 0..repetitions {
+        let Err(spoiled) = fate else { break };
+        if spoiled.good_at > until {
+            break;
         }
+        on_air = line.carry(bytes, spoiled.good_at);
+        fate = air.cross(on_air);
     }
+    Sent { left: on_air.to, fate: fate.map(|()| on_air.to) }
 }

@@ -42,6 +42,10 @@ pub enum Retransmission {
     /// best case of a data and acknowledgement protocol, as the wireless papers emulate it (000 section 4.3, 001
     /// section 5.3).
     Hold,
+    /// Runs the protocol itself, [`super::arq`], with one station and its defaults: a loss is known when no
+    /// acknowledgement comes, silent channels are probed, answers take their time on the air, and after 32 repetitions
+    /// a packet is lost. Packets that find no room in the receive buffer are sent again, too.
+    Arq,
 }
 
 /// No profile has this name.

@@ -31,8 +31,12 @@ impl Queue {
         self.held_bytes
     }
 
+    pub(super) fn room_bytes(&mut self, now: Instant) -> u64 {
+        self.limit_bytes.saturating_sub(self.held_bytes(now))
+    }
+
     pub(super) fn has_room(&mut self, bytes: u64, now: Instant) -> bool {
-        self.held_bytes(now).saturating_add(bytes) <= self.limit_bytes
+        bytes <= self.room_bytes(now)
     }
 
     pub(super) fn push(&mut self, bytes: u64, leaves: Instant) {

@@ -79,6 +79,14 @@ impl Line {
         self.free_at = air.to;
         air
     }
+
+    /// Sends an answer of the link level. A trace counts what hosts get, so its answers take none of that.
+    pub(super) fn carry_answer(&mut self, bytes: u64, ready: Instant) -> OnAir {
+        match self.pace {
+            Pace::Steps(_) => self.carry(bytes, ready),
+            Pace::Trace(_) => OnAir { from: ready, to: ready },
+        }
+    }
 }
 
 /// Work is counted in bytes times nanoseconds per second, so that nothing is rounded on the way.

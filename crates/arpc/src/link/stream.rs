@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use mafs_proto::Instant;
 
-use super::channel::Channel;
+use super::channel::{Channel, Sent};
 use super::queue::Queue;
 use super::rate::Line;
 use super::{Direction, Origin, PACKET_BYTES, Uplink};
@@ -130,17 +130,20 @@ impl Stream {
         for sent_before in 0..=REPETITIONS_MAX {
             self.loss.sent_bytes += bytes;
             self.loss.lost_bytes += if sent_before == 0 { 0 } else { bytes };
-            let (air, fate) = self.channel.send(&mut self.line, sent, ready);
-            let Err(spoiled) = fate else {
-                self.backlog.push(bytes, air.to);
-                self.delivered_at = self.delivered_at.max(air.to + self.delay + recovery);
-                return;
+            let Sent { left, fate } = self.channel.send(&mut self.line, sent, ready, |_| u64::MAX);
+            let spoiled = match fate {
+                Ok(crossed) => {
+                    self.backlog.push(bytes, left);
+                    self.delivered_at = self.delivered_at.max(crossed + self.delay + recovery);
+                    return;
+                }
+                Err(spoiled) => spoiled,
             };
-            if sent_before == 0 && spoiled.good_at.since(air.to) <= self.rtt {
+            if sent_before == 0 && spoiled.good_at.since(left) <= self.rtt {
                 ready = spoiled.good_at;
                 recovery = self.rtt;
             } else {
-                ready = air.to + self.timeout(timeouts);
+                ready = left + self.timeout(timeouts);
                 timeouts += 1;
             }
         }

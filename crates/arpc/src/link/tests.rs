@@ -2,6 +2,7 @@
 //!
 //! Seeds are fixed, so statistical bounds (five standard deviations, unless said otherwise) cannot fail by chance.
 
+mod arq;
 mod bursts;
 mod cellular;
 mod loss;

@@ -62,7 +62,11 @@ proptest! {
         up in any_direction(),
         bursts in any_periods(),
         outages in any_periods(),
-        retransmission in prop_oneof![Just(None), Just(Some(Retransmission::Hold))],
+        retransmission in prop_oneof![
+            Just(None),
+            Just(Some(Retransmission::Hold)),
+            Just(Some(Retransmission::Arq)),
+        ],
         seed in any::<u64>(),
         start in prop_oneof![0..1_000_000_000_u64, any::<u64>()],
         offers in any_offers(),
