@@ -2,12 +2,13 @@
 //!
 //! Owns the parameters of a link ([`Profile`], [`Direction`]) and the state of its two directions, each seen in one of
 //! two ways: a [`Link`] is the network itself, where packets arrive or are dropped; a [`Stream`] is a reliable
-//! transport on it, where loss is delay and, in the end, a reset. Knows no frames, sockets, tasks or clocks: `now` is
-//! an argument, and randomness follows from a seed.
+//! transport on it, where loss is delay and, in the end, a reset. A [`Cell`] is one direction that several stations
+//! share at a base station. Knows no frames, sockets, tasks or clocks: `now` is an argument, and randomness follows
+//! from a seed.
 //!
-//! The fate of what is offered is decided at once, because all that changes a link (rates, bursts, outages) is a
-//! function of time and seed. So whoever uses it keeps what is on its way in a queue, in the order offered, and sleeps
-//! until the first arrival; nothing has to be polled or told that time passes.
+//! But for a cell, the fate of what is offered is decided at once, because all that changes a link (rates, bursts,
+//! outages) is a function of time and seed. So whoever uses it keeps what is on its way in a queue, in the order
+//! offered, and sleeps until the first arrival; nothing has to be polled or told that time passes.
 //!
 //! Invariants:
 //! - what arrives does so in the order offered;
@@ -20,6 +21,7 @@
 
 mod air;
 pub mod arq;
+mod cell;
 mod cellular;
 mod channel;
 mod hop;
@@ -37,6 +39,7 @@ use std::time::Duration;
 
 use mafs_proto::Instant;
 
+pub use self::cell::{Arrival, Cell};
 pub use self::cellular::Cellular;
 use self::channel::Channel;
 pub use self::periods::Periods;

@@ -4,6 +4,7 @@
 
 mod arq;
 mod bursts;
+mod cell;
 mod cellular;
 mod loss;
 mod profile;
