@@ -32,6 +32,7 @@ pub mod nfs;
 mod operation;
 mod run;
 pub mod script;
+pub mod stations;
 mod step;
 mod versions;
 pub mod workload;

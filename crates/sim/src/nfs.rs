@@ -7,13 +7,15 @@
 //!
 //! No real time passes and no socket is opened: a transfer is a function of its parameters and the link's seed.
 
+mod caller;
+mod network;
 mod timer;
 mod transfer;
 
 use std::time::Duration;
 
 pub use timer::Backoff;
-pub use transfer::{Transferred, transfer};
+pub use transfer::{Transferred, transfer, transfer_all};
 
 /// Which way the file goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
