@@ -1,9 +1,9 @@
-//! The papers' figures, measured again: `cargo bench --bench figures -- m1`, `m2`, `m3`, `m4`, `w1`, `w2` or `all` in
-//! virtual time and, as root, `-- m2-real` over real mounts and `mafs-link`; `-- control` is how long who is urgent
-//! waits beside an upload, over real mounts, and `-- step` the same when the link's rate changes.
+//! The papers' figures, measured again: `cargo bench --bench figures -- m1`, `m2`, `m3`, `m4`, `w1`, `w2`, `w3` or
+//! `all` in virtual time and, as root, `-- m2-real` over real mounts and `mafs-link`; `-- control` is how long who is
+//! urgent waits beside an upload, over real mounts, and `-- step` the same when the link's rate changes.
 //!
 //! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3; of M2
-//! 9, of M4 20, of W1 and W2 10), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors),
+//! 9, of M4 20, of W1 to W3 10), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors),
 //! `MAFS_FIGURE_RATES` which bandwidths of those over real mounts (all).
 
 mod control;
@@ -21,6 +21,7 @@ mod step;
 mod table;
 mod variant;
 mod w1;
+mod w3;
 mod workload;
 
 use std::env;
@@ -42,7 +43,7 @@ fn main() -> io::Result<()> {
         return play(role, of);
     }
     let figures = arguments.iter().flat_map(|argument| match argument.as_str() {
-        "all" => vec!["m1", "m2", "m3", "m4", "w1", "w2"],
+        "all" => vec!["m1", "m2", "m3", "m4", "w1", "w2", "w3"],
         figure => vec![figure],
     });
     for figure in figures {
@@ -53,12 +54,13 @@ fn main() -> io::Result<()> {
             "m4" => m4::measure(&directory(), wanted.unwrap_or(m4::SEEDS))?,
             "w1" => w1::measure(&directory(), wanted.unwrap_or(w1::SEEDS))?,
             "w2" => w1::measure_blocks(&directory(), wanted.unwrap_or(w1::SEEDS))?,
+            "w3" => w3::measure(&directory(), wanted.unwrap_or(w1::SEEDS))?,
             "m2-real" => m2::real(&directory(), seeds)?,
             "control" => control::measure(&directory())?,
             "step" => step::measure(&directory())?,
             other => {
                 return Err(io::Error::other(format!(
-                    "there is no figure `{other}`: m1 to m4, w1, w2, all of these, m2-real, control or step"
+                    "there is no figure `{other}`: m1 to m4, w1 to w3, all of these, m2-real, control or step"
                 )));
             }
         }

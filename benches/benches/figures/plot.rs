@@ -36,7 +36,8 @@ pub(crate) struct Axes<'a> {
     pub(crate) y: (&'a str, Scale),
 }
 
-const COLOURS: [&str; 6] = ["#1b6ca8", "#c8553d", "#2a9d5c", "#8d5fa8", "#b8860b", "#444444"];
+const COLOURS: [&str; 9] =
+    ["#1b6ca8", "#c8553d", "#2a9d5c", "#8d5fa8", "#b8860b", "#444444", "#00a3a3", "#d1478c", "#7a9a01"];
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
 const MARGIN: f64 = 56.0;

@@ -21,14 +21,14 @@ pub(crate) const SEEDS: u64 = 10;
 
 /// The mean bad period of each row, in milliseconds; 0 is a link without errors.
 const BAD_MS: [u64; 6] = [0, 20, 40, 80, 120, 160];
-const FILE_BYTES: u64 = 1 << 20;
+pub(crate) const FILE_BYTES: u64 = 1 << 20;
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS_BYTES: [u64; 4] = [1024, 2048, 4096, 8192];
 /// 1 Mbit/s, and the mean good period.
 const BYTES_PER_S: f64 = 125_000.0;
 const GOOD_MS: f64 = 1000.0;
 /// The papers ended transfers that took longer, and began them again.
-const LIMIT: Duration = Duration::from_secs(300);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// Figures of the hosts that the papers do not tell, chosen so that a link without errors gives their times (000, Table
 /// 7): calls under way, and how long the client's host and the server work on a block.
@@ -53,17 +53,26 @@ const fn nfs(name: &'static str, backoff: Backoff, retransmission: Option<Retran
     Kind { name, backoff: Some(backoff), retransmission }
 }
 
+/// Retransmission as the papers emulate it, and as a protocol.
 const HOLD: Option<Retransmission> = Some(Retransmission::Hold);
-const KINDS: [Kind; 6] = [
-    nfs("no changes", Backoff::Exponential, None),
+const ARQ: Option<Retransmission> = Some(Retransmission::Arq);
+const UNCHANGED: Kind = nfs("no changes", Backoff::Exponential, None);
+const BOTH: Kind = nfs("both", Backoff::HybridLinear, HOLD);
+const BOTH_ARQ: Kind = nfs("both arq", Backoff::HybridLinear, ARQ);
+/// The first four are the papers'.
+const KINDS: [Kind; 9] = [
+    UNCHANGED,
     nfs("linear", Backoff::HybridLinear, None),
     nfs("retransmit", Backoff::Exponential, HOLD),
-    nfs("both", Backoff::HybridLinear, HOLD),
+    BOTH,
+    nfs("retransmit arq", Backoff::Exponential, ARQ),
+    BOTH_ARQ,
     Kind { name: "mafs", backoff: None, retransmission: None },
-    Kind { name: "mafs + retransmit", backoff: None, retransmission: HOLD },
+    Kind { name: "mafs hold", backoff: None, retransmission: HOLD },
+    Kind { name: "mafs arq", backoff: None, retransmission: ARQ },
 ];
 
-/// The papers' means in seconds, of the first four kinds, at 40 and 80 ms, and without errors (000, Tables 5 to 7).
+/// The papers' means in seconds, of their four kinds, at 40 and 80 ms, and without errors (000, Tables 5 to 7).
 const PAPER_READ: ([f64; 4], [f64; 4], f64) = ([49.2, 48.0, 38.3, 37.0], [67.7, 48.7, 31.7, 31.9], 30.7);
 const PAPER_WRITE: ([f64; 4], [f64; 4], f64) = ([24.7, 24.6, 16.9, 16.7], [45.5, 24.4, 15.3, 14.8], 14.2);
 
@@ -80,21 +89,27 @@ pub(crate) fn measure(directory: &Path, seeds: u64) -> io::Result<()> {
 
 /// Prints figure W2, which is W1's base with blocks of other sizes, and writes it to a directory.
 pub(crate) fn measure_blocks(directory: &Path, seeds: u64) -> io::Result<()> {
-    println!("\nW2: NFS without changes, blocks of other sizes; seconds, means of {seeds} seeds");
-    println!("the papers: a knee at 4096 bytes, with more errors the best");
+    println!("\nW2: NFS, blocks of other sizes; seconds, means of {seeds} seeds");
+    println!("the papers, without changes: a knee at 4096 bytes, with more errors the best");
     let mut lines = Vec::new();
     let mut series = Vec::new();
-    for (operation, name) in [(Operation::Read, "read"), (Operation::Write, "write")] {
-        for bad_ms in [40, 80] {
-            let cells = run(&KINDS[..1], operation, &[bad_ms], &BLOCKS_BYTES, seeds)?;
-            let means = cells.iter().map(|cell| (cell.block_bytes, cell.mean_s()));
-            let times: Vec<String> = means.clone().map(|(bytes, mean_s)| format!("{bytes}: {mean_s:5.1}")).collect();
-            println!("{name:>5}, {bad_ms} ms   {}", times.join("   "));
-            lines.extend(means.clone().map(|(bytes, mean_s)| format!("{name},{bad_ms},{bytes},{mean_s}")));
-            series.push(Series::new(&format!("{name}, {bad_ms} ms"), means));
+    for kind in [UNCHANGED, BOTH, BOTH_ARQ] {
+        for (operation, name) in [(Operation::Read, "read"), (Operation::Write, "write")] {
+            for bad_ms in [40, 80] {
+                let cells = run(&[kind], operation, &[bad_ms], &BLOCKS_BYTES, seeds)?;
+                let means = cells.iter().map(|cell| (cell.block_bytes, cell.mean_s()));
+                let times = means.clone().map(|(bytes, mean_s)| format!("{bytes}: {mean_s:5.1}"));
+                println!("{:>10}: {name:>5}, {bad_ms} ms   {}", kind.name, times.collect::<Vec<_>>().join("   "));
+                lines.extend(
+                    means.clone().map(|(bytes, mean_s)| format!("{},{name},{bad_ms},{bytes},{mean_s}", kind.name)),
+                );
+                if kind == UNCHANGED {
+                    series.push(Series::new(&format!("{name}, {bad_ms} ms"), means));
+                }
+            }
         }
     }
-    write_csv(&directory.join("w2.csv"), "operation,bad_ms,block_bytes,mean_s", &lines)?;
+    write_csv(&directory.join("w2.csv"), "kind,operation,bad_ms,block_bytes,mean_s", &lines)?;
     let axes = Axes { title: "W2: size of blocks", x: ("bytes", Scale::Log), y: ("seconds", Scale::Linear) };
     write_lines(&directory.join("w2.svg"), &axes, &series)
 }
@@ -147,17 +162,24 @@ fn took((kind, operation, bad_ms, block_bytes, seed): Job) -> io::Result<Duratio
     let bad = Duration::from_millis(bad_ms);
     let link = |seed| Profile { retransmission: kind.retransmission, ..Profile::burst_errors(bad, seed) };
     let Some(backoff) = kind.backoff else { return simulated::w1(link(seed), operation, FILE_BYTES, seed) };
-    let client = Client { block_bytes, calls: CALLS, backoff, host: HOST, server: SERVER };
-    let once = |seed| {
-        let mut link = link(seed);
-        link.up.queue_bytes = DRIVER_QUEUE_BYTES;
-        link.down = Direction { queue_bytes: DRIVER_QUEUE_BYTES, receiver: Some(ADAPTER), ..link.down };
-        transfer(&client, operation, FILE_BYTES, &link, LIMIT)
-    };
+    let client = Client { block_bytes, ..papers_client(backoff) };
+    let once = |seed| transfer(&client, operation, FILE_BYTES, &with_papers_hosts(link(seed)), LIMIT);
     // As in the papers, what takes too long is begun again: with a seed of which no other run begins.
     let transferred = (0..10).find_map(|again| once(seed + again * 1000));
     let transferred = transferred.ok_or_else(|| io::Error::other(format!("{} never ends: seed {seed}", kind.name)))?;
     Ok(transferred.took)
+}
+
+/// The papers' NFS client, with blocks of 4096 bytes.
+pub(crate) fn papers_client(backoff: Backoff) -> Client {
+    Client { block_bytes: BLOCK_BYTES, calls: CALLS, backoff, host: HOST, server: SERVER }
+}
+
+/// A link between the papers' hosts.
+pub(crate) fn with_papers_hosts(mut link: Profile) -> Profile {
+    link.up.queue_bytes = DRIVER_QUEUE_BYTES;
+    link.down = Direction { queue_bytes: DRIVER_QUEUE_BYTES, receiver: Some(ADAPTER), ..link.down };
+    link
 }
 
 /// The least time that the channel needs.
@@ -176,13 +198,13 @@ fn report_w1(
 ) -> io::Result<()> {
     println!("\nW1, {name}: 1 MB at 1 Mbit/s; seconds, means of {seeds} seeds (least..most)");
     print!("{:>8}{:>10}", "bad, ms", "possible");
-    KINDS.iter().for_each(|kind| print!(" {:>20}", kind.name));
+    KINDS.iter().for_each(|kind| print!(" {:>18}", kind.name));
     println!();
     for bad_ms in BAD_MS {
         print!("{bad_ms:>8}{:>10.1}", possible_s(bad_ms));
         for cell in cells.iter().filter(|cell| cell.bad_ms == bad_ms) {
             let (least, most) = cell.spread_s();
-            print!(" {:>20}", format!("{:.1} ({least:.1}..{most:.1})", cell.mean_s()));
+            print!(" {:>18}", format!("{:.1} ({least:.1}..{most:.1})", cell.mean_s()));
         }
         println!();
     }
