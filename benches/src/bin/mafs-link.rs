@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use mafs_arpc::link::{Profile, Rate, Trace};
+use mafs_arpc::link::{Profile, Rate, Retransmission, Trace};
 use mafs_bench::link::{Counts, EmulatedLink};
 use mafs_bench::process::exit_code;
 use tokio::process::{Child, Command};
@@ -44,6 +44,9 @@ struct Arguments {
     /// Bursts of errors both ways: bad periods so long on average, in milliseconds, after good ones of a second
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     bursts: Option<u64>,
+    /// Send again what is lost, below the programs: `arq` by data and acknowledgement, `hold` as if that cost nothing
+    #[arg(long, value_name = "HOW", value_parser = parse_arq)]
+    arq: Option<Retransmission>,
     /// What all that is random follows from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -73,6 +76,7 @@ impl Arguments {
         if let Some(bad) = self.bursts {
             profile.bursts = Profile::burst_errors(Duration::from_millis(bad), self.seed).bursts;
         }
+        profile.retransmission = self.arq;
         for (direction, trace) in [(&mut profile.up, &self.trace_up), (&mut profile.down, &self.trace_down)] {
             if let Some(path) = trace {
                 direction.rate = Rate::Trace(Arc::new(read_trace(path)?));
@@ -90,6 +94,14 @@ impl Arguments {
             io::Error::other("say how fast the link is: --rate KB/s, or --trace-up and --trace-down, or --profile NAME")
         })?;
         Ok(Profile::steady(rate * KBYTE, Duration::from_millis(self.rtt.unwrap_or_default())))
+    }
+}
+
+fn parse_arq(how: &str) -> Result<Retransmission, String> {
+    match how {
+        "hold" => Ok(Retransmission::Hold),
+        "arq" => Ok(Retransmission::Arq),
+        _ => Err("one of hold, arq is wanted".to_owned()),
     }
 }
 
@@ -229,6 +241,9 @@ mod tests {
         let plain = link("--rate 64 --rtt 20").unwrap();
         assert_eq!((plain.up.delay, plain.up.queue_bytes), (Duration::from_millis(10), 64 * KBYTE));
         assert!(matches!(plain.down.rate, Rate::Steps { first: 65_536, .. }));
+        assert_eq!(link("--profile lan --bursts 80").unwrap().retransmission, None);
+        assert_eq!(link("--profile lan --arq=arq").unwrap().retransmission, Some(Retransmission::Arq));
+        assert_eq!(link("--profile lan --arq hold").unwrap().retransmission, Some(Retransmission::Hold));
         assert_eq!(link("--profile lan --queue 9").unwrap().up.queue_bytes, 9 * KBYTE);
     }
 
@@ -256,6 +271,7 @@ mod tests {
             ("--profile 3g --rate 5", "cannot be used with"),
             ("--rtt 5", "say how fast the link is"),
             ("--rate 0 --rtt 5", "0"),
+            ("--profile lan --arq always", "one of hold, arq is wanted"),
             ("--rtt 1 --trace-up /nowhere --trace-down /nowhere", "/nowhere: No such file"),
         ] {
             let error = link(options).unwrap_err();
