@@ -75,8 +75,8 @@ impl Kernel {
         }
     }
 
-    /// getxattr(2), which the kernel has answered each time. Returns which object the path means besides; `None`: it has
-    /// no such attribute.
+    /// getxattr(2), which the kernel has answered each time. Returns which object the path means besides; `None`: it
+    /// has no such attribute.
     ///
     /// # Errors
     /// As the call.
