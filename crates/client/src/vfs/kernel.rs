@@ -21,13 +21,13 @@ use crate::core::promises::{BreakLog, Missed};
 pub trait KernelCache: Send + Sync + 'static {
     /// Attributes and pages of an inode are out of date.
     fn invalidate_inode(&self, vnode: VnodeId);
-    /// Attributes of an inode are out of date. Unlike the others it does not block, also while pages are being read.
-    fn invalidate_attributes(&self, vnode: VnodeId);
     /// The same of a directory of which the kernel keeps the names: they go when nobody is reading them, so that none
     /// that are under way stay behind.
     fn invalidate_listing(&self, vnode: VnodeId) {
         self.invalidate_inode(vnode);
     }
+    /// Attributes of an inode are out of date, and its pages are not. This call never blocks.
+    fn invalidate_attributes(&self, vnode: VnodeId);
     /// Pages of an inode are out of date; what a mapping has stored in them, and is part of the file, comes back first.
     fn invalidate_range(&self, _vnode: VnodeId, _range: Range<u64>) {}
     /// A file is this long, although the kernel has not written it: who appends to it writes where the kernel believes

@@ -299,9 +299,7 @@ impl Inner {
         self.end_record(id);
         if let Some(file) = self.file_of(record) {
             file.state().versions_mut().end_sending();
-            // A removal of this client's has gone ahead of it, and has taken the last name.
-            let is_removed = reason == FsError::Stale && self.replay.queue().is_moot(id);
-            self.refuse_version(&file, id, reason, is_removed);
+            self.refuse_version(&file, id, reason);
             file.notify();
         }
         self.replay.queue().remove(id);
@@ -344,7 +342,7 @@ impl Inner {
         file.into_iter().for_each(|file| self.note_kept(&file));
     }
 
-    fn refuse_version(&self, file: &Arc<File>, id: StoreId, reason: FsError, is_removed: bool) {
+    fn refuse_version(&self, file: &Arc<File>, id: StoreId, reason: FsError) {
         {
             let _edit = file.edit();
             self.forget_version(file, id);
@@ -357,7 +355,8 @@ impl Inner {
             let known = self.cache.index.object(file.fid.vnode).ok().flatten();
             let shown = known.map_or(DataVersion::NONE, |known| known.object.status.data_version);
             file.state().basis_mut().forgot(id, shown);
-        } else if is_removed {
+        } else if reason == FsError::Stale && self.replay.queue().is_moot(id) {
+            // A removal of this client's has gone ahead of it, and has taken the last name.
             self.removed_before(file);
         } else {
             self.take_in_refused(file, reason, &RemoteError::refused(reason, ""));
