@@ -75,6 +75,8 @@ pub(crate) struct Place {
 #[derive(Default)]
 struct Client {
     floors: BTreeMap<Register, usize>,
+    /// The newest version that it has been shown, or has made.
+    seen: BTreeMap<Register, usize>,
     /// Updates that the server is not known to have.
     pending: BTreeSet<Place>,
     /// Since when it is out of touch, or may be.
@@ -360,9 +362,11 @@ impl Versions {
         self.clients[client].pending.remove(place);
         let valid = (0..place.at).rev().find(|at| !self.chain(&place.register)[*at].is_lost()).unwrap_or(0);
         for client in &mut self.clients {
-            let floor = client.floors.entry(place.register.clone()).or_default();
-            if *floor == place.at {
-                *floor = valid;
+            for versions in [&mut client.floors, &mut client.seen] {
+                let newest = versions.entry(place.register.clone()).or_default();
+                if *newest == place.at {
+                    *newest = valid;
+                }
             }
         }
     }
@@ -434,10 +438,9 @@ impl Versions {
     /// The oldest version that a client may be shown.
     fn floor(&self, client: usize, register: &Register) -> usize {
         let Some(chain) = self.chains.get(register) else { return 0 };
-        if self.is_nameless(register) {
-            return 0;
-        }
-        let floor = self.clients[client].floors.get(register).copied().unwrap_or(0);
+        let Client { floors, seen, .. } = &self.clients[client];
+        let floors = if self.is_nameless(register) { seen } else { floors };
+        let floor = floors.get(register).copied().unwrap_or(0);
         let counts = |version: &Version| {
             let counts = !self.clients[version.client].is_gone() && !version.is_moot;
             !version.is_lost() && (counts || version.state == State::Applied || version.client == client)
@@ -448,8 +451,10 @@ impl Versions {
     fn raise(&mut self, client: usize, place: Place) {
         let mut shown = vec![place];
         while let Some(Place { register, at }) = shown.pop() {
-            let floor = self.clients[client].floors.entry(register.clone()).or_default();
-            *floor = (*floor).max(at);
+            let Client { floors, seen, .. } = &mut self.clients[client];
+            for newest in [floors, seen].map(|versions| versions.entry(register.clone()).or_default()) {
+                *newest = (*newest).max(at);
+            }
             let after = self.chain(&register)[at].after.iter();
             let seen = Place { register: register.clone(), at };
             let after = after.filter(|place| !self.may_come_later(&seen, place));
