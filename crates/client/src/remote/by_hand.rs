@@ -10,6 +10,7 @@ use mafs_proto::call::DetachRequest;
 use mafs_proto::{Generation, Purpose};
 use tokio::time::timeout;
 
+use super::link::ending;
 use super::{DETACH_WAIT, Link, Remote, RemoteError, Shared};
 
 /// For people, where the reason of an outage is told.
@@ -101,13 +102,15 @@ impl Shared {
         let _ = self.wish.subscribe().wait_for(|wish| wish.is_apart()).await;
     }
 
-    /// Attempts something as long as the user wants a connection.
+    /// Attempts something as long as the user wants a connection, until the mount ends.
     pub(super) async fn unless_by_hand<T>(
         &self,
         attempt: impl Future<Output = Result<T, RemoteError>>,
     ) -> Result<T, RemoteError> {
+        let mut link = self.link.subscribe();
         tokio::select! {
             biased;
+            _ = link.wait_for(|link| matches!(link, Link::Closed)) => Err(ending()),
             ended = attempt => ended,
             () = self.until_apart_by_hand() => Err(RemoteError::ByHand),
         }

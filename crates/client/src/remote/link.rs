@@ -243,7 +243,8 @@ impl Shared {
     }
 }
 
-fn ending() -> RemoteError {
+/// Says that nobody is to wait for the server any more.
+pub(super) fn ending() -> RemoteError {
     RemoteError::Unreachable("the mount is ending".to_owned())
 }
 
