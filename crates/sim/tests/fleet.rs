@@ -212,3 +212,10 @@ fn regression_a_name_that_was_lost_in_a_life_before_is_not_lost_twice() {
 fn regression_a_content_that_waits_for_room_is_in_no_conflict_with_the_removal_of_its_file() {
     above_with_one_kind(20_001);
 }
+
+/// A connection that was being made when its client was unmounted was taken in afterwards: the next life took what was
+/// promised in it for its own.
+#[test]
+fn regression_a_connection_that_comes_when_the_mount_has_ended_promises_nothing() {
+    above(20_555, ALL);
+}
