@@ -164,10 +164,13 @@ fn took((kind, operation, bad_ms, block_bytes, seed): Job) -> io::Result<Duratio
     let Some(backoff) = kind.backoff else { return simulated::w1(link(seed), operation, FILE_BYTES, seed) };
     let client = Client { block_bytes, ..papers_client(backoff) };
     let once = |seed| transfer(&client, operation, FILE_BYTES, &with_papers_hosts(link(seed)), LIMIT);
-    // As in the papers, what takes too long is begun again: with a seed of which no other run begins.
-    let transferred = (0..10).find_map(|again| once(seed + again * 1000));
-    let transferred = transferred.ok_or_else(|| io::Error::other(format!("{} never ends: seed {seed}", kind.name)))?;
-    Ok(transferred.took)
+    Ok(begun_again(kind.name, seed, once)?.took)
+}
+
+/// Does something once or, as in the papers, again if it takes too long: with a seed of which no other run begins.
+pub(crate) fn begun_again<T>(name: &str, seed: u64, once: impl Fn(u64) -> Option<T>) -> io::Result<T> {
+    let done = (0..10).find_map(|again| once(seed + again * 1000));
+    done.ok_or_else(|| io::Error::other(format!("{name} never ends: seed {seed}")))
 }
 
 /// The papers' NFS client, with blocks of 4096 bytes.

@@ -17,7 +17,7 @@ use mafs_sim::stations::saturate;
 use crate::jobs::run_all;
 use crate::plot::{Axes, Scale, Series, write_lines};
 use crate::table::write_csv;
-use crate::w1::{FILE_BYTES, LIMIT, papers_client, with_papers_hosts};
+use crate::w1::{FILE_BYTES, LIMIT, begun_again, papers_client, with_papers_hosts};
 
 const STATIONS: [usize; 2] = [2, 8];
 /// The mean bad periods, in milliseconds.
@@ -206,9 +206,7 @@ fn took_s(kind: Kind, operation: Operation, bad_ms: u64, seeds: u64) -> io::Resu
             let done = transfer_all(&papers_client(kind.backoff), operation, FILE_BYTES, (STATIONS, cells), LIMIT);
             done.into_iter().map(|done| Some(done?.took.as_secs_f64())).collect::<Option<Vec<_>>>()
         };
-        // As in the papers, what takes too long is begun again: with a seed of which no other run begins.
-        let took = (0..10).find_map(|again| once(seed + again * 1000));
-        took.ok_or_else(|| io::Error::other(format!("{} never ends: seed {seed}", kind.name)))
+        begun_again(kind.name, *seed, once)
     })?;
     Ok(took.concat())
 }
