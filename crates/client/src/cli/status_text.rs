@@ -51,6 +51,10 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         line("fetching", &files(report.fetching_files));
     }
     line("cache", &cache(report));
+    if report.cache_short_bytes > 0 {
+        let short = HumanBytes(report.cache_short_bytes);
+        line("disk", &format!("the cache's disk is too full: free {short}, or files cannot grow (minfree)"));
+    }
     if report.hoard.entries > 0 {
         line("hoard", &hoard(&report.hoard));
     }
@@ -334,6 +338,7 @@ mod tests {
             passthrough: true,
             cache_bytes: 3 << 20,
             cache_limit_bytes: 10 << 30,
+            cache_short_bytes: 0,
             cache_files: 1,
             open_files: 0,
             hoard: HoardReport::default(),
@@ -370,6 +375,14 @@ mod tests {
         (status.report.damaged_contents, status.report.damaged_connections) = (1, 2);
         let expected = "  damaged  1 content sent again, 2 connections begun anew since the mount: what arrived \
                         was not what was sent\n";
+        assert!(describe(&status).contains(expected), "{}", describe(&status));
+    }
+
+    #[test]
+    fn a_disk_that_is_too_full_is_told() {
+        let mut status = status();
+        status.report.cache_short_bytes = 5 << 20;
+        let expected = "  disk     the cache's disk is too full: free 5.00 MiB, or files cannot grow (minfree)\n";
         assert!(describe(&status).contains(expected), "{}", describe(&status));
     }
 

@@ -95,6 +95,9 @@ pub struct StatusReport {
     pub cache_bytes: u64,
     /// Its limit.
     pub cache_limit_bytes: u64,
+    /// Bytes that must be freed on the cache's disk before files can grow: `minfree` holds.
+    #[serde(default)]
+    pub cache_short_bytes: u64,
     /// Files in the cache.
     pub cache_files: u64,
     /// Open files.
@@ -180,6 +183,7 @@ impl Inner {
             passthrough: self.passthrough.load(Ordering::Relaxed),
             cache_bytes,
             cache_limit_bytes: self.settings.cache_limit_bytes,
+            cache_short_bytes: self.disk_short_bytes(0),
             cache_files,
             open_files,
             hoard: self.hoard_report(),
