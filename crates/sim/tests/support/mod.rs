@@ -1,8 +1,8 @@
 //! What tests do again and again.
 
-pub(crate) mod worker;
-
 pub(crate) mod locking;
+pub(crate) mod logging;
+pub(crate) mod worker;
 
 use std::time::Duration;
 
@@ -27,8 +27,10 @@ pub(crate) fn simulated<T>(test: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(test)
 }
 
-/// The same of a run that a reference judges, for its trace; what it does not allow is a failure.
+/// Runs what a reference judges, for its trace; what it does not allow is a failure. `MAFS_LOG=debug` shows what
+/// clients and server log.
 pub(crate) fn judged<T>(run: impl Future<Output = Result<T, String>>) -> T {
+    logging::start();
     simulated(run).unwrap_or_else(|violation| panic!("{violation}"))
 }
 
