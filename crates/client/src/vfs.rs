@@ -160,6 +160,9 @@ pub struct Opened {
     pub file: FileHandle,
     /// Whether pages the kernel has of this file are still current.
     pub keep_cache: bool,
+    /// Whether the kernel may go by another end than that of this content: reads must come to the daemon, whose
+    /// answers end where the content does.
+    pub direct: bool,
     /// Whether the kernel is to read and write the [`Vfs::container`] of this handle itself.
     pub passthrough: bool,
 }
@@ -325,7 +328,7 @@ impl Vfs {
 
     /// Attributes.
     pub async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
-        self.inner.get_attributes(vnode).await
+        self.inner.get_attributes(vnode).await.inspect(|object| self.inner.kernel.note_told(object))
     }
 
     /// How many bytes the content of an object takes, for `st_blocks`: holes take none, as far as it is here, and a
@@ -343,7 +346,8 @@ impl Vfs {
         file: Option<FileHandle>,
         caller: Caller,
     ) -> Result<Object, Error> {
-        self.inner.set_attributes(vnode, set, file, caller).await
+        let set = self.inner.set_attributes(vnode, set, file, caller).await;
+        set.inspect(|object| self.inner.kernel.note_told(object))
     }
 
     /// Takes set-user-id and set-group-id off a file that another than root is about to change.
@@ -553,8 +557,8 @@ impl Vfs {
     }
 
     /// The kernel got this object in a listing.
-    pub fn count_lookup(&self, vnode: VnodeId) {
-        self.inner.kernel.count_lookup(vnode);
+    pub fn count_lookup(&self, object: &Object) {
+        self.inner.kernel.count_lookup(object);
     }
 
     /// How full the file system is.

@@ -103,6 +103,8 @@ struct OpenFile {
     handle: FileHandle,
     mode: OpenMode,
     backing: Option<Backing>,
+    /// Reads go to the daemon, past the pages.
+    direct: bool,
     /// Descriptors, and mappings of files whose pages the kernel keeps.
     users: u32,
 }

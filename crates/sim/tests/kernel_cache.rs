@@ -191,8 +191,7 @@ fn regression_an_operation_that_waits_behind_the_log_holds_up_no_new_session() {
             let vfs = world.client().clone();
             let vnode = write_and_close(&vfs, "file", b"content".to_vec()).await;
             vfs.sync().await.expect("a sync");
-            look(&vfs, "file").await;
-            vfs.count_lookup(vnode);
+            vfs.count_lookup(&look(&vfs, "file").await);
             let kernel = Arc::new(Holding::default());
             vfs.set_kernel_cache(kernel.clone());
             world.crash_server(Crash::Kill);

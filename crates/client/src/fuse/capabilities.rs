@@ -26,6 +26,7 @@ pub(super) fn ask_for_capabilities(vfs: &Vfs, config: &mut KernelConfig) -> Init
         | InitFlags::FUSE_DO_READDIRPLUS
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_CACHE_SYMLINKS
+        | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
         // Set-id bits are ours to drop: otherwise the kernel asks for `security.capability` before every write.
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
     // AUTO_INVAL_DATA is not wanted: it would drop all pages of a file whenever its mtime moves, as it does at every

@@ -128,9 +128,11 @@ pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
     }
 }
 
-pub(super) fn open_answer(opened: Opened) -> (fuser::FileHandle, FopenFlags) {
+/// `maps_direct`: the kernel maps files that it does not keep.
+pub(super) fn open_answer(opened: Opened, maps_direct: bool) -> (fuser::FileHandle, FopenFlags) {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct && maps_direct);
     flags.set(FopenFlags::FOPEN_NOFLUSH, opened.file.closes_unseen());
     (fuser::FileHandle(opened.file.0), flags)
 }
@@ -239,7 +241,7 @@ mod tests {
     fn closes_are_told_but_of_who_reads_what_nobody_locks() {
         let opened = |mode, locked| {
             let file = FileHandle::new(3, flags(mode), locked);
-            open_answer(Opened { file, keep_cache: false, passthrough: false }).1
+            open_answer(Opened { file, keep_cache: false, direct: false, passthrough: false }, true).1
         };
         assert_eq!(opened(OFlags::RDONLY, false), FopenFlags::FOPEN_NOFLUSH);
         for (mode, locked) in

@@ -275,7 +275,7 @@ impl Edge {
                         break;
                     }
                     if let Some(object) = object {
-                        self.vfs.count_lookup(object.fid.vnode);
+                        self.vfs.count_lookup(&object);
                     }
                 }
                 reply.ok();

@@ -36,11 +36,13 @@ pub(super) struct Handlers {
     edge: Arc<Edge>,
     /// Whether the kernel has no other way to read them: before Linux 5.1.
     opens_directories: bool,
+    /// Whether it maps files whose reads go by the daemon: since Linux 6.6.
+    maps_direct: bool,
 }
 
 impl Handlers {
     pub(super) fn new(edge: Edge) -> Self {
-        Self { edge: Arc::new(edge), opens_directories: true }
+        Self { edge: Arc::new(edge), opens_directories: true, maps_direct: false }
     }
 }
 
@@ -48,6 +50,7 @@ impl Filesystem for Handlers {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let capabilities = ask_for_capabilities(&self.edge.vfs, config);
         self.opens_directories = !capabilities.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.maps_direct = capabilities.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         set_limits(config)
     }
 
@@ -232,13 +235,13 @@ impl Filesystem for Handlers {
         let (vnode, caller) = (vnode(inode), caller(request));
         let mode = OpenMode { again: self.edge.is_late(request), ..open_mode(flags) };
         self.edge.note_opened(request, vnode);
-        let (edge, pid) = (Arc::clone(&self.edge), request.pid());
+        let (edge, pid, maps_direct) = (Arc::clone(&self.edge), request.pid(), self.maps_direct);
         self.edge.run(
             request,
             |vfs| async move { vfs.open_by(vnode, mode, caller, || edge.programs.of(pid)).await },
             move |edge, result| match result {
                 Ok(opened) => {
-                    let (handle, flags) = open_answer(opened);
+                    let (handle, flags) = open_answer(opened, maps_direct);
                     match edge.hand_over(opened, |container| reply.open_backing(container)) {
                         Some(backing) => {
                             edge.expect_stores(vnode, mode);
@@ -265,7 +268,7 @@ impl Filesystem for Handlers {
     ) {
         let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
         let (permissions, mode, made) = (Mode::from_bits(permissions), open_mode(OpenFlags(flags)), entry.clone());
-        let recording = self.edge.recording(request);
+        let (recording, maps_direct) = (self.edge.recording(request), self.maps_direct);
         self.edge.show(
             request,
             |vfs| async move { vfs.create(parent, entry, permissions, mode, caller).await },
@@ -274,7 +277,7 @@ impl Filesystem for Handlers {
                     if let Some(ticket) = recording {
                         edge.vfs.note_opened(ticket, object.fid.vnode);
                     }
-                    let (handle, flags) = open_answer(opened);
+                    let (handle, flags) = open_answer(opened, maps_direct);
                     let (kept, made) = (edge.file_attr(&object), generation(&object));
                     let keep = edge.entry_time_to_live(parent, &object);
                     match edge.hand_over(opened, |container| reply.open_backing(container)) {

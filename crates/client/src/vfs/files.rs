@@ -13,6 +13,7 @@ use mafs_proto::{CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Obje
 
 use super::contents::loaded;
 use super::file::{Arrival, File};
+use super::kernel::Kept;
 use super::names::parse;
 use super::{Caller, Error, FileHandle, Inner, OpenMode, Opened, Program};
 use crate::cache::CachedObject;
@@ -193,15 +194,24 @@ impl Inner {
             self.kernel.forget_inodes(vec![vnode]);
         }
         let handle = handle?;
-        let (passthrough, version) = (handle.passthrough, handle.file.state().basis().version());
-        let keep_cache = !passthrough && self.kernel.open(vnode, version) && !mode.truncate;
+        let (version, size) = {
+            let state = handle.file.state();
+            (state.basis().version(), state.stat().size())
+        };
+        let (passthrough, mut keep_cache, mut direct) = (handle.passthrough, false, false);
+        if !passthrough {
+            let kept = self.kernel.open(vnode, version, size);
+            keep_cache = kept == Kept::Pages && !mode.truncate;
+            direct = kept == Kept::Nothing && !mode.changes();
+            if kept == Kept::Nothing {
+                // Of what this content has taken the place of the kernel may not have heard yet.
+                self.kernel.forget_end(vnode);
+            }
+        }
         if keep_cache {
             handle.file.state().stat_mut().keep_pages();
-        } else if !passthrough {
-            // Of what this content has taken the place of the kernel may not have heard yet.
-            self.kernel.forget_end(vnode);
         }
-        Ok(Opened { file: self.add_handle(handle), keep_cache, passthrough })
+        Ok(Opened { file: self.add_handle(handle), keep_cache, direct, passthrough })
     }
 
     async fn open_for_kernel(
@@ -308,9 +318,9 @@ impl Inner {
         };
         let (passthrough, version) = (handle.passthrough, handle.file.state().basis().version());
         if !passthrough {
-            self.kernel.open(object.fid.vnode, version);
+            self.kernel.open(object.fid.vnode, version, object.status.size);
         }
-        Ok((object, Opened { file: self.add_handle(handle), keep_cache: false, passthrough }))
+        Ok((object, Opened { file: self.add_handle(handle), keep_cache: false, direct: false, passthrough }))
     }
 
     /// Makes a file. Its container is made while the server is asked.

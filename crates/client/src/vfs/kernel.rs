@@ -67,6 +67,8 @@ pub(crate) struct Kernel {
 struct KnownInode {
     lookups: u64,
     pages: Option<DataVersion>,
+    /// The size of a file that it was told last, and has not been told to forget.
+    told_size: Option<u64>,
     /// What there is of it, once it has no name any more. Boxed, because few are removed and the kernel may know very
     /// many.
     removed: Option<Box<Nameless>>,
@@ -95,6 +97,17 @@ pub(super) enum Left {
     In(ContainerId),
 }
 
+/// What the kernel has of the version of a file that is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kept {
+    /// Pages and the end.
+    Pages,
+    /// Where it ends.
+    End,
+    /// Nothing that is certain.
+    Nothing,
+}
+
 impl Left {
     /// Where it is.
     pub(super) fn container(self) -> Option<ContainerId> {
@@ -112,9 +125,19 @@ impl Kernel {
         }
     }
 
-    /// The kernel has been told of this object.
-    pub(super) fn count_lookup(&self, vnode: VnodeId) {
-        self.lock().entry(vnode).or_default().lookups += 1;
+    /// Counts that the kernel is told of this object by a name.
+    pub(super) fn count_lookup(&self, object: &Object) {
+        let mut inodes = self.lock();
+        let inode = inodes.entry(object.fid.vnode).or_default();
+        inode.lookups += 1;
+        inode.told_size = Some(object.status.size);
+    }
+
+    /// Notes what the kernel is told of an object that it knows.
+    pub(super) fn note_told(&self, object: &Object) {
+        if let Some(inode) = self.lock().get_mut(&object.fid.vnode) {
+            inode.told_size = Some(object.status.size);
+        }
     }
 
     /// The kernel has dropped lookups. Returns where the content of a file without a name is that it does not know any
@@ -162,11 +185,15 @@ impl Kernel {
         self.lock().get_mut(&vnode)?.removed.as_deref_mut().map(change)
     }
 
-    /// A file is opened in this version. Returns whether the pages the kernel has are of it.
-    pub(super) fn open(&self, vnode: VnodeId, version: DataVersion) -> bool {
+    /// Notes that a file is opened in this version, which has this size. Returns what the kernel has of it.
+    pub(super) fn open(&self, vnode: VnodeId, version: DataVersion, size: u64) -> Kept {
         let mut inodes = self.lock();
         let inode = inodes.entry(vnode).or_default();
-        inode.pages.replace(version) == Some(version)
+        match inode.pages.replace(version) == Some(version) {
+            true => Kept::Pages,
+            false if inode.told_size == Some(size) => Kept::End,
+            false => Kept::Nothing,
+        }
     }
 
     /// The content of a file changes without the pages that the kernel has of it.
@@ -180,6 +207,14 @@ impl Kernel {
     pub(super) fn forget_end(&self, vnode: VnodeId) {
         if let Some(edge) = self.edge.get() {
             edge.invalidate_attributes(vnode);
+            self.forget_told(vnode);
+        }
+    }
+
+    /// Notes that the kernel has been told to ask again: what it was told before it may not have taken in.
+    fn forget_told(&self, vnode: VnodeId) {
+        if let Some(inode) = self.lock().get_mut(&vnode) {
+            inode.told_size = None;
         }
     }
 
@@ -231,6 +266,7 @@ impl Kernel {
             if kernel.knows(vnode) {
                 // First: what a mapping has stored beyond the end must not become part of what is there now.
                 edge.invalidate_inode(vnode);
+                kernel.forget_told(vnode);
                 end.into_iter().for_each(|(size, last)| edge.lengthen(vnode, size, last));
             }
         })
@@ -355,6 +391,7 @@ impl Kernel {
             edge.invalidate_listing(vnode);
         } else {
             edge.invalidate_inode(vnode);
+            self.forget_told(vnode);
         }
     }
 
@@ -405,152 +442,4 @@ fn expire_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use mafs_proto::{Fid, Kind, Mode, Status, StatusVersion, Timestamp, Uniquifier, VolumeId};
-
-    use super::*;
-
-    /// What a kernel was told, in order.
-    #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
-
-    impl Told {
-        fn note(&self, what: String) {
-            self.0.lock().unwrap().push(what);
-        }
-
-        fn take(&self) -> Vec<String> {
-            std::mem::take(&mut self.0.lock().unwrap())
-        }
-    }
-
-    impl KernelCache for Told {
-        fn invalidate_inode(&self, vnode: VnodeId) {
-            self.note(format!("inode {}", vnode.0));
-        }
-
-        fn invalidate_attributes(&self, vnode: VnodeId) {
-            self.note(format!("attributes {}", vnode.0));
-        }
-
-        fn invalidate_listing(&self, vnode: VnodeId) {
-            self.note(format!("listing {}", vnode.0));
-        }
-
-        fn invalidate_entry(&self, parent: VnodeId, name: &Name) {
-            self.note(format!("entry {} {name}", parent.0));
-        }
-
-        fn expire_entry(&self, parent: VnodeId, name: &Name) {
-            self.note(format!("expired {} {name}", parent.0));
-        }
-    }
-
-    fn name(name: &'static str) -> Name {
-        Name::new(name).unwrap()
-    }
-
-    fn broken(vnode: VnodeId, names: &[&'static str]) -> BrokenObject {
-        let fid = Fid { volume: VolumeId(1), vnode, unique: Uniquifier(1) };
-        BrokenObject { fid, names: names.iter().map(|text| name(text)).collect() }
-    }
-
-    /// In every directory: `known`, an inode that the kernel may know, and `unknown`, which it does not.
-    fn names() -> NamesOf {
-        Box::new(|_| vec![(name("known"), VnodeId(8)), (name("unknown"), VnodeId(9))])
-    }
-
-    #[test]
-    fn what_is_left_of_a_removed_file_stays_when_the_server_says_that_it_is_gone() {
-        let (kernel, fid) = (Kernel::default(), broken(VnodeId(7), &[]).fid);
-        let time = Timestamp::default();
-        let status = Status {
-            kind: Kind::File,
-            mode: Mode::from_bits(0o644),
-            nlink: 0,
-            uid: 0,
-            gid: 0,
-            size: 10,
-            rdev: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            data_version: DataVersion(3),
-            status_version: StatusVersion(3),
-            xattrs: None,
-        };
-        let heard = Nameless::of(&Object { fid, status, target: None });
-        kernel.count_lookup(fid.vnode);
-        kernel.note_removed(heard.clone());
-        kernel.note_removed(Nameless { content: Left::In(ContainerId(4)), ..heard.clone() });
-        assert!(kernel.note_removed(heard));
-        assert_eq!(kernel.forget(fid.vnode, 1), Some(ContainerId(4)));
-    }
-
-    #[tokio::test]
-    async fn of_a_broken_directory_the_kernel_forgets_what_changed_and_asks_again_for_the_rest() {
-        let (kernel, told, directory) = (Arc::new(Kernel::default()), Arc::new(Told::default()), VnodeId(7));
-        kernel.set_edge(told.clone());
-        kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
-        assert_eq!(told.take(), [""; 0], "the kernel does not know it");
-        kernel.count_lookup(directory);
-        kernel.count_lookup(VnodeId(8));
-        kernel.note_absent(directory, name("absent"));
-        kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
-        assert_eq!(told.take(), ["entry 7 new", "expired 7 absent", "expired 7 known", "inode 7"]);
-    }
-
-    #[tokio::test]
-    async fn a_listing_that_the_kernel_keeps_is_out_of_date_with_its_directory() {
-        let (kernel, told, directory) = (Arc::new(Kernel::default()), Arc::new(Told::default()), VnodeId(7));
-        kernel.set_edge(told.clone());
-        kernel.count_lookup(directory);
-        kernel.note_listing(directory, Part::First, Instant(10));
-        kernel.forget_objects(vec![broken(directory, &["new"])], names()).await;
-        assert_eq!(told.take(), ["entry 7 new", "listing 7"]);
-        kernel.forget_everything(names()).await;
-        assert_eq!(told.take(), ["listing 7", "inode 1"]);
-        assert_eq!(kernel.listings_due(Instant(10)), (vec![directory], None));
-        kernel.forget_objects(vec![broken(directory, &[])], names()).await;
-        assert_eq!(told.take(), ["inode 7"], "it is not kept any more");
-    }
-
-    #[tokio::test]
-    async fn a_part_of_a_listing_goes_when_this_client_changes_the_directory() {
-        let (kernel, told, directory) = (Arc::new(Kernel::default()), Arc::new(Told::default()), VnodeId(7));
-        kernel.set_edge(told.clone());
-        kernel.names_changed(directory).await;
-        for (part, expected) in [(Part::First, &["listing 7"][..]), (Part::End, &[])] {
-            kernel.note_listing(directory, part, Instant(10));
-            kernel.names_changed(directory).await;
-            assert_eq!(told.take(), expected, "{part:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn who_began_before_a_break_has_missed_it() {
-        let kernel = Arc::new(Kernel::default());
-        let began = kernel.breaks();
-        assert_eq!(kernel.missed(began), None);
-        kernel.forget_objects(vec![broken(VnodeId(7), &[])], names()).await;
-        assert_eq!(kernel.missed(began), Some(Missed::Objects(vec![broken(VnodeId(7), &[])])));
-        assert_eq!(kernel.missed(kernel.breaks()), None);
-        kernel.forget_everything(names()).await;
-        assert_eq!(kernel.missed(began), Some(Missed::Anything));
-    }
-
-    #[test]
-    fn pages_are_kept_while_they_are_of_the_version_opened() {
-        let kernel = Kernel::default();
-        let (file, [one, two]) = (VnodeId(5), [DataVersion(1), DataVersion(2)]);
-        kernel.count_lookup(file);
-        assert!(!kernel.open(file, one));
-        assert!(kernel.open(file, one));
-        kernel.stored(file, one, two);
-        assert!(kernel.open(file, two));
-        assert!(!kernel.open(file, one));
-        kernel.forget(file, 1);
-        assert!(!kernel.open(file, one));
-    }
-}
+mod tests;

@@ -33,8 +33,9 @@ pub(super) fn parse(name: Bytes) -> Result<Name, Error> {
 impl Inner {
     pub(super) async fn lookup(self: &Arc<Self>, parent: VnodeId, name: Bytes) -> Result<Object, Error> {
         let child = self.child(parent, &parse(name)?).await?;
-        self.kernel.count_lookup(child.object.fid.vnode);
-        Ok(self.present(child.object))
+        let object = self.present(child.object);
+        self.kernel.count_lookup(&object);
+        Ok(object)
     }
 
     /// The absence of a name is noted before the answer: whatever makes it untrue later finds the note, and what made
@@ -240,7 +241,7 @@ impl Inner {
         let change = Change::new(op, kind).exclusive(exclusive);
         let object = self.change(change, caller, &[edit]).await.map_err(Error::of_names)?;
         let object = object.ok_or(Error::Refused(FsError::Malformed))?;
-        self.kernel.count_lookup(fid.vnode);
+        self.kernel.count_lookup(&object);
         Ok(object)
     }
 
@@ -282,9 +283,10 @@ impl Inner {
         let op = CmlOp::Link { parent, name, fid: object.fid };
         let change = Change::new(op, object.status.kind).exclusive(true);
         self.change(change, caller, &[edit]).await.map_err(Error::of_names)?;
-        self.kernel.count_lookup(vnode);
         let linked = self.status_of(vnode).await?.object;
-        Ok(self.present(linked))
+        let linked = self.present(linked);
+        self.kernel.count_lookup(&linked);
+        Ok(linked)
     }
 
     /// Removes a name of a directory or of anything else.

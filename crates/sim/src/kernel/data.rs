@@ -32,6 +32,7 @@ impl Kernel {
         match &file.backing {
             _ if !file.mode.read => Err(Errno::BADF),
             Some(backing) => read_backing(backing, at, count),
+            None if file.direct => self.read_direct(&file, at, count).await,
             None => self.read_pages(&file, at, count).await,
         }
     }
@@ -183,6 +184,12 @@ impl Kernel {
         let id = self.backings.begin(backing, change);
         self.linger().await;
         Ok(self.backings.end(id)?)
+    }
+
+    /// After `fuse_direct_io`: whatever the daemon answers is what the program gets.
+    async fn read_direct(&self, file: &OpenFile, at: u64, count: usize) -> Result<Vec<u8>, Errno> {
+        let bytes = u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(self.ask(self.vfs.read(file.handle, at, bytes)).await?.to_vec())
     }
 
     async fn read_pages(&self, file: &OpenFile, at: u64, count: usize) -> Result<Vec<u8>, Errno> {

@@ -227,7 +227,7 @@ impl Kernel {
             // The kernel has it open for writing, as a mapping has.
             backing.map(id.0)?;
         }
-        state.files.insert(id, OpenFile { vnode, handle: opened.file, mode, backing, users: 1 });
+        state.files.insert(id, OpenFile { vnode, handle: opened.file, mode, backing, direct: opened.direct, users: 1 });
         state.descriptors.insert(descriptor, id);
         Ok(descriptor)
     }
