@@ -294,8 +294,8 @@ impl Vfs {
 
     /// How long the kernel may take a name in a directory for this object.
     #[must_use]
-    pub fn entry_time_to_live(&self, parent: VnodeId, object: &Object) -> Duration {
-        self.inner.entry_time_to_live(parent, object)
+    pub fn entry_time_to_live(&self, parent: VnodeId, name: &Bytes, object: &Object) -> Duration {
+        self.inner.entry_time_to_live(parent, name, object)
     }
 
     /// How many breaks of promises the kernel has been told of: for [`Self::tell_again`].

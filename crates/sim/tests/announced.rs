@@ -163,7 +163,7 @@ fn looking_at_a_name_shows_what_it_was_announced_to_mean() {
         let shown = look(&reader, "f").await;
         let (took, mine) = (begun.elapsed(), look(&writer, "f").await);
         assert_eq!((shown.fid, shown.status.size, shown.status.mtime), (mine.fid, mine.status.size, mine.status.mtime));
-        assert_eq!(reader.entry_time_to_live(VnodeId::ROOT, &shown), Duration::ZERO);
+        assert_eq!(reader.entry_time_to_live(VnodeId::ROOT, &"f".into(), &shown), Duration::ZERO);
         assert!(took <= 2 * READER_RTT + Duration::from_millis(1), "{took:?}");
         assert!(writer.status().unsent_bytes > QUEUE_BYTES as u64 / 2);
         assert_eq!(content(&reader, "f").await, vec![2; FILE_BYTES + 1000]);

@@ -172,8 +172,8 @@ impl Edge {
     }
 
     /// How long the kernel may keep what it is told of an object in a directory.
-    pub(super) fn entry_time_to_live(&self, parent: VnodeId, object: &Object) -> Duration {
-        self.vfs.entry_time_to_live(parent, object)
+    pub(super) fn entry_time_to_live(&self, parent: VnodeId, name: &Bytes, object: &Object) -> Duration {
+        self.vfs.entry_time_to_live(parent, name, object)
     }
 
     /// The kernel is about to tell nobody of stores through mappings, so it must not remember attributes from before.
@@ -210,10 +210,10 @@ impl Edge {
     }
 
     /// Answers with an object that a name in `parent` means.
-    pub(super) fn entry(&self, reply: ReplyEntry, parent: VnodeId, result: Result<Object, Error>) {
+    pub(super) fn entry(&self, reply: ReplyEntry, parent: VnodeId, name: &Bytes, result: Result<Object, Error>) {
         match result {
             Ok(object) => {
-                let keep = self.entry_time_to_live(parent, &object);
+                let keep = self.entry_time_to_live(parent, name, &object);
                 reply.entry(&keep, &self.file_attr(&object), generation(&object));
             }
             Err(error) => reply.error(errno(&error)),

@@ -1,7 +1,6 @@
 //! One handler per request of the kernel: convert, run, reply.
 //!
-//! What is missing here is answered by fuser with ENOSYS, which the kernel remembers: poll, ioctl, access (it checks
-//! permissions itself).
+//! fuser answers the rest with ENOSYS, and the kernel remembers that: poll, ioctl, access (it checks by itself).
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -56,7 +55,7 @@ impl Filesystem for Handlers {
 
     fn lookup(&self, request: &Request, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
         let (parent, entry) = (vnode(parent), name(entry));
-        let (again, thread) = (self.edge.is_late(request), request.pid());
+        let (again, thread, asked) = (self.edge.is_late(request), request.pid(), entry.clone());
         self.edge.show(
             request,
             |vfs| async move {
@@ -67,7 +66,7 @@ impl Filesystem for Handlers {
                     edge.note_late(thread);
                 }
                 match result.transpose() {
-                    Some(found) => edge.entry(reply, parent, found),
+                    Some(found) => edge.entry(reply, parent, &asked, found),
                     None => edge.absent(reply, parent),
                 }
             },
@@ -143,44 +142,44 @@ impl Filesystem for Handlers {
     ) {
         let Some(kind) = node_kind(mode) else { return reply.error(INVALID) };
         let (parent, entry, caller, rdev) = (vnode(parent), name(entry), caller(request), u64::from(rdev));
-        let made = entry.clone();
+        let (made, shown) = (entry.clone(), entry.clone());
         self.edge.show(
             request,
             |vfs| async move { vfs.make_node(parent, entry, kind, Mode::from_bits(mode), rdev, caller).await },
-            move |edge, result| edge.entry(reply, parent, result),
+            move |edge, result| edge.entry(reply, parent, &shown, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, entry: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
-        let made = entry.clone();
+        let (made, shown) = (entry.clone(), entry.clone());
         self.edge.show(
             request,
             |vfs| async move { vfs.make_dir(parent, entry, Mode::from_bits(mode), caller).await },
-            move |edge, result| edge.entry(reply, parent, result),
+            move |edge, result| edge.entry(reply, parent, &shown, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, entry: &OsStr, target: &Path, reply: ReplyEntry) {
         let (parent, entry, target, caller) = (vnode(parent), name(entry), name(target.as_os_str()), caller(request));
-        let made = entry.clone();
+        let (made, shown) = (entry.clone(), entry.clone());
         self.edge.show(
             request,
             |vfs| async move { vfs.make_symlink(parent, entry, target, caller).await },
-            move |edge, result| edge.entry(reply, parent, result),
+            move |edge, result| edge.entry(reply, parent, &shown, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
 
     fn link(&self, request: &Request, inode: INodeNo, parent: INodeNo, entry: &OsStr, reply: ReplyEntry) {
         let (vnode, parent, entry, caller) = (vnode(inode), vnode(parent), name(entry), caller(request));
-        let made = entry.clone();
+        let (made, shown) = (entry.clone(), entry.clone());
         self.edge.show(
             request,
             |vfs| async move { vfs.link(vnode, parent, entry, caller).await },
-            move |edge, result| edge.entry(reply, parent, result),
+            move |edge, result| edge.entry(reply, parent, &shown, result),
             move |edge, object| edge.forget_made(parent, made, &object),
         );
     }
@@ -268,7 +267,7 @@ impl Filesystem for Handlers {
     ) {
         let (parent, entry, caller) = (vnode(parent), name(entry), caller(request));
         let (permissions, mode, made) = (Mode::from_bits(permissions), open_mode(OpenFlags(flags)), entry.clone());
-        let (recording, maps_direct) = (self.edge.recording(request), self.maps_direct);
+        let (shown, recording, maps_direct) = (entry.clone(), self.edge.recording(request), self.maps_direct);
         self.edge.show(
             request,
             |vfs| async move { vfs.create(parent, entry, permissions, mode, caller).await },
@@ -279,7 +278,7 @@ impl Filesystem for Handlers {
                     }
                     let (handle, flags) = open_answer(opened, maps_direct);
                     let (kept, made) = (edge.file_attr(&object), generation(&object));
-                    let keep = edge.entry_time_to_live(parent, &object);
+                    let keep = edge.entry_time_to_live(parent, &shown, &object);
                     match edge.hand_over(opened, |container| reply.open_backing(container)) {
                         Some(backing) => reply.created_passthrough(&keep, &kept, made, handle, flags, &backing),
                         None => reply.created(&keep, &kept, made, handle, flags),

@@ -110,11 +110,9 @@ impl Inner {
         self.note_applied(&reply.applied, Grant { session, change: reply.change })?;
         let unsaid =
             reply.object.as_ref().map(|object| object.fid).filter(|fid| self.is_unsaid(*fid, &request.unanswered));
+        self.cache.index.install_lookup(parent, name, &reply, session, unsaid.is_none())?;
         if let Some(fid) = unsaid.filter(|_| reply.pending.is_none()) {
             return self.status_of_fid(fid).await;
-        }
-        if unsaid.is_none() {
-            self.cache.index.install_lookup(parent, name, &reply, session)?;
         }
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
         match reply.pending {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::blocking;
@@ -21,7 +22,7 @@ use super::kernel::{Kernel, NamesOf};
 use super::locks::LockState;
 use super::refreshing::{Changed, Refreshes};
 use super::shown::{Noted, Part};
-use crate::cache::{AttachedVolume, Cache, CacheError};
+use crate::cache::{AttachedVolume, Cache, CacheError, Known};
 use crate::core::fids;
 use crate::core::log::LogEntry;
 use crate::core::promises::{Grant, Missed, SessionNumber};
@@ -227,9 +228,16 @@ impl Inner {
         if is_valid && !is_written { self.cache.index.lease_remaining() } else { Duration::ZERO }
     }
 
-    /// How long the kernel may take a name in a directory for this object.
-    pub(super) fn entry_time_to_live(&self, parent: VnodeId, object: &Object) -> Duration {
-        self.cache.index.valid_for(parent).min(self.time_to_live(object))
+    /// How long the kernel may take a name in a directory for this object: not at all unless the index has that name,
+    /// because when the directory is broken the kernel is told of the names that the index has.
+    pub(super) fn entry_time_to_live(&self, parent: VnodeId, name: &Bytes, object: &Object) -> Duration {
+        let known = Name::new(name.clone()).map(|name| self.cache.index.known_entry(parent, &name));
+        match known {
+            Ok(Ok(Known::Means(Some(entry)))) if entry.fid == object.fid => {
+                self.cache.index.valid_for(parent).min(self.time_to_live(object))
+            }
+            Ok(_) | Err(_) => Duration::ZERO,
+        }
     }
 
     /// The kernel is about to be shown a part of a listing that is good for `keep`.

@@ -287,8 +287,9 @@ impl Kernel {
 
     /// A name means an object, which the daemon has counted as looked up.
     pub(super) fn keep(&self, state: &mut State, place: &Place, object: &Object, asked: Option<Version>) {
-        state.look_up(object, self.vfs.entry_time_to_live(place.0, object), asked);
-        let until = until(self.vfs.entry_time_to_live(place.0, object));
+        let keep = self.vfs.entry_time_to_live(place.0, &place.1, object);
+        state.look_up(object, keep, asked);
+        let until = until(keep);
         state.entries.insert(place.clone(), Entry { vnode: Some(object.fid.vnode), until });
     }
 

@@ -50,18 +50,19 @@ impl Index {
         Ok(parsed.collect())
     }
 
-    /// The server has said what a name means.
+    /// Notes what the server has said that a name means, and `with_object` what it has said of that object.
     pub(crate) fn install_lookup(
         &self,
         parent: Fid,
         name: &Name,
         reply: &LookupReply,
         session: SessionNumber,
+        with_object: bool,
     ) -> Result<(), CacheError> {
         let grant = Grant { session, change: reply.change };
         let volume = self.settled()?;
         let mut batch = Batch::default();
-        if let Some(object) = &reply.object {
+        if let Some(object) = reply.object.as_ref().filter(|_| with_object) {
             let grant = if reply.pending.is_some() { grant.without_promise() } else { grant };
             let place = (!reply.name_pending).then_some((parent.vnode, name));
             self.install_one(&volume, object, place, grant, &mut batch)?;

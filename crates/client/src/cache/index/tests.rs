@@ -187,7 +187,7 @@ fn what_others_have_announced_is_shown_without_validity() {
         name_pending: false,
         applied: Vec::new(),
     };
-    attached.index.install_lookup(root.fid, &edit.name, &lookup(Some(file.clone())), attached.session).unwrap();
+    attached.index.install_lookup(root.fid, &edit.name, &lookup(Some(file.clone())), attached.session, true).unwrap();
     assert!(!is_valid(&file));
     let page = ReadDirPage {
         directory: root.clone(),
@@ -311,7 +311,7 @@ fn a_name_of_a_newer_version_makes_its_directory_invalid() {
         name_pending: false,
         applied: Vec::new(),
     };
-    attached.index.install_lookup(root(), &Name::new("f").unwrap(), &reply, attached.session).unwrap();
+    attached.index.install_lookup(root(), &Name::new("f").unwrap(), &reply, attached.session, true).unwrap();
     assert_eq!(attached.valid(), None, "the break is on its way");
 }
 
@@ -331,7 +331,7 @@ fn a_name_that_is_not_noted_is_not_good_for_any_time() {
             name_pending: false,
             applied: Vec::new(),
         };
-        attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
+        attached.index.install_lookup(root(), &name, &reply, attached.session, true).unwrap();
         let noted = attached.index.entry(VnodeId::ROOT, &name).unwrap().is_some();
         assert_eq!(noted, attached.valid().is_some(), "version {version}: nobody would tell the kernel of its end");
     }
@@ -352,7 +352,7 @@ fn what_a_name_is_announced_to_mean_is_not_what_it_means() {
         name_pending: true,
         applied: Vec::new(),
     };
-    attached.index.install_lookup(root(), &name, &reply, attached.session).unwrap();
+    attached.index.install_lookup(root(), &name, &reply, attached.session, true).unwrap();
     assert_eq!(attached.index.entry(VnodeId::ROOT, &name).unwrap(), None);
     assert!(attached.index.object(fid.vnode).unwrap().is_some(), "it can be opened");
     assert!(attached.index.valid_object(fid.vnode).unwrap().is_none());
