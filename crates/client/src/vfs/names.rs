@@ -108,17 +108,19 @@ impl Inner {
         let request = LookupRequest { parent, name: name.clone(), unanswered: self.unanswered(&[parent]) };
         let Answer { reply, session, .. } = self.delivered(&request, purpose).await?;
         self.note_applied(&reply.applied, Grant { session, change: reply.change })?;
-        let unsaid =
-            reply.object.as_ref().map(|object| object.fid).filter(|fid| self.is_unsaid(*fid, &request.unanswered));
-        self.cache.index.install_lookup(parent, name, &reply, session, unsaid.is_none())?;
-        if let Some(fid) = unsaid.filter(|_| reply.pending.is_none()) {
-            return self.status_of_fid(fid).await;
-        }
+        let is_unsaid = reply.object.as_ref().is_some_and(|object| self.is_unsaid(object.fid, &request.unanswered));
+        self.cache.index.install_lookup(parent, name, &reply, session, !is_unsaid)?;
         let object = reply.object.ok_or(Error::Refused(FsError::NotFound))?;
-        match reply.pending {
-            Some(coming) => self.about_to_become(coming),
-            None => Ok(CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) }),
+        if is_unsaid && reply.pending.is_none() {
+            match self.status_of_fid(object.fid).await {
+                Err(Error::Refused(FsError::Stale)) => {}
+                other => return other,
+            }
         }
+        let object = reply.pending.unwrap_or(object);
+        let shown = CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) };
+        // It has this name: that own changes take its last one was counted wrongly.
+        Ok(self.cache.index.with_own_changes(shown.object.clone())?.unwrap_or(shown))
     }
 
     /// A directory in which a name is meant, with a valid status. None is in one that has been removed.
