@@ -60,6 +60,8 @@ struct Version {
     was_answered: bool,
     was_fsynced: bool,
     may_be_lost: bool,
+    /// The server has been full since: removals may have gone ahead of it.
+    may_wait_for_room: bool,
     /// Its object has been removed by the same client since.
     is_moot: bool,
 }
@@ -129,6 +131,7 @@ impl Versions {
             was_answered: false,
             was_fsynced: false,
             may_be_lost: true,
+            may_wait_for_room: self.is_full,
             is_moot: false,
         };
         let chain = self.chain_mut(register);
@@ -218,6 +221,9 @@ impl Versions {
 
     /// The server is full, or is not any more. Returns whether it was.
     pub(crate) fn set_full(&mut self, is_full: bool) -> bool {
+        for place in self.clients.iter().flat_map(|client| client.pending.clone()).collect::<Vec<_>>() {
+            self.chain_mut(&place.register)[place.at].may_wait_for_room |= is_full;
+        }
         std::mem::replace(&mut self.is_full, is_full)
     }
 
@@ -465,10 +471,14 @@ impl Versions {
 
     /// Whether a client may be shown a version without one before it, of which nobody has been told yet and which was
     /// not fsynced: an object under a name that it had before it was given another, or one half of a rename to another
-    /// directory, because it hears of each directory by itself.
+    /// directory, because it hears of each directory by itself. So it may be of what waited for room at the server when
+    /// a name was removed, which needs none.
     fn may_come_later(&self, seen: &Place, before: &Place) -> bool {
         let version = |place: &Place| &self.chain(&place.register)[place.at];
-        let Register::Name(path) = &before.register else { return false };
+        let is_removal = matches!(seen.register, Register::Name(_)) && version(seen).value == Some(0);
+        let Register::Name(path) = &before.register else {
+            return is_removal && version(before).may_wait_for_room && version(before).state < State::Announced;
+        };
         let is_apart = match &seen.register {
             Register::Name(other) => {
                 other.contains('/') != path.contains('/') && version(seen).issued == version(before).issued
@@ -505,6 +515,7 @@ impl Version {
             was_answered: true,
             was_fsynced: true,
             may_be_lost: false,
+            may_wait_for_room: false,
             is_moot: false,
         }
     }

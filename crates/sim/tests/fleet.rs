@@ -200,6 +200,38 @@ fn regression_a_file_has_the_size_of_what_is_read_before_all_of_it_has_come() {
     above(10_020, REMOTE);
 }
 
+/// The version that was to be opened had gone, and the next one was opened. The kernel went by the end of the one that
+/// it had been told of: what was longer was cut short, and what was shorter was filled up with zeros.
+#[test]
+fn regression_what_is_opened_is_read_to_its_own_end() {
+    for seed in [22_235, 10_087] {
+        above(seed, REMOTE);
+    }
+    above(24_082, Faults::default());
+}
+
+/// The kernel kept a name that was not in the index, so nobody told it when the directory was broken.
+#[test]
+fn regression_a_name_of_a_file_with_unsent_changes_is_not_kept_by_the_kernel_alone() {
+    above(24_145, Faults::default());
+    above(21_388, ALL);
+}
+
+/// A lookup showed the mode that the server had, without the change that waited here.
+#[test]
+fn regression_a_lookup_shows_what_was_changed_here() {
+    above_with_one_kind(25_017);
+    above(21_149, ALL);
+}
+
+/// A file with two names had lost one here, and was not there by the other, because the server's word that it has that
+/// was not taken (21207). A removal went ahead of an attribute that waited for room (22391).
+#[test]
+fn regression_of_removals_that_are_not_answered() {
+    above(21_207, ALL);
+    above(22_391, REMOTE);
+}
+
 /// A file lost one of two names by a record that the server had applied and not answered when the client was unmounted.
 /// After the next mount that counted twice, and the other name was not there.
 #[test]

@@ -160,7 +160,8 @@ impl Fleet {
         let Some(Image { client, cache }) = self.image.take() else {
             let client = some_client(&mut self.random, CLIENTS);
             let machine = &self.world.machines()[client];
-            if log_of(machine.client()).is_empty() {
+            // What was open for writing is taken for changed when its client starts from the image.
+            if log_of(machine.client()).is_empty() && machine.client().status().open_files == 0 {
                 self.trace.push(format!("{:?}: an image of client {client}", self.begun.elapsed()));
                 self.image = Some(Image { client, cache: machine.cache_image() });
             }
