@@ -3,6 +3,7 @@
 //! A carrier holds only a few frames by itself: what waits to be sent waits in the engine, where it can still be
 //! overtaken.
 
+mod address;
 #[doc(hidden)]
 pub mod bare;
 mod check;
@@ -11,6 +12,7 @@ mod harm;
 pub mod memory;
 mod meter;
 pub mod shaped;
+mod strangers;
 mod tcp_info;
 
 use std::fmt;
@@ -19,6 +21,7 @@ use std::pin::Pin;
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
+pub use self::address::{Address, ConnectError};
 pub(crate) use self::check::CheckedCodec;
 pub(crate) use self::meter::LossMeter;
 use crate::engine::Side;

@@ -5,11 +5,6 @@
 mod client;
 mod greeting;
 mod server;
-mod strangers;
-
-use std::fmt;
-use std::io;
-use std::path::PathBuf;
 
 use futures_util::{Stream, StreamExt};
 use tonic::{Code, Status, Streaming};
@@ -17,6 +12,7 @@ use tonic::{Code, Status, Streaming};
 pub use self::client::{connect, connect_over};
 pub use self::server::Listener;
 use super::Broken;
+pub use super::address::{Address, ConnectError};
 use crate::engine::CONTENT_BYTES_MAX;
 use crate::wire;
 
@@ -26,67 +22,6 @@ const FRAME_BYTES_MAX: usize = CONTENT_BYTES_MAX + 8 * 1024;
 /// paths).
 const STREAM_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
-
-/// Where a server listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Address {
-    /// `host:port`, resolved when connecting.
-    Tcp(String),
-    /// A UNIX socket.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host_port) => f.write_str(host_port),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// The host's name has no address.
-    #[error("cannot find the host of {address}: {source}: check its name")]
-    UnknownHost {
-        /// What was to be resolved.
-        address: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Nobody answers there.
-    #[error("cannot connect to {address}: {source}{}", advice(source))]
-    Unreachable {
-        /// Where.
-        address: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Somebody takes connections and says nothing: a server that hangs, or none of ours.
-    #[error("{address} takes connections but does not answer: it hangs, or is no mafs server")]
-    Silent {
-        /// Where.
-        address: String,
-    },
-    /// Somebody answers, but does not speak this protocol.
-    #[error("{address} answers, but not as a mafs server ({why}): is the port right?")]
-    NotMafs {
-        /// Where.
-        address: String,
-        /// What it did.
-        why: String,
-    },
-}
-
-/// What to look at if nobody answers.
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ": is mafs-server running there?",
-        _ => "",
-    }
-}
 
 /// The frames of a gRPC stream; its errors in words.
 fn frames(stream: Streaming<wire::Frame>) -> impl Stream<Item = Result<wire::Frame, Broken>> + Send {

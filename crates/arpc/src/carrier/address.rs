@@ -1,0 +1,66 @@
+//! Where a server is, and why there is no connection to it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// `host:port`, resolved when connecting.
+    Tcp(String),
+    /// A UNIX socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host_port) => f.write_str(host_port),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The host's name has no address.
+    #[error("cannot find the host of {address}: {source}: check its name")]
+    UnknownHost {
+        /// What was to be resolved.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Nobody answers there.
+    #[error("cannot connect to {address}: {source}{}", advice(source))]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Somebody takes connections and says nothing: a server that hangs, or none of ours.
+    #[error("{address} takes connections but does not answer: it hangs, or is no mafs server")]
+    Silent {
+        /// Where.
+        address: String,
+    },
+    /// Somebody answers, but does not speak this protocol.
+    #[error("{address} answers, but not as a mafs server ({why}): is the port right?")]
+    NotMafs {
+        /// Where.
+        address: String,
+        /// What it did.
+        why: String,
+    },
+}
+
+/// What to look at if nobody answers.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ": is mafs-server running there?",
+        _ => "",
+    }
+}
