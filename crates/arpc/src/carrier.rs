@@ -11,6 +11,7 @@ pub mod grpc;
 mod harm;
 pub mod memory;
 mod meter;
+pub mod quic;
 pub mod shaped;
 mod strangers;
 mod tcp_info;
@@ -24,11 +25,19 @@ use tokio::sync::mpsc;
 pub use self::address::{Address, ConnectError};
 pub(crate) use self::check::CheckedCodec;
 pub(crate) use self::meter::LossMeter;
-use crate::engine::Side;
+use crate::engine::{CONTENT_BYTES_MAX, Side};
 use crate::wire;
 
 /// How many frames wait between the driver and the transport.
 const SINK_FRAMES: usize = 2;
+
+/// The most bytes of an encoded frame: its content and room for its fields.
+const FRAME_BYTES_MAX: usize = CONTENT_BYTES_MAX + 8 * 1024;
+
+/// Windows of the transport, far above what the engine lets be in flight (facts.md section 2: small ones cap the rate
+/// of long paths).
+const STREAM_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 
 /// A packet's share of a TCP stream in an Ethernet, with time stamps, where nobody knows better.
 const SEGMENT_BYTES: u64 = crate::link::SEGMENT_BYTES;

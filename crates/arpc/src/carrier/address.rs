@@ -47,6 +47,30 @@ pub enum ConnectError {
         /// Where.
         address: String,
     },
+    /// Nothing comes back. Over UDP nobody says that nobody is there.
+    #[error(
+        "nothing answers at {address} over UDP: is mafs-server running there, and is UDP let through? \
+         `proto=tcp` needs none"
+    )]
+    NoAnswer {
+        /// Where.
+        address: String,
+    },
+    /// The server is not the one that was there before, or somebody is in between.
+    #[error(
+        "{address} is not the server that it was: its key has the fingerprint {shown}, and {known} is known. Either \
+         it was set up anew, or somebody is in between. If its log says the new one too, remove {noted_in}"
+    )]
+    OtherKey {
+        /// Where.
+        address: String,
+        /// What it was known by.
+        known: String,
+        /// What it shows.
+        shown: String,
+        /// Where the known one is noted.
+        noted_in: String,
+    },
     /// Somebody answers, but does not speak this protocol.
     #[error("{address} answers, but not as a mafs server ({why}): is the port right?")]
     NotMafs {

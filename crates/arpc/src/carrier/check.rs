@@ -20,7 +20,7 @@ use crate::wire::Frame;
 /// Field 18 of a frame, of 4 bytes (wire type 5): an end that knows of no checks skips it.
 const TAG: [u8; 2] = [0x95, 0x01];
 /// What the check adds to a frame.
-const CHECK_BYTES: usize = TAG.len() + size_of::<u32>();
+pub(super) const CHECK_BYTES: usize = TAG.len() + size_of::<u32>();
 const _: () = assert!(FRAMING_BYTES == 9 + 5 + CHECK_BYTES as u64, "the engine counts the check of each frame");
 
 /// The check of the frame of this number, from 0 on.

@@ -13,15 +13,7 @@ pub use self::client::{connect, connect_over};
 pub use self::server::Listener;
 use super::Broken;
 pub use super::address::{Address, ConnectError};
-use crate::engine::CONTENT_BYTES_MAX;
 use crate::wire;
-
-/// The most bytes of an encoded frame: its content and room for its fields.
-const FRAME_BYTES_MAX: usize = CONTENT_BYTES_MAX + 8 * 1024;
-/// HTTP/2 windows, far above what the engine lets be in flight (facts.md section 2: small ones cap the rate of long
-/// paths).
-const STREAM_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 
 /// The frames of a gRPC stream; its errors in words.
 fn frames(stream: Streaming<wire::Frame>) -> impl Stream<Item = Result<wire::Frame, Broken>> + Send {

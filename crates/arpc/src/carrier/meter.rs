@@ -20,6 +20,9 @@ pub(crate) enum LossMeter {
         /// The other.
         peer: SocketAddr,
     },
+    /// The QUIC connection itself: all that it has sent, and what it took for lost of that, with heads. A handle does
+    /// not keep the connection, which the carrier ends.
+    Quic(quinn::Connection),
     /// Whoever emulates the link, who keeps it here.
     Emulated(Arc<Mutex<Loss>>),
 }
@@ -44,6 +47,10 @@ impl LossMeter {
         match self {
             Self::Nobody => None,
             Self::Kernel { local, peer } => tcp_info::loss(*local, *peer),
+            Self::Quic(connection) => {
+                let stats = connection.stats();
+                Some(Loss { sent_bytes: stats.udp_tx.bytes, lost_bytes: stats.path.lost_bytes })
+            }
             Self::Emulated(loss) => Some(*loss.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }

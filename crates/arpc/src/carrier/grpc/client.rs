@@ -14,10 +14,12 @@ use tonic::{Code, Status};
 use tower::service_fn;
 
 use super::greeting::{Greeting, Heard};
-use super::{Address, CONNECTION_WINDOW_BYTES, ConnectError, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, in_words};
+use super::{Address, ConnectError, frames, in_words};
 use crate::carrier::meter::segment_bytes_of;
 use crate::carrier::shaped::Shaper;
-use crate::carrier::{Carrier, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
+use crate::carrier::{
+    CONNECTION_WINDOW_BYTES, Carrier, FRAME_BYTES_MAX, LossMeter, SEGMENT_BYTES, SINK_FRAMES, STREAM_WINDOW_BYTES,
+};
 use crate::engine::Side;
 use crate::wire::arpc_client::ArpcClient;
 

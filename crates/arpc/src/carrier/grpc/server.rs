@@ -22,10 +22,12 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, frames, innermost};
+use super::{frames, innermost};
 use crate::carrier::meter::segment_bytes_of;
 use crate::carrier::strangers::Strangers;
-use crate::carrier::{Carrier, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
+use crate::carrier::{
+    CONNECTION_WINDOW_BYTES, Carrier, FRAME_BYTES_MAX, LossMeter, SEGMENT_BYTES, SINK_FRAMES, STREAM_WINDOW_BYTES,
+};
 use crate::engine::Side;
 use crate::wire::Frame;
 use crate::wire::arpc_server::{Arpc, ArpcServer};
