@@ -18,6 +18,8 @@ mod tcp_info;
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::Stream;
 use tokio::sync::mpsc;
@@ -25,7 +27,7 @@ use tokio::sync::mpsc;
 pub use self::address::{Address, ConnectError};
 pub(crate) use self::check::CheckedCodec;
 pub(crate) use self::meter::LossMeter;
-use crate::engine::{CONTENT_BYTES_MAX, Side};
+use crate::engine::{CONTENT_BYTES_MAX, Settings, Side};
 use crate::wire;
 
 /// How many frames wait between the driver and the transport.
@@ -60,8 +62,35 @@ pub struct Carrier {
     pub(crate) sink: mpsc::Sender<wire::Frame>,
     pub(crate) stream: FrameStream,
     pub(crate) loss: LossMeter,
-    /// How much of the stream of frames one packet below carries.
-    pub(crate) segment_bytes: u64,
+    pub(crate) transport: Transport,
+}
+
+/// What is below.
+#[derive(Clone, Debug)]
+pub(crate) enum Transport {
+    /// TCP, or what counts as that, one packet of which carries so much of the stream of frames.
+    Stream { segment_bytes: u64 },
+    /// QUIC, which finds out while it goes how much a packet may have.
+    Datagrams { packet_bytes: Arc<AtomicU64> },
+}
+
+impl Transport {
+    /// How much of the stream of frames one packet carries now.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        match self {
+            Self::Stream { segment_bytes } => *segment_bytes,
+            Self::Datagrams { packet_bytes } => quic::segment_bytes(packet_bytes.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// An engine's numbers as they suit it.
+    pub(crate) fn suit(&self, settings: Settings, side: Side) -> Settings {
+        let settings = settings.in_packets(self.segment_bytes());
+        match self {
+            Self::Stream { .. } => settings,
+            Self::Datagrams { .. } => settings.in_datagrams(side),
+        }
+    }
 }
 
 impl fmt::Debug for Carrier {

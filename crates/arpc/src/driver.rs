@@ -87,7 +87,8 @@ impl Driver {
         incoming: mpsc::Sender<(IncomingCall, BodyCredit)>,
     ) -> Self {
         let now = clock.now();
-        let settings = Settings::of(config.scheduling, config.reserve).in_packets(carrier.segment_bytes);
+        let settings = Settings::of(config.scheduling, config.reserve);
+        let settings = carrier.transport.suit(settings, carrier.side);
         let settings = place.as_ref().map_or(settings, |place| settings.gated(place.chunk_bytes_max()));
         Self {
             engine: Engine::new(carrier.side, settings, now),
@@ -188,6 +189,7 @@ impl Driver {
     /// Acts on the engine's events and sends what may go.
     fn flush(&mut self) {
         self.now = self.clock.now();
+        self.engine.set_segment_bytes(self.carrier.transport.segment_bytes());
         self.handle_events();
         self.blocked = false;
         // A peer that takes no more may still have sent something: only its end of frames ends the connection.

@@ -49,11 +49,11 @@ pub(crate) use self::gate::{Demand, Gate, SessionId, Verdict};
 use self::limit::Buckets;
 pub use self::limit::{InvalidRate, Rate};
 use self::notice::Notice;
-use self::nudge::Nudges;
+use self::nudge::{NUDGES_MAX, NUDGES_MAX_IN_DATAGRAMS, Nudges};
 use self::reserve::LogShare;
 pub use self::reserve::Reserve;
 use self::scheduler::Scheduler;
-use self::timers::{Liveness, Timer, Timers};
+use self::timers::{Liveness, PROBE_IDLE_AFTER, PROBE_IDLE_AFTER_IN_DATAGRAMS, Timer, Timers};
 pub(crate) use self::violation::Violation;
 pub(crate) use self::window::Limits;
 use self::window::{Receipts, Window};
@@ -92,6 +92,10 @@ pub(crate) struct Settings {
     pub(crate) reserve: Reserve,
     /// Whether content other than Control needs leave besides: see [`Engine::demand`].
     pub(crate) gated: bool,
+    /// How many small frames go into one silence.
+    pub(crate) nudges_max: u32,
+    /// After so much silence an idle peer is asked for a sign of life.
+    pub(crate) probe_idle_after: Duration,
 }
 
 impl Settings {
@@ -110,11 +114,20 @@ impl Settings {
     /// Has the least chunk fill a packet below, which carries so many bytes of a stream.
     pub(crate) fn in_packets(mut self, segment_bytes: u64) -> Self {
         if self.limits.adapts() {
-            let segment_bytes = segment_bytes.clamp(SEGMENT_BYTES_MIN, self.limits.segment_bytes);
+            let segment_bytes = segment_bytes.clamp(SEGMENT_BYTES_MIN, gate::SEGMENT_BYTES);
             self.limits.segment_bytes = segment_bytes;
-            self.limits.chunk_bytes[0] = segment_bytes - FRAMING_BYTES - DATA_HEAD_BYTES;
+            let most = self.limits.chunk_bytes[1];
+            self.limits.chunk_bytes[0] = (segment_bytes - FRAMING_BYTES - DATA_HEAD_BYTES).min(most);
         }
         self
+    }
+
+    /// Over a transport that sends a frame into a silence as a packet of its own, at once, and on a network that forgets
+    /// who is idle.
+    pub(crate) fn in_datagrams(self, side: Side) -> Self {
+        let [connector, acceptor] = PROBE_IDLE_AFTER_IN_DATAGRAMS;
+        let probe_idle_after = if side == Side::Connector { connector } else { acceptor };
+        Self { nudges_max: NUDGES_MAX_IN_DATAGRAMS, probe_idle_after, ..self }
     }
 
     /// The same behind a gate that wants frames of at most this size.
@@ -140,6 +153,8 @@ impl Default for Settings {
             classes: true,
             reserve: Reserve::default(),
             gated: false,
+            nudges_max: NUDGES_MAX,
+            probe_idle_after: PROBE_IDLE_AFTER,
         }
     }
 }
@@ -257,9 +272,9 @@ impl Engine {
             receipts: Receipts::default(),
             allowance: Allowance::new(settings.credit_bytes),
             grants: Grants::new(settings.credit_bytes, settings.credit_bytes_max, now),
-            liveness: Liveness::new(now),
+            liveness: Liveness::new(settings.probe_idle_after, now),
             notice: Notice::default(),
-            nudges: Nudges::default(),
+            nudges: Nudges::new(settings.nudges_max),
             timers: Timers::default(),
             signals: VecDeque::new(),
             events: VecDeque::new(),
@@ -356,6 +371,12 @@ impl Engine {
             self.signals.push_back(FrameKind::Limit { class, rate });
         }
         self.set_timers(now);
+    }
+
+    /// Says how much of a stream of frames one packet carries from now on.
+    pub(crate) fn set_segment_bytes(&mut self, segment_bytes: u64) {
+        self.settings = self.settings.in_packets(segment_bytes);
+        self.window.set_limits(self.settings.limits);
     }
 
     /// Ends the connection and tells the peer why.

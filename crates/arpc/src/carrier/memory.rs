@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::harm::{Harm, Harms};
-use super::{Carrier, FrameStream, LossMeter, SEGMENT_BYTES, SINK_FRAMES};
+use super::{Carrier, FrameStream, LossMeter, SEGMENT_BYTES, SINK_FRAMES, Transport};
 use crate::engine::{FRAMING_BYTES, Side};
 use crate::link;
 use crate::watch::{Receiver, Sender};
@@ -41,8 +41,13 @@ fn connect([up, down]: [Path; 2]) -> (Carrier, Carrier, Cable) {
     let cable = Cable { cut: [flag(), flag()], held: [flag(), flag()], harms: Default::default() };
     let (to_right, from_left) = direction(up, &cable, Direction::ToAcceptor);
     let (to_left, from_right) = direction(down, &cable, Direction::ToConnector);
-    let end =
-        |side, sink, stream| Carrier { side, sink, stream, loss: LossMeter::Nobody, segment_bytes: SEGMENT_BYTES };
+    let end = |side, sink, stream| Carrier {
+        side,
+        sink,
+        stream,
+        loss: LossMeter::Nobody,
+        transport: Transport::Stream { segment_bytes: SEGMENT_BYTES },
+    };
     (end(Side::Connector, to_right, from_right), end(Side::Acceptor, to_left, from_left), cable)
 }
 

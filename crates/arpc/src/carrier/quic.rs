@@ -12,7 +12,7 @@
 //! **A short silence**: quinn's probes back off exponentially, and cannot be told otherwise. But each frame into a
 //! silence is a packet of its own, and the first that gets through is acknowledged at once and shows all that was lost
 //! before it. So the engine's nudges, which over TCP end when TCP's own timeout has come, go on here at equal
-//! intervals for as long as a burst of errors lasts ([`NUDGES_MAX`]).
+//! intervals for as long as the peer is waited for.
 //!
 //! **Security**: TLS 1.3. The server's certificate is its own; a client notes the fingerprint at its first connection
 //! and takes no other afterwards ([`Pin`]). Clients show none yet.
@@ -26,21 +26,22 @@ mod congestion;
 mod controller;
 mod frames;
 mod identity;
+mod lossy;
 mod server;
 mod trust;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use quinn::{AckFrequencyConfig, Connection, MtuDiscoveryConfig, RecvStream, SendStream, TransportConfig, VarInt};
 
-pub use self::client::connect;
+pub use self::client::{connect, connect_over};
 use self::controller::Controllers;
 pub use self::identity::{Fingerprint, InvalidFingerprint, KeyError, ServerKey};
 pub use self::server::Listener;
 pub use self::trust::Pin;
-use super::{CONNECTION_WINDOW_BYTES, Carrier, LossMeter, STREAM_WINDOW_BYTES};
+use super::{CONNECTION_WINDOW_BYTES, Carrier, LossMeter, STREAM_WINDOW_BYTES, Transport};
 use crate::engine::Side;
 
 /// The protocol's name in TLS, with its version.
@@ -85,14 +86,24 @@ fn transport(controllers: &Arc<Controllers>, streams_from_peer: u32) -> Transpor
     transport
 }
 
+/// How much of the stream of frames is in a packet of so many bytes.
+pub(super) fn segment_bytes(packet_bytes: u64) -> u64 {
+    packet_bytes.saturating_sub(PACKET_HEAD_BYTES)
+}
+
 /// The carrier of a connection whose stream has begun.
-fn carrier(side: Side, connection: Connection, streams: (SendStream, RecvStream), mtu: &AtomicU64) -> Carrier {
+fn carrier(
+    side: Side,
+    connection: Connection,
+    streams: (SendStream, RecvStream),
+    packet_bytes: &Arc<AtomicU64>,
+) -> Carrier {
     let (send, receive) = streams;
     Carrier {
         side,
         sink: frames::sink(send, connection.clone()),
         stream: frames::frames(receive, connection.clone()),
-        segment_bytes: mtu.load(Ordering::Relaxed) - PACKET_HEAD_BYTES,
+        transport: Transport::Datagrams { packet_bytes: Arc::clone(packet_bytes) },
         loss: LossMeter::Quic(connection),
     }
 }

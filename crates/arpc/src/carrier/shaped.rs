@@ -23,7 +23,7 @@ use mafs_proto::{Clock, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex, split};
 
 use super::LossMeter;
-use crate::link::{Profile, Reset, SEGMENT_BYTES, Stream};
+use crate::link::{Link, Profile, Reset, SEGMENT_BYTES, Stream};
 use crate::loss::Loss;
 
 /// What is taken from a sender at a time: a few segments, so that little waits where the scheduler cannot reach it.
@@ -75,6 +75,15 @@ impl Shaper {
         };
         sleep_until(&**clock, until).await;
         begun
+    }
+
+    /// Both directions as packets see them, `up` first.
+    pub(super) fn links(&self) -> [Link; 2] {
+        self.shared.profile.links(self.shared.start)
+    }
+
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.shared.clock)
     }
 
     fn one_way(&self, stream: Stream) -> OneWay {
@@ -221,7 +230,7 @@ impl OneWay {
 }
 
 /// Sleeps until a time on `clock`, which may run while timers do not, as in suspend.
-async fn sleep_until(clock: &dyn Clock, at: Instant) {
+pub(super) async fn sleep_until(clock: &dyn Clock, at: Instant) {
     loop {
         let left = at.since(clock.now());
         if left.is_zero() {

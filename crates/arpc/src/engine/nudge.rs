@@ -19,16 +19,24 @@ const LATE: Duration = Duration::from_millis(30);
 const STEP_MIN: Duration = Duration::from_millis(20);
 /// How many go into one silence. TCP's own timeout has come by then, and behind that it sends nothing new. With one of
 /// them a megabyte at 125 KB/s and bad periods of 40 ms has 0.86 of the link, with these 0.89, and with none 0.81.
-const NUDGES_MAX: u32 = 8;
+pub(super) const NUDGES_MAX: u32 = 8;
+/// The same where each nudge is a packet of its own: for as long as a silent peer is waited for.
+pub(super) const NUDGES_MAX_IN_DATAGRAMS: u32 = 250;
 
 /// The nudges into one silence.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Nudges {
+    most: u32,
     sent: u32,
     last_at: Instant,
 }
 
 impl Nudges {
+    /// At most so many go into one silence.
+    pub(super) fn new(most: u32) -> Self {
+        Self { most, sent: 0, last_at: Instant(0) }
+    }
+
     /// Something that was missing has come.
     pub(super) fn progress(&mut self) {
         self.sent = 0;
@@ -47,7 +55,7 @@ impl Nudges {
             0 => expected + LATE.max(packet_time),
             _ => expected.max(self.last_at) + STEP_MIN.max(packet_time),
         };
-        (self.sent < NUDGES_MAX).then_some(at)
+        (self.sent < self.most).then_some(at)
     }
 }
 
@@ -59,7 +67,7 @@ mod tests {
 
     #[test]
     fn nudges_go_at_equal_intervals_and_end() {
-        let (mut nudges, mut at) = (Nudges::default(), Vec::new());
+        let (mut nudges, mut at) = (Nudges::new(NUDGES_MAX), Vec::new());
         while let Some(next) = nudges.next_at(Instant(0), 12 * MS) {
             at.push(next.0 / 1_000_000);
             nudges.sent(next);
@@ -67,5 +75,16 @@ mod tests {
         assert_eq!(at, [30, 50, 70, 90, 110, 130, 150, 170]);
         nudges.progress();
         assert_eq!(nudges.next_at(Instant(0), 100 * MS), Some(Instant(0) + 100 * MS), "a slow link has fewer");
+    }
+
+    #[test]
+    fn nudges_in_datagrams_go_for_as_long_as_the_peer_is_waited_for() {
+        let (mut nudges, mut last) = (Nudges::new(NUDGES_MAX_IN_DATAGRAMS), Instant(0));
+        while let Some(next) = nudges.next_at(Instant(0), 12 * MS) {
+            assert!(last == Instant(0) || next.since(last) == STEP_MIN, "linear at {next:?}");
+            last = next;
+            nudges.sent(next);
+        }
+        assert_eq!(last, Instant(0) + 5010 * MS);
     }
 }

@@ -11,7 +11,10 @@ use mafs_proto::Instant;
 use crate::Backoff;
 
 /// Silence after which an idle peer is probed.
-const PROBE_IDLE_AFTER: Duration = Duration::from_secs(20);
+pub(super) const PROBE_IDLE_AFTER: Duration = Duration::from_secs(20);
+/// The same where an idle connection is to send next to nothing: three packets a minute, for the end that has been
+/// connected to leaves it to the other.
+pub(super) const PROBE_IDLE_AFTER_IN_DATAGRAMS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(75)];
 /// Between what the wait for a sign of life from a peer that owes something adapts; the upper bound is `timeo`'s
 /// default (cli.md), the one before anything is known RFC 6298's.
 const WAIT_MIN: Duration = Duration::from_millis(500);
@@ -84,6 +87,7 @@ const LATE: Duration = Duration::from_secs(2);
 /// does not count.
 #[derive(Debug)]
 pub(crate) struct Liveness {
+    idle_after: Duration,
     quiet_since: Instant,
     owed: bool,
     rtt: SmoothedRtt,
@@ -99,8 +103,9 @@ struct Probing {
 }
 
 impl Liveness {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { quiet_since: now, owed: false, rtt: SmoothedRtt::default(), probing: None }
+    /// An idle peer is probed after so much silence.
+    pub(crate) fn new(idle_after: Duration, now: Instant) -> Self {
+        Self { idle_after, quiet_since: now, owed: false, rtt: SmoothedRtt::default(), probing: None }
     }
 
     /// The peer gave a sign of life.
@@ -141,7 +146,7 @@ impl Liveness {
         match &self.probing {
             Some(probing) => probing.next_at,
             None if self.owed => self.quiet_since + self.rtt.wait(),
-            None => self.quiet_since + PROBE_IDLE_AFTER,
+            None => self.quiet_since + self.idle_after,
         }
     }
 

@@ -105,6 +105,11 @@ impl Window {
         }
     }
 
+    /// From now on packets carry so much, and frames are to fill them.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     /// The most body and payload in the next frame: it fills packets, for a part of one costs a head of its own.
     pub(crate) fn chunk_bytes(&self, now: Instant) -> u64 {
         let ([least, most], segment) = (self.limits.chunk_bytes, self.limits.segment_bytes);

@@ -19,6 +19,7 @@ use crate::carrier::meter::segment_bytes_of;
 use crate::carrier::shaped::Shaper;
 use crate::carrier::{
     CONNECTION_WINDOW_BYTES, Carrier, FRAME_BYTES_MAX, LossMeter, SEGMENT_BYTES, SINK_FRAMES, STREAM_WINDOW_BYTES,
+    Transport,
 };
 use crate::engine::Side;
 use crate::wire::arpc_client::ArpcClient;
@@ -102,7 +103,8 @@ where
         let mut client = ArpcClient::new(channel).max_decoding_message_size(FRAME_BYTES_MAX);
         let received = client.attach(ReceiverStream::new(sent)).await?.into_inner();
         let Below { loss, segment_bytes } = below;
-        Ok(Carrier { side: Side::Connector, sink, stream: Box::pin(frames(received)), loss, segment_bytes })
+        let (stream, transport) = (Box::pin(frames(received)), Transport::Stream { segment_bytes });
+        Ok(Carrier { side: Side::Connector, sink, stream, loss, transport })
     };
     match tokio::time::timeout(ANSWER_WITHIN, opened).await {
         Ok(Ok(carrier)) => Ok(carrier),

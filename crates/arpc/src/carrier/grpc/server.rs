@@ -27,6 +27,7 @@ use crate::carrier::meter::segment_bytes_of;
 use crate::carrier::strangers::Strangers;
 use crate::carrier::{
     CONNECTION_WINDOW_BYTES, Carrier, FRAME_BYTES_MAX, LossMeter, SEGMENT_BYTES, SINK_FRAMES, STREAM_WINDOW_BYTES,
+    Transport,
 };
 use crate::engine::Side;
 use crate::wire::Frame;
@@ -261,8 +262,8 @@ impl Arpc for Attachments {
         });
         let (sink, sent) = mpsc::channel(SINK_FRAMES);
         let stream = Box::pin(received);
-        let (loss, segment_bytes) = (LossMeter::Nobody, self.segment_bytes);
-        let carrier = Carrier { side: Side::Acceptor, sink, stream, loss, segment_bytes };
+        let (loss, transport) = (LossMeter::Nobody, Transport::Stream { segment_bytes: self.segment_bytes });
+        let carrier = Carrier { side: Side::Acceptor, sink, stream, loss, transport };
         self.carriers.send(carrier).await.map_err(|_| Status::unavailable("the server is shutting down"))?;
         Ok(Response::new(Box::pin(ReceiverStream::new(sent).map(Ok))))
     }

@@ -14,8 +14,10 @@ use tokio::net::lookup_host;
 use super::controller::Controllers;
 use super::frames::GREETING;
 use super::identity::{Fingerprint, SERVER_NAME};
+use super::lossy::Lossy;
 use super::trust::{Pin, Verifier};
 use super::{ALPN, carrier, transport};
+use crate::carrier::shaped::Shaper;
 use crate::carrier::{Carrier, ConnectError};
 use crate::engine::Side;
 
@@ -30,6 +32,20 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// the name has no deadline, callers set one.
 pub async fn connect(host_port: &str, pin: Option<&Pin>) -> Result<(Carrier, Fingerprint), ConnectError> {
     let open = |address: SocketAddr| TokioRuntime.wrap_udp_socket(std::net::UdpSocket::bind(any(address))?);
+    let (carrier, fingerprint, _) = dial(host_port, pin, open).await?;
+    Ok((carrier, fingerprint))
+}
+
+/// Connects over an emulated link.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_over(
+    link: &Shaper,
+    host_port: &str,
+    pin: Option<&Pin>,
+) -> Result<(Carrier, Fingerprint), ConnectError> {
+    let open = |address| Lossy::wrap(link, std::net::UdpSocket::bind(any(address))?);
     let (carrier, fingerprint, _) = dial(host_port, pin, open).await?;
     Ok((carrier, fingerprint))
 }

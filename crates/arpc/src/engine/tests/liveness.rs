@@ -6,7 +6,7 @@ use mafs_proto::{Class, Instant};
 
 use super::pair::{ANSWERS, Application, FAST, LinkModel, Outcome, Pair, SETTINGS};
 use crate::CallError;
-use crate::engine::FrameKind;
+use crate::engine::{Engine, FrameKind, Side};
 
 const SILENT: Application = Application { answers: false, ..ANSWERS };
 
@@ -43,6 +43,13 @@ fn slow_answer_is_waited_for_while_probes_are_answered() {
     let id = pair.ends[0].call(Class::Fetch, 0, None, pair.now);
     pair.run(Duration::from_secs(120));
     assert_eq!((&pair.ends[0].outcomes[&id][..], &pair.ends[0].closed), (&[][..], &None));
+}
+
+#[test]
+fn idle_connection_in_datagrams_wakes_one_end_once_a_minute() {
+    let ends = [Side::Connector, Side::Acceptor];
+    let wakes = ends.map(|side| Engine::new(side, SETTINGS.in_datagrams(side), seconds(0)).poll_timeout());
+    assert_eq!(wakes, [Some(seconds(60)), Some(seconds(75))]);
 }
 
 #[test]

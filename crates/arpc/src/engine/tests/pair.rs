@@ -23,6 +23,8 @@ pub(super) const SETTINGS: Settings = Settings {
     classes: true,
     reserve: Reserve::NONE,
     gated: false,
+    nudges_max: 8,
+    probe_idle_after: Duration::from_secs(20),
 };
 
 /// What these do not adapt.
