@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -49,6 +49,29 @@ impl DirDisk {
     #[must_use]
     pub fn path(&self, path: &DiskPath) -> PathBuf {
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+
+    /// Replaces a file that only its user may read (mode 0600). A crash leaves the old file or the new.
+    ///
+    /// # Errors
+    /// What the kernel says; then the old file is as it was.
+    pub fn replace_private(&self, path: &DiskPath, bytes: &[u8]) -> io::Result<()> {
+        let path = self.checked(path)?;
+        let mut temporary = path.clone().into_os_string();
+        temporary.push(".tmp");
+        let temporary = PathBuf::from(temporary);
+        // One that a crash has left may have another mode.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(&temporary, error)),
+            _ => {}
+        }
+        let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(|file| {
+            file.write_all_at(bytes, 0)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)
+        });
+        written.map_err(|error| naming(&path, error))?;
+        path.parent().map_or(Ok(()), sync_directory)
     }
 
     fn checked(&self, path: &DiskPath) -> io::Result<PathBuf> {
@@ -301,6 +324,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = DirDisk::new(dir.path().join("root")).unwrap();
         assert_eq!(fs::metadata(disk.path("")).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_private_file_is_replaced_whole_and_nobody_else_reads_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let disk = DirDisk::new(directory.path().to_owned()).unwrap();
+        fs::write(disk.path("key.tmp"), "what a crash has left").unwrap();
+        for text in ["one", "another"] {
+            disk.replace_private("key", text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(disk.path("key")).unwrap(), text);
+            assert_eq!(fs::metadata(disk.path("key")).unwrap().permissions().mode() & 0o777, 0o600);
+            assert!(!disk.path("key.tmp").exists());
+        }
+        assert!(disk.replace_private("../key", b"").is_err());
     }
 
     #[test]
