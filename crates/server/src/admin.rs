@@ -59,7 +59,7 @@ pub enum Quota {
     Bytes(u64),
 }
 
-/// Makes a data directory, with an empty volume `home`.
+/// Makes a data directory, with an empty volume `home` and a key.
 ///
 /// # Errors
 /// `Initialised` if it is one already; `NotDataDirectory` if something else is there.
@@ -68,7 +68,8 @@ pub fn init(path: &Path) -> Result<(), ServerError> {
     if storage.is_initialised()? {
         return Err(ServerError::Initialised { path: path.to_owned() });
     }
-    initialise(&storage, BootClock.wall()).map(drop)
+    initialise(&storage, BootClock.wall())?;
+    storage.key().map(drop)
 }
 
 /// Adds an empty volume.

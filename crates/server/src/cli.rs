@@ -12,6 +12,7 @@ use mafs_arpc::{Rate, Scheduling};
 use mafs_proto::{VolumeName, parse_size};
 use tracing_subscriber::EnvFilter;
 
+use self::run::Places;
 use crate::admin::{self, Quota, VolumeChange, VolumeSummary};
 use crate::{ListenAddress, ServerConfig, ServerError, default_data_dir};
 
@@ -66,6 +67,9 @@ struct RunArgs {
     /// Also listen where other machines can connect, although the connection is not encrypted yet.
     #[arg(long)]
     insecure: bool,
+    /// Listen on TCP alone; otherwise also on UDP, on the same port, for clients with `proto=quic`.
+    #[arg(long)]
+    no_quic: bool,
     /// What the uplink carries in bytes per second, such as 2M: clients share it fairly, and none delays another
     /// [default: not known; each client gets what its way carries].
     #[arg(long, value_name = "RATE")]
@@ -155,7 +159,8 @@ impl Cli {
                     tracing::warn!(%error, "takes more memory than it needs");
                 }
                 let storage = args.data.dir()?;
-                run::run(&storage, &args.listen, args.insecure, args.config())?;
+                let places = Places { addresses: &args.listen, insecure: args.insecure, quic: !args.no_quic };
+                run::run(&storage, &places, args.config())?;
                 Ok(ExitCode::SUCCESS)
             }
             Command::Volume { data, command } => command.execute(&data.dir()?),

@@ -1,7 +1,7 @@
 //! Where the server listens. Only where nobody else can hear, until the wire is encrypted.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -51,6 +51,16 @@ impl ListenAddress {
         };
         listener.map_err(|source| ServerError::io(format!("listen on {self}"), source))
     }
+}
+
+/// Takes the port of a TCP listener for UDP as well, for [`quic::Listener::over`].
+///
+/// # Errors
+/// What the system says, in particular if another process has that port.
+///
+/// [`quic::Listener::over`]: mafs_arpc::carrier::quic::Listener::over
+pub(crate) fn bind_udp(address: SocketAddr) -> Result<UdpSocket, ServerError> {
+    UdpSocket::bind(address).map_err(|source| ServerError::io(format!("listen on {address} over UDP"), source))
 }
 
 impl FromStr for ListenAddress {

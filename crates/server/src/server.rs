@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::{Stream, StreamExt};
 use mafs_arpc::carrier::Carrier;
-use mafs_arpc::carrier::grpc::Listener;
 use mafs_arpc::{Config, IncomingCall, Peer, SharedGate, watch};
 use mafs_proto::{Clock, FsError, Generation, ServerEpoch, ServerId, VolumeName};
 use tokio::sync::Semaphore;
@@ -90,13 +90,13 @@ impl Server {
     }
 
     /// Serves the connections of a listener, until the listener closes or the server shuts down.
-    pub async fn serve(self: Arc<Self>, mut listener: Listener) {
+    pub async fn serve(self: Arc<Self>, mut listener: impl Stream<Item = Carrier> + Unpin) {
         let mut stopping = self.stopping.subscribe();
         loop {
             tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => return,
-                carrier = listener.accept() => match carrier {
+                carrier = listener.next() => match carrier {
                     Some(carrier) => drop(tokio::spawn(Self::serve_connection(Arc::clone(&self), carrier))),
                     None => return,
                 },

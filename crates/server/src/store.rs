@@ -8,6 +8,7 @@
 mod content;
 mod dir;
 mod identity;
+mod key;
 mod memory;
 mod spool;
 mod spools;

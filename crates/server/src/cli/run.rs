@@ -4,44 +4,48 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mafs_arpc::BootClock;
+use mafs_arpc::carrier::quic;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
+use crate::listen::bind_udp;
 use crate::{DirStorage, ListenAddress, Server, ServerConfig, ServerError};
 
 /// Worker threads: blocking work brings its own, so these only move frames and decide.
 const WORKERS: usize = 2;
 
+/// Where to listen.
+pub(super) struct Places<'a> {
+    pub(super) addresses: &'a [ListenAddress],
+    /// Also where other machines can connect.
+    pub(super) insecure: bool,
+    /// On UDP besides TCP.
+    pub(super) quic: bool,
+}
+
 /// Serves until a signal says to stop.
-pub(super) fn run(
-    data: &Path,
-    addresses: &[ListenAddress],
-    insecure: bool,
-    config: ServerConfig,
-) -> Result<(), ServerError> {
-    let ended = mafs_arpc::run_to_end(WORKERS, serve(data, addresses, insecure, config));
+pub(super) fn run(data: &Path, places: &Places<'_>, config: ServerConfig) -> Result<(), ServerError> {
+    let ended = mafs_arpc::run_to_end(WORKERS, serve(data, places, config));
     ended.map_err(|source| ServerError::io("start the runtime", source))?
 }
 
-async fn serve(
-    data: &Path,
-    addresses: &[ListenAddress],
-    insecure: bool,
-    config: ServerConfig,
-) -> Result<(), ServerError> {
+async fn serve(data: &Path, places: &Places<'_>, config: ServerConfig) -> Result<(), ServerError> {
     let handler = |kind| signal(kind).map_err(|source| ServerError::io("handle signals", source));
     let (mut term, mut interrupt) = (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
     let storage = DirStorage::open(data)?;
     let mut listeners = Vec::new();
-    for address in addresses {
-        listeners.push((address, address.bind(insecure).await?));
+    for address in places.addresses {
+        let listener = address.bind(places.insecure).await?;
+        let udp = listener.local_address().filter(|_| places.quic).map(bind_udp).transpose()?;
+        listeners.push((address, listener, udp));
     }
     if !storage.is_initialised()? {
         tracing::info!("{} is empty: making a data directory with a volume `home`", data.display());
     }
-    let server = Server::open(Arc::new(storage), Arc::new(BootClock), config)?;
+    let storage = Arc::new(storage);
+    let server = Server::open(Arc::<DirStorage>::clone(&storage), Arc::new(BootClock), config)?;
     let mut serving = JoinSet::new();
-    for (address, listener) in listeners {
+    for (address, listener, udp) in listeners {
         if !address.is_local() {
             tracing::warn!(
                 "{address}: whoever can connect can read and change everything, as any user: \
@@ -53,6 +57,12 @@ async fn serve(
             None => tracing::info!("listening on {address}"),
         }
         serving.spawn(Arc::clone(&server).serve(listener));
+        if let Some(socket) = udp {
+            let key = storage.key()?;
+            let listener = quic::Listener::over(socket, &key).map_err(|source| ServerError::io("use UDP", source))?;
+            tracing::info!("QUIC on {}, with the key {}", listener.local_address(), key.fingerprint());
+            serving.spawn(Arc::clone(&server).serve(listener));
+        }
     }
     tracing::info!(
         data = %data.display(), server = %server.id(), epoch = server.epoch().0,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
@@ -95,6 +96,15 @@ impl Listener {
         let (carriers, accepted) = mpsc::channel(BACKLOG);
         let acceptor = tokio::spawn(accept_all(socket, carriers)).abort_handle();
         Self { carriers: accepted, acceptor, tcp_address, socket_path }
+    }
+}
+
+impl Stream for Listener {
+    type Item = Carrier;
+
+    /// As [`Self::accept`].
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Carrier>> {
+        self.carriers.poll_recv(cx)
     }
 }
 

@@ -9,10 +9,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::Stream;
 use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{
     Connection, Endpoint, EndpointConfig, Incoming, RecvStream, SendStream, ServerConfig, TokioRuntime, VarInt,
@@ -57,8 +60,15 @@ impl Listener {
     /// # Errors
     /// If the address cannot be bound, or the key cannot be used.
     pub fn bind(address: SocketAddr, key: &ServerKey) -> io::Result<Self> {
+        Self::over(std::net::UdpSocket::bind(address)?, key)
+    }
+
+    /// Listens on a socket that is bound. Must be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// If the socket or the key cannot be used.
+    pub fn over(socket: std::net::UdpSocket, key: &ServerKey) -> io::Result<Self> {
         let configs = Configs::new(key).map_err(io::Error::other)?;
-        let socket = std::net::UdpSocket::bind(address)?;
         let address = socket.local_addr()?;
         let config = configs.next().0;
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?;
@@ -76,6 +86,15 @@ impl Listener {
     /// The next connection. `None` once the listener is closed.
     pub async fn accept(&mut self) -> Option<Carrier> {
         self.carriers.recv().await
+    }
+}
+
+impl Stream for Listener {
+    type Item = Carrier;
+
+    /// As [`Self::accept`].
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Carrier>> {
+        self.carriers.poll_recv(cx)
     }
 }
 
