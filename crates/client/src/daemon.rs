@@ -256,6 +256,7 @@ async fn start_vfs(mount: &Mount, connector: Connector, delayed: impl FnOnce(&st
         passthrough: mount.options.passthrough && !mount.options.flags.sync,
         prefetch: mount.options.prefetch,
         profile: mount.options.profile,
+        proto: mount.options.proto,
     };
     let give_up = Instant::now() + mount.options.retry_for();
     let mut delayed = Some(delayed);
@@ -303,7 +304,11 @@ fn is_passing(error: &StartError) -> bool {
 }
 
 /// Each target has a cache of its own.
-fn cache_directory(mount: &Mount) -> Result<PathBuf, DaemonError> {
+/// The directory of this mount's cache.
+///
+/// # Errors
+/// `NoCacheDirectory` if none is given and this user has none.
+pub fn cache_directory(mount: &Mount) -> Result<PathBuf, DaemonError> {
     let base = match &mount.options.cache {
         Some(directory) => directory.clone(),
         None => default_cache_directory().ok_or(DaemonError::NoCacheDirectory)?,

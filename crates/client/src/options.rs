@@ -15,6 +15,7 @@ use mafs_arpc::{Config, Reserve, Scheduling};
 use mafs_proto::{Classes, parse_size};
 pub use target::{InvalidTarget, PORT_DEFAULT, Target};
 
+use crate::remote::Proto;
 use crate::vfs::{Close, Fsync, Locking, Stale, Writeback};
 use names::Known;
 
@@ -126,6 +127,8 @@ pub struct MountOptions {
     pub reserve: Option<Reserve>,
     /// `profile`: the emulated link that everything to and from the server travels over. Default: none.
     pub profile: Option<ProfileName>,
+    /// `proto`: what carries everything to and from a server that is a host. Default: `tcp`.
+    pub proto: Proto,
     /// Flags of mount(8).
     pub flags: KernelFlags,
 }
@@ -157,6 +160,7 @@ impl Default for MountOptions {
             scheduling: Scheduling::default(),
             reserve: None,
             profile: None,
+            proto: Proto::default(),
             flags: KernelFlags::default(),
         }
     }
@@ -265,6 +269,7 @@ impl MountOptions {
             Known::Classes => (self.classes, self.scheduling) = classes(name, given()?)?,
             Known::Reserve => self.reserve = Some(reserve(name, given()?)?),
             Known::Profile => self.profile = Some(profile(name, given()?)?),
+            Known::Proto => self.proto = proto(name, given()?)?,
             Known::Flag(flag) if value.is_none() => self.set(flag),
             Known::Flag(_) => return Err(InvalidOption::Value(name.to_owned())),
         }
@@ -377,6 +382,14 @@ fn profile(name: &str, value: &str) -> Result<ProfileName, InvalidOption> {
     value.parse().map_err(|error: UnknownProfile| bad(name, value, error.to_string()))
 }
 
+fn proto(name: &str, value: &str) -> Result<Proto, InvalidOption> {
+    match value {
+        "tcp" => Ok(Proto::Tcp),
+        "quic" => Ok(Proto::Quic),
+        _ => Err(bad(name, value, "`tcp` or `quic` is wanted".to_owned())),
+    }
+}
+
 fn absolute(name: &str, value: &str) -> Result<PathBuf, InvalidOption> {
     std::path::absolute(value).map_err(|error| bad(name, value, error.to_string()))
 }
@@ -407,6 +420,7 @@ mod tests {
         let options = parse(text).unwrap();
         assert!(options.read_only && options.hard && !options.passthrough);
         assert_eq!(options.profile, Some("3g".parse().unwrap()));
+        assert_eq!((options.proto, parse("proto=quic").unwrap().proto), (Proto::Tcp, Proto::Quic));
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
         assert!(!parse("awake=off").unwrap().awake && parse("awake=off,awake=auto").unwrap().awake);
         assert_eq!(parse("writeback=async").unwrap().writeback, Writeback::Async);
@@ -500,6 +514,8 @@ mod tests {
             ("cachesize=1Q", "K, M, G or T"),
             ("profile=4g", "no link profile is called `4g`: use one of lan, "),
             ("retry=99999999999", "from 0 to"),
+            ("proto=udp", "`tcp` or `quic`"),
+            ("proto", "needs a value"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");

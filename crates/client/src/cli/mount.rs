@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 
-use mafs_client::daemon::{Daemon, DaemonError, Mount};
+use mafs_arpc::carrier::Address;
+use mafs_client::daemon::{Daemon, DaemonError, Mount, cache_directory};
 use mafs_client::options::{MountOptions, Target};
-use mafs_client::remote::grpc_connector;
+use mafs_client::remote::{Connector, Proto, grpc_connector, quic_connector};
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::background::{self, Readiness};
@@ -46,6 +47,7 @@ pub(super) struct MountArgs {
             fsync_wait=MS        milliseconds that fsync=auto and unlocking wait [500]\n  \
             classes=NAME         who goes first on a slow link; to compare: paper, one, none [waiting]\n  \
             reserve=N            percent of what is sent that writing back gets after a minute of waiting [5]\n  \
+            proto=tcp|quic       what carries everything: TCP, or UDP for wireless and moving clients [tcp]\n  \
             profile=NAME         everything travels over an emulated link, such as geo (a satellite) or 3g [none]\n  \
             sloppy               options that are not known are ignored\n\
             and those of mount(8): dev suid exec noatime sync dirsync, with and without `no`."
@@ -76,7 +78,7 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
         directory: std::path::absolute(&args.dir).map_err(|error| Failure::new(Exit::MountFailed, error))?,
         options,
     };
-    let connector = grpc_connector(target.address, mount.options.profile);
+    let connector = connector(target.address, &mount)?;
     let serving = async {
         let mut stop = Stop::listen()?;
         let (has_said, in_background) = (Cell::new(false), mount.options.background);
@@ -113,6 +115,24 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
         readiness.failed(failure);
     }
     outcome
+}
+
+/// How the server is reached.
+fn connector(address: Address, mount: &Mount) -> Result<Connector, Failure> {
+    let link = mount.options.profile;
+    match (mount.options.proto, address) {
+        (Proto::Tcp, address) => Ok(grpc_connector(address, link)),
+        (Proto::Quic, Address::Tcp(host_port)) => {
+            let cache = cache_directory(mount).map_err(|error| Failure::new(Exit::MountFailed, error))?;
+            Ok(quic_connector(host_port, link, cache))
+        }
+        (Proto::Quic, Address::Unix(path)) => {
+            let socket = path.display();
+            let why =
+                format!("the mount option `proto=quic` needs a host, and {socket} is a UNIX socket: leave it out");
+            Err(Failure::new(Exit::MountUsage, why))
+        }
+    }
 }
 
 /// What is to be said of a mount that begins without its server.

@@ -24,6 +24,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         let _ = writeln!(text, "  {label:<8} {value}");
     };
     line("link", &link(report));
+    if report.carrier == "quic" {
+        line("carrier", "quic, over UDP");
+    }
     if let Some(profile) = &report.profile {
         line("profile", &format!("{profile}: the link is emulated"));
     }
@@ -307,6 +310,7 @@ mod tests {
             server: "host:6237".to_owned(),
             volume: "home".to_owned(),
             profile: None,
+            carrier: "tcp".to_owned(),
             connected: true,
             disconnected: false,
             by_hand: false,
@@ -435,11 +439,13 @@ mod tests {
         report.limits_bytes_per_s = [None, Some(2 << 20), None, None, Some(64 << 10)];
         (report.fetching_files, report.stale_reads, report.conflicts) = (1, 1, 2);
         report.profile = Some("flaky".to_owned());
+        report.carrier = "quic".to_owned();
         report.refused = (0..12).map(|number| (format!("file{number}"), "no space".to_owned())).collect();
         let text = describe(&status);
         for expected in [
             "link     not connected for 61 seconds: no answer for 10 s\n",
             "profile  flaky: the link is emulated\n",
+            "carrier  quic, over UDP\n",
             "lease    ended: the server is asked about everything\n",
             "unsent   2 files, 4.00 KiB, 1 change\n",
             "queued   24 B metadata, 1000 B store\n",

@@ -45,6 +45,8 @@ pub(super) enum Known {
     Lock,
     /// An emulated link by its name.
     Profile,
+    /// `tcp` or `quic`.
+    Proto,
     /// For other readers of fstab; with or without value.
     Ignored,
     /// Described in the manual, not there yet.
@@ -101,7 +103,7 @@ const IGNORED: [&str; 28] = [
     "uhelper",
 ];
 
-const NOT_YET: [&str; 16] = [
+const NOT_YET: [&str; 15] = [
     "mnttimeo",
     "rsize",
     "wsize",
@@ -112,7 +114,6 @@ const NOT_YET: [&str; 16] = [
     "acdirmin",
     "acdirmax",
     "actimeo",
-    "proto",
     "port",
     "lease_s",
     "insecure",
@@ -162,6 +163,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
         "lock" => Some(Known::Lock),
         "nolock" => flag(Flag::NoLock),
         "profile" => Some(Known::Profile),
+        "proto" => Some(Known::Proto),
         other if other.starts_with("x-") || other.starts_with("X-") || IGNORED.contains(&other) => Some(Known::Ignored),
         other if NOT_YET.contains(&other) => Some(Known::NotYet),
         _ => None,

@@ -23,6 +23,9 @@ pub struct StatusReport {
     pub volume: String,
     /// The emulated link to it, if there is one.
     pub profile: Option<String>,
+    /// What carries the connection: `tcp`, which means a UNIX socket too, or `quic`.
+    #[serde(default)]
+    pub carrier: String,
     /// Whether the server can be asked now.
     pub connected: bool,
     /// Whether it is known to be out of reach: what is cached is used without it.
@@ -152,6 +155,7 @@ impl Inner {
             server: self.settings.server.clone(),
             volume: self.settings.volume.to_string(),
             profile: self.settings.profile.map(|name| name.to_string()),
+            carrier: self.settings.proto.to_string(),
             connected: peer.is_some(),
             disconnected: self.remote.is_out_of_reach(),
             by_hand: self.remote.is_apart_by_hand(),

@@ -33,7 +33,7 @@ use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 use crate::core::replacement::Replacement;
 use crate::core::upload::UploadRate;
-use crate::remote::{Connector, Remote, RemoteConfig, RemoteError};
+use crate::remote::{Connector, Proto, Remote, RemoteConfig, RemoteError};
 
 /// What a mount is made of.
 #[derive(Clone, Debug)]
@@ -78,6 +78,8 @@ pub struct Settings {
     pub prefetch: bool,
     /// The emulated link that the connector was made with, for people.
     pub profile: Option<ProfileName>,
+    /// What carries the connection, for people.
+    pub proto: Proto,
 }
 
 impl Settings {
