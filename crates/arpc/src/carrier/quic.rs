@@ -107,3 +107,7 @@ fn carrier(
         loss: LossMeter::Quic(connection),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;

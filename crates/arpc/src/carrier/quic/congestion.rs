@@ -203,7 +203,7 @@ impl Congestion {
     /// So many bytes are lost, the last of which went at `sent_at`; none: the network says that it has a queue. What is
     /// lost without one has had its time on the link.
     pub(super) fn lost(&mut self, bytes: u64, sent_at: Instant, now: Instant) {
-        let (before, standing) = (self.window, self.queue_now() > self.queue_max());
+        let (before, standing) = (self.window, bytes == 0 || self.queue_now() > self.queue_max());
         if !standing {
             self.round.delivered += bytes;
         }

@@ -4,7 +4,10 @@ mod bottleneck;
 
 use std::time::Duration;
 
+use mafs_proto::Instant;
+
 use self::bottleneck::{MTU, Sender, run};
+use super::Congestion;
 use crate::link::{Periods, Profile, Rate};
 
 const MS: Duration = Duration::from_millis(1);
@@ -55,6 +58,19 @@ fn losses_one_by_one_leave_what_the_path_holds() {
         let least = if holds > 100 * KB { 0.75 } else { 0.90 };
         assert!(flow.share > least, "{rate} {rtt:?}: {flow:?}");
     }
+}
+
+#[test]
+fn what_the_network_says_of_its_queue_counts_and_what_was_sent_before_is_the_same_event() {
+    let (mut congestion, now) = (Congestion::new(MTU, Instant(0)), Instant(1_000_000));
+    let first = congestion.window();
+    congestion.lost(0, Instant(0), now);
+    let shrunk = congestion.window();
+    assert_eq!(shrunk, first * 7 / 10);
+    congestion.lost(0, Instant(0), now + MS);
+    assert_eq!(congestion.window(), shrunk);
+    congestion.lost(0, now, now + MS);
+    assert_eq!(congestion.window(), shrunk * 7 / 10);
 }
 
 #[test]
