@@ -1,4 +1,5 @@
-//! arpc by itself: what a call costs, and how fast payloads go, over memory and over gRPC on loopback.
+//! arpc by itself: what a call costs, and how fast payloads go, over memory, and over gRPC and QUIC on
+//! loopback.
 #![allow(clippy::expect_used, reason = "a step that fails ends the measurement")]
 
 use std::hint::black_box;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use mafs_arpc::carrier::grpc::{Address, Listener, connect};
-use mafs_arpc::carrier::{Carrier, bare, memory};
+use mafs_arpc::carrier::{Carrier, bare, memory, quic};
 use mafs_arpc::{BootClock, Call, Config, Incoming, IncomingCall, Payload, Peer};
 use mafs_proto::Class;
 use tokio::runtime::Runtime;
@@ -26,7 +27,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 fn arpc(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let _inside = runtime.enter();
-    let carriers = [("memory", memory::pair(Duration::ZERO)), ("grpc", runtime.block_on(grpc_pair()))];
+    let carriers = [
+        ("memory", memory::pair(Duration::ZERO)),
+        ("grpc", runtime.block_on(grpc_pair())),
+        ("quic", runtime.block_on(quic_pair())),
+    ];
     for (name, (near, far)) in carriers {
         // The far end's own handle keeps its side of the connection open.
         let (_keep, peer) = runtime.block_on(async {
@@ -36,18 +41,19 @@ fn arpc(criterion: &mut Criterion) {
         });
         measure(criterion, &runtime, name, &peer);
     }
-    let (near, far) = runtime.block_on(grpc_pair());
-    runtime.spawn(bare::answer(far));
-    measure_bare(criterion, &runtime, near);
+    for (name, (near, far)) in [("grpc", runtime.block_on(grpc_pair())), ("quic", runtime.block_on(quic_pair()))] {
+        runtime.spawn(bare::answer(far));
+        measure_bare(criterion, &runtime, name, near);
+    }
 }
 
 /// What the carrier does without an engine.
-fn measure_bare(criterion: &mut Criterion, runtime: &Runtime, mut carrier: Carrier) {
+fn measure_bare(criterion: &mut Criterion, runtime: &Runtime, name: &str, mut carrier: Carrier) {
     let small = Bytes::from_static(&[7; 64]);
-    criterion.bench_function("bare grpc/echo of 64 bytes", |bencher| {
+    criterion.bench_function(&format!("bare {name}/echo of 64 bytes"), |bencher| {
         bencher.iter(|| runtime.block_on(bare::send(&mut carrier, &small, 1)).expect("an answer"));
     });
-    let mut group = criterion.benchmark_group("bare grpc/64 MB");
+    let mut group = criterion.benchmark_group(format!("bare {name}/64 MB"));
     group.throughput(Throughput::Bytes(PAYLOAD_BYTES as u64)).sample_size(10);
     group.measurement_time(Duration::from_secs(5));
     let chunk = Bytes::from(vec![1; CHUNK_BYTES]);
@@ -130,6 +136,16 @@ async fn grpc_pair() -> (Carrier, Carrier) {
     let near = connect(&Address::Tcp(format!("127.0.0.1:{port}"))).await.expect("a connection");
     let far = listener.accept().await.expect("a connection");
     // A listener that is dropped closes its connections.
+    tokio::spawn(async move { while listener.accept().await.is_some() {} });
+    (near, far)
+}
+
+async fn quic_pair() -> (Carrier, Carrier) {
+    let key = quic::ServerKey::generate().expect("a key");
+    let mut listener = quic::Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), &key).expect("a port");
+    let address = listener.local_address().to_string();
+    let (near, _) = quic::connect(&address, None).await.expect("a connection");
+    let far = listener.accept().await.expect("a connection");
     tokio::spawn(async move { while listener.accept().await.is_some() {} });
     (near, far)
 }

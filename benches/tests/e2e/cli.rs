@@ -326,6 +326,7 @@ fn help_lists_what_works_and_nothing_else() {
         "classes",
         "reserve",
         "profile",
+        "proto",
     ] {
         assert!(said.stdout.contains(&format!("  {option}=")), "{option} in {}", said.stdout);
     }

@@ -35,6 +35,7 @@ mod postgres;
 mod power_cuts;
 mod profile;
 mod projects;
+mod quic;
 mod random;
 mod readers;
 mod set_id;
