@@ -42,7 +42,7 @@ pub use self::identity::{Fingerprint, InvalidFingerprint, KeyError, ServerKey};
 pub use self::server::Listener;
 pub use self::trust::Pin;
 use super::{CONNECTION_WINDOW_BYTES, Carrier, LossMeter, STREAM_WINDOW_BYTES, Transport};
-use crate::engine::Side;
+use crate::engine::{FRAMING_BYTES, Side};
 
 /// The protocol's name in TLS, with its version.
 const ALPN: &[u8] = b"mafs/1";
@@ -61,6 +61,8 @@ const BLACK_HOLE_COOLDOWN: Duration = Duration::from_secs(1);
 /// The head of a packet (RFC 9000, section 17.3.1: flags, 8 bytes of connection id, 2 of number), its seal, and the
 /// head of the stream's part in it; and an acknowledgement that rides on it.
 const PACKET_HEAD_BYTES: u64 = 1 + 8 + 2 + 16 + 8 + 16;
+/// The bytes around a frame of a packet's size: its length and its check.
+const FRAME_HEAD_BYTES: u64 = 2 + 6;
 
 /// How both ends use quinn.
 fn transport(controllers: &Arc<Controllers>, streams_from_peer: u32) -> TransportConfig {
@@ -86,9 +88,10 @@ fn transport(controllers: &Arc<Controllers>, streams_from_peer: u32) -> Transpor
     transport
 }
 
-/// How much of the stream of frames is in a packet of so many bytes.
+/// How much of the stream of frames is in a packet of so many bytes, for an engine that counts [`FRAMING_BYTES`] around
+/// each frame.
 pub(super) fn segment_bytes(packet_bytes: u64) -> u64 {
-    packet_bytes.saturating_sub(PACKET_HEAD_BYTES)
+    packet_bytes.saturating_sub(PACKET_HEAD_BYTES + FRAME_HEAD_BYTES) + FRAMING_BYTES
 }
 
 /// The carrier of a connection whose stream has begun.
