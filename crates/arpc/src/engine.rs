@@ -122,8 +122,8 @@ impl Settings {
         self
     }
 
-    /// Over a transport that sends a frame into a silence as a packet of its own, at once, and on a network that forgets
-    /// who is idle.
+    /// Over a transport that sends a frame into a silence as a packet of its own, at once, and on a network that
+    /// forgets who is idle.
     pub(crate) fn in_datagrams(self, side: Side) -> Self {
         let [connector, acceptor] = PROBE_IDLE_AFTER_IN_DATAGRAMS;
         let probe_idle_after = if side == Side::Connector { connector } else { acceptor };

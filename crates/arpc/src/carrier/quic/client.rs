@@ -28,8 +28,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// on, which is to be noted before anything is said to it.
 ///
 /// # Errors
-/// [`ConnectError`]: `NoAnswer` after 5 s of silence, and `OtherKey` if the server is not the one that is known. Resolving
-/// the name has no deadline, callers set one.
+/// [`ConnectError`]: `NoAnswer` after 5 s of silence, and `OtherKey` if the server is not the one that is known.
+/// Resolving the name has no deadline, callers set one.
 pub async fn connect(host_port: &str, pin: Option<&Pin>) -> Result<(Carrier, Fingerprint), ConnectError> {
     let open = |address: SocketAddr| TokioRuntime.wrap_udp_socket(std::net::UdpSocket::bind(any(address))?);
     let (carrier, fingerprint, _) = dial(host_port, pin, open).await?;

@@ -8,9 +8,9 @@
 //! - another loss leaves what the path holds, as long as there is no queue;
 //! - a queue that stands is drained, down to what the path holds;
 //! - a queue that stands all the same is somebody else's, who would take all of the link from a flow that gives way to
-//!   queues. Then the window follows losses as TCP's CUBIC does (RFC 9438), until the queue has been empty once (Arun
-//!   and Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018, section 4, has this
-//!   switch).
+//!   queues. Then the window follows losses as TCP's CUBIC does (RFC 9438), until the queue has been empty once. Arun
+//!   and Balakrishnan have such a switch ("Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018,
+//!   section 4).
 //!
 //! What the path holds is the rate of delivery, as a windowed maximum, times the least round trip. The least round trip
 //! of a path is never forgotten: if the path gets longer, the difference is taken for a queue of somebody else, and the

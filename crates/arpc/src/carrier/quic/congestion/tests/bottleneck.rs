@@ -1,7 +1,7 @@
 //! A bottleneck that flows share: whole packets and acknowledgements over two [`crate::link::Link`]s.
 //!
-//! Beside ours there is TCP's CUBIC (RFC 9438) to compare with. Both have endless data, learn of a loss when three later
-//! packets are acknowledged, and send a probe into a silence: ours after 25 ms, TCP after 200 ms.
+//! Beside ours there is TCP's CUBIC (RFC 9438) to compare with. Both have endless data, learn of a loss when three
+//! later packets are acknowledged, and send a probe into a silence: ours after 25 ms, TCP after 200 ms.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
