@@ -66,6 +66,11 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
     let usage = |error: &dyn std::error::Error| Failure::new(Exit::MountUsage, error);
     let target: Target = args.target.parse().map_err(|error| usage(&error))?;
     let options = MountOptions::parse(args.options.iter().map(String::as_str)).map_err(|error| usage(&error))?;
+    if let (Proto::Quic, Address::Unix(path)) = (options.proto, &target.address) {
+        let socket = path.display();
+        let why = format!("the mount option `proto=quic` needs a host, and {socket} is a UNIX socket: leave it out");
+        return Err(Failure::new(Exit::MountUsage, why));
+    }
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::MountFailed, error))?;
     if !args.foreground && !args.report_readiness {
         return background::launch(&args.dir, &runtime_dir);
@@ -121,17 +126,11 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
 fn connector(address: Address, mount: &Mount) -> Result<Connector, Failure> {
     let link = mount.options.profile;
     match (mount.options.proto, address) {
-        (Proto::Tcp, address) => Ok(grpc_connector(address, link)),
         (Proto::Quic, Address::Tcp(host_port)) => {
             let cache = cache_directory(mount).map_err(|error| Failure::new(Exit::MountFailed, error))?;
             Ok(quic_connector(host_port, link, cache))
         }
-        (Proto::Quic, Address::Unix(path)) => {
-            let socket = path.display();
-            let why =
-                format!("the mount option `proto=quic` needs a host, and {socket} is a UNIX socket: leave it out");
-            Err(Failure::new(Exit::MountUsage, why))
-        }
+        (_, address) => Ok(grpc_connector(address, link)),
     }
 }
 
