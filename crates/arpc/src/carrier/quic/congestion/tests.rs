@@ -7,7 +7,7 @@ use std::time::Duration;
 use mafs_proto::Instant;
 
 use self::bottleneck::{MTU, Sender, run};
-use super::Congestion;
+use super::{Acked, Congestion};
 use crate::link::{Periods, Profile, Rate};
 
 const MS: Duration = Duration::from_millis(1);
@@ -57,6 +57,28 @@ fn losses_one_by_one_leave_what_the_path_holds() {
         // CUBIC's window would be some 7 packets, 0.04 of the longest path.
         let least = if holds > 100 * KB { 0.75 } else { 0.90 };
         assert!(flow.share > least, "{rate} {rtt:?}: {flow:?}");
+    }
+}
+
+/// A window on a path of 20 ms, a packet every 10 ms, after a second.
+fn established() -> (Congestion, Instant) {
+    let (mut congestion, mut now) = (Congestion::new(MTU, Instant(0)), Instant(0));
+    for _ in 0..100 {
+        congestion.sent(MTU);
+        now = now + 10 * MS;
+        congestion.acked(Acked { bytes: MTU, sent_at: now, rtt: 20 * MS, rtt_min: 20 * MS }, now);
+    }
+    (congestion, now)
+}
+
+#[test]
+fn losses_that_end_a_silence_change_nothing_and_one_among_deliveries_does() {
+    for (silence, shrinks) in [(10 * MS, true), (150 * MS, false)] {
+        let (mut congestion, before) = established();
+        let (window, now) = (congestion.window(), before + silence);
+        congestion.acked(Acked { bytes: MTU, sent_at: before, rtt: 20 * MS, rtt_min: 20 * MS }, now);
+        congestion.lost(MTU, before, now);
+        assert_eq!(congestion.window() < window, shrinks, "{silence:?}: {} of {window}", congestion.window());
     }
 }
 
