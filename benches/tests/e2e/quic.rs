@@ -25,7 +25,7 @@ fn a_mount_over_quic_works_and_knows_its_server() {
     assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["carrier"], "quic");
     world.forget_cache().unwrap();
     assert_eq!(fs::read(&file).unwrap().len(), 3_000_000);
-    // The same server after a restart.
+    // A restart keeps the key.
     world.restart().unwrap();
     assert_eq!(fs::read(&file).unwrap().len(), 3_000_000);
     world.stop_client().unwrap();

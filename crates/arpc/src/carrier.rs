@@ -65,7 +65,7 @@ pub struct Carrier {
     pub(crate) transport: Transport,
 }
 
-/// What is below.
+/// The transport below.
 #[derive(Clone, Debug)]
 pub(crate) enum Transport {
     /// TCP, or what counts as that, one packet of which carries so much of the stream of frames.

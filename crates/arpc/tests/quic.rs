@@ -119,7 +119,7 @@ async fn close_reaches_the_peer_with_its_reason() {
 async fn idle_connection_sends_nothing() {
     let (address, _, _server) = server();
     let peer = echo_works(&address).await;
-    // What is still owed: acknowledgements, and probes of the path.
+    // Acknowledgements are still owed, and probes of the path.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let before = peer.loss().unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;

@@ -66,7 +66,7 @@ async fn upload(address: String, profile: Profile, bytes: u64) -> Duration {
     begin.elapsed()
 }
 
-/// The same over several links at once.
+/// Uploads over several links at once.
 async fn uploads(profiles: impl Iterator<Item = Profile>, bytes: u64) -> Vec<Duration> {
     let listener = Listener::bind(any_port(), &ServerKey::generate().unwrap()).unwrap();
     let address = listener.local_address().to_string();

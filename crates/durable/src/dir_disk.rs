@@ -54,7 +54,7 @@ impl DirDisk {
     /// Replaces a file that only its user may read (mode 0600). A crash leaves the old file or the new.
     ///
     /// # Errors
-    /// What the kernel says; then the old file is as it was.
+    /// The kernel's; then the old file is as it was.
     pub fn replace_private(&self, path: &DiskPath, bytes: &[u8]) -> io::Result<()> {
         let path = self.checked(path)?;
         let mut temporary = path.clone().into_os_string();

@@ -56,7 +56,7 @@ impl ListenAddress {
 /// Takes the port of a TCP listener for UDP as well, for [`quic::Listener::over`].
 ///
 /// # Errors
-/// What the system says, in particular if another process has that port.
+/// The system's, in particular if another process has that port.
 ///
 /// [`quic::Listener::over`]: mafs_arpc::carrier::quic::Listener::over
 pub(crate) fn bind_udp(address: SocketAddr) -> Result<UdpSocket, ServerError> {

@@ -64,9 +64,9 @@ pub enum ConnectError {
     OtherKey {
         /// Where.
         address: String,
-        /// What it was known by.
+        /// The fingerprint that is known.
         known: String,
-        /// What it shows.
+        /// The fingerprint that it shows.
         shown: String,
         /// Where the known one is noted.
         noted_in: String,

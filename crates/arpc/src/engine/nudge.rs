@@ -20,7 +20,7 @@ const STEP_MIN: Duration = Duration::from_millis(20);
 /// How many go into one silence. TCP's own timeout has come by then, and behind that it sends nothing new. With one of
 /// them a megabyte at 125 KB/s and bad periods of 40 ms has 0.86 of the link, with these 0.89, and with none 0.81.
 pub(super) const NUDGES_MAX: u32 = 8;
-/// The same where each nudge is a packet of its own: for as long as a silent peer is waited for.
+/// So many where each nudge is a packet of its own: for as long as a silent peer is waited for.
 pub(super) const NUDGES_MAX_IN_DATAGRAMS: u32 = 250;
 
 /// The nudges into one silence.

@@ -12,8 +12,8 @@ use crate::Backoff;
 
 /// Silence after which an idle peer is probed.
 pub(super) const PROBE_IDLE_AFTER: Duration = Duration::from_secs(20);
-/// The same where an idle connection is to send next to nothing: three packets a minute, for the end that has been
-/// connected to leaves it to the other.
+/// Silence likewise, of who has connected and of the other end, where an idle connection is to send next to nothing:
+/// three packets a minute, for the other end leaves it to the first.
 pub(super) const PROBE_IDLE_AFTER_IN_DATAGRAMS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(75)];
 /// Between what the wait for a sign of life from a peer that owes something adapts; the upper bound is `timeo`'s
 /// default (cli.md), the one before anything is known RFC 6298's.

@@ -17,7 +17,7 @@ use super::known_server::KnownServer;
 /// Makes connections to the server.
 pub type Connector = Arc<dyn Fn() -> BoxFuture<'static, Result<Carrier, ConnectError>> + Send + Sync>;
 
-/// What carries everything between client and server.
+/// The carrier of everything between client and server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Proto {
     /// gRPC over TCP, or over a UNIX socket.

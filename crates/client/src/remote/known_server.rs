@@ -1,4 +1,4 @@
-//! What a server is known by: a file beside the cache of its volume.
+//! The key by which a server is known: a file beside the cache of its volume.
 //!
 //! A cache is of one server, so the fingerprint of that server's key lies with it. It is no secret. A file that cannot
 //! be read is an error, for without it anybody could pass for the server.
@@ -32,7 +32,7 @@ impl KnownServer {
         Self { cache }
     }
 
-    /// What it is known by; `None` before the first connection.
+    /// The fingerprint of its key; `None` before the first connection.
     pub(super) fn load(&self) -> io::Result<Option<Fingerprint>> {
         let disk = DirDisk::new(self.cache.clone())?;
         let file = match disk.open(FILE) {

@@ -23,7 +23,7 @@ pub struct StatusReport {
     pub volume: String,
     /// The emulated link to it, if there is one.
     pub profile: Option<String>,
-    /// What carries the connection: `tcp`, which means a UNIX socket too, or `quic`.
+    /// The carrier of the connection: `tcp`, which means a UNIX socket too, or `quic`.
     #[serde(default)]
     pub carrier: String,
     /// Whether the server can be asked now.

@@ -78,7 +78,7 @@ pub struct Settings {
     pub prefetch: bool,
     /// The emulated link that the connector was made with, for people.
     pub profile: Option<ProfileName>,
-    /// What carries the connection, for people.
+    /// The carrier of the connection, for people.
     pub proto: Proto,
 }
 

@@ -1,7 +1,7 @@
 //! The server's key: the file `server.pem`, by which clients know the server over QUIC.
 //!
-//! It is no part of the identity in `server.json`: whoever restores a data directory without it makes a server that
-//! clients are warned of.
+//! The key is no part of the identity in `server.json`: whoever restores a data directory without it makes a server
+//! that clients are warned of.
 
 use mafs_arpc::carrier::quic::ServerKey;
 

@@ -12,7 +12,7 @@
 //!   and Balakrishnan have such a switch ("Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018,
 //!   section 4).
 //!
-//! What the path holds is the rate of delivery, as a windowed maximum, times the least round trip. The least round trip
+//! The path holds the rate of delivery, as a windowed maximum, times the least round trip. The least round trip
 //! of a path is never forgotten: if the path gets longer, the difference is taken for a queue of somebody else, and the
 //! window follows losses from then on.
 
@@ -54,7 +54,7 @@ const CUBIC_STEP: f64 = 0.53;
 const RATE_MEMORY: Duration = Duration::from_secs(1);
 const RATE_ROUNDS: u32 = 10;
 
-/// What an acknowledged packet tells.
+/// The news that an acknowledged packet brings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked {
     /// How many bytes the packet had.
@@ -224,7 +224,7 @@ impl Congestion {
         self.mode = match self.mode {
             Mode::Growing | Mode::Steady { .. } => Mode::Steady { empty: 0 },
             Mode::Sharing(cubic) => {
-                // Who has lost some of its share leaves more to those who come.
+                // A flow that has lost some of its share leaves more to those who come.
                 let before = if before < cubic.before { before * 17 / 20 } else { before };
                 Mode::Sharing(Cubic { before, after: self.window, since: now })
             }
@@ -307,7 +307,7 @@ impl Congestion {
         Duration::from_nanos(packets * self.mtu * 1_000_000_000 / rate.max(1))
     }
 
-    /// What the path holds.
+    /// The bytes that the path holds.
     fn path_bytes(&self) -> u64 {
         self.bytes_in(self.rtt_min)
     }

@@ -89,7 +89,7 @@ impl Receiver {
     }
 }
 
-/// What an end says of a connection, if it is not that somebody has ended it.
+/// The reason for the end of a connection, if it is not that somebody has ended it.
 fn lost(reason: quinn::ConnectionError) -> Option<Result<Frame, Broken>> {
     match reason {
         quinn::ConnectionError::LocallyClosed | quinn::ConnectionError::ApplicationClosed(_) => None,

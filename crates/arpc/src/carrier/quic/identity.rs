@@ -78,7 +78,7 @@ pub enum KeyError {
     /// None could be made.
     #[error("cannot make a key and a certificate: {0}")]
     NotMade(String),
-    /// What is kept is none.
+    /// The text is no key.
     #[error("no private key with its certificate in PEM: {0}")]
     Invalid(String),
 }
@@ -114,7 +114,7 @@ impl ServerKey {
         &self.pem
     }
 
-    /// What clients know this server by.
+    /// The fingerprint by which clients know this server.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)

@@ -1,6 +1,6 @@
 //! A UDP socket on an emulated link: datagrams arrive when the link model says, or not at all.
 //!
-//! It stands at the client's end and has both directions: what is sent waits here for its arrival, and what comes waits
+//! The socket is the client's and has both directions: what is sent waits here for its arrival, and what comes waits
 //! before it is read. The link is that of a [`Shaper`], as packets see it ([`Link`]).
 //!
 //! Timers have a granularity of a millisecond, so what arrives does so up to that much later.
@@ -67,7 +67,7 @@ impl Lossy {
     /// Puts a socket on the link. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// What the system says of the socket.
+    /// The system's, about the socket.
     pub(super) fn wrap(shaper: &Shaper, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         socket.set_nonblocking(true)?;
         let socket = Arc::new(UdpSocket::from_std(socket)?);
@@ -97,7 +97,7 @@ impl Lossy {
 async fn depart(clock: Arc<dyn Clock>, mut held: mpsc::UnboundedReceiver<(Instant, Datagram)>, socket: Arc<UdpSocket>) {
     while let Some((at, (to, bytes))) = held.recv().await {
         sleep_until(&*clock, at).await;
-        // What the real network does not take is lost.
+        // A datagram that the real network does not take is lost.
         let _ = socket.send_to(&bytes, to).await;
     }
 }

@@ -3,7 +3,7 @@
 //! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. Whatever a peer
 //! does ends at most its own connection.
 //!
-//! What strangers cost is bounded. A datagram that begins nothing is dropped; while many handshakes are under way each
+//! Strangers cost a bounded amount. A datagram that begins nothing is dropped; while many handshakes are under way each
 //! further address has to show first that it is one ([`HANDSHAKES_MAX`]), so forged ones cost no handshake; the number
 //! of connections is bounded, and one that has not opened its stream in [`GREET_WITHIN`] is cut.
 
@@ -36,7 +36,7 @@ const CONNECTIONS_MAX: usize = 1024;
 const HANDSHAKES_MAX: usize = 16;
 /// How long a connection may take to be there and to open its stream.
 const GREET_WITHIN: Duration = Duration::from_secs(10);
-/// What is kept of connections that nobody has looked at yet: their number, and the bytes of one and of all.
+/// Connections that nobody has looked at yet are kept up to this number, and these bytes of one and of all.
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_EACH: u64 = 16 * 1024;
 const WAITING_BYTES: u64 = 1024 * 1024;

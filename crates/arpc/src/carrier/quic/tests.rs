@@ -1,4 +1,4 @@
-//! What needs the inside of a client.
+//! Tests that need the inside of a client.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

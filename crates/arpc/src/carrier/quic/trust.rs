@@ -12,10 +12,10 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::identity::Fingerprint;
 
-/// What is known of a server.
+/// A server that is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pin {
-    /// What it was known by at the first connection.
+    /// The fingerprint that it had at the first connection.
     pub fingerprint: Fingerprint,
     /// Where that is noted, for people.
     pub noted_in: String,
@@ -25,7 +25,7 @@ pub struct Pin {
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) known: Option<Fingerprint>,
-    /// What was shown.
+    /// The fingerprint that was shown.
     pub(super) shown: Arc<OnceLock<Fingerprint>>,
     pub(super) provider: Arc<CryptoProvider>,
 }

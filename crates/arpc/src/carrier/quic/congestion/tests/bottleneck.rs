@@ -17,7 +17,7 @@ pub(super) const MTU: u64 = 1480;
 const ACK_BYTES: u64 = 60;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What one flow has had.
+/// The share of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// Of what the link could carry in the time.
