@@ -96,6 +96,8 @@ impl Client {
 #[derive(Default)]
 pub(crate) struct Versions {
     chains: BTreeMap<Register, Vec<Version>>,
+    /// Which content a program has written over another that it had closed by one of its descriptors.
+    written_over: BTreeMap<u64, u64>,
     clients: Vec<Client>,
     /// Whether what is announced does not come, because the server is full.
     is_full: bool,
@@ -105,7 +107,7 @@ impl Versions {
     /// Registers start with value 0, which everybody knows.
     pub(crate) fn new(clients: usize) -> Self {
         let clients = (0..clients).map(|_| Client::default()).collect();
-        Self { chains: BTreeMap::new(), clients, is_full: false }
+        Self { chains: BTreeMap::new(), written_over: BTreeMap::new(), clients, is_full: false }
     }
 
     /// A client begins an update, which depends on what it did before to these registers.
@@ -154,6 +156,16 @@ impl Versions {
     /// The call has failed half-way: what has become of the register is to be seen.
     pub(crate) fn fail(&mut self, place: &Place) {
         self.chain_mut(&place.register)[place.at].value = None;
+    }
+
+    /// Notes that a program writes a content over another one that it still has open.
+    pub(crate) fn note_written_over(&mut self, before: u64, now: u64) {
+        self.written_over.insert(before, now);
+    }
+
+    /// The content that is written over this one.
+    pub(crate) fn written_over(&self, before: u64) -> Option<u64> {
+        self.written_over.get(&before).copied()
     }
 
     /// Notes that a client has written over its update before it closed the file: nobody is shown that any more.
