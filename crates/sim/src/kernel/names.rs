@@ -85,6 +85,7 @@ impl Kernel {
             return Ok(());
         }
         let ((parent, name), (new_parent, new_name)) = (old_place.clone(), new_place.clone());
+        [parent, new_parent].into_iter().for_each(|directory| self.state().begin_naming(directory));
         let rename = self.vfs.rename(parent, name, new_parent, new_name, RenameMode::Replace, CALLER);
         let renamed = self.ask(rename).await;
         let mut state = self.state();
@@ -102,6 +103,7 @@ impl Kernel {
             Err(Errno::NOENT) => drop(state.entries.remove(&old_place)),
             Err(_) => {}
         }
+        [parent, new_parent].into_iter().for_each(|directory| state.end_naming(directory));
         renamed
     }
 
