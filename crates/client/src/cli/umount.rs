@@ -71,7 +71,11 @@ pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
                 None => Ok(Exit::Ok),
             },
             Ok(Err(error)) => Err(failed(&format!("unmounted, but whether everything was sent is not known: {error}"))),
-            Err(_) => Err(failed(&format!("unmounted, but its client has not ended within {} s", END_MAX.as_secs()))),
+            Err(_) => Err(failed(&format!(
+                "unmounted here, but its client has not ended within {} s: a container, or another mount namespace, \
+                 may still have it mounted",
+                END_MAX.as_secs()
+            ))),
         }
     })
 }
