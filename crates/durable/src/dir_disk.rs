@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -51,29 +51,6 @@ impl DirDisk {
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
     }
 
-    /// Replaces a file that only its user may read (mode 0600). A crash leaves the old file or the new.
-    ///
-    /// # Errors
-    /// The kernel's; then the old file is as it was.
-    pub fn replace_private(&self, path: &DiskPath, bytes: &[u8]) -> io::Result<()> {
-        let path = self.checked(path)?;
-        let mut temporary = path.clone().into_os_string();
-        temporary.push(".tmp");
-        let temporary = PathBuf::from(temporary);
-        // One that a crash has left may have another mode.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(&temporary, error)),
-            _ => {}
-        }
-        let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(|file| {
-            file.write_all_at(bytes, 0)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)
-        });
-        written.map_err(|error| naming(&path, error))?;
-        path.parent().map_or(Ok(()), sync_directory)
-    }
-
     fn checked(&self, path: &DiskPath) -> io::Result<PathBuf> {
         components(path).map(|_| self.path(path))
     }
@@ -83,7 +60,7 @@ impl Disk for DirDisk {
     fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.checked(path)?;
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666));
+        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
         Ok(Arc::new(DirFile::new(file.map_err(|errno| naming(&path, errno.into()))?.into())))
     }
 
@@ -327,18 +304,15 @@ mod tests {
     }
 
     #[test]
-    fn a_private_file_is_replaced_whole_and_nobody_else_reads_it() {
+    fn files_are_for_their_user_alone() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let disk = DirDisk::new(directory.path().to_owned()).unwrap();
-        fs::write(disk.path("key.tmp"), "what a crash has left").unwrap();
-        for text in ["one", "another"] {
-            disk.replace_private("key", text.as_bytes()).unwrap();
-            assert_eq!(fs::read_to_string(disk.path("key")).unwrap(), text);
-            assert_eq!(fs::metadata(disk.path("key")).unwrap().permissions().mode() & 0o777, 0o600);
-            assert!(!disk.path("key.tmp").exists());
+        disk.create("file").unwrap();
+        crate::write_file_atomically(&disk, "key", b"secret").unwrap();
+        for name in ["file", "key"] {
+            assert_eq!(fs::metadata(disk.path(name)).unwrap().permissions().mode() & 0o777, 0o600, "{name}");
         }
-        assert!(disk.replace_private("../key", b"").is_err());
     }
 
     #[test]

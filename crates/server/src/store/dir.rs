@@ -60,11 +60,6 @@ impl DirStorage {
         Ok(Identity::load(&*self.disk)?.is_some())
     }
 
-    /// Replaces a file that only this user may read.
-    pub(super) fn write_private(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        self.disk.replace_private(name, bytes)
-    }
-
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {

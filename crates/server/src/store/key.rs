@@ -4,6 +4,7 @@
 //! that clients are warned of.
 
 use mafs_arpc::carrier::quic::ServerKey;
+use mafs_durable::write_file_atomically;
 
 use super::{DirStorage, Storage, read_small};
 use crate::ServerError;
@@ -23,7 +24,7 @@ impl DirStorage {
         }
         let failed = |source| ServerError::io(format!("write {KEY_FILE}"), source);
         let key = ServerKey::generate().map_err(|error| failed(std::io::Error::other(error)))?;
-        self.write_private(KEY_FILE, key.to_pem().as_bytes()).map_err(failed)?;
+        write_file_atomically(&*self.disk(), KEY_FILE, key.to_pem().as_bytes()).map_err(failed)?;
         Ok(key)
     }
 }
