@@ -3,6 +3,7 @@
 //! A carrier holds only a few frames by itself: what waits to be sent waits in the engine, where it can still be
 //! overtaken.
 
+mod accepting;
 mod address;
 #[doc(hidden)]
 pub mod bare;

@@ -19,11 +19,12 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{frames, innermost};
+use crate::carrier::accepting::Accepting;
 use crate::carrier::meter::segment_bytes_of;
 use crate::carrier::strangers::Strangers;
 use crate::carrier::{
@@ -42,14 +43,11 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 64;
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Carriers that wait to be taken by [`Listener::accept`].
-const BACKLOG: usize = 16;
 
 /// A listening server: a stream of carriers. Dropping it ends all its connections.
 #[derive(Debug)]
 pub struct Listener {
-    carriers: mpsc::Receiver<Carrier>,
-    acceptor: AbortHandle,
+    accepting: Accepting,
     tcp_address: Option<SocketAddr>,
     socket_path: Option<PathBuf>,
 }
@@ -89,13 +87,11 @@ impl Listener {
 
     /// The next connection; survives failed accepts. `None` once the listener is closed.
     pub async fn accept(&mut self) -> Option<Carrier> {
-        self.carriers.recv().await
+        self.accepting.next().await
     }
 
     fn start(socket: Socket, tcp_address: Option<SocketAddr>, socket_path: Option<PathBuf>) -> Self {
-        let (carriers, accepted) = mpsc::channel(BACKLOG);
-        let acceptor = tokio::spawn(accept_all(socket, carriers)).abort_handle();
-        Self { carriers: accepted, acceptor, tcp_address, socket_path }
+        Self { accepting: Accepting::start(|carriers| accept_all(socket, carriers)), tcp_address, socket_path }
     }
 }
 
@@ -104,14 +100,12 @@ impl Stream for Listener {
 
     /// As [`Self::accept`].
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Carrier>> {
-        self.carriers.poll_recv(cx)
+        self.accepting.poll_next(cx)
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The connections' tasks belong to the acceptor and end with it.
-        self.acceptor.abort();
         if let Some(path) = &self.socket_path {
             let _ = std::fs::remove_file(path);
         }

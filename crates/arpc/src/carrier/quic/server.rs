@@ -21,12 +21,13 @@ use quinn::{
     Connection, Endpoint, EndpointConfig, Incoming, RecvStream, SendStream, ServerConfig, TokioRuntime, VarInt,
 };
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::controller::Controllers;
 use super::frames::{DONE, GREETING};
 use super::{ALPN, KeyError, ServerKey, carrier, transport};
 use crate::carrier::Carrier;
+use crate::carrier::accepting::Accepting;
 use crate::carrier::strangers::Strangers;
 use crate::engine::Side;
 
@@ -40,16 +41,13 @@ const GREET_WITHIN: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_EACH: u64 = 16 * 1024;
 const WAITING_BYTES: u64 = 1024 * 1024;
-/// Carriers that wait to be taken by [`Listener::accept`].
-const BACKLOG: usize = 16;
 /// The code of a connection that is cut because it does not speak mafs.
 const STRANGER: VarInt = VarInt::from_u32(1);
 
 /// A listening server: a stream of carriers. Dropping it ends all its connections.
 #[derive(Debug)]
 pub struct Listener {
-    carriers: mpsc::Receiver<Carrier>,
-    acceptor: AbortHandle,
+    accepting: Accepting,
     endpoint: Endpoint,
     address: SocketAddr,
 }
@@ -72,9 +70,8 @@ impl Listener {
         let address = socket.local_addr()?;
         let config = configs.next().0;
         let endpoint = Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?;
-        let (carriers, accepted) = mpsc::channel(BACKLOG);
-        let acceptor = tokio::spawn(accept_all(endpoint.clone(), configs, carriers)).abort_handle();
-        Ok(Self { carriers: accepted, acceptor, endpoint, address })
+        let accepting = Accepting::start(|carriers| accept_all(endpoint.clone(), configs, carriers));
+        Ok(Self { accepting, endpoint, address })
     }
 
     /// The address in use.
@@ -85,7 +82,7 @@ impl Listener {
 
     /// The next connection. `None` once the listener is closed.
     pub async fn accept(&mut self) -> Option<Carrier> {
-        self.carriers.recv().await
+        self.accepting.next().await
     }
 }
 
@@ -94,13 +91,12 @@ impl Stream for Listener {
 
     /// As [`Self::accept`].
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Carrier>> {
-        self.carriers.poll_recv(cx)
+        self.accepting.poll_next(cx)
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.acceptor.abort();
         self.endpoint.close(DONE, b"");
     }
 }
