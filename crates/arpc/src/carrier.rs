@@ -76,19 +76,19 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// How much of the stream of frames one packet carries now.
-    pub(crate) fn segment_bytes(&self) -> u64 {
+    /// How much of the stream of frames one packet carries now, where that changes while the connection is there.
+    pub(crate) fn measured_segment_bytes(&self) -> Option<u64> {
         match self {
-            Self::Stream { segment_bytes } => *segment_bytes,
-            Self::Datagrams { packet_bytes } => quic::segment_bytes(packet_bytes.load(Ordering::Relaxed)),
+            Self::Stream { .. } => None,
+            Self::Datagrams { packet_bytes } => Some(quic::segment_bytes(packet_bytes.load(Ordering::Relaxed))),
         }
     }
 
     /// An engine's numbers as they suit it.
     pub(crate) fn suit(&self, settings: Settings, side: Side) -> Settings {
-        let settings = settings.in_packets(self.segment_bytes());
         match self {
-            Self::Stream { .. } => settings,
+            Self::Stream { segment_bytes } => settings.in_packets(*segment_bytes),
+            // The driver says how large packets are.
             Self::Datagrams { .. } => settings.in_datagrams(side),
         }
     }

@@ -189,7 +189,9 @@ impl Driver {
     /// Acts on the engine's events and sends what may go.
     fn flush(&mut self) {
         self.now = self.clock.now();
-        self.engine.set_segment_bytes(self.carrier.transport.segment_bytes());
+        if let Some(segment_bytes) = self.carrier.transport.measured_segment_bytes() {
+            self.engine.set_segment_bytes(segment_bytes);
+        }
         self.handle_events();
         self.blocked = false;
         // A peer that takes no more may still have sent something: only its end of frames ends the connection.
