@@ -4,11 +4,10 @@
 
 mod common;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{call, echo, patterned, read_patterned, start};
+use common::{any_port, call, echoes, patterned, read_patterned, serve, start};
 use mafs_arpc::carrier::grpc::{Address, ConnectError, Listener, connect, connect_over};
 use mafs_arpc::carrier::shaped::Shaper;
 use mafs_arpc::link::Profile;
@@ -16,23 +15,6 @@ use mafs_arpc::{BootClock, CallError, Payload, Peer};
 use mafs_proto::Class;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
-/// Serves echoes on every connection.
-fn serve(mut listener: Listener) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(async move {
-        while let Some(carrier) = listener.accept().await {
-            let (peer, incoming) = start(carrier);
-            tokio::spawn(async move {
-                echo(incoming).await;
-                drop(peer);
-            });
-        }
-    })
-}
 
 async fn tcp_server() -> (Address, tokio::task::JoinHandle<()>) {
     let listener = Listener::bind_tcp(any_port()).await.unwrap();
@@ -42,11 +24,7 @@ async fn tcp_server() -> (Address, tokio::task::JoinHandle<()>) {
 
 async fn echo_works(address: &Address) -> Peer {
     let (peer, _incoming) = start(connect(address).await.unwrap());
-    for bytes in [0, 4096, 5_000_000] {
-        let reply = peer.call(call(Class::Store, 7, Payload::Bytes(patterned(0, bytes)))).reply().await.unwrap();
-        assert_eq!((reply.status, &reply.body[..]), (0, &b"request"[..]));
-        assert_eq!(read_patterned(reply.payload).await, Ok(bytes));
-    }
+    echoes(&peer).await;
     peer
 }
 

@@ -4,32 +4,14 @@
 
 mod common;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{call, echo, patterned, read_patterned, start};
+use common::{any_port, call, echoes, serve, start};
 use mafs_arpc::carrier::ConnectError;
 use mafs_arpc::carrier::quic::{Fingerprint, Listener, Pin, ServerKey, connect};
 use mafs_arpc::{CallError, Payload, Peer};
 use mafs_proto::Class;
 use tokio::net::UdpSocket;
-
-fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
-/// Serves echoes on every connection.
-fn serve(mut listener: Listener) -> tokio::task::JoinHandle<()> {
-    tokio::spawn(async move {
-        while let Some(carrier) = listener.accept().await {
-            let (peer, incoming) = start(carrier);
-            tokio::spawn(async move {
-                echo(incoming).await;
-                drop(peer);
-            });
-        }
-    })
-}
 
 fn server() -> (String, Fingerprint, tokio::task::JoinHandle<()>) {
     let key = ServerKey::generate().unwrap();
@@ -39,11 +21,7 @@ fn server() -> (String, Fingerprint, tokio::task::JoinHandle<()>) {
 
 async fn echo_works(address: &str) -> Peer {
     let (peer, _incoming) = start(connect(address, None).await.unwrap().0);
-    for bytes in [0, 4096, 5_000_000] {
-        let reply = peer.call(call(Class::Store, 7, Payload::Bytes(patterned(0, bytes)))).reply().await.unwrap();
-        assert_eq!((reply.status, &reply.body[..]), (0, &b"request"[..]));
-        assert_eq!(read_patterned(reply.payload).await, Ok(bytes));
-    }
+    echoes(&peer).await;
     peer
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{call, patterned, read_patterned, start};
+use common::{any_port, call, patterned, read_patterned, start};
 use futures_util::future::join_all;
 use mafs_arpc::carrier::quic::{Listener, ServerKey, connect, connect_over};
 use mafs_arpc::carrier::shaped::Shaper;
@@ -18,10 +18,6 @@ use mafs_arpc::{BootClock, Payload};
 use mafs_proto::Class;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
-
-fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
 
 /// Takes the payload of every call and answers then.
 fn take(mut listener: Listener) -> tokio::task::JoinHandle<()> {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{call, echo, start};
+use common::{any_port, call, serve, start};
 use mafs_arpc::carrier::ConnectError;
 use mafs_arpc::carrier::quic::{Listener, ServerKey, connect};
 use mafs_arpc::{Payload, Peer};
@@ -19,23 +19,11 @@ use quinn::{ClientConfig, Connection, Endpoint, ServerConfig};
 use rustls::RootCertStore;
 use tokio::net::UdpSocket;
 
-fn any_port() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
 fn server() -> (SocketAddr, ServerKey) {
     let key = ServerKey::generate().unwrap();
-    let mut listener = Listener::bind(any_port(), &key).unwrap();
+    let listener = Listener::bind(any_port(), &key).unwrap();
     let address = listener.local_address();
-    tokio::spawn(async move {
-        while let Some(carrier) = listener.accept().await {
-            let (peer, incoming) = start(carrier);
-            tokio::spawn(async move {
-                echo(incoming).await;
-                drop(peer);
-            });
-        }
-    });
+    serve(listener);
     (address, key)
 }
 

@@ -2,13 +2,16 @@
 
 #![allow(dead_code, unreachable_pub, reason = "not every test uses all of it")]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
 use mafs_arpc::carrier::Carrier;
 use mafs_arpc::{Call, Config, Incoming, Payload, PayloadError, PayloadReader, Peer};
 use mafs_proto::{Class, Clock, Instant, Timestamp};
+use tokio::task::JoinHandle;
 
 /// tokio's clock, which tests may pause.
 pub struct TokioClock {
@@ -69,4 +72,31 @@ pub async fn read_patterned(mut payload: PayloadReader) -> Result<u64, PayloadEr
         }
     }
     Ok(offset)
+}
+
+/// Any free port of this machine.
+pub fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// Serves echoes on every connection.
+pub fn serve(mut listener: impl Stream<Item = Carrier> + Send + Unpin + 'static) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        while let Some(carrier) = listener.next().await {
+            let (peer, incoming) = start(carrier);
+            tokio::spawn(async move {
+                echo(incoming).await;
+                drop(peer);
+            });
+        }
+    })
+}
+
+/// Has calls of several sizes echoed by the other end.
+pub async fn echoes(peer: &Peer) {
+    for bytes in [0, 4096, 5_000_000] {
+        let reply = peer.call(call(Class::Store, 7, Payload::Bytes(patterned(0, bytes)))).reply().await.unwrap();
+        assert_eq!((reply.status, &reply.body[..]), (0, &b"request"[..]));
+        assert_eq!(read_patterned(reply.payload).await, Ok(bytes));
+    }
 }
