@@ -303,8 +303,7 @@ fn is_passing(error: &StartError) -> bool {
     }
 }
 
-/// Each target has a cache of its own.
-/// The directory of this mount's cache.
+/// The directory of this mount's cache: each target has one of its own.
 ///
 /// # Errors
 /// `NoCacheDirectory` if none is given and this user has none.
