@@ -198,18 +198,16 @@ impl Inner {
             let state = handle.file.state();
             (state.basis().version(), state.stat().size())
         };
-        let (passthrough, mut keep_cache, mut direct) = (handle.passthrough, false, false);
-        if !passthrough {
-            let kept = self.kernel.open(vnode, version, size);
-            keep_cache = kept == Kept::Pages && !mode.truncate;
-            direct = kept == Kept::Nothing && !mode.changes();
-            if kept == Kept::Nothing {
-                // Of what this content has taken the place of the kernel may not have heard yet.
-                self.kernel.forget_end(vnode);
-            }
-        }
+        let passthrough = handle.passthrough;
+        let kept = (!passthrough).then(|| self.kernel.open(vnode, version, size));
+        let keep_cache = kept == Some(Kept::Pages) && !mode.truncate;
+        let direct = kept == Some(Kept::Nothing) && !mode.changes();
         if keep_cache {
             handle.file.state().stat_mut().keep_pages();
+        }
+        if kept == Some(Kept::Nothing) {
+            // Of what this content has taken the place of the kernel may not have heard yet.
+            self.kernel.forget_end(vnode);
         }
         Ok(Opened { file: self.add_handle(handle), keep_cache, direct, passthrough })
     }

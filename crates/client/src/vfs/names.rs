@@ -118,9 +118,10 @@ impl Inner {
             }
         }
         let object = reply.pending.unwrap_or(object);
-        let shown = CachedObject { parent: Some(parent.vnode), ..CachedObject::shown(object) };
+        let own = self.cache.index.with_own_changes(object.clone())?;
         // It has this name: that own changes take its last one was counted wrongly.
-        Ok(self.cache.index.with_own_changes(shown.object.clone())?.unwrap_or(shown))
+        let shown = own.unwrap_or_else(|| CachedObject::shown(object));
+        Ok(CachedObject { parent: shown.parent.or(Some(parent.vnode)), ..shown })
     }
 
     /// A directory in which a name is meant, with a valid status. None is in one that has been removed.
