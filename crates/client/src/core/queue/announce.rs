@@ -164,22 +164,24 @@ impl Queue {
         let recalled = self.announcing.recalled.iter().take(records_max);
         let looked_at = recalled.chain(self.announcing.candidates.iter().take(LOOK_MAX)).copied();
         let looked_at: Vec<StoreId> = looked_at.collect();
-        let mut records = Vec::new();
+        let mut call = BTreeSet::new();
         for id in looked_at {
-            if records.len() == records_max.min(InvalidateRequest::RECORDS_MAX) {
+            if call.len() == records_max.min(InvalidateRequest::RECORDS_MAX) {
                 break;
             }
-            if self.is_due(id)
+            if self.is_due(id, &call)
                 && let Some(entry) = self.entries.get_mut(&id)
             {
                 let Telling { by_header, under_way, changed, unblocked, .. } = &mut entry.telling;
                 (*by_header, *under_way, *changed, *unblocked) = (false, true, false, false);
-                records.push(entry.queued.record.clone());
                 self.announcing.candidates.remove(&id);
                 self.announcing.recalled.remove(&id);
                 self.set_told(id, Told::Perhaps);
+                call.insert(id);
             }
         }
+        let told = call.iter().filter_map(|id| self.entries.get(id));
+        let records: Vec<CmlRecord> = told.map(|entry| entry.queued.record.clone()).collect();
         let mut retracted = Vec::new();
         while retracted.len() < InvalidateRequest::RECORDS_MAX
             && let Some(id) = self.announcing.retracted.pop_first()
@@ -442,12 +444,21 @@ impl Queue {
         self.entries.get(&id).is_some_and(is_new) && self.waits_for_room(id)
     }
 
-    /// Whether the server is to be told of a candidate now.
-    fn is_due(&self, id: StoreId) -> bool {
+    /// Whether a record gives a name to something of which another call than this tells, and is not answered yet. That
+    /// may be refused, and the name would show what was there before.
+    fn names_what_is_asked_about(&self, id: StoreId, call: &BTreeSet<StoreId>) -> bool {
+        let is_asked = |before: &StoreId| {
+            !call.contains(before) && self.entries.get(before).is_some_and(|before| before.telling.under_way)
+        };
+        self.records_named_by(id).iter().any(is_asked)
+    }
+
+    /// Whether the server is to be told of a candidate in the call that holds these before it.
+    fn is_due(&self, id: StoreId, call: &BTreeSet<StoreId>) -> bool {
         let Some(entry) = self.entries.get(&id).filter(|_| !self.is_kept_quiet(id)) else { return false };
         let told = entry.telling.told;
         if entry.telling.recalled {
-            return !entry.telling.under_way;
+            return !entry.telling.under_way && !self.names_what_is_asked_about(id, call);
         }
         if !told.is_heard() && self.announcing.heard >= ANNOUNCED_MAX {
             return false;
@@ -465,7 +476,8 @@ impl Queue {
         let waits = waiting || policy == Policy::All;
         // Of a record under way that has no content and waits for none the answer comes as soon.
         let demanded = entry.telling.demanded && (content || waiting);
-        demanded || entry.waits_refused() || behind_content && !content || waits && content
+        let is_wanted = demanded || entry.waits_refused() || behind_content && !content || waits && content;
+        is_wanted && !self.names_what_is_asked_about(id, call)
     }
 }
 

@@ -117,6 +117,28 @@ fn a_name_of_what_is_not_made_yet_is_told_when_that_is() {
     assert_eq!(announce_all(&mut log), [stored, named]);
 }
 
+/// Told before, it would show an empty file when the announcement of the content has overtaken the making of the file
+/// (fleet, seed 31366).
+#[test]
+fn a_name_is_told_once_the_server_has_answered_about_what_it_names() {
+    for recalled in [false, true] {
+        let mut log = log(Policy::Waiting);
+        let ids = [store(30, BIG), create(1, 20), store(20, BIG)].map(|op| log.push(op));
+        let [other, made, stored] = ids;
+        assert_eq!(log.poll_all(), [other, made]);
+        let (announcement, ids) = announce(&mut log).unwrap();
+        assert_eq!(ids, [stored]);
+        let named = log.push(rename(20, 20, 1));
+        if recalled {
+            log.queue.recall(&[named]);
+        }
+        assert!(announce(&mut log).is_none_or(|(_, ids)| ids == [made]), "recalled: {recalled}");
+        log.queue.end_announcement(&announcement, Heard::But(&[stored]));
+        log.answer(made);
+        assert_eq!(announce_all(&mut log), [stored, named], "recalled: {recalled}");
+    }
+}
+
 /// Announcements overtake the records that they depend on: the server did not know the file yet.
 #[test]
 fn regression_a_refusal_that_was_overtaken_by_the_making_of_the_file_is_not_the_last_word() {
