@@ -115,6 +115,9 @@ struct Program<'a, C> {
 
 const XATTR: &str = "user.token";
 
+/// The value of a content that ends where no whole one does: a write has failed half-way, for want of room.
+const PART: u64 = u64::MAX;
+
 /// What every file is made with.
 const FIRST_MODE: u32 = 0o644;
 
@@ -262,12 +265,18 @@ impl<C: Calls> Program<'_, C> {
     }
 
     fn see_content(&self, vnode: VnodeId, bytes: &[u8]) -> Result<(), Undone> {
-        let token = token_of_size(bytes.len() as u64).filter(|token| self.is_content(bytes, *token));
-        let Some(token) = token else {
-            let (count, of) = (bytes.len(), writers(bytes));
-            return Err(format!("invariant 4: {vnode:?} has {count} bytes that nobody wrote so: {of:?}").into());
+        let whole = token_of_size(bytes.len() as u64);
+        let of = writers(bytes);
+        let token = match whole {
+            Some(token) if self.is_content(bytes, token) => token,
+            None if of.len() == 1 => PART,
+            _ => {
+                let count = bytes.len();
+                return Err(format!("invariant 4: {vnode:?} has {count} bytes that nobody wrote so: {of:?}").into());
+            }
         };
-        Ok(self.versions().see(self.actor.client, &Register::Content(vnode), token)?)
+        let seen = self.versions().see(self.actor.client, &Register::Content(vnode), token);
+        Ok(seen.map_err(|error| format!("{error}; it has {} bytes of {of:?}", bytes.len()))?)
     }
 
     /// Whether bytes are a content, or that content while its program writes the next one over it: what was closed by
@@ -306,9 +315,9 @@ impl<C: Calls> Program<'_, C> {
     /// What stat shows: a size tells which content it is of.
     fn see_status(&self, object: &Attributes) -> Result<(), Undone> {
         let vnode = object.vnode;
-        let values = values_of(object);
-        let [content, mode] = values.ok_or_else(|| format!("invariant 4: nobody wrote the size of {object:?}"))?;
-        self.versions().see(self.actor.client, &Register::Content(vnode), content)?;
+        let [content, mode] = values_of(object);
+        let seen = self.versions().see(self.actor.client, &Register::Content(vnode), content);
+        seen.map_err(|error| format!("{error}; it is {object:?}"))?;
         Ok(self.versions().see(self.actor.client, &Register::Mode(vnode), mode)?)
     }
 
@@ -483,10 +492,9 @@ fn about(paths: &[&str], vnode: VnodeId) -> Vec<Register> {
     paths.iter().map(|path| name_register(path)).chain(Register::of(vnode)).collect()
 }
 
-/// Content and mode of a file, unless nobody wrote so much.
-pub(crate) fn values_of(object: &Attributes) -> Option<[u64; 2]> {
-    let mode = mode_value(u32::from(object.mode));
-    token_of_size(object.size).map(|token| [token, mode])
+/// Content and mode of a file.
+pub(crate) fn values_of(object: &Attributes) -> [u64; 2] {
+    [token_of_size(object.size).unwrap_or(PART), mode_value(u32::from(object.mode))]
 }
 
 pub(crate) fn name_register(path: &str) -> Register {

@@ -455,8 +455,8 @@ impl Fleet {
         let of = |vnode: &VnodeId| found.as_ref().filter(|object| object.vnode == *vnode);
         Ok(match register {
             Register::Name(_) => Some(found.map_or(0, |object| object.vnode.0)),
-            Register::Content(vnode) => of(vnode).and_then(values_of).map(|[content, _]| content),
-            Register::Mode(vnode) => of(vnode).and_then(values_of).map(|[_, mode]| mode),
+            Register::Content(vnode) => of(vnode).map(|object| values_of(object)[0]),
+            Register::Mode(vnode) => of(vnode).map(|object| values_of(object)[1]),
             Register::Xattr(vnode) if of(vnode).is_some() => Some(xattr(programs, &name, *vnode).await?),
             Register::Xattr(_) | Register::Links(_) => None,
         })
