@@ -161,6 +161,29 @@ fn a_server_that_refuses_connections_is_out_of_reach_after_the_deadline() {
     });
 }
 
+/// A change is done when it is in the log: that the rest of what its object is cannot be asked for is no failure.
+#[test]
+fn a_change_of_attributes_does_not_ask_the_server_what_others_have_changed() {
+    simulate(async {
+        let (world, [one, two]) = cached_tree(Writeback::Sirp).await;
+        let file = look(&two, "a").await.fid.vnode;
+        overwrite(&one, "a", vec![9; 4000]).await;
+        one.sync().await.expect("a sync");
+        sleep(2 * NEAR).await;
+        world.machines()[1].fall_silent(BLACK_HOLE);
+        let begun = Instant::now();
+        let mode = Mode::from_bits(0o600);
+        let set = Attributes { mode: Some(mode), ..Attributes::default() };
+        let shown = two.set_attributes(file, set, None, CALLER).await.expect("a chmod");
+        assert!(begun.elapsed() < INSTANT, "it took {:?}", begun.elapsed());
+        assert_eq!(shown.status.mode, mode);
+        plug_in(&world, &two).await;
+        two.sync().await.expect("a sync");
+        let shown = look(&one, "a").await.status;
+        assert_eq!((shown.mode, shown.size), (mode, 4000));
+    });
+}
+
 async fn set(vfs: &Vfs, file: &'static str, attribute: &'static str, mode: XattrMode) -> Result<(), Error> {
     let vnode = look(vfs, file).await.fid.vnode;
     vfs.set_xattr(vnode, name(attribute), Bytes::from_static(b"value"), mode, CALLER).await

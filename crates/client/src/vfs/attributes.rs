@@ -10,8 +10,7 @@ use super::{Attributes, Caller, Error, FileHandle, Inner, OpenMode, SetTime};
 
 impl Inner {
     pub(super) async fn get_attributes(self: &Arc<Self>, vnode: VnodeId) -> Result<Object, Error> {
-        let removed = || self.kernel.removed(vnode).map(|object| self.present(object));
-        let without_name = || self.unlinked(vnode).or_else(removed);
+        let without_name = || self.without_name(vnode);
         if let Some(object) = without_name() {
             return Ok(object);
         }
@@ -28,6 +27,23 @@ impl Inner {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// An object as it is known here, for who has just changed it: a change that waits for the server is done, and
+    /// must not be reported as failed because the server cannot be asked for the rest.
+    fn known_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
+        match self.without_name(vnode) {
+            Some(object) => Ok(object),
+            None => {
+                let known = self.cache.index.object(vnode)?.ok_or(Error::Refused(FsError::Stale))?;
+                Ok(self.present(known.object))
+            }
+        }
+    }
+
+    /// An object that has been removed here and is still open or known to the kernel.
+    fn without_name(&self, vnode: VnodeId) -> Option<Object> {
+        self.unlinked(vnode).or_else(|| self.kernel.removed(vnode).map(|object| self.present(object)))
     }
 
     /// An object as programs on this machine see it: the server's, with what this client has changed since.
@@ -83,23 +99,36 @@ impl Inner {
         caller: Caller,
     ) -> Result<Object, Error> {
         self.check_writable()?;
+        let done = self.change_attributes(vnode, set, handle, caller).await;
+        // Some of it may have been done all the same, or be done later, and the kernel keeps to what was before.
+        done.inspect_err(|_| self.kernel.forget_inodes(vec![vnode]))?;
+        match self.known_attributes(vnode) {
+            // Another client has removed it meanwhile, or the index has no room for it.
+            Err(Error::Refused(FsError::Stale)) => self.get_attributes(vnode).await,
+            known => known,
+        }
+    }
+
+    async fn change_attributes(
+        self: &Arc<Self>,
+        vnode: VnodeId,
+        set: Attributes,
+        handle: Option<FileHandle>,
+        caller: Caller,
+    ) -> Result<(), Error> {
         if let Some(size) = set.size {
-            let resized = async {
-                self.set_size(vnode, size, handle, caller).await?;
-                self.drop_set_id(vnode, caller).await
-            };
-            // The content here may have that size all the same, and the kernel keeps to the size before.
-            resized.await.inspect_err(|_| self.kernel.forget_inodes(vec![vnode]))?;
+            self.set_size(vnode, size, handle, caller).await?;
+            self.drop_set_id(vnode, caller).await?;
         }
         if set == Attributes::default() {
             // This is how the kernel says that it is about to write to a container: another's bits must go first.
             self.drop_set_id(vnode, caller).await?;
         }
         let rest = self.resolve_times(set);
-        if !rest.is_empty() {
-            self.set_status(vnode, rest, caller).await?;
+        match rest.is_empty() {
+            true => Ok(()),
+            false => self.set_status(vnode, rest, caller).await,
         }
-        self.get_attributes(vnode).await
     }
 
     async fn set_status(&self, vnode: VnodeId, set: SetAttr, caller: Caller) -> Result<(), Error> {
