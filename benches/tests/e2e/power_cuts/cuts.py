@@ -239,8 +239,16 @@ def cut(number, chance):
     return judge(names)
 
 
+def sync():
+    """Has client a send what it has. A server whose index was torn makes that anew first, which may take seconds."""
+    end = time.monotonic() + LIMIT_S
+    while (synced := say("a", "sync")).returncode != 0 and time.monotonic() < end:
+        time.sleep(0.2)
+    return synced
+
+
 def judge(names):
-    synced = say("a", "sync")
+    synced = sync()
     wrong = [] if synced.returncode == 0 else [f"sync: {synced.stderr}"]
     steps = 0
     for name in names:
