@@ -44,10 +44,11 @@ impl Inner {
         if records.is_empty() {
             return Ok(());
         }
-        for queued in self.replay.queue().applied_with(records) {
+        let queue = self.replay.queue();
+        let applied = queue.applied_with(records);
+        for queued in &applied {
             tracing::debug!(id = %queued.record.id, "a record is applied, and its answer late");
-            self.cache.index.applied_unanswered(&queued, grant)?;
         }
-        Ok(())
+        Ok(self.cache.index.applied_unanswered(&applied, grant)?)
     }
 }

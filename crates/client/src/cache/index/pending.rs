@@ -299,20 +299,25 @@ impl Index {
         self.pending.read().is_some_and(|overlay| overlay.has(queued))
     }
 
-    /// The server has done what a record of the queue says, and nobody has heard yet how that came out: it is not laid
-    /// over what the server shows from now on, and what was shown before of all that it touches is out of date. So is
+    /// Takes records off that the server has done, though nobody has heard yet how that came out: they are not laid
+    /// over what the server shows from now on, and what was shown before of all that they touch is out of date. So is
     /// what answers to earlier questions say: own changes break no promises, so it is noted here. Who says so in an
-    /// earlier session is not believed.
-    pub(crate) fn applied_unanswered(&self, queued: &Queued, grant: Grant) -> Result<(), CacheError> {
-        self.pending.change(&[queued], |overlay| {
-            if !overlay.has(queued) || grant.session != self.session() {
+    /// earlier session is not believed. All go in one step: a name would mean nothing while only its removal is left.
+    pub(crate) fn applied_unanswered(&self, records: &[Queued], grant: Grant) -> Result<(), CacheError> {
+        self.pending.change(&records.iter().collect::<Vec<_>>(), |overlay| {
+            if grant.session != self.session() {
                 return Ok(());
             }
-            self.changed_up_to(grant.change, touched_by(queued).into_iter());
-            if let Some(made) = overlay.made_as(queued) {
-                self.install_made(made, overlay.place(made.fid.vnode))?;
+            for queued in records {
+                if !overlay.has(queued) {
+                    continue;
+                }
+                self.changed_up_to(grant.change, touched_by(queued).into_iter());
+                if let Some(made) = overlay.made_as(queued) {
+                    self.install_made(made, overlay.place(made.fid.vnode))?;
+                }
+                overlay.remove(queued);
             }
-            overlay.remove(queued);
             Ok(())
         })
     }

@@ -1,5 +1,7 @@
 //! What an index holds for valid: while promises hold, and when it could not be written.
 
+mod applied;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -421,9 +423,9 @@ fn an_older_answer_brings_no_promise_on_what_is_known_to_be_applied_since() {
     let queued = Queued { record, kind: Kind::File, replaced: None };
     attached.index.push_pending(&queued);
     let of_earlier_session = Grant { session: SessionNumber::NONE, ..attached.grant(7) };
-    attached.index.applied_unanswered(&queued, of_earlier_session).unwrap();
+    attached.index.applied_unanswered(std::slice::from_ref(&queued), of_earlier_session).unwrap();
     assert!(attached.index.is_laid_over(&queued));
-    attached.index.applied_unanswered(&queued, attached.grant(5)).unwrap();
+    attached.index.applied_unanswered(std::slice::from_ref(&queued), attached.grant(5)).unwrap();
     assert!(!attached.index.is_laid_over(&queued));
     attached.show(2, 4);
     assert_eq!(attached.valid(), None, "an answer from before the rename, which is not laid over it any more");
