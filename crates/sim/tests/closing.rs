@@ -129,3 +129,17 @@ fn regression_10041_a_late_release_sends_nothing_that_is_being_written() {
         });
     }
 }
+
+/// The kernel releases a handle when close(2) has returned, and that waits for the server's word.
+#[test]
+fn a_close_that_waits_for_the_server_does_not_wait_for_its_own_release() {
+    simulate(async {
+        let world = two(Writeback::Sync).await;
+        let [here, _] = clients(&world);
+        let (_, file) = create(&here, "file").await;
+        let begun = Instant::now();
+        write_and_flush(&here, file, b"new").await;
+        assert!(begun.elapsed() < 10 * DELAY, "it took {:?}", begun.elapsed());
+        here.release(file);
+    });
+}

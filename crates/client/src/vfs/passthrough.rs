@@ -272,8 +272,12 @@ impl Inner {
     }
 
     /// Waits a little until the kernel has released handles that programs have closed: a container that nobody can
-    /// write to is sent as it is, without a copy.
+    /// write to is sent as it is, without a copy. With `writeback=sync` close waits for what is sent, and the release
+    /// comes behind it.
     pub(super) async fn until_nobody_writes(&self, file: &File) {
+        if self.settings.writeback.waits() {
+            return;
+        }
         let may_write = file.state().users().may_write();
         if may_write && self.files().are_closing(file.fid.vnode) {
             let released = file.wait(|state| (!state.users().may_write()).then_some(()));
