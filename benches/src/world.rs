@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::client::Client;
 use crate::daemon::{DAEMON_LIMIT, Daemon};
 use crate::link::EmulatedLink;
-use crate::measure::cpu_time;
+use crate::measure::Usage;
 use crate::process;
 use crate::programs::Programs;
 
@@ -322,16 +322,12 @@ impl World {
         self.first.forget_cache()
     }
 
-    /// The share of one processor that both daemons together use during `window`, to 10 ms.
+    /// What both daemons together use during `window`.
     ///
     /// # Errors
     /// If one of them does not run.
-    pub fn cpu_share(&self, window: Duration) -> io::Result<f64> {
-        let pids = [self.server()?.pid(), self.client()?.pid()];
-        let used = || pids.iter().map(|pid| cpu_time(*pid)).sum::<io::Result<Duration>>();
-        let (start, before) = (Instant::now(), used()?);
-        thread::sleep(window);
-        Ok(used()?.saturating_sub(before).as_secs_f64() / start.elapsed().as_secs_f64())
+    pub fn usage(&self, window: Duration) -> io::Result<Usage> {
+        Usage::during(window, &[self.server()?.pid(), self.client()?.pid()])
     }
 }
 

@@ -10,22 +10,30 @@ const WINDOW: Duration = Duration::from_secs(20);
 /// Work that was left from before may fall into the first window; work that goes on for ever falls into all.
 const WINDOWS_MAX: usize = 3;
 
-const SHARE_MAX: f64 = 0.001;
+/// How often threads of both daemons may wake up in a second. Two to six are seen.
+const WAKEUPS_MAX: f64 = 10.0;
+
+/// Far more than is seen, because a wake-up takes 50 us to 3 ms: a virtual machine's host may have taken back what the
+/// thread touches. Work that never sleeps takes more than this everywhere.
+const SHARE_MAX: f64 = 0.05;
 
 #[test]
 #[ignore = "needs: fuse"]
-fn an_idle_mount_uses_less_than_a_thousandth_of_a_processor() {
+fn an_idle_mount_sleeps() {
     let world = World::start().unwrap();
     for file in 0..100 {
         write_file(&world.mount().join(format!("f{file}")), file, 10_000).unwrap();
     }
-    let mut shares = Vec::new();
+    let mut windows = Vec::new();
     for _ in 0..WINDOWS_MAX {
-        shares.push(world.cpu_share(WINDOW).unwrap());
-        println!("idle: {:.4} % of a processor", 100.0 * shares[shares.len() - 1]);
-        if shares[shares.len() - 1] < SHARE_MAX {
+        let usage = world.usage(WINDOW).unwrap();
+        println!("idle: {usage:?}");
+        if usage.wakeups_per_second < WAKEUPS_MAX && usage.cpu_share < SHARE_MAX {
             return;
         }
+        windows.push(usage);
     }
-    panic!("both daemons together used these shares of a processor: {shares:?}; at most {SHARE_MAX}");
+    panic!(
+        "both daemons together may wake up {WAKEUPS_MAX} times a second and use {SHARE_MAX} of a processor: {windows:?}"
+    );
 }

@@ -2,12 +2,18 @@
 
 use std::cell::Cell;
 use std::fs::{self, File};
+use std::future::Future;
 use std::io;
+use std::num::NonZeroU64;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Once;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
+
+use rustix::thread::set_current_timer_slack;
 
 use crate::KvError;
 
@@ -20,6 +26,10 @@ const CACHE_BYTES: u64 = 4 << 20;
 /// dropped is let go by sled's threads a little later.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// How late the kernel may end a wait of the threads in sled's pool. There are seven. Each wakes every second to see
+/// whether it should end, and never does; work wakes them at once.
+const POOL_TIMER_SLACK: Duration = Duration::from_secs(60);
 
 /// What a database must find to be written to: some of its segments of 512 KB.
 const ROOM_BYTES: usize = 4 << 20;
@@ -86,7 +96,7 @@ pub(super) fn try_room(path: &Path) -> io::Result<()> {
 
 fn open_once(path: &Path) -> Result<sled::Db, KvError> {
     let config = sled::Config::new().path(path).cache_capacity(CACHE_BYTES).flush_every_ms(None);
-    guarded(|| config.open()).map_err(|error| match error {
+    with_timer_slack(POOL_TIMER_SLACK, || guarded(|| start_pool(config.open()?))).map_err(|error| match error {
         // sled gives no kind to the failure of its lock.
         KvError::Io(error) if error.to_string().contains("could not acquire lock") => KvError::Io(io::Error::new(
             io::ErrorKind::ResourceBusy,
@@ -94,6 +104,25 @@ fn open_once(path: &Path) -> Result<sled::Db, KvError> {
         )),
         other => other,
     })
+}
+
+/// Has sled start the threads of its pool, which it does for the first work.
+fn start_pool(db: sled::Db) -> sled::Result<sled::Db> {
+    match pin!(db.flush_async()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Err(error)) => return Err(error),
+        Poll::Ready(Ok(_)) | Poll::Pending => {}
+    }
+    Ok(db)
+}
+
+/// Calls `call` while the kernel may end waits of this thread, and of those that it starts, so much later.
+fn with_timer_slack<T>(slack: Duration, call: impl FnOnce() -> T) -> T {
+    let nanos = u64::try_from(slack.as_nanos()).unwrap_or(u64::MAX);
+    // Where it is refused, threads are as punctual as usual.
+    set_current_timer_slack(NonZeroU64::new(nanos)).ok();
+    let answer = call();
+    set_current_timer_slack(None).ok();
+    answer
 }
 
 thread_local! {
@@ -137,4 +166,41 @@ fn quiet_panics_in_sled() {
             }
         }));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use rustix::thread::current_timer_slack;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_starts_with_a_slack_keeps_it() {
+        let slack = || current_timer_slack().unwrap();
+        let before = slack();
+        // The kernel tells it as an int.
+        let started = with_timer_slack(Duration::from_secs(2), || thread::spawn(slack));
+        assert_eq!(started.join().unwrap(), 2_000_000_000);
+        assert_eq!(slack(), before, "this thread is as punctual as it was");
+    }
+
+    #[test]
+    fn the_pool_has_its_threads_when_a_database_is_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let _database = Database::open(&directory.path().join("index")).unwrap();
+        // A thread takes its name itself, a little after it has started.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while threads_of_the_pool() < 7 {
+            assert!(Instant::now() < deadline, "{} threads", threads_of_the_pool());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn threads_of_the_pool() -> usize {
+        let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));
+        // Threads of other tests may end meanwhile.
+        tasks.filter_map(|comm| fs::read_to_string(comm).ok()).filter(|name| name.starts_with("sled-io-")).count()
+    }
 }
