@@ -95,10 +95,15 @@ fn optional<T: Convert>(message: Option<T::Message>) -> Result<Option<T>, Malfor
 
 /// Parses a list of at most `count_max`.
 fn list<T: Convert>(messages: Vec<T::Message>, count_max: usize, field: &'static str) -> Result<Vec<T>, Malformed> {
-    if messages.len() > count_max {
-        return Err(Malformed::invalid(field, format_args!("{} entries, at most {count_max}", messages.len())));
+    at_most(messages, count_max, field)?.into_iter().map(T::from_message).collect()
+}
+
+/// Refuses a list of more than `count_max`.
+fn at_most<T>(items: Vec<T>, count_max: usize, field: &'static str) -> Result<Vec<T>, Malformed> {
+    if items.len() > count_max {
+        return Err(Malformed::invalid(field, format_args!("{} entries, at most {count_max}", items.len())));
     }
-    messages.into_iter().map(T::from_message).collect()
+    Ok(items)
 }
 
 fn to_messages<T: Convert>(items: &[T]) -> Vec<T::Message> {

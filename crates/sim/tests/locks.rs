@@ -67,6 +67,45 @@ fn a_counter_under_a_lock_is_exact() {
     }
 }
 
+/// The kernel names the owner of an flock by the place of the open file in its memory. A file that is opened at once
+/// when another was closed may have that place, and lock it, before the release of the other is known here.
+#[test]
+fn a_lock_of_the_next_open_file_outlives_the_release_of_the_one_before() {
+    for (policy, passthrough) in
+        [(Writeback::Sync, false), (Writeback::Sync, true), (Writeback::Sirp, false), (Writeback::Sirp, true)]
+    {
+        for delay in 0..30 {
+            simulate(async move {
+                let world = two(policy, Locking::default(), passthrough).await;
+                let [one, two] = clients(&world);
+                write_and_close(&one, "f", b"f".to_vec()).await;
+                one.sync().await.expect("a sync");
+                let other = Process::open(&two, "f", 9).await;
+                // Others want it: nothing is kept.
+                other.lock().await.expect("a lock");
+                other.unlock().await.expect("an unlock");
+                let before = Process::open(&one, "f", 1).await;
+                before.lock().await.expect("a lock");
+                one.flush_and_unlock(before.file, 8).await.expect("a close");
+                let next = Process::open(&one, "f", 1).await;
+                let (released, closed) = (one.clone(), before.file);
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(delay)).await;
+                    released.release(closed);
+                });
+                next.lock().await.expect("a lock");
+                sleep(10 * NEAR).await;
+                let tried = other.try_lock(LockKind::Exclusive).await;
+                assert!(is_locked(&tried), "{policy:?}, released after {delay} ms: {tried:?}");
+                next.unlock().await.expect("an unlock");
+                other.lock().await.expect("a lock");
+                other.unlock().await.expect("an unlock");
+                assert_eq!((one.status().locks, two.status().locks), (0, 0));
+            });
+        }
+    }
+}
+
 /// The kernel says nothing when it writes, so while a content is made ready to be sent it may not be clear what belongs
 /// to it. Whatever was sent under a lock, nothing of it is in the way of what the next holder makes of the file.
 #[test]

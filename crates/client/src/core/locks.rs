@@ -326,6 +326,12 @@ impl Locks {
         table.iter().map(|held| held.range).collect()
     }
 
+    /// Lists the open files through which was locked what is to be given up under a number.
+    pub(crate) fn released_through(&self, number: u64) -> Vec<u64> {
+        let ranges = self.releases.get(&number).map(|releasing| releasing.ranges.iter());
+        ranges.into_iter().flatten().map(|held| held.holder.owner.file).collect()
+    }
+
     /// The server knows.
     pub(crate) fn end_release(&mut self, number: u64) {
         self.releases.remove(&number);

@@ -58,7 +58,7 @@ pub struct LockReply {
 }
 
 /// Gives up what an owner has of a range. May be repeated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnlockRequest {
     /// The file.
     pub fid: Fid,
@@ -66,6 +66,14 @@ pub struct UnlockRequest {
     pub owner: u64,
     /// Which bytes.
     pub range: LockRange,
+    /// [`LockOwner::file`](crate::LockOwner) of requests of this owner that are under way: what was locked through
+    /// these open files is not given up. At most [`UnlockRequest::EXCEPT_MAX`].
+    pub except: Vec<u64>,
+}
+
+impl UnlockRequest {
+    /// The most open files that one request names.
+    pub const EXCEPT_MAX: usize = 64;
 }
 
 /// Answers [`UnlockRequest`].

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::conflicts::{outcome, outcome_to_message};
 use super::nouns::{content_hash, id16, name};
-use super::{Convert, Malformed, list, optional, required, to_messages, wire};
+use super::{Convert, Malformed, at_most, list, optional, required, to_messages, wire};
 use crate::call::{
     ApplyReply, ApplyRequest, AttachReply, AttachRequest, BreakReply, BreakRequest, Broken, BrokenObject,
     CancelLockReply, DetachReply, DetachRequest, DirectoryChange, ErrorDetail, FetchReply, FetchRequest,
@@ -130,17 +130,10 @@ impl Convert for AttachReply {
             resumed: message.resumed,
             root_pending: message.root_pending,
             lock_grants: message.lock_grants,
-            lost_locks: lost_locks(message.lost_locks)?,
+            lost_locks: at_most(message.lost_locks, HeldLocks::LOCKS_MAX, "lost_locks")?,
             mark: optional(message.mark)?,
         })
     }
-}
-
-fn lost_locks(lost: Vec<u32>) -> Result<Vec<u32>, Malformed> {
-    if lost.len() > HeldLocks::LOCKS_MAX {
-        return Err(Malformed::invalid("lost_locks", format_args!("{} entries", lost.len())));
-    }
-    Ok(lost)
 }
 
 impl Convert for GrantFidsReply {

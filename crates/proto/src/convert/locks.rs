@@ -1,6 +1,6 @@
 //! Locks.
 
-use super::{Convert, Malformed, list, optional, required, to_messages, wire};
+use super::{Convert, Malformed, at_most, list, optional, required, to_messages, wire};
 use crate::call::{
     CancelLockRequest, GetStatusRequest, HeldLock, HeldLocks, LockConflict, LockReply, LockRequest, TestLockReply,
     TestLockRequest, UnlockRequest,
@@ -147,6 +147,7 @@ impl Convert for UnlockRequest {
             owner: self.owner,
             first: self.range.first(),
             last: self.range.last(),
+            except: self.except.clone(),
         }
     }
 
@@ -155,6 +156,7 @@ impl Convert for UnlockRequest {
             fid: required(message.fid, "fid")?,
             owner: message.owner,
             range: range(message.first, message.last)?,
+            except: at_most(message.except, Self::EXCEPT_MAX, "except")?,
         })
     }
 }

@@ -453,8 +453,8 @@ round_trips! {
             status: GetStatusReply { objects, change, pending: Vec::new(), stale: false, applied: Vec::new() },
         },
     );
-    proptest_unlock_requests_round_trip: UnlockRequest = (fid(), any::<u64>(), lock_range())
-        .prop_map(|(fid, owner, range)| UnlockRequest { fid, owner, range });
+    proptest_unlock_requests_round_trip: UnlockRequest = (fid(), any::<u64>(), lock_range(), vec(any::<u64>(), 0..5))
+        .prop_map(|(fid, owner, range, except)| UnlockRequest { fid, owner, range, except });
     proptest_lock_tests_round_trip: TestLockRequest = lock().prop_map(|lock| TestLockRequest { lock });
     proptest_lock_conflicts_round_trip: TestLockReply =
         option::of((lock_range(), lock_kind(), any::<u32>())).prop_map(|conflict| TestLockReply {
@@ -561,7 +561,7 @@ fn a_message_that_lacks_a_part_is_refused_by_name() {
 #[test]
 fn a_lock_that_ends_before_it_begins_is_refused() {
     let range = LockRange::new(5, 9).unwrap();
-    let good = UnlockRequest { fid: Fid::root(VolumeId(1)), owner: 1, range }.encode();
+    let good = UnlockRequest { fid: Fid::root(VolumeId(1)), owner: 1, range, except: Vec::new() }.encode();
     let at = good.windows(8).position(|window| window == 9u64.to_le_bytes()).unwrap();
     let mut bytes = good.to_vec();
     bytes[at] = 4;

@@ -105,7 +105,13 @@ impl<H: Holder> LockTable<H> {
 
     /// Takes a range from somebody. Returns whether he had any of it.
     pub fn unlock(&mut self, holder: &H, range: LockRange) -> bool {
-        let is_meant = |held: &HeldRange<H>| held.holder.is_same(holder) && held.range.overlaps(range);
+        self.unlock_where(holder, range, |_| true)
+    }
+
+    /// Takes a range from somebody where he holds it as one who `may` lose it. Returns whether he had any of that.
+    pub fn unlock_where(&mut self, holder: &H, range: LockRange, may: impl Fn(&H) -> bool) -> bool {
+        let is_meant =
+            |held: &HeldRange<H>| held.holder.is_same(holder) && held.range.overlaps(range) && may(&held.holder);
         if !self.0.iter().any(is_meant) {
             return false;
         }

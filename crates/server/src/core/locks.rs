@@ -21,10 +21,8 @@ mod file;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mafs_proto::call::{HeldLock, HeldLocks, LockConflict};
-use mafs_proto::{
-    ClientId, CmlOp, CmlRecord, Fid, FsError, Instant, Lock, LockKind, LockOwner, LockRange, ServerEpoch,
-};
+use mafs_proto::call::{HeldLock, HeldLocks, LockConflict, UnlockRequest};
+use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, FsError, Instant, Lock, LockKind, LockOwner, ServerEpoch};
 
 use file::{FileLocks, Locker, Waiter};
 
@@ -211,10 +209,10 @@ impl Locks {
     }
 
     /// An owner gives up what it has of a range. Returns whether it had any.
-    pub(crate) fn unlock(&mut self, client: ClientId, fid: Fid, owner: u64, range: LockRange) -> bool {
-        let locker = Locker { client, owner: LockOwner { id: owner, process: 0, file: 0 } };
-        let had = self.change(fid, |file| file.unlock(&locker, range));
-        self.drop_if_empty(fid);
+    pub(crate) fn unlock(&mut self, client: ClientId, request: &UnlockRequest) -> bool {
+        let locker = Locker { client, owner: LockOwner { id: request.owner, process: 0, file: 0 } };
+        let had = self.change(request.fid, |file| file.unlock(&locker, request.range, &request.except));
+        self.drop_if_empty(request.fid);
         had
     }
 
@@ -318,7 +316,7 @@ impl Locks {
             }
             let is_free = self.files.get(&lock.fid).is_none_or(|file| file.conflict(&locker, lock).is_none());
             if !may_hold || !is_free || self.grant(locker, lock).is_err() {
-                self.change(lock.fid, |file| file.unlock(&locker, lock.range));
+                self.change(lock.fid, |file| file.unlock(&locker, lock.range, &[]));
                 if lock.kind == LockKind::Exclusive {
                     // In this life of the server; of the one before it is not known.
                     let grants = if held.epoch == Some(self.epoch) { held.grants } else { 0 };

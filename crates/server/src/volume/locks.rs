@@ -123,7 +123,7 @@ impl Volume {
     /// `NotAttached`.
     pub(crate) fn unlock(&self, ticket: Ticket, request: &UnlockRequest) -> Result<(), Refusal> {
         self.with_locks(ticket, |tables, _| {
-            tables.locks.unlock(ticket.client, request.fid, request.owner, request.range);
+            tables.locks.unlock(ticket.client, request);
         })?;
         self.shared.sessions.unlocked.send_replace(());
         Ok(())

@@ -126,10 +126,16 @@ impl Inner {
 
     /// Tells the server until it has answered. What was written under the lock is there: what was written since, be it
     /// in an outage, is nothing that others wait for.
+    ///
+    /// The kernel names the owner of an flock by the place of the open file in its memory, which the next open file may
+    /// have, and lock, before the release of the first is known here: what that asks for stays.
     async fn unlock_in_the_end(&self, number: u64, release: Release) -> Result<(), Error> {
         loop {
+            let through = self.locks.locks().released_through(number);
+            // First: what is granted from now on is no range that is given up.
+            let except = self.locks.asked_through(release.fid, release.owner, &through);
             let ranges = self.locks.locks().to_unlock(number);
-            if self.unlock_there(release, ranges).await {
+            if self.unlock_there(release, ranges, except).await {
                 self.locks.locks().end_release(number);
                 self.locks.changed.send_replace(());
                 return Ok(());
@@ -149,10 +155,12 @@ impl Inner {
     }
 
     /// Returns whether the server knows.
-    async fn unlock_there(&self, Release { fid, owner, .. }: Release, ranges: Vec<LockRange>) -> bool {
+    async fn unlock_there(&self, release: Release, ranges: Vec<LockRange>, except: Vec<u64>) -> bool {
+        let Release { fid, owner, .. } = release;
         let mut knows = true;
         for range in ranges {
-            let unlocked = self.remote.call(&UnlockRequest { fid, owner, range }, Purpose::Ask).await;
+            let request = UnlockRequest { fid, owner, range, except: except.clone() };
+            let unlocked = self.remote.call(&request, Purpose::Ask).await;
             knows &= !unlocked.is_err_and(|error| error.may_pass());
         }
         knows

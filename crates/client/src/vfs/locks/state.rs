@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mafs_arpc::watch;
-use mafs_proto::call::{AttachReply, HeldLocks};
-use mafs_proto::{Fid, Lock};
+use mafs_proto::call::{AttachReply, HeldLocks, UnlockRequest};
+use mafs_proto::{Fid, Lock, LockRange};
 use tokio::time::timeout;
 
 use super::CLOSE_MAX;
@@ -184,6 +184,15 @@ impl LockState {
             (other.fid, other.owner.id) == (lock.fid, lock.owner.id) && stop.is_stopped()
         };
         self.asking().values().any(is_it)
+    }
+
+    /// Lists the open files through which an owner asks for all of a file, but for these.
+    pub(super) fn asked_through(&self, fid: Fid, owner: u64, but: &[u64]) -> Vec<u64> {
+        let asking = self.asking();
+        let own = asking.values().map(|(lock, _)| lock).filter(|lock| {
+            (lock.fid, lock.owner.id, lock.range) == (fid, owner, LockRange::ALL) && !but.contains(&lock.owner.file)
+        });
+        own.map(|lock| lock.owner.file).take(UnlockRequest::EXCEPT_MAX).collect()
     }
 
     /// Whether a program waits for a lock of a file, but for one.

@@ -115,8 +115,9 @@ impl FileLocks {
         self.table.lock(locker, lock.range, lock.kind);
     }
 
-    pub(super) fn unlock(&mut self, locker: &Locker, range: LockRange) -> bool {
-        self.table.unlock(locker, range)
+    /// Takes a range from a locker, but for what it has locked through some open files.
+    pub(super) fn unlock(&mut self, locker: &Locker, range: LockRange, except: &[u64]) -> bool {
+        self.table.unlock_where(locker, range, |held| !except.contains(&held.owner.file))
     }
 
     /// Of its own programs a client says itself who holds what: one has given up what another has taken since. Those

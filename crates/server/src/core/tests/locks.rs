@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mafs_proto::call::{HeldLock, HeldLocks};
+use mafs_proto::call::{HeldLock, HeldLocks, UnlockRequest};
 use mafs_proto::{
     Base, ClientId, CmlOp, CmlRecord, DataVersion, Fid, FsError, Incarnation, Instant, Lock, LockKind, LockOwner,
     LockRange, ServerEpoch, StoreId, Timestamp, Uniquifier, VnodeId, VolumeId,
@@ -79,7 +79,12 @@ impl Bench {
     }
 
     fn unlock(&mut self, by: u8, lock: Lock) {
-        assert!(self.locks.unlock(client(by), lock.fid, lock.owner.id, lock.range));
+        assert!(self.unlock_except(by, lock, Vec::new()));
+    }
+
+    fn unlock_except(&mut self, by: u8, lock: Lock, except: Vec<u64>) -> bool {
+        let request = UnlockRequest { fid: lock.fid, owner: lock.owner.id, range: lock.range, except };
+        self.locks.unlock(client(by), &request)
     }
 
     fn fences(&self, from: u8, vnode: u64) -> bool {
@@ -118,6 +123,21 @@ fn an_exclusive_lock_is_one_clients_and_shared_ones_are_everybodys() {
         Err(FsError::Locked),
         "numbers of owners are each client's own"
     );
+}
+
+#[test]
+fn what_an_open_file_before_gives_up_ends_no_lock_of_the_next() {
+    let mut bench = Bench::new();
+    let through = |file| {
+        let lock = whole(7, LockKind::Exclusive);
+        Lock { owner: LockOwner { file, ..lock.owner }, ..lock }
+    };
+    assert_eq!(bench.ask(1, through(1)), Ok(Asked::Granted));
+    assert_eq!(bench.ask(1, through(2)), Ok(Asked::Granted), "the kernel calls both by one name");
+    assert!(!bench.unlock_except(1, through(1), vec![2]));
+    assert_eq!(bench.ask(2, through(1)), Err(FsError::Locked));
+    assert!(bench.unlock_except(1, through(2), vec![3]));
+    assert_eq!(bench.ask(2, through(1)), Ok(Asked::Granted));
 }
 
 #[test]
@@ -425,7 +445,8 @@ proptest! {
                     prop_assert_eq!(answer == Ok(Asked::Granted), free, "nobody else is in the queue");
                 }
                 Step::Unlock => {
-                    let had = bench.locks.unlock(client(by), fid(1), by.into(), LockRange::new(first, last).unwrap());
+                    let given_up = lock(1, by.into(), (first, last), LockKind::Shared);
+                    let had = bench.unlock_except(by, given_up, Vec::new());
                     prop_assert_eq!(had, model[usize::from(by)][bytes.clone()].iter().any(Option::is_some));
                     model[usize::from(by)][bytes].fill(None);
                 }
