@@ -11,7 +11,8 @@ use mafs_sim::{Machine, Path, World};
 use tokio::time::sleep;
 
 use crate::support::{
-    CALLER, WRITE, clients, configured, content, look, open_as, overwrite, rename, simulate, write_and_close,
+    CALLER, MAKE, WRITE, clients, configured, content, look, make_dir, open_as, overwrite, rename, simulate,
+    write_and_close,
 };
 
 /// The round trip of the first client.
@@ -130,7 +131,8 @@ async fn unanswered() -> World {
     let world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
     let [one, _, third] = clients(&world);
     write_and_close(&one, "f", vec![1; 10]).await;
-    one.make_dir(VnodeId::ROOT, Bytes::from("below"), Mode::from_bits(0o755), CALLER).await.expect("a mkdir");
+    let below = make_dir(&one, VnodeId::ROOT, "below").await.expect("a mkdir");
+    make_dir(&one, below, "own").await.expect("a mkdir");
     one.sync().await.expect("a sync");
     assert_eq!(content(&third, "f").await, [1; 10]);
     for directory in [VnodeId::ROOT, look(&third, "below").await.fid.vnode] {
@@ -185,7 +187,7 @@ fn what_a_record_builds_on_is_applied_with_it() {
         let world = unanswered().await;
         let [one, other] = clients(&world);
         let (below, mode, name) = (look(&one, "below").await.fid.vnode, Mode::from_bits(0o644), Bytes::from("c"));
-        let (_, made) = one.create(below, name.clone(), mode, WRITE, CALLER).await.expect("a new file");
+        let (_, made) = one.create(below, name.clone(), mode, MAKE, CALLER).await.expect("a new file");
         one.release(made.file);
         settle().await;
         write_and_close(&one, "draft", vec![2; 20]).await;
@@ -273,6 +275,58 @@ fn a_file_has_as_many_names_as_are_left_whatever_it_is_seen_by() {
         settle().await;
         let shown = one.get_attributes(vnode).await.expect("attributes").status;
         assert_eq!((shown.nlink, shown.mode), (1, Mode::from_bits(0o600)));
+    });
+}
+
+/// Which records have been applied is told with whatever is asked for, be it another file's status.
+#[test]
+fn a_file_that_was_given_a_name_is_there_when_it_has_lost_the_one_before() {
+    simulate(async {
+        let world = unanswered().await;
+        let [one, other] = clients(&world);
+        let (file, below) = (look(&one, "f").await.fid.vnode, look(&one, "below").await.fid.vnode);
+        let own = one.lookup(below, Bytes::from("own")).await.expect("a name").fid.vnode;
+        one.link(file, own, Bytes::from("second"), CALLER).await.expect("a link");
+        settle().await;
+        // The directory is asked for, and while the answer is under way the file loses its first name.
+        let mode = Attributes { mode: Some(Mode::from_bits(0o700)), ..Attributes::default() };
+        let below = look(&other, "below").await.fid.vnode;
+        other.lookup(below, Bytes::from("own")).await.expect("a name");
+        other.set_attributes(own, mode, None, CALLER).await.expect("a chmod");
+        settle().await;
+        let removed = async {
+            sleep(NEAR_DELAY / 2).await;
+            one.unlink(VnodeId::ROOT, Bytes::from("f"), CALLER).await
+        };
+        let (asked, removed) = tokio::join!(one.get_attributes(own), removed);
+        assert_eq!(asked.expect("attributes").status.mode, Mode::from_bits(0o700));
+        removed.expect("a removal");
+        assert_eq!(one.status().unsent_changes, 2, "the answers have come");
+        assert_eq!(one.get_attributes(file).await.expect("attributes").status.nlink, 1);
+    });
+}
+
+/// A removal does not wait until a content has arrived, and is done before it. Only the removal's answer is late.
+#[test]
+fn a_file_that_is_stored_while_it_loses_a_name_has_the_other() {
+    simulate(async {
+        let paths = vec![Path::Delay(NEAR_DELAY), Path::Delay(NEAR_DELAY)];
+        let world = World::start_over(1, paths, false).await.expect("a world");
+        let world = configured(world, |machine| machine.set_writeback(Writeback::Sirp)).await;
+        let [one, other] = clients(&world);
+        let file = write_and_close(&one, "f", vec![1; 10]).await;
+        one.link(file, VnodeId::ROOT, Bytes::from("second"), CALLER).await.expect("a link");
+        one.sync().await.expect("a sync");
+        // It has been promised to be told of names, and not of the file.
+        other.lookup(VnodeId::ROOT, Bytes::from("none")).await.expect_err("a name");
+        world.machines()[1].isolate();
+        overwrite(&one, "second", vec![2; SHARED_BYTES]).await;
+        one.unlink(VnodeId::ROOT, Bytes::from("f"), CALLER).await.expect("an unlink");
+        settle().await;
+        let status = one.status();
+        assert_eq!((status.unsent_files, status.unsent_changes), (0, 1), "the store is answered, and not the removal");
+        assert_eq!(one.get_attributes(file).await.expect("attributes").status.nlink, 1);
+        assert_eq!(look(&one, "second").await.status.size, SHARED_BYTES as u64);
     });
 }
 

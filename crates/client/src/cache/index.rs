@@ -196,10 +196,22 @@ impl Index {
         session: SessionNumber,
         edits: &[NameEdit],
     ) -> Result<(), CacheError> {
+        self.applied_with_links(reply, session, edits, None)
+    }
+
+    /// The same. With `links`, which are what it did to the numbers of names, these go on from what is known: in what
+    /// the answer says there may be other changes that are still laid over that.
+    fn applied_with_links(
+        &self,
+        reply: &ApplyReply,
+        session: SessionNumber,
+        edits: &[NameEdit],
+        links: Option<&[(VnodeId, i64)]>,
+    ) -> Result<(), CacheError> {
         let grant = Grant { session, change: reply.change };
         let noted = self.settled().and_then(|mut volume| {
             volume.note_exclusive(reply, grant);
-            self.note(&volume, reply, grant, edits)
+            self.note(&volume, reply, grant, edits, links)
         });
         if noted.is_err() {
             self.miss(&mut self.lock());
@@ -214,7 +226,14 @@ impl Index {
         self.applied(&reply, session, &[])
     }
 
-    fn note(&self, volume: &Volume, reply: &ApplyReply, grant: Grant, edits: &[NameEdit]) -> Result<(), CacheError> {
+    fn note(
+        &self,
+        volume: &Volume,
+        reply: &ApplyReply,
+        grant: Grant,
+        edits: &[NameEdit],
+        links: Option<&[(VnodeId, i64)]>,
+    ) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         for change in &reply.directories {
             let own_edits = edits.iter().filter(|edit| edit.parent == change.fid);
@@ -225,11 +244,18 @@ impl Index {
         for object in &reply.objects {
             let parent = edits.iter().find(|edit| edit.entry.is_some_and(|entry| entry.fid == object.fid));
             let known = self.shown(object.fid.vnode)?.filter(|known| known.object.fid == object.fid);
-            let broken = known.is_some_and(|known| known.trust != self.trust());
+            let broken = known.as_ref().is_some_and(|known| known.trust != self.trust());
             // What another client has announced of it meanwhile is not in the answer.
             let grant = if broken { grant.without_promise() } else { grant };
             let place = parent.map(|edit| (edit.parent.vnode, &edit.name));
-            self.install_one(volume, object, place, grant, &mut batch)?;
+            if object.status.nlink == 0 {
+                self.remove_one(object.fid.vnode, &mut batch)?;
+                continue;
+            }
+            let counted = known.zip(links).and_then(|(known, links)| counted(&known.object, links));
+            let mut merged = self.merged(volume, object, place, grant)?;
+            merged.object.status.nlink = counted.unwrap_or(merged.object.status.nlink);
+            batch.put(object_key(object.fid.vnode), merged.encode());
         }
         self.apply(&batch)
     }
@@ -443,7 +469,15 @@ impl Index {
         if object.status.nlink == 0 {
             return self.remove_one(object.fid.vnode, batch);
         }
-        let merged = self.merged(volume, object, place, grant)?;
+        let mut merged = self.merged(volume, object, place, grant)?;
+        let known = self.shown(object.fid.vnode)?.filter(|known| known.object.fid == object.fid);
+        let is_older = |known: &CachedObject| known.object.status.status_version > object.status.status_version;
+        if let Some(known) = known
+            && (is_older(&known) || volume.breaks.overtakes(grant, object.fid.vnode))
+        {
+            // It may lack a name that this client has given, which is counted in what is known.
+            merged.object.status.nlink = counted(&known.object, &[]).unwrap_or(merged.object.status.nlink);
+        }
         batch.put(object_key(object.fid.vnode), merged.encode());
         Ok(())
     }
@@ -472,6 +506,13 @@ impl Index {
             self.apply(&batch)?;
         }
     }
+}
+
+/// How many names a known object has when it has won and lost these; `None`: only the server can tell.
+fn counted(known: &Object, links: &[(VnodeId, i64)]) -> Option<u32> {
+    let won: i64 = links.iter().filter(|(vnode, _)| *vnode == known.fid.vnode).map(|(_, links)| links).sum();
+    let nlink = u32::try_from(i64::from(known.status.nlink) + won).ok();
+    nlink.filter(|nlink| *nlink > 0 && known.status.kind != Kind::Directory)
 }
 
 /// Where an object is by now, and as what, by what is said of it now or was before.

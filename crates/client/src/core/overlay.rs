@@ -120,6 +120,15 @@ impl Overlay {
         self.objects.get(&vnode).is_some_and(|changes| changes.links.keys().any(|id| self.restored.contains(id)))
     }
 
+    /// How many names objects win and lose by a record, if its effects are here. A loss of a life before is left out:
+    /// it may be counted in what the server has shown.
+    pub(crate) fn links_by(&self, queued: &Queued) -> Vec<(VnodeId, i64)> {
+        let id = queued.record.id;
+        let links = |fid: Fid| Some((fid.vnode, *self.objects.get(&fid.vnode)?.links.get(&id)?));
+        let is_certain = |(_, won): &(VnodeId, i64)| *won > 0 || !self.restored.contains(&id);
+        touched_by(queued).into_iter().filter_map(links).filter(is_certain).collect()
+    }
+
     /// Whether the effects of a record are here. A record without any never is.
     pub(crate) fn has(&self, queued: &Queued) -> bool {
         let is_here =

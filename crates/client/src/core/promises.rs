@@ -116,8 +116,14 @@ impl Breaks {
 
     /// Whether what an answer says of an object may be trusted.
     pub(crate) fn promises(&self, grant: Grant, vnode: VnodeId) -> bool {
+        grant.session != SessionNumber::NONE && !self.overtakes(grant, vnode)
+    }
+
+    /// Whether an answer may be from before what has been heard of an object since.
+    pub(crate) fn overtakes(&self, grant: Grant, vnode: VnodeId) -> bool {
         let last = self.objects.get(&vnode).copied().unwrap_or_default().max(self.floor);
-        grant.session == self.session && grant.session != SessionNumber::NONE && grant.change >= last
+        let is_earlier = grant.session != self.session && grant.session != SessionNumber::NONE;
+        is_earlier || grant.change < last
     }
 }
 

@@ -138,7 +138,7 @@ impl Inner {
         };
         let version = object.status.data_version;
         // The index first: an open that sees the new state must find the new version there.
-        self.cache.index.applied(reply, *session, &[])?;
+        self.cache.index.stored(reply, *session, file.fid)?;
         let hash = reply.hash.ok_or(Error::Refused(FsError::Malformed))?;
         let base = self.note_stored(file, record.id, (version, hash), edit)?;
         if file.state().fate().is_unlinked() {

@@ -198,7 +198,7 @@ impl Inner {
     fn take_in_stored(&self, record: &CmlRecord, answer: &Answer<ApplyReply>, whole: bool) -> Result<(), Error> {
         let Some(file) = self.file_of(record) else {
             self.replay.queue().remove(record.id);
-            self.cache.index.applied(&answer.reply, answer.session, &[])?;
+            self.cache.index.stored(&answer.reply, answer.session, record.op.fid())?;
             self.log_all([LogEntry::Abandoned { id: record.id }]);
             self.end_record(record.id);
             return Ok(());

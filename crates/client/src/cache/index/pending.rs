@@ -11,7 +11,7 @@ use mafs_durable::Batch;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{Fid, Kind, Name, Object, StoreId, VnodeId};
 
-use super::{Index, NO_TRUST, NameEdit, SCAN_MAX, object_key};
+use super::{Index, NO_TRUST, NameEdit, SCAN_MAX, counted, object_key};
 use crate::cache::CacheError;
 use crate::cache::record::{CachedEntries, CachedEntry, CachedObject};
 use crate::core::overlay::{Meaning, Overlay, edits_of, touched_by};
@@ -269,10 +269,19 @@ impl Index {
         let xattrs = self.xattrs_behind(&queued.record)?;
         let about = reply.objects.iter().find(|object| object.fid == queued.record.op.fid());
         self.pending.change(&[queued], |overlay| {
-            let noted = self.applied(reply, session, &edits);
+            let links = overlay.links_by(queued);
+            // Of a life before it is not known what has been counted.
+            let is_known = !touched_by(queued).into_iter().any(|fid| overlay.may_count_twice(fid.vnode));
+            let noted = self.applied_with_links(reply, session, &edits, is_known.then_some(&links));
             overlay.remove(queued);
             noted.and_then(|()| about.map_or(Ok(()), |object| self.adopt_xattrs(object, xattrs)))
         })
+    }
+
+    /// The server has a content of a file. A change of its names that was made later may be in what the answer says.
+    pub(crate) fn stored(&self, reply: &ApplyReply, session: SessionNumber, fid: Fid) -> Result<(), CacheError> {
+        let is_changed = self.pending.read().is_some_and(|overlay| overlay.changes_object(fid.vnode));
+        self.applied_with_links(reply, session, &[], is_changed.then_some(&[]))
     }
 
     /// The server has done something else than what a record of the queue says, and shows these objects now.
@@ -303,11 +312,13 @@ impl Index {
     /// over what the server shows from now on, and what was shown before of all that they touch is out of date. So is
     /// what answers to earlier questions say: own changes break no promises, so it is noted here. Who says so in an
     /// earlier session is not believed. All go in one step: a name would mean nothing while only its removal is left.
+    /// What they do to the number of an object's names is counted in what is known of it, for others may be left.
     pub(crate) fn applied_unanswered(&self, records: &[Queued], grant: Grant) -> Result<(), CacheError> {
         self.pending.change(&records.iter().collect::<Vec<_>>(), |overlay| {
             if grant.session != self.session() {
                 return Ok(());
             }
+            let mut links = Vec::new();
             for queued in records {
                 if !overlay.has(queued) {
                     continue;
@@ -316,9 +327,10 @@ impl Index {
                 if let Some(made) = overlay.made_as(queued) {
                     self.install_made(made, overlay.place(made.fid.vnode))?;
                 }
+                links.extend(overlay.links_by(queued));
                 overlay.remove(queued);
             }
-            Ok(())
+            self.count_links(&links)
         })
     }
 
@@ -334,6 +346,21 @@ impl Index {
             Some(overlay) => Ok(self.laid_over(&overlay, vnode, Some(coming))),
             None => Ok(Some(coming)),
         }
+    }
+
+    /// Objects have won and lost names at the server; a file that has lost its last one it must be asked about.
+    fn count_links(&self, links: &[(VnodeId, i64)]) -> Result<(), CacheError> {
+        let _turn = self.lock();
+        let mut batch = Batch::default();
+        for (vnode, _) in links {
+            if let Some(mut known) = self.shown(*vnode)?
+                && let Some(nlink) = counted(&known.object, links)
+            {
+                known.object.status.nlink = nlink;
+                batch.put(object_key(*vnode), known.encode());
+            }
+        }
+        self.apply(&batch)
     }
 
     /// An object that was made here exists at the server too: as what by now, it must be asked.
