@@ -314,3 +314,66 @@ fn with_nolock_locks_hold_among_the_programs_of_one_client() {
     second.stop().unwrap();
     world.stop_client().unwrap();
 }
+
+/// Appends lines to a file under a lock, as shells do: LOG, WHO, LINES.
+const APPEND: &str = r#"for line in $(seq "$3"); do ( flock 9 && echo "$2 $line" >&9 ) 9>>"$1" || exit 1; done"#;
+
+#[test]
+#[ignore = "needs: fuse, root, util-linux"]
+fn a_log_that_two_clients_make_holds_every_line() {
+    const LOGS: u32 = 8;
+    const LINES: u32 = 10;
+    let mut world = World::start().unwrap();
+    let mut second = world.another_client("second").unwrap();
+    let ways = [world.mount(), second.mount()];
+    let _watchdog = Watchdog::start(LIMIT, ways.to_vec());
+    for number in 0..LOGS {
+        let log = format!("log-{number}");
+        let append = |way: &Path, who| shell(APPEND, &[text(&way.join(&log)), who, &LINES.to_string()]);
+        let mut appending = [append(&ways[0], "one"), append(&ways[1], "two")];
+        for appending in &mut appending {
+            assert_eq!(exit_code(wait(appending, LIMIT).unwrap()), 0);
+        }
+        for way in &ways {
+            let mut lines: Vec<String> =
+                std::fs::read_to_string(way.join(&log)).unwrap().lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            let mut expected: Vec<String> =
+                (1..=LINES).flat_map(|line| [format!("one {line}"), format!("two {line}")]).collect();
+            expected.sort_unstable();
+            assert_eq!(lines, expected, "{log}");
+        }
+    }
+    second.stop().unwrap();
+    world.stop_client().unwrap();
+}
+
+/// Takes the lock of a file that it opens anew, and says so: FILE, GOT.
+const TAKE: &str = r#"exec 9>"$1"; flock -n 9 2>/dev/null && { echo got >>"$2"; sleep 0.5; }; true"#;
+
+#[test]
+#[ignore = "needs: fuse, root, util-linux"]
+fn of_two_clients_that_make_a_lock_file_one_has_the_lock() {
+    let mut world = World::start().unwrap();
+    let mut second = world.another_client("second").unwrap();
+    let ways = [world.mount(), second.mount()];
+    let _watchdog = Watchdog::start(LIMIT, ways.to_vec());
+    for number in 0..10 {
+        for way in &ways {
+            assert!(std::fs::read_dir(way).unwrap().count() >= number);
+        }
+        let got = world.local().join(format!("got-{number}"));
+        let mut taking =
+            ways.each_ref().map(|way| shell(TAKE, &[text(&way.join(format!("lock-{number}"))), text(&got)]));
+        for taking in &mut taking {
+            wait(taking, LIMIT).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&got).unwrap(), "got\n", "lock-{number}");
+    }
+    second.stop().unwrap();
+    world.stop_client().unwrap();
+}
+
+fn shell(script: &str, arguments: &[&str]) -> Child {
+    Command::new("bash").args(["-c", script, "bash"]).args(arguments).spawn().unwrap()
+}

@@ -151,6 +151,12 @@ impl OpenMode {
     pub(crate) fn changes(self) -> bool {
         self.write || self.truncate
     }
+
+    /// Whether it matters to who makes a file by it if another client has made one of that name: there must be none, or
+    /// what it holds counts. Who truncates takes any.
+    pub(crate) fn makes_alone(self) -> bool {
+        self.exclusive || !self.truncate
+    }
 }
 
 /// What open gives back.

@@ -41,8 +41,10 @@ pub const READ: OpenMode = OpenMode {
 };
 /// `open(O_RDWR)`.
 pub const WRITE: OpenMode = OpenMode { write: true, ..READ };
+/// How a file is made, or opened anew: O_CREAT and O_TRUNC.
+pub const MAKE: OpenMode = OpenMode { truncate: true, ..WRITE };
 /// `open(O_WRONLY | O_TRUNC)`.
-pub(crate) const REPLACE: OpenMode = OpenMode { read: false, truncate: true, ..WRITE };
+pub(crate) const REPLACE: OpenMode = OpenMode { read: false, ..MAKE };
 
 /// Directories with files, as programs see them through one client. Clones are the same.
 #[derive(Clone)]

@@ -11,8 +11,8 @@ use mafs_sim::{Crash, Path, Silence, Way, World};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{
-    CALLER, WRITE, clients, configured, content, create, look, open_as, overwrite, rename, simulate, with_empty_cache,
-    write_and_close,
+    CALLER, MAKE, WRITE, clients, configured, content, create, look, open_as, overwrite, rename, simulate,
+    with_empty_cache, write_and_close,
 };
 
 /// The writer's link: 64 KB/s, and its round trip.
@@ -240,7 +240,7 @@ fn announcing_costs_a_long_log_little() {
             let begun = Instant::now();
             for number in 0..300 {
                 let (name, mode) = (Bytes::from(format!("f{number}")), Mode::from_bits(0o644));
-                let made = vfs.create(VnodeId::ROOT, name, mode, WRITE, CALLER).await;
+                let made = vfs.create(VnodeId::ROOT, name, mode, MAKE, CALLER).await;
                 let (_, opened) = made.expect("a file");
                 vfs.write(opened.file, 0, vec![1; 4096].into()).await.expect("a write");
                 vfs.flush(opened.file).await.expect("a close");

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::support::{
-    CALLER, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
+    CALLER, MAKE, READ, WRITE, content, create, open_as, overwrite, rename, simulate, with_empty_cache, write_and_close,
 };
 
 /// What a call that waits for nobody may take: virtual time passes only while somebody waits.
@@ -99,7 +99,7 @@ fn a_thousand_files_are_replayed_as_fast_as_the_link_takes_them() {
         let begun = Instant::now();
         for number in 0..FILES {
             let (name, mode) = (Bytes::from(format!("f{number}")), Mode::from_bits(0o644));
-            let made = vfs.create(VnodeId::ROOT, name, mode, WRITE, CALLER).await;
+            let made = vfs.create(VnodeId::ROOT, name, mode, MAKE, CALLER).await;
             let (_, opened) = made.expect("a file");
             vfs.write(opened.file, 0, content.clone().into()).await.expect("a write");
             vfs.flush(opened.file).await.expect("a close");
@@ -528,7 +528,7 @@ fn a_name_that_another_client_took_first_is_kept_beside_it() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         write_and_close(&quick, "f", vec![2; 2000]).await;
         let made = quick.lookup(VnodeId::ROOT, Bytes::from("d")).await.expect("a directory");
-        let (_, opened) = quick.create(made.fid.vnode, Bytes::from("x"), mode, WRITE, CALLER).await.expect("a file");
+        let (_, opened) = quick.create(made.fid.vnode, Bytes::from("x"), mode, MAKE, CALLER).await.expect("a file");
         quick.release(opened.file);
         quick.sync().await.expect("a sync");
         world.machines()[0].restore_link();
@@ -565,7 +565,7 @@ fn what_is_made_here_is_listed_read_and_removed_without_the_server() {
         world.machines()[0].isolate();
         let begun = Instant::now();
         for name in ["x", "y", "z"] {
-            let made = vfs.create(directory, Bytes::from(name), mode, WRITE, CALLER).await;
+            let made = vfs.create(directory, Bytes::from(name), mode, MAKE, CALLER).await;
             vfs.release(made.expect("a file").1.file);
         }
         vfs.unlink(directory, Bytes::from("y"), CALLER).await.expect("an unlink");

@@ -10,7 +10,7 @@ use mafs_proto::{Class, FsError, Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, Path, World};
 
 use crate::support::{
-    CALLER, READ, WRITE, content, create, open_as, open_by_name, restart_client, simulate, until_all_is_sent,
+    CALLER, MAKE, READ, WRITE, content, create, open_as, open_by_name, restart_client, simulate, until_all_is_sent,
     with_empty_cache, world, write_and_close,
 };
 
@@ -544,7 +544,7 @@ fn a_file_that_is_not_made_leaves_no_container() {
         };
         assert_eq!(containers(), 1);
         let name = Bytes::from_static(b"file");
-        let refused = vfs.create(VnodeId::ROOT, name, Mode::from_bits(0o644), WRITE, CALLER).await;
+        let refused = vfs.create(VnodeId::ROOT, name, Mode::from_bits(0o644), MAKE, CALLER).await;
         assert!(matches!(refused, Err(Error::Refused(FsError::Exists))), "{refused:?}");
         assert_eq!(containers(), 1);
     });

@@ -11,8 +11,8 @@ use mafs_sim::{Crash, Path, World};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{
-    BLACK_HOLE, CALLER, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as, overwrite,
-    simulate, write_and_close,
+    BLACK_HOLE, CALLER, MAKE, READ, WRITE, clients, configured, content, look, make_dir, name, names, open_as,
+    overwrite, simulate, write_and_close,
 };
 
 const NEAR: Duration = Duration::from_millis(10);
@@ -41,7 +41,7 @@ async fn two_with(cache_limit_bytes: u64) -> World {
 
 async fn put(vfs: &Vfs, dir: VnodeId, file: &str, bytes: usize) {
     let mode = Mode::from_bits(0o644);
-    let (_, opened) = vfs.create(dir, name(file), mode, WRITE, CALLER).await.expect("a new file");
+    let (_, opened) = vfs.create(dir, name(file), mode, MAKE, CALLER).await.expect("a new file");
     vfs.write(opened.file, 0, vec![7; bytes].into()).await.expect("a write");
     vfs.flush(opened.file).await.expect("a close");
     vfs.release(opened.file);

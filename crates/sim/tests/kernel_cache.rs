@@ -10,7 +10,7 @@ use mafs_client::vfs::{Attributes, Caller, Error, Fsync, KernelCache, OpenMode, 
 use mafs_proto::{Mode, Name, RenameMode, VnodeId, XattrMode};
 use mafs_sim::{Crash, World};
 
-use crate::support::{CALLER, WRITE, configured, look, open_as, simulate, world, write_and_close};
+use crate::support::{CALLER, MAKE, WRITE, configured, look, open_as, simulate, world, write_and_close};
 
 /// The names and inodes that the kernel was told to forget.
 #[derive(Default)]
@@ -78,7 +78,7 @@ fn a_name_whose_making_is_uncertain_is_forgotten() {
         let forgotten = Forgotten::of(&vfs);
         assert_eq!(vfs.lookup_remembered(VnodeId::ROOT, Bytes::from("letter")).await.expect("an answer"), None);
         let creating = tokio::spawn(async move {
-            vfs.create(VnodeId::ROOT, Bytes::from("letter"), Mode::from_bits(0o644), WRITE, CALLER).await
+            vfs.create(VnodeId::ROOT, Bytes::from("letter"), Mode::from_bits(0o644), MAKE, CALLER).await
         });
         // On its way, or its answer is.
         tokio::time::sleep(Duration::from_millis(150)).await;

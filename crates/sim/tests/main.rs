@@ -38,6 +38,7 @@ mod locks_in_turn;
 mod locks_kept;
 mod locks_lost;
 mod locks_lost_at_random;
+mod locks_of_new_files;
 mod lookups;
 mod many_sessions;
 mod names_to_come;

@@ -11,7 +11,7 @@ use mafs_proto::{Mode, Timestamp, VnodeId};
 use mafs_sim::{Crash, World};
 
 use crate::support::{
-    CALLER, READ, WRITE, container_path, content, restart_client, simulate, until_all_is_sent, with_empty_cache,
+    CALLER, MAKE, READ, WRITE, container_path, content, restart_client, simulate, until_all_is_sent, with_empty_cache,
     write_and_close,
 };
 
@@ -22,7 +22,7 @@ async fn world() -> World {
 /// A new file, and its container.
 async fn create(vfs: &Vfs, name: &'static str) -> (VnodeId, Opened, Arc<dyn DiskFile>) {
     let mode = Mode::from_bits(0o644);
-    let made = vfs.create(VnodeId::ROOT, Bytes::from(name), mode, WRITE, CALLER).await;
+    let made = vfs.create(VnodeId::ROOT, Bytes::from(name), mode, MAKE, CALLER).await;
     let (object, opened) = made.expect("a new file");
     assert!(opened.passthrough);
     (object.fid.vnode, opened, vfs.container(opened.file).expect("its container"))
@@ -575,7 +575,7 @@ fn files_that_grow_past_the_limits_send_new_writers_to_the_daemon() {
         let status = vfs.status();
         assert_eq!((status.cache_files, status.cache_bytes), (1, limit + 1), "clean files make room");
         let mode = Mode::from_bits(0o644);
-        let made = vfs.create(VnodeId::ROOT, Bytes::from("new"), mode, WRITE, CALLER).await;
+        let made = vfs.create(VnodeId::ROOT, Bytes::from("new"), mode, MAKE, CALLER).await;
         assert!(!made.expect("a new file").1.passthrough);
         vfs.release(opened.file);
     });

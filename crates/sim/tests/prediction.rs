@@ -9,7 +9,9 @@ use mafs_proto::{Mode, Random, VnodeId};
 use mafs_sim::{Path, World};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{CALLER, READ, WRITE, clients, configured, make_dir, name, names, overwrite, simulate, simulated};
+use crate::support::{
+    CALLER, MAKE, READ, WRITE, clients, configured, make_dir, name, names, overwrite, simulate, simulated,
+};
 
 const RATE: u64 = 1_000_000;
 const RTT: Duration = Duration::from_millis(300);
@@ -41,7 +43,7 @@ async fn make_files(vfs: &Vfs, dir: VnodeId, count: usize, bytes: impl Fn(u64) -
     let mut made = Vec::new();
     for number in 0..count {
         let (file, mode) = (format!("file-{:04}", number * 37 % count), Mode::from_bits(0o644));
-        let (object, opened) = vfs.create(dir, name(&file), mode, WRITE, CALLER).await.expect("a new file");
+        let (object, opened) = vfs.create(dir, name(&file), mode, MAKE, CALLER).await.expect("a new file");
         let content = vec![7; usize::try_from(bytes(number as u64)).expect("small")];
         vfs.write(opened.file, 0, content.into()).await.expect("a write");
         vfs.flush(opened.file).await.expect("a close");

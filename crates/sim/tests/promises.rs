@@ -8,7 +8,7 @@ use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::{BREAK_TIMEOUT, Connecting, Crash, LEASE, LEASE_BIAS, Silence, Way, World};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{CALLER, READ, WRITE, clients, content, simulate, write_and_close};
+use crate::support::{CALLER, MAKE, READ, WRITE, clients, content, simulate, write_and_close};
 
 /// Far longer than some round trips, far shorter than a lease.
 const SOON: Duration = Duration::from_secs(1);
@@ -329,7 +329,7 @@ fn what_is_written_to_a_file_before_its_creation_is_answered_stays_unsent_and_is
             let make = || {
                 let writer = writer.clone();
                 let mode = Mode::from_bits(0o644);
-                async move { writer.create(VnodeId::ROOT, Bytes::from("file"), mode, WRITE, CALLER).await }
+                async move { writer.create(VnodeId::ROOT, Bytes::from("file"), mode, MAKE, CALLER).await }
             };
             let creating = tokio::spawn(make());
             sleep(SOON).await;

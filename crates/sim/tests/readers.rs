@@ -9,7 +9,7 @@ use mafs_proto::{FsError, Mode, VnodeId};
 use mafs_sim::World;
 
 use crate::support::{
-    CALLER, READ, WRITE, configured, content, create, look, make_dir, open_as, overwrite, rename, simulate,
+    CALLER, MAKE, READ, WRITE, configured, content, create, look, make_dir, open_as, overwrite, rename, simulate,
     write_and_close,
 };
 
@@ -231,7 +231,7 @@ fn in_a_directory_that_is_gone_there_are_no_names() {
             let (file, mode) = (Bytes::from("file"), Mode::from_bits(0o644));
             for vfs in [&first, &second] {
                 assert!(vfs.lookup(dir, file.clone()).await.is_err_and(|error| is_absent(&error)), "{policy:?}");
-                let made = vfs.create(dir, file.clone(), mode, WRITE, CALLER).await;
+                let made = vfs.create(dir, file.clone(), mode, MAKE, CALLER).await;
                 assert!(made.is_err_and(|error| is_absent(&error)), "{policy:?}");
                 let removed = vfs.unlink(dir, file.clone(), CALLER).await;
                 assert!(removed.is_err_and(|error| is_absent(&error)), "{policy:?}");

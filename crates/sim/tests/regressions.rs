@@ -9,8 +9,8 @@ use mafs_proto::{Mode, RenameMode, VnodeId};
 use mafs_sim::{Connecting, Crash, Path, Silence, Way, World};
 
 use crate::support::{
-    CALLER, WRITE, clients, configured, content, create, look, open_as, open_by_name, overwrite, rename, simulate,
-    with_empty_cache, world, write_and_close,
+    CALLER, MAKE, WRITE, clients, configured, content, create, look, open_as, open_by_name, overwrite, rename,
+    simulate, with_empty_cache, world, write_and_close,
 };
 
 #[test]
@@ -136,7 +136,7 @@ fn regression_a_killed_client_lists_a_directory_whole_again() {
             let parent = directory.fid.vnode;
             for number in 0..210 {
                 let name = Bytes::from(format!("f{number}"));
-                let (_, opened) = vfs.create(parent, name, mode, WRITE, CALLER).await.expect("a file");
+                let (_, opened) = vfs.create(parent, name, mode, MAKE, CALLER).await.expect("a file");
                 vfs.write(opened.file, 0, Bytes::from_static(b"x")).await.expect("a write");
                 vfs.flush(opened.file).await.expect("a close");
                 vfs.release(opened.file);
@@ -227,7 +227,7 @@ async fn changed_here_and_removed_elsewhere(asks_in_vain_before: bool) -> Vec<(S
     let vfs = world.client().clone();
     let mode = Mode::from_bits(0o755);
     let docs = vfs.make_dir(VnodeId::ROOT, Bytes::from("docs"), mode, CALLER).await.expect("a directory").fid.vnode;
-    let (_, opened) = vfs.create(docs, Bytes::from("letter"), mode, WRITE, CALLER).await.expect("a file");
+    let (_, opened) = vfs.create(docs, Bytes::from("letter"), mode, MAKE, CALLER).await.expect("a file");
     vfs.flush(opened.file).await.expect("a close");
     vfs.write(opened.file, 0, Bytes::from_static(b"unsent")).await.expect("a write");
     if asks_in_vain_before {

@@ -11,7 +11,7 @@ use mafs_proto::{CmlRecord, DataVersion, Mode, VnodeId, Wire};
 use mafs_sim::{Crash, Path, World};
 
 use crate::support::{
-    CALLER, WRITE, clients, configured, content, content_beside_file, look, open_as, overwrite, simulate,
+    CALLER, MAKE, WRITE, clients, configured, content, content_beside_file, look, open_as, overwrite, simulate,
     until_all_is_sent, write_and_close,
 };
 
@@ -38,7 +38,7 @@ async fn slow_world(passthrough: bool) -> World {
 
 async fn make(vfs: &Vfs, number: u32) {
     let (name, mode) = (Bytes::from(format!("f{number}")), Mode::from_bits(0o644));
-    let made = vfs.create(VnodeId::ROOT, name, mode, WRITE, CALLER).await;
+    let made = vfs.create(VnodeId::ROOT, name, mode, MAKE, CALLER).await;
     let (_, opened) = made.expect("a file");
     vfs.write(opened.file, 0, number.to_le_bytes().to_vec().into()).await.expect("a write");
     vfs.flush(opened.file).await.expect("a close");
@@ -93,7 +93,7 @@ fn what_was_copied_to_be_sent_and_not_changed_since_is_sent_once() {
             let mut world = slow_world(true).await;
             let vfs = world.client().clone();
             let mode = Mode::from_bits(0o644);
-            let made = vfs.create(VnodeId::ROOT, Bytes::from("file"), mode, WRITE, CALLER).await;
+            let made = vfs.create(VnodeId::ROOT, Bytes::from("file"), mode, MAKE, CALLER).await;
             let (object, opened) = made.expect("a file");
             let container = vfs.container(opened.file).expect("its container");
             container.write_all_at(&[7; 100_000], 0).expect("a write");

@@ -9,14 +9,14 @@ use mafs_proto::{ConflictKind, FsError, Kind, Mode, RenameMode, VnodeId};
 use mafs_sim::{Crash, World};
 use tokio::time::sleep;
 
-use crate::support::{BLACK_HOLE, CALLER, READ, WRITE, clients, look, make_dir, name, simulate, usable_apart};
+use crate::support::{BLACK_HOLE, CALLER, MAKE, READ, clients, look, make_dir, name, simulate, usable_apart};
 
 const DIRS: [&str; 2] = ["photos", "work"];
 
 /// A file whose content tells which one it is.
 async fn make_file(vfs: &Vfs, dir: VnodeId, file: &str) {
     let mode = Mode::from_bits(0o644);
-    let (_, opened) = vfs.create(dir, name(file), mode, WRITE, CALLER).await.expect("a new file");
+    let (_, opened) = vfs.create(dir, name(file), mode, MAKE, CALLER).await.expect("a new file");
     vfs.write(opened.file, 0, Bytes::from(file.to_owned())).await.expect("a write");
     vfs.flush(opened.file).await.expect("a close");
     vfs.release(opened.file);

@@ -2,8 +2,9 @@
 //! (consistency.md, "Promises and leases").
 //!
 //! In a directory that nobody else has been shown mkdir, O_EXCL and the like need no answer: nobody else can have made
-//! the name. When another client asks for such a directory the server recalls it: from then on names are decided there,
-//! the server is told of all that was decided here, and then that the directory is settled.
+//! the name. O_CREAT without O_TRUNC is like them ([`OpenMode::makes_alone`](super::OpenMode)): who does not truncate
+//! wants what is there. When another client asks for such a directory the server recalls it: from then on names are
+//! decided there, the server is told of all that was decided here, and then that the directory is settled.
 
 use std::sync::Arc;
 use std::time::Duration;

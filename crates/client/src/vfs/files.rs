@@ -308,7 +308,7 @@ impl Inner {
         mode: OpenMode,
         caller: Caller,
     ) -> Result<(Object, Opened), Error> {
-        let (object, container) = self.make_file((parent, name), (permissions, mode.exclusive), caller).await?;
+        let (object, container) = self.make_file((parent, name), (permissions, mode.makes_alone()), caller).await?;
         let handle = match self.insert_new(&object, container, caller)? {
             Some(file) => self.hand_over_opened(Handle::new(file, mode)).await?,
             // The answer took so long that its caller was let go, and somebody has opened the file by its name.
@@ -325,14 +325,14 @@ impl Inner {
     async fn make_file(
         &self,
         (parent, name): (VnodeId, Bytes),
-        (mode, exclusive): (Mode, bool),
+        (mode, alone): (Mode, bool),
         caller: Caller,
     ) -> Result<(Object, ContainerId), Error> {
         self.check_writable()?;
         let name = parse(name)?;
         let fid = self.remote.take_fid().await?;
         let op = |parent, name, fid| CmlOp::Create { parent, name, fid, kind: Kind::File, mode, rdev: 0 };
-        let making = self.make_object_as(fid, (parent, name), (Kind::File, exclusive), caller, op);
+        let making = self.make_object_as(fid, (parent, name), (Kind::File, alone), caller, op);
         let container = async { blocking(|| self.cache.containers.create(fid.vnode)) };
         match join(making, container).await {
             (Ok(object), container) => Ok((object, container?.0)),

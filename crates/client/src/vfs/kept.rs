@@ -46,6 +46,11 @@ impl Inner {
         placed: &[PlacedName],
     ) -> Result<(), CacheError> {
         self.remember_home_of_made(&queued.record.op);
+        if let Some(made) = queued.record.op.made()
+            && let Some(file) = self.files().get(made.vnode)
+        {
+            file.state().fate_mut().overtake();
+        }
         let noted = self.cache.index.applied_otherwise(&answer.reply, answer.session, queued);
         self.forget_refused(queued);
         if let CmlOp::Rename { .. } = queued.record.op

@@ -24,7 +24,7 @@ use std::time::Duration;
 use mafs_arpc::blocking;
 use mafs_durable::DiskFile;
 use mafs_proto::call::{CancelLockRequest, GetStatusReply, LockConflict, LockReply, LockRequest, TestLockRequest};
-use mafs_proto::{Fid, FsError, Lock, LockOwner, LockRange, Purpose};
+use mafs_proto::{Fid, FsError, Lock, LockOwner, LockRange, Purpose, StoreId};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::file::File;
@@ -245,15 +245,21 @@ impl Inner {
                 (false, Locking::Local | Locking::Strict) => continue,
                 (false, Locking::Fail | Locking::Kernel) => return Err(Error::NoLocks),
             }
+            match self.until_made(file, stop).await {
+                Err(Error::NoLocks) if self.grants_here() => continue,
+                made => made?,
+            }
             if self.is_doubtful(lock.fid) {
                 // It goes to where it belongs before the server says what the file holds.
                 let changes = self.replay.queue().changes();
                 self.send_written(lock.fid, changes).await?;
             }
             let given_up = self.locks.locks().may_take_over(lock);
-            match self.ask_for_lock(lock, wait, number, given_up).await {
+            let unanswered = self.unanswered(&[lock.fid]);
+            let request = LockRequest { lock: *lock, wait, number, given_up, unanswered };
+            match self.remote.ask_for_lock(&request).await {
                 Ok(answer) => {
-                    if self.note_granted(file, lock, answer).await? {
+                    if self.note_granted(file, request, answer).await? {
                         return Ok(());
                     }
                 }
@@ -276,6 +282,26 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Waits until the server has a file that was made here. Another client may have made one of that name: each would
+    /// lock its own.
+    ///
+    /// # Errors
+    /// `Stale` if that is so; `NoLocks` if the server does not say.
+    async fn until_made(&self, file: &File, stop: &LockStop) -> Result<(), Error> {
+        if let Some(make) = self.cache.index.made_by(file.fid.vnode) {
+            self.send_first(&[make]);
+            tokio::select! {
+                biased;
+                made = self.until_answered(make) => match made {
+                    Err(error) if error.is_unanswered() => return Err(Error::NoLocks),
+                    made => made?,
+                },
+                () = stop.stopped() => return Err(Error::Interrupted),
+            }
+        }
+        if file.state().fate().is_overtaken() { Err(Error::Refused(FsError::Stale)) } else { Ok(()) }
     }
 
     /// Whether nobody else decides about a lock: the server keeps others from the file until they want it, and this
@@ -349,25 +375,15 @@ impl Inner {
         }
     }
 
-    async fn ask_for_lock(
-        &self,
-        lock: &Lock,
-        wait: bool,
-        number: u64,
-        given_up: bool,
-    ) -> Result<Answer<LockReply>, RemoteError> {
-        let unanswered = self.unanswered(&[lock.fid]);
-        self.remote.ask_for_lock(&LockRequest { lock: *lock, wait, number, given_up, unanswered }).await
-    }
-
     /// The server has granted a lock: makes the file what it is under it. Returns whether it counts; it does not if
     /// the session has ended meanwhile.
     async fn note_granted(
         self: &Arc<Self>,
         file: &Arc<File>,
-        lock: &Lock,
+        request: LockRequest,
         answer: Answer<LockReply>,
     ) -> Result<bool, Error> {
+        let LockRequest { lock, unanswered, .. } = request;
         let Answer { reply: LockReply { lock_grants, status }, payload, session } = answer;
         let changes = self.replay.queue().changes();
         {
@@ -376,13 +392,13 @@ impl Inner {
                 return Ok(false);
             }
             locks.note_grants(lock_grants);
-            locks.grant(lock, Granted::There, changes);
+            locks.grant(&lock, Granted::There, changes);
             // They may wait at the server, which asks no client for the sake of its own programs.
             if self.locks.is_asked_for(lock.fid, lock.owner.id) {
                 locks.want_here(lock.fid);
             }
         }
-        let fresh = self.make_current(file, Answer { reply: status, payload, session }).await;
+        let fresh = self.make_current(file, unanswered, Answer { reply: status, payload, session }).await;
         if let Err(error) = &fresh {
             tracing::warn!(fid = %file.fid, %error, "a file cannot be made current under a lock");
             self.unlock(lock.fid, lock.owner.id, lock.range).await?;
@@ -391,9 +407,14 @@ impl Inner {
     }
 
     /// Brings the content that a file has under a lock into its container.
-    async fn make_current(self: &Arc<Self>, file: &Arc<File>, answer: Answer<GetStatusReply>) -> Result<(), Error> {
+    async fn make_current(
+        self: &Arc<Self>,
+        file: &Arc<File>,
+        unanswered: Vec<StoreId>,
+        answer: Answer<GetStatusReply>,
+    ) -> Result<(), Error> {
         // The server does not know what has been made here lately, or removed.
-        let Some(version) = self.take_in_locked(file.fid, answer)? else { return Ok(()) };
+        let Some(version) = self.take_in_locked(file.fid, unanswered, answer)? else { return Ok(()) };
         self.until_placed(file, version).await?;
         let mut changed = false;
         for _ in 0..VERSIONS_MAX {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use mafs_proto::call::{GetStatusReply, GetStatusRequest};
-use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, SymlinkTarget, VnodeId};
+use mafs_proto::{DataVersion, Fid, FsError, Kind, Name, Object, Purpose, StoreId, SymlinkTarget, VnodeId};
 
 use super::delivery::{Stale, not_delivered};
 use super::{Error, Inner};
@@ -78,17 +78,18 @@ impl Inner {
         self.shown_now(fid, reply.objects)
     }
 
-    /// Takes over what the server says of a file that has just been locked. Returns its version; `None` if the server
-    /// does not have it: not yet, or not any more.
+    /// Takes over what the server says of a file that has just been locked, to who asked with these records unanswered.
+    /// Returns its version; `None` if the server does not have it: not yet, or not any more.
     pub(super) fn take_in_locked(
         &self,
         fid: Fid,
+        unanswered: Vec<StoreId>,
         answer: Answer<GetStatusReply>,
     ) -> Result<Option<DataVersion>, Error> {
         if !answer.reply.objects.iter().any(|object| object.fid == fid) {
             return Ok(None);
         }
-        let request = GetStatusRequest { fids: vec![fid], settled: true, unanswered: self.unanswered(&[fid]) };
+        let request = GetStatusRequest { fids: vec![fid], settled: true, unanswered };
         let reply = self.take_in_statuses(&request, answer)?;
         self.note_stale(fid, &reply);
         Ok(Some(self.shown_now(fid, reply.objects)?.object.status.data_version))

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mafs_client::vfs::{Error, FileHandle, Fsync, OpenMode, Vfs, Writeback};
 use mafs_durable::Disk;
 use mafs_proto::{FsError, Mode, Object, RenameMode, VnodeId};
-pub(crate) use mafs_sim::workload::{CALLER, READ, WRITE};
+pub(crate) use mafs_sim::workload::{CALLER, MAKE, READ, WRITE};
 use mafs_sim::{Connecting, Machine, Silence, Way, World};
 
 /// Packets vanish, nothing is refused.
@@ -65,7 +65,7 @@ pub(crate) async fn world(delay_ms: u64) -> World {
 
 pub(crate) async fn create(vfs: &Vfs, name: &'static str) -> (VnodeId, FileHandle) {
     let mode = Mode::from_bits(0o644);
-    let (object, opened) = vfs.create(VnodeId::ROOT, Bytes::from(name), mode, WRITE, CALLER).await.expect("a new file");
+    let (object, opened) = vfs.create(VnodeId::ROOT, Bytes::from(name), mode, MAKE, CALLER).await.expect("a new file");
     (object.fid.vnode, opened.file)
 }
 

@@ -7,7 +7,7 @@ use mafs_client::vfs::{Error, OpenMode, Vfs};
 use mafs_proto::{FsError, Kind, Mode, Random, RenameMode, VnodeId};
 use mafs_sim::kernel::{Errno, Kernel};
 
-use super::{CALLER, READ, WRITE, names};
+use super::{CALLER, MAKE, READ, WRITE, names};
 
 /// The directories in the root.
 pub(crate) const DIRS: [&str; 3] = ["d0", "d1", "d2"];
@@ -153,7 +153,7 @@ impl Worker {
         let file = match self.vfs.lookup(dir.vnode, name.clone()).await {
             Ok(object) => self.vfs.open(object.fid.vnode, truncate, CALLER).await?.file,
             Err(Error::Refused(FsError::NotFound)) => {
-                self.vfs.create(dir.vnode, name, Mode::from_bits(0o644), WRITE, CALLER).await?.1.file
+                self.vfs.create(dir.vnode, name, Mode::from_bits(0o644), MAKE, CALLER).await?.1.file
             }
             Err(error) => return Err(error),
         };

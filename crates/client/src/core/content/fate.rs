@@ -80,6 +80,8 @@ pub(crate) struct Fate {
     left: Option<Unlinked>,
     /// Whether this client has asked the server to remove the last name.
     asked: bool,
+    /// Whether another client had made its name first.
+    overtaken: bool,
     refused: Option<Refused>,
 }
 
@@ -96,7 +98,7 @@ impl Fate {
 
     /// Of a file that an earlier life has left: whether it had asked for the removal, and whether that was done.
     pub(crate) fn taken_up(asked: bool, is_gone: bool) -> Self {
-        Self { left: is_gone.then(Unlinked::default), asked, refused: None }
+        Self { left: is_gone.then(Unlinked::default), asked, ..Self::named() }
     }
 
     /// Notes that the server is about to be asked to remove the last name. Returns whether it was not before.
@@ -107,6 +109,16 @@ impl Fate {
     /// Notes that the server has refused that: the next removal is somebody else's.
     pub(crate) fn keep_name(&mut self) {
         self.asked = false;
+    }
+
+    /// Notes that another client had made the name first: the file is not what others find by it.
+    pub(crate) fn overtake(&mut self) {
+        self.overtaken = true;
+    }
+
+    /// Whether another client had made the name first.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.overtaken
     }
 
     /// Notes that the last name is gone.
