@@ -12,7 +12,7 @@ use mafs_arpc::{Rate, Scheduling};
 use mafs_proto::{VolumeName, parse_size};
 use tracing_subscriber::EnvFilter;
 
-use self::run::Places;
+use self::run::{Places, Udp};
 use crate::admin::{self, Quota, VolumeChange, VolumeSummary};
 use crate::{ListenAddress, ServerConfig, ServerError, default_data_dir};
 
@@ -67,9 +67,12 @@ struct RunArgs {
     /// Also listen where other machines can connect, although the connection is not encrypted yet.
     #[arg(long)]
     insecure: bool,
-    /// Listen on TCP alone; otherwise also on UDP, on the same port, for clients with `proto=quic`.
+    /// Listen on TCP alone; otherwise also on UDP, on the same port, for QUIC.
     #[arg(long)]
     no_quic: bool,
+    /// Do not start if UDP cannot be had; otherwise a warning says so, and TCP alone serves.
+    #[arg(long, conflicts_with = "no_quic")]
+    quic: bool,
     /// What the uplink carries in bytes per second, such as 2M: clients share it fairly, and none delays another
     /// [default: not known; each client gets what its way carries].
     #[arg(long, value_name = "RATE")]
@@ -159,7 +162,7 @@ impl Cli {
                     tracing::warn!(%error, "takes more memory than it needs");
                 }
                 let storage = args.data.dir()?;
-                let places = Places { addresses: &args.listen, insecure: args.insecure, quic: !args.no_quic };
+                let places = Places { addresses: &args.listen, insecure: args.insecure, udp: args.udp() };
                 run::run(&storage, &places, args.config())?;
                 Ok(ExitCode::SUCCESS)
             }
@@ -219,6 +222,14 @@ impl RunArgs {
     fn config(&self) -> ServerConfig {
         let config = ServerConfig::default().with_scheduling(self.classes);
         self.uplink.map_or(config, |rate| config.with_uplink(rate))
+    }
+
+    fn udp(&self) -> Udp {
+        match (self.quic, self.no_quic) {
+            (true, _) => Udp::Required,
+            (false, true) => Udp::Off,
+            (false, false) => Udp::IfFree,
+        }
     }
 }
 
@@ -366,6 +377,19 @@ mod tests {
         assert_eq!(parse("one"), Ok(Scheduling::OneClass));
         assert_eq!(parse("none"), Ok(Scheduling::Off));
         assert!(parse("paper").unwrap_err().contains("waiting, one or none"));
+    }
+
+    #[test]
+    fn udp_is_wanted_required_or_left_out() {
+        let parse = |args: &[&str]| match Cli::try_parse_from([&["mafs-server", "run"], args].concat()) {
+            Ok(Cli { command: Command::Run(args), .. }) => Ok(args.udp()),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!(parse(&[]), Ok(Udp::IfFree));
+        assert_eq!(parse(&["--quic"]), Ok(Udp::Required));
+        assert_eq!(parse(&["--no-quic"]), Ok(Udp::Off));
+        assert!(parse(&["--quic", "--no-quic"]).unwrap_err().contains("cannot be used with"));
     }
 
     #[test]

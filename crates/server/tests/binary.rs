@@ -122,6 +122,36 @@ async fn a_unix_socket_serves_as_well() {
     assert_eq!(server.terminate(), 0);
 }
 
+#[tokio::test]
+async fn a_server_whose_udp_port_is_taken_serves_over_tcp_alone_and_says_so() {
+    let dir = TempDir::new().unwrap();
+    let data = dir.path().join("data");
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let run_there = ["run", "--data", data.to_str().unwrap(), "--listen", &address];
+
+    let refused = run(&[&run_there[..], &["--quic"]].concat());
+    assert_eq!(code(&refused), 1, "{}", stderr(&refused));
+    assert!(stderr(&refused).contains(&format!("cannot listen on {address} over UDP")), "{}", stderr(&refused));
+
+    for (options, warns) in [(&[][..], true), (&["--no-quic"], false)] {
+        let arguments = [&run_there[..], options].concat();
+        let mut server = Running(command(&arguments).stderr(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(server.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let begun: Vec<_> = lines.by_ref().take_while(|line| !line.contains("serving home")).collect();
+        let warning = begun.iter().find(|line| line.contains("over TCP alone"));
+        assert_eq!(
+            warning.is_some_and(|line| line.contains(&address) && line.contains("--no-quic")),
+            warns,
+            "{begun:?}"
+        );
+        assert!(!begun.iter().any(|line| line.contains("QUIC on")), "{begun:?}");
+        std::thread::spawn(move || lines.count());
+        attach(Address::Tcp(address.clone())).await;
+        assert_eq!(server.terminate(), 0);
+    }
+}
+
 #[test]
 fn other_machines_are_kept_out_until_the_wire_is_encrypted() {
     let dir = TempDir::new().unwrap();

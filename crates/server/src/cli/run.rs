@@ -1,5 +1,6 @@
 //! `mafs-server run`: the server in the foreground, until TERM or INT.
 
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,8 +20,39 @@ pub(super) struct Places<'a> {
     pub(super) addresses: &'a [ListenAddress],
     /// Also where other machines can connect.
     pub(super) insecure: bool,
-    /// On UDP besides TCP.
-    pub(super) quic: bool,
+    /// Whether on UDP besides TCP.
+    pub(super) udp: Udp,
+}
+
+/// Whether the server listens on UDP, on the port that it has for TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Udp {
+    /// Unless the port cannot be had: then TCP alone serves, and the log says so.
+    IfFree,
+    /// In any case: without the port the server does not start.
+    Required,
+    /// Never.
+    Off,
+}
+
+impl Udp {
+    /// Takes the port of a TCP listener at `address` for UDP.
+    fn bind(self, address: SocketAddr) -> Result<Option<UdpSocket>, ServerError> {
+        if self == Self::Off {
+            return Ok(None);
+        }
+        match bind_udp(address) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(error) if self == Self::Required => Err(error),
+            Err(error) => {
+                tracing::warn!(
+                    "{error}; {address} serves over TCP alone, and no client with `proto=quic`: `--no-quic` says that \
+                     it is to be so, `--quic` that the server is not to start then"
+                );
+                Ok(None)
+            }
+        }
+    }
 }
 
 /// Serves until a signal says to stop.
@@ -36,7 +68,7 @@ async fn serve(data: &Path, places: &Places<'_>, config: ServerConfig) -> Result
     let mut listeners = Vec::new();
     for address in places.addresses {
         let listener = address.bind(places.insecure).await?;
-        let udp = listener.local_address().filter(|_| places.quic).map(bind_udp).transpose()?;
+        let udp = listener.local_address().map(|bound| places.udp.bind(bound)).transpose()?.flatten();
         listeners.push((address, listener, udp));
     }
     if !storage.is_initialised()? {
