@@ -1,6 +1,7 @@
 //! The papers' figures, measured again: `cargo bench --bench figures -- m1`, `m2`, `m3`, `m4`, `w1`, `w2`, `w3` or
-//! `all` in virtual time and, as root, `-- m2-real` over real mounts and `mafs-link`; `-- control` is how long who is
-//! urgent waits beside an upload, over real mounts, and `-- step` the same when the link's rate changes.
+//! `all` in virtual time and, as root, `-- m2-real` and `-- w1-real` over real mounts and `mafs-link`, W1 with sshfs
+//! beside where it is installed; `-- control` is how long who is urgent waits beside an upload, over real mounts, and
+//! `-- step` the same when the link's rate changes.
 //!
 //! Prints tables; `target/figures/` has CSV, SVG and an `index.html`. `MAFS_FIGURE_SEEDS` is how many seeds (3; of M2
 //! 9, of M4 20, of W1 to W3 10), `MAFS_FIGURE_THREADS` how many worlds at once (as many as there are processors),
@@ -17,10 +18,12 @@ mod plain;
 mod plot;
 mod real;
 mod simulated;
+mod sshfs;
 mod step;
 mod table;
 mod variant;
 mod w1;
+mod w1_real;
 mod w3;
 mod workload;
 
@@ -56,11 +59,12 @@ fn main() -> io::Result<()> {
             "w2" => w1::measure_blocks(&directory(), wanted.unwrap_or(w1::SEEDS))?,
             "w3" => w3::measure(&directory(), wanted.unwrap_or(w1::SEEDS))?,
             "m2-real" => m2::real(&directory(), seeds)?,
+            "w1-real" => w1_real::measure(&directory(), wanted.unwrap_or(w1::SEEDS))?,
             "control" => control::measure(&directory())?,
             "step" => step::measure(&directory())?,
             other => {
                 return Err(io::Error::other(format!(
-                    "there is no figure `{other}`: m1 to m4, w1 to w3, all of these, m2-real, control or step"
+                    "there is no figure `{other}`: m1 to m4, w1 to w3, all of these, m2-real, w1-real, control or step"
                 )));
             }
         }
@@ -87,6 +91,10 @@ fn play(role: &str, arguments: &[String]) -> io::Result<()> {
         ("as-control", [both, mount]) => control::play(Path::new(mount), both == "both"),
         ("as-step-populate", [mount]) => step::populate(Path::new(mount)),
         ("as-step", [began, mount]) => step::play(Path::new(mount), Instant(began.parse().map_err(io::Error::other)?)),
+        ("as-w1-populate", [runs, mount]) => {
+            w1_real::populate(Path::new(mount), runs.parse().map_err(io::Error::other)?)
+        }
+        ("as-w1", [runs, mount]) => w1_real::play(Path::new(mount), runs.parse().map_err(io::Error::other)?),
         ("as-plain-server", [address]) => runtime.block_on(plain::serve(address)),
         ("as-plain-upload", [address, bytes]) => {
             let bytes = bytes.parse().map_err(io::Error::other)?;

@@ -189,8 +189,17 @@ pub(crate) fn sent(mount: &Path) -> io::Result<Sent> {
     Ok(Sent { calls: all("calls")?, bytes, stored_bytes: number(Class::Store, "sent_bytes")?, log_bytes })
 }
 
+/// Waits until the server has everything that was written.
+pub(crate) fn sync(mount: &Path) -> io::Result<()> {
+    tell(&["sync"], mount).map(drop)
+}
+
 fn ask(what: &[&str], mount: &Path) -> io::Result<serde_json::Value> {
+    serde_json::from_str(&tell(what, mount)?).map_err(io::Error::other)
+}
+
+/// Runs the client's program. Returns what it printed.
+fn tell(what: &[&str], mount: &Path) -> io::Result<String> {
     let client = env::var_os(CLIENT).ok_or_else(|| io::Error::other(format!("{CLIENT} is not set")))?;
-    let text = process::run(Command::new(client).args(what).arg(mount), END_LIMIT)?;
-    serde_json::from_str(&text).map_err(io::Error::other)
+    process::run(Command::new(client).args(what).arg(mount), RUN_LIMIT)
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mafs_arpc::link::{Direction, Profile, Receiver, Retransmission};
+use mafs_bench::report::mean;
 use mafs_sim::nfs::{Backoff, Client, Operation, transfer};
 
 use crate::jobs::run_all;
@@ -97,7 +98,7 @@ pub(crate) fn measure_blocks(directory: &Path, seeds: u64) -> io::Result<()> {
         for (operation, name) in [(Operation::Read, "read"), (Operation::Write, "write")] {
             for bad_ms in [40, 80] {
                 let cells = run(&[kind], operation, &[bad_ms], &BLOCKS_BYTES, seeds)?;
-                let means = cells.iter().map(|cell| (cell.block_bytes, cell.mean_s()));
+                let means = cells.iter().map(|cell| (cell.block_bytes, mean(&cell.took_s)));
                 let times = means.clone().map(|(bytes, mean_s)| format!("{bytes}: {mean_s:5.1}"));
                 println!("{:>10}: {name:>5}, {bad_ms} ms   {}", kind.name, times.collect::<Vec<_>>().join("   "));
                 lines.extend(
@@ -123,11 +124,6 @@ struct Cell {
 }
 
 impl Cell {
-    #[allow(clippy::cast_precision_loss, reason = "some tens")]
-    fn mean_s(&self) -> f64 {
-        self.took_s.iter().sum::<f64>() / self.took_s.len() as f64
-    }
-
     fn spread_s(&self) -> (f64, f64) {
         self.took_s.iter().fold((f64::INFINITY, 0.0), |(least, most), took| (least.min(*took), most.max(*took)))
     }
@@ -187,7 +183,7 @@ pub(crate) fn with_papers_hosts(mut link: Profile) -> Profile {
 
 /// The least time that the channel needs.
 #[allow(clippy::cast_precision_loss, reason = "a file")]
-fn possible_s(bad_ms: u64) -> f64 {
+pub(crate) fn possible_s(bad_ms: u64) -> f64 {
     let bad_ms = bad_ms as f64;
     FILE_BYTES as f64 / BYTES_PER_S * (GOOD_MS + bad_ms) / GOOD_MS
 }
@@ -207,14 +203,14 @@ fn report_w1(
         print!("{bad_ms:>8}{:>10.1}", possible_s(bad_ms));
         for cell in cells.iter().filter(|cell| cell.bad_ms == bad_ms) {
             let (least, most) = cell.spread_s();
-            print!(" {:>18}", format!("{:.1} ({least:.1}..{most:.1})", cell.mean_s()));
+            print!(" {:>18}", format!("{:.1} ({least:.1}..{most:.1})", mean(&cell.took_s)));
         }
         println!();
     }
     println!("the paper, of 1995: without errors {paper_0}; at 40 ms {paper_40:?}; at 80 ms {paper_80:?}");
     let mean_s = |kind: usize, bad_ms: u64| {
         let cell = cells.iter().find(|cell| cell.kind == KINDS[kind] && cell.bad_ms == bad_ms);
-        cell.map_or(f64::NAN, Cell::mean_s)
+        cell.map_or(f64::NAN, |cell| mean(&cell.took_s))
     };
     let less = |kind: usize| 100.0 * (1.0 - mean_s(kind, 80) / mean_s(0, 80));
     let papers_less = |kind: usize| 100.0 * (1.0 - paper_80[kind] / paper_80[0]);
@@ -230,12 +226,12 @@ fn report_w1(
     );
     let line = |cell: &Cell| {
         let (least, most) = cell.spread_s();
-        format!("{},{},{},{},{least},{most}", cell.bad_ms, cell.kind.name, possible_s(cell.bad_ms), cell.mean_s())
+        format!("{},{},{},{},{least},{most}", cell.bad_ms, cell.kind.name, possible_s(cell.bad_ms), mean(&cell.took_s))
     };
     let lines: Vec<String> = cells.iter().map(line).collect();
     let header = "bad_ms,kind,possible_s,mean_s,min_s,max_s";
     write_csv(&directory.join(format!("w1-{name}.csv")), header, &lines)?;
-    let of = |kind| cells.iter().filter(move |cell| cell.kind == kind).map(|cell| (cell.bad_ms, cell.mean_s()));
+    let of = |kind| cells.iter().filter(move |cell| cell.kind == kind).map(|cell| (cell.bad_ms, mean(&cell.took_s)));
     let series: Vec<Series> = KINDS.into_iter().map(|kind| Series::new(kind.name, of(kind))).collect();
     let title = format!("W1: {name} of 1 MB");
     let axes = Axes { title: &title, x: ("mean bad period, ms", Scale::Linear), y: ("seconds", Scale::Linear) };

@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mafs_bench::measure::Usage;
 use mafs_bench::report::{Row, table, write_csv};
 use mafs_bench::tree;
 use mafs_bench::world::World;
@@ -37,8 +38,12 @@ fn main() -> io::Result<()> {
     let rows = measure(&mut world, runs)?;
     println!("\nmedian of {runs} alternating runs; ratio is mafs / local, larger is better\n\n{}", table(&rows));
     for window in 1..=IDLE_WINDOWS {
-        let percent = 100.0 * world.cpu_share(IDLE)?;
-        println!("an idle mount, both daemons, {IDLE:?} window {window}: {percent:.3} % of a processor");
+        let Usage { cpu_share, wakeups_per_second } = world.usage(IDLE)?;
+        let percent = 100.0 * cpu_share;
+        println!(
+            "an idle mount, both daemons, {IDLE:?} window {window}: {percent:.3} % of a processor, \
+             {wakeups_per_second:.1} wake-ups a second"
+        );
     }
     let csv = world.target_directory().join("figures/local.csv");
     write_csv(&rows, &csv)?;
