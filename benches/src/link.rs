@@ -88,6 +88,11 @@ impl EmulatedLink {
         self.carriers.iter().for_each(|carrier| carrier.set_unplugged(unplugged));
     }
 
+    /// Makes a network of it that lets no UDP through: its packets vanish both ways; or a link for all again.
+    pub fn set_udp_blocked(&self, blocked: bool) {
+        self.carriers.iter().for_each(|carrier| carrier.set_udp_blocked(blocked));
+    }
+
     /// Ends all that runs on the hosts, the client's first, and says what has become of packets.
     #[must_use]
     pub fn stop(self) -> [Counts; 2] {

@@ -49,6 +49,10 @@ impl Carrier {
         lock(&self.way).set_unplugged(unplugged);
     }
 
+    pub(super) fn set_udp_blocked(&self, blocked: bool) {
+        lock(&self.way).set_udp_blocked(blocked);
+    }
+
     pub(super) fn counts(&self) -> Counts {
         lock(&self.way).counts()
     }

@@ -52,12 +52,14 @@ pub(super) struct Way {
     on_the_way: VecDeque<(Instant, Box<[u8]>)>,
     /// Nothing gets through, and nobody is told.
     unplugged: bool,
+    /// Packets of UDP do not get through, and nobody is told.
+    udp_blocked: bool,
     counts: Counts,
 }
 
 impl Way {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, on_the_way: VecDeque::new(), unplugged: false, counts: Counts::default() }
+        Self { link, on_the_way: VecDeque::new(), unplugged: false, udp_blocked: false, counts: Counts::default() }
     }
 
     /// From now on what is handed to the link vanishes, and what is on its way; or no more.
@@ -68,9 +70,14 @@ impl Way {
         }
     }
 
+    /// From now on packets of UDP vanish; or no more.
+    pub(super) fn set_udp_blocked(&mut self, blocked: bool) {
+        self.udp_blocked = blocked;
+    }
+
     /// A packet is handed to the link.
     pub(super) fn offer(&mut self, packet: &[u8], now: Instant) {
-        if self.unplugged {
+        if self.unplugged || (self.udp_blocked && is_udp(packet)) {
             self.counts.lost += 1;
             return;
         }
@@ -102,6 +109,12 @@ impl Way {
     pub(super) fn counts(&self) -> Counts {
         self.counts
     }
+}
+
+/// Whether a packet of IPv4 carries UDP (RFC 791, section 3.1).
+fn is_udp(packet: &[u8]) -> bool {
+    const UDP: u8 = 17;
+    packet.first().is_some_and(|first| first >> 4 == 4) && packet.get(9) == Some(&UDP)
 }
 
 #[cfg(test)]
@@ -181,5 +194,23 @@ mod tests {
         let expected = "2 packets, 1500 bytes; dropped: 3 queue full, 4 lost, 5 receiver full; \
                         delivered late by 0.00ns, at most 0.00ns";
         assert_eq!(counts.to_string(), expected);
+    }
+
+    #[test]
+    fn blocked_udp_vanishes_and_nothing_else() {
+        let mut way = way(|_| ());
+        let packet = |protocol| {
+            let mut packet = [0; 100];
+            (packet[0], packet[9]) = (0x45, protocol);
+            packet
+        };
+        way.set_udp_blocked(true);
+        way.offer(&packet(17), START);
+        assert_eq!((way.next_arrival(), way.counts().lost), (None, 1));
+        way.offer(&packet(6), START);
+        assert!(way.next_arrival().is_some());
+        way.set_udp_blocked(false);
+        way.offer(&packet(17), START);
+        assert_eq!((way.on_the_way.len(), way.counts().lost), (2, 1));
     }
 }

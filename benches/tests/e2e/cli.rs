@@ -283,6 +283,7 @@ fn help_lists_what_works_and_nothing_else() {
                 "limit",
                 "disconnect",
                 "reconnect",
+                "handoff",
                 "sync",
                 "queue",
                 "state",

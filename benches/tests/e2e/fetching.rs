@@ -25,8 +25,9 @@ const RTT: Duration = Duration::from_millis(40);
 /// So long the link is there between two interruptions, and is not.
 const PLUGGED_IN: Duration = Duration::from_millis(1500);
 const UNPLUGGED: Duration = Duration::from_secs(8);
-/// What the link has carried in all, the rest of the traffic included.
-const CARRIED_BYTES_MAX: u64 = 21_000_000;
+/// What the link has carried in all, the rest of the traffic included: 20.98 MB were seen over QUIC. An interruption
+/// takes what is on its way. The bound is a guess; beginning anew would carry twice as much.
+const CARRIED_BYTES_MAX: u64 = 22_000_000;
 const HEADER_BYTES: u64 = 52;
 /// Silence is taken for the end of the path after 5 s, and a probe before.
 const DEAD_AFTER: Duration = Duration::from_secs(9);
@@ -57,7 +58,7 @@ fn a_file_that_is_opened_again_as_soon_as_it_has_come_is_not_fetched_again() {
     assert_eq!(fetches(&world) - before, FILES);
 }
 
-/// What has come to the client, without the headers of IP and TCP.
+/// What has come to the client, without the headers of IP and TCP. Those of UDP and QUIC are about as large.
 fn carried_bytes(world: &World) -> u64 {
     let [_, down] = world.link().unwrap().counts();
     down.bytes - HEADER_BYTES * down.packets

@@ -38,6 +38,7 @@ mod projects;
 mod quic;
 mod random;
 mod readers;
+mod roaming;
 mod set_id;
 mod shell;
 mod stress;

@@ -1,10 +1,13 @@
 //! Mounts over QUIC: what is carried, and by whom a client lets itself be served.
 
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
+use mafs_arpc::link::Profile;
 use mafs_bench::content::write_file;
-use mafs_bench::process::{finish, run};
+use mafs_bench::link::EmulatedLink;
+use mafs_bench::process::{finish, run, wait_until};
 use mafs_bench::world::World;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -52,4 +55,54 @@ fn a_server_without_udp_and_a_socket_are_told_apart() {
     command.args(["mount", "unix:/no/such:/home"]).arg(world.mount()).args(["-o", "proto=quic"]);
     let socket = finish(&mut command, LIMIT).unwrap();
     assert!(socket.stderr.contains("is a UNIX socket"), "{}", socket.stderr);
+}
+
+/// Waits until `status` says so of the carrier.
+fn carried_by(world: &World, text: &str) {
+    let line = || status(world).lines().any(|line| line.contains("carrier  ") && line.contains(text));
+    wait_until(LIMIT, text, || Ok(line())).unwrap_or_else(|error| panic!("{error}: {}", status(world)));
+}
+
+#[test]
+#[ignore = "needs: fuse, root, tun, iproute2"]
+fn udp_that_comes_and_goes_in_the_middle_of_transfers_fails_nothing() {
+    const SIZE: u64 = 6_000_000;
+    let link = EmulatedLink::start(&Profile::steady(1 << 20, Duration::from_millis(20))).unwrap();
+    link.set_udp_blocked(true);
+    let mut world = World::start_over(link, "proto=auto").unwrap();
+    let block = |world: &World, blocked| world.link().unwrap().set_udp_blocked(blocked);
+    let file = world.mount().join("f");
+    carried_by(&world, "tcp: nothing answers at 10.77.0.1:6237 over UDP for ");
+    carried_by(&world, "; tried again in ");
+    write_file(&file, 1, 100_000).unwrap();
+
+    block(&world, false);
+    for command in ["disconnect", "reconnect"] {
+        run(world.client_command().arg(command).arg(world.mount()), LIMIT).unwrap();
+    }
+    carried_by(&world, "quic, over UDP: UDP gets through");
+    // Six seconds over the link.
+    let in_its_middle = Duration::from_millis(2_500);
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| write_file(&file, 2, SIZE));
+        thread::sleep(in_its_middle);
+        block(&world, true);
+        writing.join().unwrap().unwrap();
+    });
+    carried_by(&world, "tcp: nothing answers at 10.77.0.1:6237 over UDP for ");
+    let beside = world.another_client_beside_server("beside").unwrap();
+    let written = fs::read(beside.mount().join("f")).unwrap();
+    assert_eq!(written, fs::read(&file).unwrap());
+    assert_eq!(written.len() as u64, SIZE);
+
+    block(&world, false);
+    world.forget_cache().unwrap();
+    carried_by(&world, "quic, over UDP: UDP gets through");
+    thread::scope(|scope| {
+        let reading = scope.spawn(|| fs::read(&file));
+        thread::sleep(in_its_middle);
+        block(&world, true);
+        assert!(reading.join().unwrap().unwrap() == written);
+    });
+    carried_by(&world, "tcp: nothing answers");
 }

@@ -14,6 +14,7 @@ pub mod memory;
 mod meter;
 pub mod quic;
 pub mod shaped;
+mod side_by_side;
 mod strangers;
 mod tcp_info;
 
@@ -27,6 +28,7 @@ use tokio::sync::mpsc;
 
 pub use self::address::{Address, ConnectError};
 pub(crate) use self::check::CheckedCodec;
+pub use self::meter::Ends;
 pub(crate) use self::meter::LossMeter;
 use crate::engine::{CONTENT_BYTES_MAX, Settings, Side};
 use crate::wire;

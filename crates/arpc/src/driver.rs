@@ -26,7 +26,7 @@ use crate::error::PayloadError;
 use crate::gate::Place;
 use crate::peer::{BodyCredit, Call, Config, Estimate, IncomingCall, Over};
 use crate::pipe::Pipe;
-use crate::shared::{Command, Link, OwnCall};
+use crate::shared::{Command, Link, OwnCall, Urges};
 use crate::wire;
 
 /// How many frames are taken before frames are sent again.
@@ -177,6 +177,13 @@ impl Driver {
         }
         if let Some(limits) = self.link.take_limits() {
             self.engine.set_limits(limits, self.now);
+        }
+        let Urges { look, abandon } = self.link.take_urges();
+        if look {
+            self.engine.look(self.now);
+        }
+        if let Some(why) = abandon {
+            self.engine.disconnected(&why);
         }
         if self.engine.poll_timeout().is_some_and(|at| at <= self.now) {
             self.engine.handle_timeout(self.now);

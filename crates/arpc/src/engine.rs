@@ -5,8 +5,8 @@
 //! ready ([`Engine::payload_ready`]) and fills them into the frame that [`Engine::poll_frame`] returns.
 //!
 //! The verbs: a driver feeds `call`, `reply`, `payload_*`, `handle_frame`, `handle_timeout`, `reprioritise`, `cancel`,
-//! `unwanted`, `consumed`, `set_limits`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are worth
-//! asking again.
+//! `unwanted`, `consumed`, `set_limits`, `look`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are
+//! worth asking again.
 //!
 //! Invariants:
 //! - every own call ends with exactly one of [`Event::Reply`] and [`Event::Ended`];
@@ -96,6 +96,9 @@ pub(crate) struct Settings {
     pub(crate) nudges_max: u32,
     /// After so much silence an idle peer is asked for a sign of life.
     pub(crate) probe_idle_after: Duration,
+    /// Whether a peer that is silent when this end's network has changed is given up sooner than usual: another
+    /// connection would do better.
+    pub(crate) hurries: bool,
 }
 
 impl Settings {
@@ -123,11 +126,11 @@ impl Settings {
     }
 
     /// Over a transport that sends a frame into a silence as a packet of its own, at once, and on a network that
-    /// forgets who is idle.
+    /// forgets who is idle. The connection moves with this end, and needs no other in its place.
     pub(crate) fn in_datagrams(self, side: Side) -> Self {
         let [connector, acceptor] = PROBE_IDLE_AFTER_IN_DATAGRAMS;
         let probe_idle_after = if side == Side::Connector { connector } else { acceptor };
-        Self { nudges_max: NUDGES_MAX_IN_DATAGRAMS, probe_idle_after, ..self }
+        Self { nudges_max: NUDGES_MAX_IN_DATAGRAMS, probe_idle_after, hurries: false, ..self }
     }
 
     /// The same behind a gate that wants frames of at most this size.
@@ -155,6 +158,7 @@ impl Default for Settings {
             gated: false,
             nudges_max: NUDGES_MAX,
             probe_idle_after: PROBE_IDLE_AFTER,
+            hurries: true,
         }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mafs_proto::{BODY_BYTES_MAX, Class, Clock};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Ends};
 use crate::driver::Driver;
 use crate::engine::{CALLS_MAX, CallId, Charge, Rate, Reserve, STATUS_BUSY, STATUS_UNANSWERED, Violation};
 use crate::error::CallError;
@@ -202,6 +202,20 @@ impl Peer {
         self.shared.link.set_limits(limits);
     }
 
+    /// Between which addresses the connection is; `None` where there are none, or they are not known: UNIX sockets,
+    /// memory, emulated links, the accepting end of TCP.
+    #[must_use]
+    pub fn ends(&self) -> Option<Ends> {
+        self.shared.link.ends()
+    }
+
+    /// Asks the other end for a sign of life, because this host's network has changed. Over TCP one that does not
+    /// answer within a second is given up, or within four round trips if that is more: another connection does better
+    /// than one that has lost much. QUIC goes on where the network does, and waits as long as ever.
+    pub fn look(&self) {
+        self.shared.link.urge(|urges| urges.look = true);
+    }
+
     /// Waits until the connection has ended, and says why.
     pub async fn closed(&self) -> String {
         why_closed(&self.shared.link).await
@@ -218,6 +232,11 @@ impl Peer {
     pub fn ended_by_damage(&self) -> bool {
         // Whichever end has noticed, it has told the other.
         self.shared.link.is_closed_for(&Violation::Damaged.to_string())
+    }
+
+    /// Ends the connection without a word to the other end, which would not hear it; calls under way end at once.
+    pub fn abandon(&self, why: &str) {
+        self.shared.link.urge(|urges| urges.abandon = Some(why.to_owned()));
     }
 
     /// Ends the connection; calls under way end with `Disconnected`. Small replies given before still arrive.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use mafs_proto::Class;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::carrier::LossMeter;
+use crate::carrier::{Ends, LossMeter};
 use crate::engine::{CALLS_MAX, CREDIT_BYTES, CallId, Charge, Rate};
 use crate::error::CallError;
 use crate::loss::Loss;
@@ -68,6 +68,15 @@ impl WantedClass {
     }
 }
 
+/// What the driver is to do besides commands.
+#[derive(Debug, Default)]
+pub(crate) struct Urges {
+    /// Ask the peer for a sign of life, since this end's network has changed.
+    pub(crate) look: bool,
+    /// End the connection, for this reason.
+    pub(crate) abandon: Option<String>,
+}
+
 /// The shared part of a connection.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -77,6 +86,7 @@ pub(crate) struct Link {
     consumed: [AtomicU64; 5],
     close: Mutex<Option<String>>,
     limits: Mutex<Option<[Option<Rate>; 5]>>,
+    urges: Mutex<Urges>,
     closed: watch::Sender<Option<String>>,
     /// The peer was given up because it gave no sign of life.
     silent: AtomicBool,
@@ -96,6 +106,7 @@ impl Link {
             consumed: Default::default(),
             close: Mutex::default(),
             limits: Mutex::default(),
+            urges: Mutex::default(),
             closed: watch::Sender::new(None),
             silent: AtomicBool::new(false),
             estimate: watch::Sender::new(Estimate::default()),
@@ -163,6 +174,22 @@ impl Link {
     /// What has been asked for since the last time.
     pub(crate) fn take_limits(&self) -> Option<[Option<Rate>; 5]> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Asks for what the driver does at its next turn, which is now.
+    pub(crate) fn urge(&self, change: impl FnOnce(&mut Urges)) {
+        change(&mut self.urges.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_one();
+    }
+
+    /// What has been asked for since the last time.
+    pub(crate) fn take_urges(&self) -> Urges {
+        std::mem::take(&mut *self.urges.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Between what the connection is.
+    pub(crate) fn ends(&self) -> Option<Ends> {
+        self.loss.ends()
     }
 
     /// Whether the connection has ended for this reason.

@@ -5,6 +5,7 @@ mod background;
 mod conflicts;
 mod connection;
 mod exit;
+mod handoff;
 mod hoard;
 mod limit;
 mod mount;
@@ -73,6 +74,9 @@ enum Command {
     Disconnect(connection::ConnectionArgs),
     /// End that, and wait for a connection. One that was lost otherwise is tried again at once.
     Reconnect(connection::ConnectionArgs),
+    /// Say that the network is about to change, such as the cell of a modem: for some seconds nothing is taken for out
+    /// of reach, whatever becomes of the link, and whoever needs the server waits.
+    Handoff(handoff::HandoffArgs),
     /// Wait until the server has everything that was written before, or everything of some files.
     Sync(sync::SyncArgs),
     /// Show the modify log: what the server does not have, in the order in which it gets it; pause it, or change the
@@ -136,6 +140,7 @@ impl Command {
             Self::Limit(args) => limit::run(&args),
             Self::Disconnect(args) => connection::disconnect(&args),
             Self::Reconnect(args) => connection::reconnect(&args),
+            Self::Handoff(args) => handoff::run(&args),
             Self::Sync(args) => sync::run(&args),
             Self::Queue(args) => queue::run(args),
             Self::State(args) => state::run(&args),

@@ -21,7 +21,7 @@ use crate::vfs::{
 };
 
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// What a command asks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub enum Request {
     Disconnect,
     /// End that, and answer when there is a connection.
     Reconnect,
+    /// The network is about to change: take the server for out of reach after so many milliseconds at the earliest.
+    Handoff(u64),
     /// About what is to be in the cache.
     Hoard(HoardRequest),
     /// Read the cached contents at this path below the mount point, and say which are damaged.
@@ -98,6 +100,8 @@ pub enum Response {
     Dismissed(u64),
     /// To [`Request::Reconnect`].
     Reconnected,
+    /// To [`Request::Handoff`].
+    HandingOff,
     /// To [`Request::Hoard`].
     Hoard(Box<HoardResponse>),
     /// To [`Request::Verify`].

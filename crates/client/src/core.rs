@@ -2,6 +2,7 @@
 
 pub(crate) mod arrivals;
 pub(crate) mod caller;
+pub(crate) mod carriers;
 pub(crate) mod content;
 pub(crate) mod drain;
 pub(crate) mod fids;
@@ -17,6 +18,7 @@ pub(crate) mod promises;
 pub(crate) mod queue;
 pub(crate) mod refresh;
 pub(crate) mod replacement;
+pub(crate) mod roaming;
 pub(crate) mod rpc_statistics;
 pub(crate) mod tail;
 pub(crate) mod touched;

@@ -19,6 +19,7 @@ use crate::control::{Client, Server};
 use crate::file_name;
 use crate::fuse::{Access, FuseError, Session, SessionOptions, check_available};
 use crate::mount_point::{MountPointError, UnmountError, prepare, unmount, unmount_lazily};
+use crate::network::HostNetwork;
 use crate::options::MountOptions;
 use crate::printable::printable_path;
 use crate::remote::{Connector, RECONNECT_MAX, RECONNECT_STEP, RemoteError};
@@ -256,7 +257,7 @@ async fn start_vfs(mount: &Mount, connector: Connector, delayed: impl FnOnce(&st
         passthrough: mount.options.passthrough && !mount.options.flags.sync,
         prefetch: mount.options.prefetch,
         profile: mount.options.profile,
-        proto: mount.options.proto,
+        network: Arc::new(HostNetwork::start()),
     };
     let give_up = Instant::now() + mount.options.retry_for();
     let mut delayed = Some(delayed);
@@ -264,7 +265,7 @@ async fn start_vfs(mount: &Mount, connector: Connector, delayed: impl FnOnce(&st
     loop {
         let rest = backoff.next_delay();
         let storage = lock_cache(&directory).await?;
-        match Vfs::start(settings.clone(), storage, Arc::clone(&connector), Arc::new(BootClock)).await {
+        match Vfs::start(settings.clone(), storage, connector.clone(), Arc::new(BootClock)).await {
             Ok(vfs) => return Ok(vfs),
             Err(error) if is_passing(&error) && Instant::now() + rest < give_up => {
                 tracing::warn!(%error, "cannot mount yet");

@@ -12,6 +12,7 @@ pub mod fuse;
 pub mod hoard;
 pub mod limit;
 pub mod mount_point;
+pub mod network;
 pub mod options;
 pub mod printable;
 pub mod remote;

@@ -127,7 +127,7 @@ pub struct MountOptions {
     pub reserve: Option<Reserve>,
     /// `profile`: the emulated link that everything to and from the server travels over. Default: none.
     pub profile: Option<ProfileName>,
-    /// `proto`: what carries everything to and from a server that is a host. Default: `tcp`.
+    /// `proto`: what carries everything to and from a server that is a host. Default: `auto`.
     pub proto: Proto,
     /// Flags of mount(8).
     pub flags: KernelFlags,
@@ -386,7 +386,8 @@ fn proto(name: &str, value: &str) -> Result<Proto, InvalidOption> {
     match value {
         "tcp" => Ok(Proto::Tcp),
         "quic" => Ok(Proto::Quic),
-        _ => Err(bad(name, value, "`tcp` or `quic` is wanted".to_owned())),
+        "auto" => Ok(Proto::Auto),
+        _ => Err(bad(name, value, "`auto`, `quic` or `tcp` is wanted".to_owned())),
     }
 }
 
@@ -420,7 +421,8 @@ mod tests {
         let options = parse(text).unwrap();
         assert!(options.read_only && options.hard && !options.passthrough);
         assert_eq!(options.profile, Some("3g".parse().unwrap()));
-        assert_eq!((options.proto, parse("proto=quic").unwrap().proto), (Proto::Tcp, Proto::Quic));
+        let proto = |text| parse(text).unwrap().proto;
+        assert_eq!((options.proto, proto("proto=quic"), proto("proto=tcp")), (Proto::Auto, Proto::Quic, Proto::Tcp));
         assert!(parse("passthrough=off,passthrough=auto").unwrap().passthrough);
         assert!(!parse("awake=off").unwrap().awake && parse("awake=off,awake=auto").unwrap().awake);
         assert_eq!(parse("writeback=async").unwrap().writeback, Writeback::Async);
@@ -514,7 +516,7 @@ mod tests {
             ("cachesize=1Q", "K, M, G or T"),
             ("profile=4g", "no link profile is called `4g`: use one of lan, "),
             ("retry=99999999999", "from 0 to"),
-            ("proto=udp", "`tcp` or `quic`"),
+            ("proto=udp", "`auto`, `quic` or `tcp`"),
             ("proto", "needs a value"),
         ] {
             let error = parse(text).unwrap_err().to_string();

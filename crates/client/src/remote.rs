@@ -4,6 +4,7 @@
 //! repeated anyway, mutations because the server applies each `StoreId` once. Every wait ends at the deadline.
 
 mod attempts;
+mod auto;
 mod by_hand;
 mod connection;
 mod connector;
@@ -17,6 +18,7 @@ mod known_server;
 mod limits;
 mod link;
 mod locks;
+mod roaming;
 mod store;
 mod urgency;
 mod waiting;
@@ -44,14 +46,16 @@ use crate::core::log::Spare;
 use crate::core::outstanding::Outstanding;
 use crate::core::promises::SessionNumber;
 use crate::core::rpc_statistics::RpcStatistics;
+use crate::network::Network;
 use crate::options::FOR_EVER;
 use attempts::{Attempts, Failure};
 use by_hand::Wish;
 pub(crate) use connection::{RECONNECT_MAX, RECONNECT_STEP};
-pub use connector::{Connector, Proto, grpc_connector, quic_connector};
+pub use connector::{Connector, Proto, auto_connector, grpc_connector, quic_connector};
 pub(crate) use damage::Damage;
 pub use error::RemoteError;
 use limits::Limits;
+use link::Reach;
 pub(crate) use link::{Link, Outage};
 pub(crate) use store::{StoreContent, Terms};
 pub(crate) use urgency::Urgency;
@@ -118,6 +122,8 @@ pub(crate) struct RemoteConfig {
     pub(crate) decides: bool,
     /// Whether it is found out that the server is out of reach.
     pub(crate) disconnects: bool,
+    /// What tells of changes of this host's network.
+    pub(crate) network: Arc<dyn Network>,
 }
 
 impl RemoteConfig {
@@ -169,6 +175,8 @@ pub(crate) struct Shared {
     /// Wakes who waits until the next attempt to connect.
     hurry: Notify,
     ids: Mutex<Ids>,
+    /// Until when a handoff lasts that somebody has announced.
+    handoff: watch::Sender<Option<mafs_proto::Instant>>,
     /// Whether there has been a connection.
     reached: AtomicBool,
     held: Mutex<Option<Held>>,
@@ -237,6 +245,7 @@ impl Remote {
             wish: watch::Sender::new(Wish::default()),
             hurry: Notify::new(),
             ids: Mutex::new(Ids { outstanding, fids: Fids::default(), granting: false }),
+            handoff: watch::Sender::new(None),
             reached: AtomicBool::new(false),
             held: Mutex::new(None),
             statistics: Mutex::default(),
@@ -539,7 +548,7 @@ impl Shared {
         let begun = blocking(|| self.listener.begin_life(spare.incarnation, part.spare));
         begun.map_err(RemoteError::Unreachable)?;
         self.ids().begin_life(spare.incarnation, part);
-        self.set_down(why.to_string(), true);
+        self.set_down(why.to_string(), Reach::Out);
         Ok(())
     }
 

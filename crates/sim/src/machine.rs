@@ -8,8 +8,8 @@ use std::time::Duration;
 use mafs_arpc::carrier::memory::Direction;
 use mafs_arpc::{Config, Scheduling};
 use mafs_client::cache::CacheStorage;
+use mafs_client::network::UnwatchedNetwork;
 use mafs_client::options::{FSYNC_WAIT_DEFAULT, PULL_TIMEOUT_DEFAULT};
-use mafs_client::remote::Proto;
 use mafs_client::vfs::{Close, Fsync, Locking, Settings, Stale, StartError, Vfs, Writeback};
 use mafs_durable::{Disk, MemoryDisk, MemoryKv, write_file_atomically};
 use mafs_proto::{Classes, VolumeName};
@@ -229,7 +229,7 @@ impl Machine {
             passthrough: self.passthrough,
             prefetch: self.prefetch,
             profile: None,
-            proto: Proto::Tcp,
+            network: Arc::new(UnwatchedNetwork::default()),
         };
         let clock = Arc::new(self.link.clock().of_machine(self.clock_ppm, Arc::clone(&self.wall_ahead_s)));
         let started = Vfs::start(settings, storage, self.link.connector(), clock).await;

@@ -10,7 +10,7 @@ use mafs_arpc::carrier::grpc::ConnectError;
 use mafs_arpc::carrier::memory::{Cable, Direction, pair_over, pair_with_fault};
 use mafs_arpc::link::{Profile, Stream, Uplink};
 use mafs_arpc::watch;
-use mafs_client::remote::Connector;
+use mafs_client::remote::{Connector, Proto};
 use mafs_proto::Clock;
 use mafs_server::Server;
 
@@ -249,7 +249,7 @@ impl Link {
     /// Connects to whatever server is up, as long as the program lives that it was made for.
     pub(crate) fn connector(&self) -> Connector {
         let (link, life) = (self.clone(), lock(&self.state).life);
-        Arc::new(move || {
+        Connector::new(Proto::Tcp, move || {
             let link = link.clone();
             Box::pin(async move { link.connect(life).await })
         })

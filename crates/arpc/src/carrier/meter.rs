@@ -27,6 +27,15 @@ pub(crate) enum LossMeter {
     Emulated(Arc<Mutex<Loss>>),
 }
 
+/// Between what a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// This end's address; `None`: whichever this host has, the connection moves with it.
+    pub local: Option<SocketAddr>,
+    /// The other end's.
+    pub remote: SocketAddr,
+}
+
 /// How much of a connection one packet carries, or what is usual if the kernel does not say.
 pub(super) fn segment_bytes_of(stream: &TcpStream) -> u64 {
     let addresses = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
@@ -39,6 +48,15 @@ impl LossMeter {
         match (stream.local_addr(), stream.peer_addr()) {
             (Ok(local), Ok(peer)) => Self::Kernel { local, peer },
             _ => Self::Nobody,
+        }
+    }
+
+    /// Between which addresses the connection is, as far as that is known.
+    pub(crate) fn ends(&self) -> Option<Ends> {
+        match self {
+            Self::Nobody | Self::Emulated(_) => None,
+            Self::Kernel { local, peer } => Some(Ends { local: Some(*local), remote: *peer }),
+            Self::Quic(connection) => Some(Ends { local: None, remote: connection.remote_address() }),
         }
     }
 

@@ -101,6 +101,15 @@ impl Engine {
         self.ask(now);
     }
 
+    /// Asks the peer for a sign of life because this end's network has changed.
+    pub(crate) fn look(&mut self, now: Instant) {
+        if self.closed.is_none() {
+            self.liveness.probed_after_change(self.settings.hurries, now);
+            self.ask(now);
+            self.set_timers(now);
+        }
+    }
+
     pub(super) fn nudge(&mut self, now: Instant) {
         self.nudges.sent(now);
         self.ask(now);

@@ -22,6 +22,8 @@ const WAIT_MAX: Duration = Duration::from_secs(7);
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 /// How long probes may stay unanswered, or four times the round trip if that is more (cli.md, "Path dead").
 const DEAD_AFTER: Duration = Duration::from_secs(5);
+/// How long they may once this end's network has changed, or four times the round trip likewise.
+const DEAD_AFTER_CHANGE: Duration = Duration::from_secs(1);
 
 /// What an engine can be woken for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,15 +99,16 @@ pub(crate) struct Liveness {
 /// Probes that nothing has answered.
 #[derive(Debug)]
 struct Probing {
-    since: Instant,
     next_at: Instant,
+    dead_at: Instant,
     backoff: Backoff,
 }
 
 impl Liveness {
     /// An idle peer is probed after so much silence.
     pub(crate) fn new(idle_after: Duration, now: Instant) -> Self {
-        Self { idle_after, quiet_since: now, owed: false, rtt: SmoothedRtt::default(), probing: None }
+        let rtt = SmoothedRtt::default();
+        Self { idle_after, quiet_since: now, owed: false, rtt, probing: None }
     }
 
     /// The peer gave a sign of life.
@@ -135,10 +138,25 @@ impl Liveness {
 
     /// Notes that a probe is sent.
     pub(crate) fn probed(&mut self, now: Instant) {
-        let step = self.rtt.wait();
-        let first = Probing { since: now, next_at: now, backoff: Backoff::new(step, WAIT_MAX) };
+        let (step, dead_at) = (self.rtt.wait(), now + self.patience(DEAD_AFTER));
+        let first = Probing { next_at: now, dead_at, backoff: Backoff::new(step, WAIT_MAX) };
         let probing = self.probing.get_or_insert(first);
         probing.next_at = now + probing.backoff.next_delay();
+    }
+
+    /// Notes that a probe is sent because this end's network has changed. If `hurried` the answer is waited for less
+    /// long than usual, where it is known how long answers take.
+    pub(crate) fn probed_after_change(&mut self, hurried: bool, now: Instant) {
+        self.probing.iter_mut().for_each(|probing| probing.backoff.reset());
+        self.probed(now);
+        let dead_at = now + self.patience(DEAD_AFTER_CHANGE);
+        if let Some(probing) = self.probing.as_mut().filter(|_| hurried && self.rtt.smoothed.is_some()) {
+            probing.dead_at = probing.dead_at.min(dead_at);
+        }
+    }
+
+    fn patience(&self, least: Duration) -> Duration {
+        least.max(4 * self.rtt.smoothed.unwrap_or_default())
     }
 
     /// When to probe.
@@ -152,8 +170,7 @@ impl Liveness {
 
     /// When to give the peer up.
     pub(crate) fn dead_at(&self) -> Option<Instant> {
-        let patience = DEAD_AFTER.max(4 * self.rtt.smoothed.unwrap_or_default());
-        self.probing.as_ref().map(|probing| probing.since + patience)
+        self.probing.as_ref().map(|probing| probing.dead_at)
     }
 
     /// This end was not awake when it should have given the peer up: the peer gets another chance.

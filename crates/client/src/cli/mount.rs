@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use mafs_arpc::carrier::Address;
 use mafs_client::daemon::{Daemon, DaemonError, Mount, cache_directory};
 use mafs_client::options::{MountOptions, Target};
-use mafs_client::remote::{Connector, Proto, grpc_connector, quic_connector};
+use mafs_client::remote::{Connector, Proto, auto_connector, grpc_connector, quic_connector};
 use mafs_client::runtime_dir::RuntimeDir;
 
 use super::background::{self, Readiness};
@@ -47,7 +47,7 @@ pub(super) struct MountArgs {
             fsync_wait=MS        milliseconds that fsync=auto and unlocking wait [500]\n  \
             classes=NAME         who goes first on a slow link; to compare: paper, one, none [waiting]\n  \
             reserve=N            percent of what is sent that writing back gets after a minute of waiting [5]\n  \
-            proto=tcp|quic       what carries everything: TCP, or UDP for wireless and moving clients [tcp]\n  \
+            proto=auto|quic|tcp  what carries everything: QUIC where UDP gets through, only QUIC, or TCP [auto]\n  \
             profile=NAME         everything travels over an emulated link, such as geo (a satellite) or 3g [none]\n  \
             sloppy               options that are not known are ignored\n\
             and those of mount(8): dev suid exec noatime sync dirsync, with and without `no`."
@@ -125,13 +125,14 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
 /// How the server is reached.
 fn connector(address: Address, mount: &Mount) -> Result<Connector, Failure> {
     let link = mount.options.profile;
-    match (mount.options.proto, address) {
-        (Proto::Quic, Address::Tcp(host_port)) => {
-            let cache = cache_directory(mount).map_err(|error| Failure::new(Exit::MountFailed, error))?;
-            Ok(quic_connector(host_port, link, cache))
+    let cache = || cache_directory(mount).map_err(|error| Failure::new(Exit::MountFailed, error));
+    Ok(match (mount.options.proto, address) {
+        (Proto::Quic, Address::Tcp(host_port)) => quic_connector(host_port, link, cache()?),
+        (Proto::Auto, Address::Tcp(host_port)) => auto_connector(host_port, link, cache()?),
+        (Proto::Tcp, address) | (Proto::Quic | Proto::Auto, address @ Address::Unix(_)) => {
+            grpc_connector(address, link)
         }
-        (_, address) => Ok(grpc_connector(address, link)),
-    }
+    })
 }
 
 /// What is to be said of a mount that begins without its server.

@@ -24,8 +24,9 @@ pub(crate) fn describe(status: &MountStatus) -> String {
         let _ = writeln!(text, "  {label:<8} {value}");
     };
     line("link", &link(report));
-    if report.carrier == "quic" {
-        line("carrier", "quic, over UDP");
+    let carrier = carrier_of(report);
+    if !carrier.is_empty() {
+        line("carrier", &carrier);
     }
     if let Some(profile) = &report.profile {
         line("profile", &format!("{profile}: the link is emulated"));
@@ -232,6 +233,17 @@ fn percent(ppm: u32) -> String {
     }
 }
 
+/// The carrier, unless it is TCP and nothing else was wanted.
+fn carrier_of(report: &StatusReport) -> String {
+    let (name, why) = (&report.carrier, &report.carrier_why);
+    match (name.as_str(), report.udp_blocked_s.zip(report.udp_again_s)) {
+        ("quic", _) if why.is_empty() => "quic, over UDP".to_owned(),
+        ("quic", _) => format!("quic, over UDP: {why}"),
+        (_, Some((blocked, again))) => format!("{name}: {why} for {}; tried again in {}", brief(blocked), brief(again)),
+        (_, None) => String::new(),
+    }
+}
+
 /// What waits to be sent, the most urgent first.
 fn queued(report: &StatusReport) -> String {
     let waiting = Class::ALL.into_iter().zip(report.queued_bytes).filter(|(_, bytes)| *bytes > 0);
@@ -311,6 +323,9 @@ mod tests {
             volume: "home".to_owned(),
             profile: None,
             carrier: "tcp".to_owned(),
+            carrier_why: String::new(),
+            udp_blocked_s: None,
+            udp_again_s: None,
             connected: true,
             disconnected: false,
             by_hand: false,
@@ -370,6 +385,22 @@ mod tests {
              unsent   nothing\n  \
              cache    3.00 MiB of 10.00 GiB, 1 file, 0 open\n  \
              files    read and written by the kernel itself (passthrough)\n"
+        );
+    }
+
+    #[test]
+    fn the_carrier_is_told_with_why_it_is_that_one() {
+        let shown = |name: &str, why: &str, (udp_blocked_s, udp_again_s)| {
+            let (carrier, carrier_why) = (name.to_owned(), why.to_owned());
+            carrier_of(&StatusReport { carrier, carrier_why, udp_blocked_s, udp_again_s, ..status().report })
+        };
+        assert_eq!(shown("tcp", "", (None, None)), "");
+        assert_eq!(shown("quic", "", (None, None)), "quic, over UDP");
+        assert_eq!(shown("quic", "UDP gets through", (None, None)), "quic, over UDP: UDP gets through");
+        assert_eq!(shown("tcp", "the server is on this machine", (None, None)), "");
+        assert_eq!(
+            shown("tcp", "nothing answers at host:6237 over UDP", (Some(12), Some(588))),
+            "tcp: nothing answers at host:6237 over UDP for 12 s; tried again in 9 min"
         );
     }
 

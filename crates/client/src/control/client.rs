@@ -135,6 +135,18 @@ impl Client {
     }
 
     /// Asks something that never waits for the network.
+    /// Says that the network is about to change, and for how long that may take.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub async fn hand_off(&mut self, time: Duration) -> Result<(), ControlError> {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        match self.ask_at_once(Request::Handoff(ms)).await? {
+            Response::HandingOff => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
     async fn ask_at_once(&mut self, request: Request) -> Result<Response, ControlError> {
         let answer = tokio::time::timeout(STATUS_LIMIT, self.ask(request)).await;
         answer.map_err(|_| ControlError::Broken(io::Error::other("no answer within 5 s")))?
@@ -315,6 +327,7 @@ fn unexpected(response: Response) -> ControlError {
         | Response::Dismissed(_)
         | Response::Verified(_)
         | Response::Reconnected
+        | Response::HandingOff
         | Response::Paused
         | Response::First(_)
         | Response::State(_)

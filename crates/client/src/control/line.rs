@@ -79,12 +79,12 @@ mod tests {
     async fn a_message_survives_the_wire() {
         let mut wire = Vec::new();
         write(&mut wire, Request::Status).await.unwrap();
-        assert_eq!(wire, b"{\"version\":7,\"message\":\"status\"}\n");
+        assert_eq!(wire, b"{\"version\":8,\"message\":\"status\"}\n");
         assert_eq!(parse(&wire).await.unwrap(), Some(Request::Status));
         let limit = Request::Limit("store=64k".parse().unwrap());
         let mut wire = Vec::new();
         write(&mut wire, limit.clone()).await.unwrap();
-        assert_eq!(wire, b"{\"version\":7,\"message\":{\"limit\":\"store=65536\"}}\n");
+        assert_eq!(wire, b"{\"version\":8,\"message\":{\"limit\":\"store=65536\"}}\n");
         assert_eq!(parse(&wire).await.unwrap(), Some(limit));
         assert_eq!(parse(b"").await.unwrap(), None);
         let longest = Request::Sync(SyncRequest { below: vec![0xff; 4096], ticket: u64::MAX });
@@ -95,14 +95,14 @@ mod tests {
 
     #[tokio::test]
     async fn bad_lines_give_clear_errors() {
-        let long = [b"{\"version\":7,\"message\":\"".as_slice(), &vec![b'x'; 25_000], b"\"}\n"].concat();
+        let long = [b"{\"version\":8,\"message\":\"".as_slice(), &vec![b'x'; 25_000], b"\"}\n"].concat();
         for (line, expected) in [
-            (b"{\"version\":7,\"message\":\"status\"}".as_slice(), "cut short"),
+            (b"{\"version\":8,\"message\":\"status\"}".as_slice(), "cut short"),
             (long.as_slice(), "longer than 20480 bytes"),
             (b"\xff\n", "not a message"),
-            (b"{\"version\":9,\"message\":{\"new\":1}}\n", "version 9, this program speaks 7"),
-            (b"{\"version\":7,\"message\":\"fly\"}\n", "not a known message"),
-            (b"{\"version\":7,\"message\":{\"limit\":\"control=64k\"}}\n", "`control` cannot be limited"),
+            (b"{\"version\":9,\"message\":{\"new\":1}}\n", "version 9, this program speaks 8"),
+            (b"{\"version\":8,\"message\":\"fly\"}\n", "not a known message"),
+            (b"{\"version\":8,\"message\":{\"limit\":\"control=64k\"}}\n", "`control` cannot be limited"),
         ] {
             let error = parse(line).await.unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

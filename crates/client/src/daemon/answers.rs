@@ -1,6 +1,7 @@
 //! What the daemon answers to commands.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mafs_arpc::blocking;
 use tokio::sync::watch;
@@ -68,6 +69,10 @@ impl Answers {
                 Ok(()) => Response::Reconnected,
                 Err(error) => Response::OutOfReach(error.to_string()),
             },
+            Request::Handoff(ms) => {
+                self.vfs.hand_off(Duration::from_millis(ms));
+                Response::HandingOff
+            }
             Request::Hoard(request) => self.answer_hoard(request).await,
             Request::Verify(below) => match self.vfs.verify(&below).await {
                 Ok(Some(verified)) => Response::Verified(Box::new(verified)),

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use mafs_arpc::{Payload, Peer};
+use mafs_arpc::{Backoff, Payload, Peer, watch};
 use mafs_proto::call::DetachRequest;
 use mafs_proto::{Generation, Purpose};
 use tokio::time::timeout;
 
-use super::link::ending;
+use super::link::{Reach, ending};
+use super::roaming::changed;
 use super::{DETACH_WAIT, Link, Remote, RemoteError, Shared};
 
 /// For people, where the reason of an outage is told.
@@ -118,7 +119,7 @@ impl Shared {
 
     /// The user wants no connection: no call goes out from now on, and the session is given back. Returns why.
     pub(super) async fn leave(&self, peer: &Peer, generation: Generation) -> String {
-        self.set_down(WHY.to_owned(), true);
+        self.set_down(WHY.to_owned(), Reach::Out);
         self.end_session(generation);
         // What was promised in it is worth nothing from the moment on at which the server hears of it.
         self.listener.renewed(self.clock.now(), Duration::ZERO);
@@ -131,21 +132,24 @@ impl Shared {
         WHY.to_owned()
     }
 
-    /// Waits until the next attempt to connect is due: `pause` long or until somebody is impatient, and for as long as
-    /// the user wants no connection. Returns whether there is to be an attempt.
-    pub(super) async fn rest(&self, pause: Duration) -> bool {
+    /// Waits until the next attempt to connect is due: for the pause between attempts, or until somebody is impatient,
+    /// or the network has changed, with which a new series begins; and for as long as the user wants no connection.
+    /// Returns whether there is to be an attempt.
+    pub(super) async fn rest(&self, backoff: &mut Backoff, changes: &mut watch::Receiver<()>) -> bool {
         let mut link = self.link.subscribe();
+        let pause = backoff.next_delay();
         tokio::select! {
             biased;
             _ = link.wait_for(|link| matches!(link, Link::Closed)) => return false,
             () = self.until_apart_by_hand() => {}
             () = self.hurry.notified() => {}
+            () = changed(changes) => backoff.reset(),
             () = tokio::time::sleep(pause) => {}
         }
         if !self.is_apart_by_hand() {
             return true;
         }
-        self.set_down(WHY.to_owned(), true);
+        self.set_down(WHY.to_owned(), Reach::Out);
         self.wish.send_if_modified(|wish| {
             let leaves = *wish == Wish::Apart;
             if leaves {
@@ -158,7 +162,7 @@ impl Shared {
             _ = link.wait_for(|link| matches!(link, Link::Closed)) => return false,
             () = self.until_wanted() => {}
         }
-        self.set_down(TRYING.to_owned(), true);
+        self.set_down(TRYING.to_owned(), Reach::Out);
         true
     }
 

@@ -4,9 +4,11 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join};
+use futures_util::stream::FuturesUnordered;
 use mafs_arpc::carrier::Carrier;
-use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer};
+use mafs_arpc::{Backoff, CallError, CallHandle, Estimate, Incoming, IncomingCall, Payload, Peer, watch};
 use mafs_proto::call::{
     AttachReply, AttachRequest, BreakReply, BreakRequest, ChangedObject, ChangedSinceReply, ChangedSinceRequest,
     InvalidateRequest, Mark, PullRequest, RenewLeaseReply, RenewLeaseRequest,
@@ -14,6 +16,8 @@ use mafs_proto::call::{
 use mafs_proto::{FsError, Generation, Instant, Method, PROTOCOL_MAX, PROTOCOL_MIN, Purpose, Wire};
 use tokio::time::timeout;
 
+use super::link::Reach;
+use super::roaming::changed;
 use super::{Connection, Held, RemoteError, Shared, add_traffic, detail};
 use crate::core::fids::Part;
 use crate::core::promises::SessionNumber;
@@ -29,9 +33,14 @@ pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
 /// A server that does not answer for so long when a connection is made is out of reach, or for four round trips if that
 /// is more: as one that gives no sign of life over a connection (cli.md, "Path dead").
 const DEAD_AFTER: Duration = Duration::from_secs(5);
+/// After the silence of one carrier another has so long to lead to the server before that is out of reach, or four
+/// round trips.
+const OTHER_CARRIER_WITHIN: Duration = Duration::from_secs(2);
 /// One whose machine answers, and that is not there, may be back soon: it is out of reach when calls have ended that
 /// wait for it, or after this time if they wait for ever.
 const GONE_AFTER_MAX: Duration = Duration::from_millis(100 * TIMEO_DEFAULT as u64 * RETRANS_DEFAULT as u64);
+/// So many attempts to connect are under way at a time: more only while the network changes.
+const ATTEMPTS_MAX: usize = 3;
 /// A lease is renewed so many times before it ends.
 const RENEWALS_PER_LEASE: u32 = 3;
 /// Timers do not run through suspend, leases do: the clock is looked at so many times in a lease.
@@ -65,7 +74,10 @@ impl Attached {
 pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
     let mut backoff = Backoff::new(RECONNECT_STEP, RECONNECT_MAX);
     let mut number = 0;
-    let mut patience = Patience::new(&shared, Duration::ZERO);
+    let mut patience = Patience::new(&shared, DEAD_AFTER, Duration::ZERO);
+    // Whether the last connection has ended in silence, and its carrier is not the only one.
+    let mut may_be_blocked = false;
+    let mut changes = shared.config.network.watch();
     loop {
         if let Some(attached) = attached.take() {
             backoff.reset();
@@ -74,23 +86,27 @@ pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
             shared.apply_limits();
             let peer = attached.peer.clone();
             let why = hold(&shared, attached).await;
-            shared.set_down(why, peer.ended_in_silence());
+            may_be_blocked = peer.ended_in_silence() && shared.config.connector.has_another();
+            let is_out = peer.ended_in_silence() && !may_be_blocked && !shared.is_handing_off();
+            shared.set_down(why, if is_out { Reach::Out } else { Reach::Unknown });
             add_traffic(&mut shared.statistics(), &peer);
             shared.note_end(&peer);
-            patience = Patience::new(&shared, peer.estimate().rtt.unwrap_or_default());
+            let within = if may_be_blocked { OTHER_CARRIER_WITHIN } else { DEAD_AFTER };
+            patience = Patience::new(&shared, within, peer.estimate().rtt.unwrap_or_default());
         }
         let attempt = async {
-            if !shared.rest(backoff.next_delay()).await {
+            if !shared.rest(&mut backoff, &mut changes).await {
                 return None;
             }
-            Some(giving_up(&shared, patience.silent, shared.unless_by_hand(attach(&shared))).await)
+            Some(giving_up(&shared, patience.silent, shared.unless_by_hand(attach(&shared, &mut changes))).await)
         };
         match giving_up(&shared, patience.left(), attempt).await {
             None => return,
             Some(Ok(now)) => attached = Some(now),
             Some(Err(error)) => {
                 tracing::debug!(%error, "not connected");
-                shared.set_down(error.to_string(), false);
+                let is_out = std::mem::take(&mut may_be_blocked) && !shared.is_handing_off();
+                shared.set_down(error.to_string(), if is_out { Reach::Out } else { Reach::Unknown });
             }
         }
     }
@@ -106,10 +122,12 @@ struct Patience {
 }
 
 impl Patience {
-    /// From now on; `rtt`: what a round trip took last.
-    fn new(shared: &Shared, rtt: Duration) -> Self {
+    /// From now on, `silent` or more; `rtt`: what a round trip took last.
+    fn new(shared: &Shared, silent: Duration, rtt: Duration) -> Self {
         let gone = if shared.config.waits_for_ever() { GONE_AFTER_MAX } else { shared.config.deadline };
-        Self { silent: DEAD_AFTER.max(4 * rtt), until: tokio::time::Instant::now() + gone }
+        // Where no link leads to the server nothing answers, and each attempt ends at once.
+        let gone = if shared.is_apart() { DEAD_AFTER.min(gone) } else { gone };
+        Self { silent: silent.max(4 * rtt), until: tokio::time::Instant::now() + gone }
     }
 
     fn left(self) -> Duration {
@@ -117,16 +135,18 @@ impl Patience {
     }
 }
 
-/// Makes an attempt; if it takes longer than `patience` nobody waits for the server any more.
+/// Makes an attempt; if it takes longer than `patience`, and than a handoff, nobody waits for the server any more.
 async fn giving_up<T>(shared: &Shared, patience: Duration, attempt: impl Future<Output = T>) -> T {
     let mut attempt = std::pin::pin!(attempt);
-    match timeout(patience, &mut attempt).await {
-        Ok(ended) => ended,
-        Err(_) => {
-            shared.give_up();
-            attempt.await
-        }
+    if let Ok(ended) = timeout(patience, &mut attempt).await {
+        return ended;
     }
+    tokio::select! {
+        biased;
+        ended = &mut attempt => return ended,
+        () = shared.until_handed_off() => shared.give_up(),
+    }
+    attempt.await
 }
 
 /// Takes the server's calls and renews the lease. Returns why the connection has ended, or was given up.
@@ -148,6 +168,14 @@ async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
             why
         }
         () = shared.until_apart_by_hand() => shared.leave(&peer, generation).await,
+        why = shared.config.connector.until_better() => {
+            peer.close(&why);
+            why
+        }
+        why = shared.until_left(&peer) => {
+            peer.abandon(&why);
+            why
+        }
         never = log_link(&peer) => match never {},
         why = take_calls => why,
     }
@@ -294,25 +322,59 @@ async fn sleep_until(shared: &Shared, end: Instant, look_every: Duration) {
 }
 
 /// Makes a connection and attaches the volume.
-async fn attach(shared: &Shared) -> Result<Attached, RemoteError> {
-    attach_over(shared, connect(shared, CONNECT_WAIT).await?).await
+async fn attach(shared: &Shared, changes: &mut watch::Receiver<()>) -> Result<Attached, RemoteError> {
+    let carrier = connect(shared, CONNECT_WAIT, changes).await?;
+    attach_over(shared, carrier, changes).await
 }
 
 /// The same for the first time; with a cache to go on with a mount does not wait long for a connection.
 pub(super) async fn attach_first(shared: &Shared, has_cache: bool) -> Result<Attached, RemoteError> {
     let patience = if has_cache { FIRST_CONNECT_WAIT } else { CONNECT_WAIT };
-    attach_over(shared, connect(shared, patience).await?).await
+    let mut changes = shared.config.network.watch();
+    let carrier = connect(shared, patience, &mut changes).await?;
+    attach_over(shared, carrier, &mut changes).await
 }
 
-async fn connect(shared: &Shared, patience: Duration) -> Result<Carrier, RemoteError> {
-    match timeout(patience, (shared.config.connector)()).await {
-        Ok(connected) => connected.map_err(|error| RemoteError::Unreachable(error.to_string())),
-        Err(_) => Err(RemoteError::Unreachable(format!("no connection within {patience:?}"))),
+/// Connects. When the network changes meanwhile another attempt is made beside the one under way, which may wait for an
+/// answer from where nothing leads any more.
+async fn connect(
+    shared: &Shared,
+    patience: Duration,
+    changes: &mut watch::Receiver<()>,
+) -> Result<Carrier, RemoteError> {
+    let (unreachable, connector) = (RemoteError::Unreachable, &shared.config.connector);
+    let attempts = async {
+        let mut attempts = FuturesUnordered::from_iter([connector.connect()]);
+        loop {
+            tokio::select! {
+                biased;
+                Some(ended) = attempts.next() => match ended {
+                    Ok(carrier) => return Ok(carrier),
+                    Err(error) if attempts.is_empty() => return Err(unreachable(error.to_string())),
+                    Err(_) => {}
+                },
+                () = changed(changes), if attempts.len() < ATTEMPTS_MAX => attempts.push(connector.connect()),
+            }
+        }
+    };
+    let late = || unreachable(format!("no connection within {patience:?}"));
+    timeout(patience, attempts).await.unwrap_or_else(|_| Err(late()))
+}
+
+async fn attach_over(
+    shared: &Shared,
+    carrier: Carrier,
+    changes: &mut watch::Receiver<()>,
+) -> Result<Attached, RemoteError> {
+    let (peer, incoming) = Peer::start(carrier, shared.config.arpc, Arc::clone(&shared.clock));
+    tokio::select! {
+        biased;
+        attached = attach_by(shared, peer.clone(), incoming) => attached,
+        why = shared.until_useless(&peer, changes) => Err(RemoteError::Unreachable(why)),
     }
 }
 
-async fn attach_over(shared: &Shared, carrier: Carrier) -> Result<Attached, RemoteError> {
-    let (peer, incoming) = Peer::start(carrier, shared.config.arpc, Arc::clone(&shared.clock));
+async fn attach_by(shared: &Shared, peer: Peer, incoming: Incoming) -> Result<Attached, RemoteError> {
     let sent = shared.clock.now();
     let session = shared.trusted_session(sent);
     let request = AttachRequest {

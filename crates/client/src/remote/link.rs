@@ -7,6 +7,7 @@ use std::time::Duration;
 use mafs_arpc::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::connector::CarrierReport;
 use super::{Connection, Remote, RemoteError, Shared};
 
 /// An ended connection is noticed at once; this only bounds the wait.
@@ -28,27 +29,43 @@ pub(crate) enum Link {
 pub(crate) struct Outage {
     /// For people.
     pub(crate) why: String,
-    /// Whether the server is known to be out of reach, so that what is cached counts (cli.md, "Path dead").
-    pub(crate) dead: bool,
+    /// How far the server is out of reach.
+    pub(crate) reach: Reach,
     /// Whether the user wants it so.
     pub(crate) by_hand: bool,
 }
 
+/// How far a server is out of reach that no call goes out to. In the course of an outage it only grows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Reach {
+    /// Nothing is known yet: a connection is being made.
+    Unknown,
+    /// It may be back in a moment: what is cached counts, and whoever needs the server waits.
+    OutForNow,
+    /// For longer than that: nobody waits (cli.md, "Path dead").
+    Out,
+}
+
 impl Outage {
     pub(super) fn new(why: &str) -> Self {
-        Self { why: why.to_owned(), dead: false, by_hand: false }
+        Self { why: why.to_owned(), reach: Reach::Unknown, by_hand: false }
+    }
+
+    /// Whether the server is out of reach, if only for now.
+    fn is_apart(&self) -> bool {
+        self.reach >= Reach::OutForNow
     }
 
     /// Whether nobody need wait for its end.
     fn is_in_vain(&self) -> bool {
-        self.dead || self.by_hand
+        self.reach == Reach::Out || self.by_hand
     }
 
     /// Why a call has failed that was not sent.
     fn error(self) -> RemoteError {
         match self {
             Self { by_hand: true, .. } => RemoteError::ByHand,
-            Self { why, dead: true, .. } => RemoteError::OutOfReach(why),
+            Self { why, reach: Reach::Out, .. } => RemoteError::OutOfReach(why),
             Self { why, .. } => RemoteError::TimedOut(why),
         }
     }
@@ -73,8 +90,8 @@ impl Transition {
             (Link::Down(before), Link::Down(now)) if before.by_hand && !now.by_hand => Some(Self::Again),
             (Link::Down(Outage { by_hand: true, .. }), Link::Down(_)) => None,
             (_, Link::Down(Outage { by_hand: true, .. })) => Some(Self::ByHand),
-            (Link::Down(Outage { dead: true, .. }), Link::Down(_)) => None,
-            (Link::Up(_) | Link::Down(_), Link::Down(Outage { dead: true, .. })) => Some(Self::OutOfReach),
+            (Link::Down(before), Link::Down(_)) if before.is_apart() => None,
+            (Link::Up(_) | Link::Down(_), Link::Down(now)) if now.is_apart() => Some(Self::OutOfReach),
             (Link::Up(_), Link::Down(_)) => Some(Self::Ended),
             (Link::Down(_), Link::Down(_)) | (Link::Up(_), Link::Up(_)) => None,
             // The mount ends.
@@ -110,26 +127,36 @@ impl Remote {
         (self.shared.link.borrow().clone(), since)
     }
 
+    /// The carrier of the connection.
+    pub(crate) fn carrier(&self) -> CarrierReport {
+        self.shared.config.connector.carrier()
+    }
+
     /// Whether calls go out now.
     pub(crate) fn is_up(&self) -> bool {
         matches!(*self.shared.link.borrow(), Link::Up(..))
     }
 
-    /// Whether the server is known to be out of reach.
+    /// Whether the server is out of reach, if only for a moment.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.shared.is_apart()
+    }
+
+    /// Whether the server is known to be out of reach for longer than a moment.
     pub(crate) fn is_out_of_reach(&self) -> bool {
-        is_dead(&self.shared.link.borrow())
+        is_out_of_reach(&self.shared.link.borrow())
     }
 
     /// Waits until that is so.
     pub(crate) async fn until_out_of_reach(&self) {
         // The sender lives in `self`.
-        let _ = self.shared.link.subscribe().wait_for(is_dead).await;
+        let _ = self.shared.link.subscribe().wait_for(is_out_of_reach).await;
     }
 
     /// Waits until it is not known to be so.
     pub(crate) async fn until_within_reach(&self) {
         // The sender lives in `self`.
-        let _ = self.shared.link.subscribe().wait_for(|link| !is_dead(link)).await;
+        let _ = self.shared.link.subscribe().wait_for(|link| !is_out_of_reach(link)).await;
     }
 
     /// Waits until it is in vain to wait for the server: never, if the user has said so.
@@ -215,14 +242,20 @@ impl Shared {
         }
     }
 
-    /// Calls do not go out; that it is known to be out of reach stays so until they do.
-    pub(super) fn set_down(&self, why: String, dead: bool) {
-        let was_dead = is_dead(&self.link.borrow());
-        let dead = was_dead || (dead && self.config.disconnects);
-        if dead && !was_dead {
+    /// Whether the server is out of reach, if only for a moment.
+    pub(super) fn is_apart(&self) -> bool {
+        reach_of(&self.link.borrow()) >= Reach::OutForNow
+    }
+
+    /// Calls do not go out, and the server is so far out of reach as far as is known now. With
+    /// `disconnected=off` it never is.
+    pub(super) fn set_down(&self, why: String, reach: Reach) {
+        let reach = if self.config.disconnects { reach } else { Reach::Unknown };
+        let before = reach_of(&self.link.borrow());
+        if before == Reach::Unknown && reach > before {
             self.listener.out_of_reach(true);
         }
-        self.set_link(Link::Down(Outage { why, dead, by_hand: self.is_apart_by_hand() }));
+        self.set_link(Link::Down(Outage { why, reach: reach.max(before), by_hand: self.is_apart_by_hand() }));
     }
 
     /// Nothing has led to the server for as long as one waits for that.
@@ -231,7 +264,7 @@ impl Shared {
             Link::Down(outage) => outage.why.clone(),
             Link::Up(..) | Link::Closed => return,
         };
-        self.set_down(why, true);
+        self.set_down(why, Reach::Out);
     }
 
     /// Calls go out.
@@ -248,34 +281,50 @@ pub(super) fn ending() -> RemoteError {
     RemoteError::Unreachable("the mount is ending".to_owned())
 }
 
-fn is_dead(link: &Link) -> bool {
-    matches!(link, Link::Down(outage) if outage.dead)
+fn reach_of(link: &Link) -> Reach {
+    match link {
+        Link::Down(outage) => outage.reach,
+        Link::Up(_) | Link::Closed => Reach::Unknown,
+    }
+}
+
+fn is_out_of_reach(link: &Link) -> bool {
+    reach_of(link) == Reach::Out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn down(dead: bool, by_hand: bool) -> Link {
-        Link::Down(Outage { why: String::new(), dead, by_hand })
+    fn down(reach: Reach, by_hand: bool) -> Link {
+        Link::Down(Outage { reach, by_hand, ..Outage::new("") })
+    }
+
+    #[test]
+    fn an_outage_that_may_be_over_in_a_moment_is_told_and_waited_for() {
+        assert!(!Outage { reach: Reach::OutForNow, ..Outage::new("") }.is_in_vain());
+        let moment = down(Reach::OutForNow, false);
+        assert_eq!(Transition::of(&down(Reach::Unknown, false), &moment), Some(Transition::OutOfReach));
+        assert_eq!(Transition::of(&moment, &down(Reach::Out, false)), None, "told already");
+        assert!(!is_out_of_reach(&moment));
     }
 
     #[test]
     fn each_transition_is_told_once() {
         use Transition::{Again, ByHand, OutOfReach};
-        let states = [down(false, false), down(true, false), down(false, true), down(true, true), Link::Closed];
-        let [trying, dead, apart, dead_apart, closed] = &states;
+        let [trying, out] = [Reach::Unknown, Reach::Out].map(|reach| down(reach, false));
+        let [trying_by_hand, out_by_hand] = [Reach::Unknown, Reach::Out].map(|reach| down(reach, true));
         let told = [
-            (trying, trying, None),
-            (trying, dead, Some(OutOfReach)),
-            (dead, dead, None),
-            (dead, dead_apart, Some(ByHand)),
-            (trying, apart, Some(ByHand)),
-            (dead_apart, dead_apart, None),
-            (dead_apart, dead, Some(Again)),
-            (apart, trying, Some(Again)),
-            (dead, closed, None),
-            (closed, dead, None),
+            (&trying, &trying, None),
+            (&trying, &out, Some(OutOfReach)),
+            (&out, &out, None),
+            (&out, &out_by_hand, Some(ByHand)),
+            (&trying, &trying_by_hand, Some(ByHand)),
+            (&out_by_hand, &out_by_hand, None),
+            (&out_by_hand, &out, Some(Again)),
+            (&trying_by_hand, &trying, Some(Again)),
+            (&out, &Link::Closed, None),
+            (&Link::Closed, &out, None),
         ];
         for (before, now, transition) in told {
             assert_eq!(Transition::of(before, now), transition, "{before:?}, {now:?}");

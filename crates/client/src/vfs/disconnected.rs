@@ -4,6 +4,8 @@
 //! No operation has a mode for it: the index says that all it knows is valid then, changes are logged as ever, and a
 //! name that is free as far as is known counts as free.
 
+use std::time::Duration;
+
 use super::{Error, Inner, Vfs};
 
 impl Vfs {
@@ -19,6 +21,11 @@ impl Vfs {
     /// If that takes more than 10 s; it is tried again for ever.
     pub async fn reconnect(&self) -> Result<(), Error> {
         Ok(self.inner.remote.reconnect().await?)
+    }
+
+    /// Takes the server for out of reach no sooner than after `time`: the network is about to change.
+    pub fn hand_off(&self, time: Duration) {
+        self.inner.remote.hand_off(time);
     }
 }
 

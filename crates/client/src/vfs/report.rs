@@ -23,9 +23,19 @@ pub struct StatusReport {
     pub volume: String,
     /// The emulated link to it, if there is one.
     pub profile: Option<String>,
-    /// The carrier of the connection: `tcp`, which means a UNIX socket too, or `quic`.
+    /// The carrier of the connection, or of the last: `tcp`, which means a UNIX socket too, or `quic`. `auto`: with
+    /// that option there was none yet.
     #[serde(default)]
     pub carrier: String,
+    /// Why it is that one, if there was a choice.
+    #[serde(default)]
+    pub carrier_why: String,
+    /// Seconds since UDP was found to be blocked in this network, if that is why.
+    #[serde(default)]
+    pub udp_blocked_s: Option<u64>,
+    /// Seconds until UDP is tried again, if that is why.
+    #[serde(default)]
+    pub udp_again_s: Option<u64>,
     /// Whether the server can be asked now.
     pub connected: bool,
     /// Whether it is known to be out of reach: what is cached is used without it.
@@ -150,14 +160,17 @@ impl Inner {
         let files = self.files().all();
         let open_files = self.files().handles() as u64;
         let announced_changes = self.replay.queue().announced();
-        let (log, locks) = (self.log_report(), self.locks.counts());
+        let (log, locks, carrier) = (self.log_report(), self.locks.counts(), self.remote.carrier());
         let mut report = StatusReport {
             server: self.settings.server.clone(),
             volume: self.settings.volume.to_string(),
             profile: self.settings.profile.map(|name| name.to_string()),
-            carrier: self.settings.proto.to_string(),
+            carrier: carrier.proto.to_string(),
+            carrier_why: carrier.why,
+            udp_blocked_s: carrier.blocked.map(|(since, _)| since),
+            udp_again_s: carrier.blocked.map(|(_, again)| again),
             connected: peer.is_some(),
-            disconnected: self.remote.is_out_of_reach(),
+            disconnected: self.remote.is_apart(),
             by_hand: self.remote.is_apart_by_hand(),
             since_s: now.since(since).as_secs(),
             why,

@@ -33,7 +33,8 @@ use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 use crate::core::replacement::Replacement;
 use crate::core::upload::UploadRate;
-use crate::remote::{Connector, Proto, Remote, RemoteConfig, RemoteError};
+use crate::network::Network;
+use crate::remote::{Connector, Remote, RemoteConfig, RemoteError};
 
 /// What a mount is made of.
 #[derive(Clone, Debug)]
@@ -78,8 +79,8 @@ pub struct Settings {
     pub prefetch: bool,
     /// The emulated link that the connector was made with, for people.
     pub profile: Option<ProfileName>,
-    /// The carrier of the connection, for people.
-    pub proto: Proto,
+    /// What tells of changes of this host's network.
+    pub network: Arc<dyn Network>,
 }
 
 impl Settings {
@@ -97,6 +98,7 @@ impl Settings {
             announces: self.writeback == Writeback::Sirp,
             decides: !self.writeback.waits(),
             disconnects: self.disconnected,
+            network: Arc::clone(&self.network),
         }
     }
 }

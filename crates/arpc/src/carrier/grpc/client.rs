@@ -17,6 +17,7 @@ use super::greeting::{Greeting, Heard};
 use super::{Address, ConnectError, frames, in_words};
 use crate::carrier::meter::segment_bytes_of;
 use crate::carrier::shaped::Shaper;
+use crate::carrier::side_by_side::side_by_side;
 use crate::carrier::{
     CONNECTION_WINDOW_BYTES, Carrier, FRAME_BYTES_MAX, LossMeter, SEGMENT_BYTES, SINK_FRAMES, STREAM_WINDOW_BYTES,
     Transport,
@@ -63,17 +64,18 @@ async fn connect_unix(path: &Path) -> Result<UnixStream, ConnectError> {
 
 async fn connect_tcp(host_port: &str) -> Result<TcpStream, ConnectError> {
     let unknown = |source| ConnectError::UnknownHost { address: host_port.to_owned(), source };
-    let mut failed = None;
-    for address in lookup_host(host_port).await.map_err(unknown)? {
-        match TcpStream::connect(address).await.and_then(|stream| stream.set_nodelay(true).map(|()| stream)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = Some(error),
+    let addresses = lookup_host(host_port).await.map_err(unknown)?;
+    let attempt = async |address| {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    match side_by_side(addresses, |_| false, attempt).await {
+        Some(connected) => {
+            connected.map_err(|source| ConnectError::Unreachable { address: host_port.to_owned(), source })
         }
+        None => Err(unknown(io::Error::other("the name has no address"))),
     }
-    Err(match failed {
-        Some(source) => ConnectError::Unreachable { address: host_port.to_owned(), source },
-        None => unknown(io::Error::other("the name has no address")),
-    })
 }
 
 /// The transport below, as far as it is known.

@@ -18,6 +18,7 @@ use super::lossy::Lossy;
 use super::trust::{Pin, Verifier};
 use super::{ALPN, carrier, transport};
 use crate::carrier::shaped::Shaper;
+use crate::carrier::side_by_side::side_by_side;
 use crate::carrier::{Carrier, ConnectError};
 use crate::engine::Side;
 
@@ -68,15 +69,17 @@ pub(super) async fn dial(
     open: impl Fn(SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>>,
 ) -> Result<Dialled, ConnectError> {
     let unknown = |source| ConnectError::UnknownHost { address: host_port.to_owned(), source };
-    let mut failed = None;
-    for address in lookup_host(host_port).await.map_err(unknown)? {
+    let addresses = lookup_host(host_port).await.map_err(unknown)?;
+    let attempt = |address| {
         let attempt = Attempt { host_port, pin, address };
-        match attempt.make(open(address).map_err(|source| attempt.unreachable(source))?).await {
-            Ok(dialled) => return Ok(dialled),
-            Err(error) => failed = Some(error),
-        }
-    }
-    Err(failed.unwrap_or_else(|| unknown(io::Error::other("the name has no address"))))
+        let socket = open(address);
+        async move { attempt.make(socket.map_err(|source| attempt.unreachable(source))?).await }
+    };
+    // Who was heard, and is not the server, says more than whoever was not.
+    let says_most =
+        |error: &ConnectError| matches!(error, ConnectError::OtherKey { .. } | ConnectError::NotMafs { .. });
+    let dialled = side_by_side(addresses, says_most, attempt).await;
+    dialled.unwrap_or_else(|| Err(unknown(io::Error::other("the name has no address"))))
 }
 
 /// One address of the server.

@@ -6,7 +6,7 @@ use mafs_proto::{Class, Instant};
 
 use super::pair::{ANSWERS, Application, FAST, LinkModel, Outcome, Pair, SETTINGS};
 use crate::CallError;
-use crate::engine::{Engine, FrameKind, Side};
+use crate::engine::{Engine, FrameKind, Settings, Side};
 
 const SILENT: Application = Application { answers: false, ..ANSWERS };
 
@@ -112,6 +112,54 @@ fn idle_engines_exchange_nothing_but_probes() {
     pair.run(Duration::from_secs(3600));
     assert!(pair.carried <= 4 * 180, "{}", pair.carried);
     assert_eq!((&pair.ends[0].closed, &pair.ends[1].closed), (&None, &None));
+}
+
+/// How long it takes until a peer that has just fallen silent is given up, if this end's network changes then.
+fn given_up_after_a_change(settings: Settings, rtt_ms: u64, prepare: impl FnOnce(&mut Engine, Instant)) -> u128 {
+    let link = LinkModel { delay: Duration::from_millis(rtt_ms) / 2, bytes_per_s: 1_000_000_000 };
+    let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
+    for _ in 0..40 {
+        pair.ends[0].call(Class::Control, 0, None, pair.now);
+        pair.run(Duration::from_secs(4));
+    }
+    let (end, start) = (&mut pair.ends[0], pair.now);
+    prepare(&mut end.engine, start);
+    end.engine.look(start);
+    assert!(matches!(end.next_frame(start).unwrap().kind, FrameKind::Probe { .. }), "at once");
+    while end.closed.is_none() {
+        while end.next_frame(pair.now).is_some() {}
+        let Some(next) = end.engine.poll_timeout() else { break };
+        pair.now = next;
+        end.engine.handle_timeout(pair.now);
+    }
+    pair.now.since(start).as_millis()
+}
+
+#[test]
+fn who_is_silent_after_a_change_of_the_network_is_given_up_soon() {
+    let nothing = |_: &mut Engine, _| ();
+    assert_eq!(given_up_after_a_change(SETTINGS, 20, nothing), 1000);
+    assert_eq!(given_up_after_a_change(SETTINGS, 600, nothing), 2400);
+    assert_eq!(given_up_after_a_change(SETTINGS.in_datagrams(Side::Connector), 20, nothing), 5000);
+    // A probe that was under way already does not prolong that, nor does a change the wait for it.
+    let probed = |engine: &mut Engine, now: Instant| engine.handle_timeout(now + Duration::from_secs(20));
+    assert_eq!(given_up_after_a_change(SETTINGS, 20, probed), 1000);
+}
+
+#[test]
+fn whoever_answers_after_a_change_of_the_network_is_kept() {
+    for rtt_ms in [20, 2000] {
+        let link = LinkModel { delay: Duration::from_millis(rtt_ms) / 2, bytes_per_s: 1_000_000_000 };
+        let mut pair = Pair::new(SETTINGS, link, [ANSWERS; 2]);
+        // Also before it is known how long an answer takes.
+        for _ in 0..10 {
+            pair.ends[0].engine.look(pair.now);
+            pair.run(Duration::from_millis(900));
+            pair.ends[0].call(Class::Control, 0, None, pair.now);
+        }
+        pair.run(Duration::from_secs(30));
+        assert_eq!(pair.ends[0].closed, None);
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(super) const SETTINGS: Settings = Settings {
     gated: false,
     nudges_max: 8,
     probe_idle_after: Duration::from_secs(20),
+    hurries: true,
 };
 
 /// What these do not adapt.
