@@ -3,11 +3,15 @@
 
 use std::time::Duration;
 
+use mafs_arpc::link::Profile;
 use mafs_client::vfs::{Vfs, Writeback};
-use mafs_sim::{Crash, LEASE, World};
+use mafs_proto::{Timestamp, VnodeId};
+use mafs_sim::{Crash, LEASE, Path, World};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{BLACK_HOLE, clients, content, look, overwrite, rename, simulate, usable_apart, write_and_close};
+use crate::support::{
+    BLACK_HOLE, clients, content, look, make_dir, names, overwrite, rename, simulate, usable_apart, write_and_close,
+};
 
 const DAY_S: i64 = 86_400;
 const NEAR: Duration = Duration::from_millis(10);
@@ -90,4 +94,36 @@ fn a_day_back_or_forward_breaks_nothing() {
             });
         }
     }
+}
+
+async fn root_modified(vfs: &Vfs) -> Timestamp {
+    vfs.get_attributes(VnodeId::ROOT).await.expect("attributes").status.mtime
+}
+
+/// A rename waits for what the file holds, and a name that is given later comes first.
+#[test]
+fn a_directory_keeps_the_time_of_its_newest_change_in_whatever_order_changes_arrive() {
+    simulate(async {
+        let link = Profile::steady(100_000, Duration::from_millis(20));
+        let paths = vec![Path::Link(Box::new(link)), Path::Delay(NEAR)];
+        let world = World::start_over(1, paths, false).await.expect("a world");
+        let world = usable_apart(world, Writeback::Async).await;
+        let [writer, reader] = clients(&world);
+        write_and_close(&writer, "draft", vec![1; 300_000]).await;
+        rename(&writer, "draft", "f").await.expect("a rename");
+        sleep(SOON).await;
+        make_dir(&writer, VnodeId::ROOT, "later").await.expect("a mkdir");
+        let newest = root_modified(&writer).await;
+        let mut overtaken = 0;
+        while writer.status().unsent_files > 0 {
+            assert_eq!(root_modified(&writer).await, newest);
+            let there = names(&reader, VnodeId::ROOT).await.expect("a listing");
+            overtaken += u64::from(there.iter().any(|name| name == "later") && !there.iter().any(|name| name == "f"));
+            sleep(SOON / 10).await;
+        }
+        assert!(overtaken > 5, "the rename came first");
+        writer.sync().await.expect("a sync");
+        assert_eq!(root_modified(&writer).await, newest);
+        assert_eq!(root_modified(&reader).await, newest);
+    });
 }

@@ -136,6 +136,20 @@ impl Overlay {
         touched_by(queued).into_iter().any(is_here)
     }
 
+    /// Takes the effects of a record away because the server shows them from now on. Older records that change other
+    /// names of a directory do not set its times back there.
+    pub(crate) fn applied(&mut self, queued: &Queued) {
+        let Queued { record, kind, replaced } = queued;
+        for (parent, ..) in names_of(record, *kind, *replaced) {
+            let Some(changes) = self.objects.get_mut(&parent.vnode) else { continue };
+            if let Some(ctime) = changes.ctimes.get(&record.id).copied() {
+                changes.mtimes.range_mut(..record.id).for_each(|(_, mtime)| *mtime = ctime);
+                changes.ctimes.range_mut(..record.id).for_each(|(_, time)| *time = ctime);
+            }
+        }
+        self.remove(queued);
+    }
+
     /// Takes the effects of a record away, if they are here.
     pub(crate) fn remove(&mut self, queued: &Queued) {
         if !self.has(queued) {

@@ -255,14 +255,21 @@ impl<'t, 'o> Edit<'t, 'o> {
         Ok(effect)
     }
 
+    /// A directory whose entries change. Records of one client that touch different names may come in another order
+    /// than they were made in: the times of the newest stay, as that client shows them.
     fn change_entries(&mut self, directory: Fid) -> Result<&mut Node, Refusal> {
-        let time = self.record.time;
+        let (id, time) = (self.record.id, self.record.time);
+        let ctime = self.look(directory)?.status.ctime;
         self.change(directory)?;
         let Some(touched) = self.touched.get_mut(&directory) else { return Err(FsError::Stale.into()) };
         let before = touched.before.as_ref().map_or(DataVersion(0), |node| node.status.data_version);
-        touched.now.status.data_version = before.next();
-        touched.now.status.mtime = time;
-        Ok(&mut touched.now)
+        let node = &mut touched.now;
+        node.status.data_version = before.next();
+        match node.data_by {
+            Some(by) if by.client == id.client && by > id => node.status.ctime = ctime,
+            _ => (node.status.mtime, node.data_by) = (time, Some(id)),
+        }
+        Ok(node)
     }
 }
 

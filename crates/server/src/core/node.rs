@@ -16,7 +16,7 @@ pub(crate) struct Node {
     pub(crate) parent: Option<Fid>,
     /// Of files only.
     pub(crate) content: Option<Content>,
-    /// The record that made the present data version.
+    /// The record that made the present data version; of a directory, the one whose times it has.
     pub(crate) data_by: Option<StoreId>,
 }
 

@@ -273,7 +273,7 @@ impl Index {
             // Of a life before it is not known what has been counted.
             let is_known = !touched_by(queued).into_iter().any(|fid| overlay.may_count_twice(fid.vnode));
             let noted = self.applied_with_links(reply, session, &edits, is_known.then_some(&links));
-            overlay.remove(queued);
+            overlay.applied(queued);
             noted.and_then(|()| about.map_or(Ok(()), |object| self.adopt_xattrs(object, xattrs)))
         })
     }
@@ -328,7 +328,7 @@ impl Index {
                     self.install_made(made, overlay.place(made.fid.vnode))?;
                 }
                 links.extend(overlay.links_by(queued));
-                overlay.remove(queued);
+                overlay.applied(queued);
             }
             self.count_links(&links)
         })

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use mafs_durable::Kv;
 use mafs_proto::call::ApplyReply;
 use mafs_proto::{
-    Base, CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, RenameMode, SetAttr, Uniquifier, VnodeId,
+    Base, ClientId, CmlOp, ContentHash, DataVersion, Fid, FsError, Kind, Mode, RenameMode, SetAttr, Uniquifier, VnodeId,
 };
 use proptest::prelude::*;
 
 use super::model::{Model, Thing};
-use super::{CLIENT, ROOT, VOLUME, World, create, make_dir, name, store, time};
+use super::{CLIENT, ROOT, VOLUME, World, attach, create, make_dir, name, store, time};
+use crate::core::clients;
 use crate::core::node::{Node, Place};
 use crate::core::records::VolumeState;
 use crate::core::tables;
@@ -259,6 +260,30 @@ fn what_is_created_has_the_caller_as_owner_and_the_records_time() {
     assert_eq!([status.atime, status.mtime, status.ctime, status.crtime], [time(101); 4]);
     let root = reply.objects.iter().find(|object| object.fid == ROOT).unwrap().status;
     assert_eq!((root.mtime, root.ctime, root.atime, root.size), (time(101), time(101), time(1), 1));
+}
+
+/// A rename waits for what the file holds, and names that were made in the directory meanwhile come first.
+#[test]
+fn a_record_that_a_newer_one_of_its_client_has_overtaken_leaves_the_times_of_the_directory() {
+    let mut world = World::new();
+    let (early, late) = (world.next_fid(), world.next_fid());
+    let overtaken = world.next_record(create(ROOT, "early", early));
+    let reply = world.apply(create(ROOT, "late", late)).unwrap();
+    let times = |reply: &ApplyReply| {
+        let root = reply.objects.iter().find(|object| object.fid == ROOT).unwrap().status;
+        (root.mtime, root.ctime, root.data_version)
+    };
+    assert_eq!(times(&reply), (time(102), time(102), DataVersion(2)));
+    let reply = world.apply_record(overtaken, None).unwrap();
+    assert_eq!(times(&reply), (time(102), time(102), DataVersion(3)));
+
+    // Another client's clock may be behind, but who looks for changes must see that there was one.
+    world.client = ClientId([8; 16]);
+    let clients::Granted { incarnation, fids, .. } = attach(&world.kv, world.client);
+    (world.incarnation, world.fids, world.seq) = (incarnation, fids, 0);
+    let fid = world.next_fid();
+    let reply = world.apply(create(ROOT, "other", fid)).unwrap();
+    assert_eq!(times(&reply), (time(101), time(101), DataVersion(4)));
 }
 
 #[test]
