@@ -23,7 +23,7 @@ impl Backoff {
         Self { step, max, attempts: 0 }
     }
 
-    /// How long to wait before the next attempt.
+    /// Returns how long to wait before the next attempt.
     pub fn next_delay(&mut self) -> Duration {
         self.attempts = self.attempts.saturating_add(1);
         let doublings = self.attempts.saturating_sub(LINEAR_STEPS).min(16);
@@ -31,7 +31,7 @@ impl Backoff {
         self.step.saturating_mul(steps).min(self.max)
     }
 
-    /// An attempt succeeded.
+    /// Starts the delays anew, since an attempt succeeded.
     pub fn reset(&mut self) {
         self.attempts = 0;
     }

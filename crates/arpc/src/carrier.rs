@@ -1,7 +1,6 @@
 //! Carriers: ordered, reliable ways to move frames between two peers.
 //!
-//! A carrier holds only a few frames by itself: what waits to be sent waits in the engine, where it can still be
-//! overtaken.
+//! A carrier holds only a few frames by itself: all others wait in the engine, where they can still be overtaken.
 
 mod accepting;
 mod address;
@@ -39,23 +38,23 @@ const SINK_FRAMES: usize = 2;
 /// The most bytes of an encoded frame: its content and room for its fields.
 const FRAME_BYTES_MAX: usize = CONTENT_BYTES_MAX + 8 * 1024;
 
-/// Windows of the transport, far above what the engine lets be in flight (facts.md section 2: small ones cap the rate
-/// of long paths).
+/// Windows of the transport, far above the bytes that the engine lets be in flight (facts.md section 2: small ones cap
+/// the rate of long paths).
 const STREAM_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 32 * 1024 * 1024;
 
-/// A packet's share of a TCP stream in an Ethernet, with time stamps, where nobody knows better.
+/// A packet's share of a TCP stream in an Ethernet, with time stamps, where the real one is not known.
 const SEGMENT_BYTES: u64 = crate::link::SEGMENT_BYTES;
 
 /// Frames from the peer; an error says how the connection ended.
 type FrameStream = Pin<Box<dyn Stream<Item = Result<wire::Frame, Broken>> + Send>>;
 
-/// Why no more frames come.
+/// The reason why no more frames come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Broken {
     /// The connection has failed, in words.
     Lost(String),
-    /// What has come is not what was sent.
+    /// A frame was damaged on its way.
     Damaged,
 }
 
@@ -71,14 +70,15 @@ pub struct Carrier {
 /// The transport below.
 #[derive(Clone, Debug)]
 pub(crate) enum Transport {
-    /// TCP, or what counts as that, one packet of which carries so much of the stream of frames.
+    /// TCP, or a transport that counts as TCP, one packet of which carries so much of the stream of frames.
     Stream { segment_bytes: u64 },
-    /// QUIC, which finds out while it goes how much a packet may have.
+    /// QUIC, which finds out on the way how large a packet may be.
     Datagrams { packet_bytes: Arc<AtomicU64> },
 }
 
 impl Transport {
-    /// How much of the stream of frames one packet carries now, where that changes while the connection is there.
+    /// Returns how much of the stream of frames one packet carries now, where this changes while the connection is
+    /// there.
     pub(crate) fn measured_segment_bytes(&self) -> Option<u64> {
         match self {
             Self::Stream { .. } => None,
@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// An engine's numbers as they suit it.
+    /// Adapts an engine's numbers to this transport.
     pub(crate) fn suit(&self, settings: Settings, side: Side) -> Settings {
         match self {
             Self::Stream { segment_bytes } => settings.in_packets(*segment_bytes),

@@ -29,18 +29,19 @@ pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     if is_multi_threaded() { tokio::task::block_in_place(work) } else { work() }
 }
 
-/// The same for longer work, which the caller need not wait for: on a thread of its own, or in a task, so that runs of
-/// the simulator repeat. Must be called in a runtime.
+/// Runs longer work, which the caller need not wait for: on a thread of its own, or on a single-threaded runtime in a
+/// task, so that runs of the simulator repeat. Must be called in a runtime.
 pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     if is_multi_threaded() { tokio::task::spawn_blocking(work) } else { tokio::spawn(async { work() }) }
 }
 
-/// Runs a daemon on so many threads until it ends, and its process soon after. What still waits then, as for programs
-/// that have lost an open file, ends with the process: a runtime that is dropped stops its timers before its tasks, and
-/// tokio 1.54 panics in one that looks at a timer (once in 6 times that Ctrl-C came while 3 GB were being written).
+/// Runs a daemon on so many threads until it ends, and its process soon after. Tasks that still wait then, as for
+/// programs that have lost an open file, end with the process: a runtime that is dropped stops its timers before its
+/// tasks, and tokio 1.54 panics in one that looks at a timer (once in 6 times that Ctrl-C came while 3 GB were being
+/// written).
 ///
 /// # Errors
-/// What the system says if the threads cannot be started.
+/// The system's error if the threads cannot be started.
 pub fn run_to_end<T>(workers: usize, daemon: impl Future<Output = T>) -> std::io::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?;
     let ended = runtime.block_on(daemon);
@@ -64,7 +65,7 @@ mod tests {
         let (begun, begin) = tokio::sync::oneshot::channel();
         let daemon = async {
             tokio::spawn(async move {
-                // As an operation does that waits for the disk and is then looked at again.
+                // This is like an operation that waits for the disk and is then looked at again.
                 blocking(|| {
                     let _ = begun.send(());
                     std::thread::sleep(Duration::from_millis(200));

@@ -1,8 +1,8 @@
-//! The driver: the one task of a connection. Owns the engine and the carrier, and moves what is between them and the
-//! handles.
+//! The driver: the one task of a connection. Owns the engine and the carrier, and moves frames, events and commands
+//! between them and the handles.
 //!
-//! It waits for one thing, then takes all that is there (up to a bound), then sends all that may go. It decides
-//! nothing. An idle connection wakes only for the probe of every 20 s.
+//! Each turn waits for one thing, then takes all that is there (up to a bound), then sends all that may go. The driver
+//! decides nothing. An idle connection wakes only for the probe of every 20 s.
 
 mod events;
 mod outbound;
@@ -31,15 +31,15 @@ use crate::wire;
 
 /// How many frames are taken before frames are sent again.
 const FRAMES_BATCH: usize = 32;
-/// The same of commands: as many as there can be replies.
+/// How many commands are taken before frames are sent again: as many as there can be replies.
 const COMMANDS_BATCH: usize = CALLS_MAX;
-/// While somebody waits the clock is read at least this often, so that a resume from suspend is noticed: tokio's timers
+/// While a call waits the clock is read at least this often, so that a resume from suspend is noticed: tokio's timers
 /// stand still during it.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long the peer has to hear why the connection ends.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
-/// What woke the driver.
+/// The cause of a driver's turn.
 enum Wake {
     Frame(Option<Result<wire::Frame, Broken>>),
     Command(Option<Command>),
@@ -52,7 +52,7 @@ enum Wake {
 /// One connection's task.
 pub(crate) struct Driver {
     engine: Engine,
-    /// At the gate, if there is one.
+    /// The place at the gate, if there is one.
     place: Option<Place>,
     carrier: Carrier,
     clock: Arc<dyn Clock>,
@@ -71,7 +71,8 @@ pub(crate) struct Driver {
     armed: Option<Instant>,
     /// The carrier took no more.
     blocked: bool,
-    /// The connection is to end when the carrier has taken what could go, or at the latest then.
+    /// The reason why the connection is to end, and the latest time; sooner if the carrier has taken all frames that
+    /// could go.
     closing: Option<(String, Instant)>,
     over: bool,
 }
@@ -129,8 +130,8 @@ impl Driver {
     }
 
     async fn wait(&mut self) -> Wake {
-        // In a fixed order, so that runs of the simulator repeat. None starves: every turn takes commands and frames,
-        // up to a bound, and looks at the timers, whatever it was woken for. Only reads it takes here alone.
+        // The order is fixed, so that runs of the simulator repeat. None starves: every turn takes commands and frames,
+        // up to a bound, and looks at the timers, whatever it was woken for. Only reads are taken here alone.
         tokio::select! {
             biased;
             () = &mut self.timer, if self.armed.is_some() => Wake::Timer,
@@ -156,7 +157,7 @@ impl Driver {
         self.handle_events();
     }
 
-    /// Takes what else is there already, so that its answers go out together.
+    /// Takes everything else that is there already, so that its answers go out together.
     fn drain(&mut self) {
         for _ in 0..COMMANDS_BATCH {
             let Ok(command) = self.commands.try_recv() else { break };
@@ -168,7 +169,7 @@ impl Driver {
                 return;
             }
             let Some(frame) = self.carrier.stream.next().now_or_never() else { break };
-            // Round-trip times are measured with it.
+            // Round-trip times are measured with this clock.
             self.now = self.clock.now();
             self.handle(Wake::Frame(frame));
         }
@@ -193,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// Acts on the engine's events and sends what may go.
+    /// Acts on the engine's events and sends the frames that may go.
     fn flush(&mut self) {
         self.now = self.clock.now();
         if let Some(segment_bytes) = self.carrier.transport.measured_segment_bytes() {
@@ -279,7 +280,7 @@ impl Driver {
         }
     }
 
-    /// Lets go of everything that still belongs to somebody.
+    /// Ends everything that handles still wait for.
     fn end(&mut self, why: &str) {
         self.over = true;
         if self.engine.is_silent() {
@@ -313,7 +314,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Also when the runtime stops the task: nobody may wait for ever.
+    /// Ends the connection also when the runtime stops the task: no handle may wait for ever.
     fn drop(&mut self) {
         if !self.over {
             self.end("the connection's task was stopped");

@@ -1,8 +1,8 @@
-//! The engine: everything that one end of a connection decides, and nothing that it does.
+//! The engine: all decisions of one end of a connection, and none of its actions.
 //!
 //! Owns the calls under way, their order, the window, the credit and the timers. Knows no sockets, tasks or clocks:
-//! `now` is an argument. It never holds payload bytes that wait to be sent: the driver says how many of a call it has
-//! ready ([`Engine::payload_ready`]) and fills them into the frame that [`Engine::poll_frame`] returns.
+//! `now` is an argument. The engine never holds payload bytes that wait to be sent: the driver says how many of a call
+//! it has ready ([`Engine::payload_ready`]) and fills them into the frame that [`Engine::poll_frame`] returns.
 //!
 //! The verbs: a driver feeds `call`, `reply`, `payload_*`, `handle_frame`, `handle_timeout`, `reprioritise`, `cancel`,
 //! `unwanted`, `consumed`, `set_limits`, `look`; after any of them `poll_event`, `poll_frame` and `poll_timeout` are
@@ -12,7 +12,7 @@
 //! - every own call ends with exactly one of [`Event::Reply`] and [`Event::Ended`];
 //! - every payload that was announced as incoming ends with exactly one `last` or [`Event::PayloadEnded`], unless
 //!   unwanted;
-//! - a Control frame waits for what is in flight (at most the window) and one chunk, whatever else is queued;
+//! - a Control frame waits for the bytes in flight (at most the window) and one chunk, whatever else is queued;
 //! - memory is bounded by [`Settings`], whatever the peer sends.
 
 mod call;
@@ -66,33 +66,33 @@ pub(crate) const STATUS_UNANSWERED: u32 = u32::MAX;
 pub(crate) const STATUS_BUSY: u32 = u32::MAX - 1;
 /// The most calls under way from either end.
 pub(crate) const CALLS_MAX: usize = 1024;
-/// What each end may send of each class before the first Credit frame.
+/// Bytes that each end may send of each class before the first Credit frame.
 pub(crate) const CREDIT_BYTES: u64 = 1024 * 1024;
-/// What the credit of a class may grow to: twice what a satellite's 600 ms hold at 50 Mbit/s.
+/// The most that the credit of a class grows to: twice the bytes that a satellite's 600 ms hold at 50 Mbit/s.
 const CREDIT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// The least share of a stream of frames that is believed of a packet (RFC 9293, section 3.7.1). The most is an
+/// The least share of a stream of frames that a packet is taken to carry (RFC 9293, section 3.7.1). The most is an
 /// Ethernet's: where packets are larger, links are fast.
 const SEGMENT_BYTES_MIN: u64 = 536;
 
 /// The numbers of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// Between what window and chunk adapt to the link.
+    /// The bounds within which window and chunk adapt to the link.
     pub(crate) limits: Limits,
     /// Credit of each class at first; the same at both ends.
     pub(crate) credit_bytes: u64,
-    /// What it may grow to.
+    /// The most that this credit grows to.
     pub(crate) credit_bytes_max: u64,
     /// The most calls under way from either end.
     pub(crate) calls_max: usize,
     /// Whether classes count; otherwise all calls take turns.
     pub(crate) classes: bool,
-    /// What the log gets when classes starve it.
+    /// The share that the log gets when classes starve it.
     pub(crate) reserve: Reserve,
-    /// Whether content other than Control needs leave besides: see [`Engine::demand`].
+    /// Whether content other than Control also needs a gate's leave: see [`Engine::demand`].
     pub(crate) gated: bool,
-    /// How many small frames go into one silence.
+    /// How many small frames (nudges) go into one silence.
     pub(crate) nudges_max: u32,
     /// After so much silence an idle peer is asked for a sign of life.
     pub(crate) probe_idle_after: Duration,
@@ -104,7 +104,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn of(scheduling: Scheduling, reserve: Reserve) -> Self {
         let all = Self { reserve, ..Self::default() };
-        // So much that the transport always has enough.
+        // These are so large that the transport always has enough.
         let chunk_bytes = [all.limits.chunk_bytes[1]; 2];
         let limits = Limits { chunk_bytes, window_bytes: [u64::MAX / 2; 2], ..all.limits };
         match scheduling {
@@ -114,7 +114,7 @@ impl Settings {
         }
     }
 
-    /// Has the least chunk fill a packet below, which carries so many bytes of a stream.
+    /// Makes the least chunk fill a packet of the transport, which carries so many bytes of a stream.
     pub(crate) fn in_packets(mut self, segment_bytes: u64) -> Self {
         if self.limits.adapts() {
             let segment_bytes = segment_bytes.clamp(SEGMENT_BYTES_MIN, gate::SEGMENT_BYTES);
@@ -125,15 +125,15 @@ impl Settings {
         self
     }
 
-    /// Over a transport that sends a frame into a silence as a packet of its own, at once, and on a network that
-    /// forgets who is idle. The connection moves with this end, and needs no other in its place.
+    /// Adapts the numbers to a transport that sends a frame into a silence as a packet of its own, at once, and to a
+    /// network that forgets idle hosts. The connection moves with this end, and needs no other in its place.
     pub(crate) fn in_datagrams(self, side: Side) -> Self {
         let [connector, acceptor] = PROBE_IDLE_AFTER_IN_DATAGRAMS;
         let probe_idle_after = if side == Side::Connector { connector } else { acceptor };
         Self { nudges_max: NUDGES_MAX_IN_DATAGRAMS, probe_idle_after, hurries: false, ..self }
     }
 
-    /// The same behind a gate that wants frames of at most this size.
+    /// Adapts the numbers to a gate that wants frames of at most this size.
     pub(crate) fn gated(self, chunk_bytes_max: u64) -> Self {
         let chunk_bytes = self.limits.chunk_bytes.map(|bytes| bytes.min(chunk_bytes_max));
         Self { gated: true, limits: Limits { chunk_bytes, ..self.limits }, ..self }
@@ -141,8 +141,8 @@ impl Settings {
 }
 
 impl Default for Settings {
-    /// Least as in arpc.md ("The window is what makes priority real"). Most: measured over gRPC on loopback, larger
-    /// chunks were not reliably faster; more than its credit no class can have in flight.
+    /// The least sizes are those of arpc.md ("The window is what makes priority real"). The most: measured over gRPC on
+    /// loopback, larger chunks were not reliably faster; no class can have more in flight than its credit.
     fn default() -> Self {
         Self {
             limits: Limits {
@@ -166,7 +166,7 @@ impl Default for Settings {
 /// A call to make.
 #[derive(Debug)]
 pub(crate) struct NewCall {
-    /// From this side's ids, not under way.
+    /// An id of this side, of no call under way.
     pub(crate) id: CallId,
     pub(crate) class: Class,
     pub(crate) method: u32,
@@ -175,7 +175,7 @@ pub(crate) struct NewCall {
     pub(crate) payload: Ready,
 }
 
-/// What the driver has of a payload when it announces it.
+/// The part of a payload that the driver has when it announces the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ready {
     /// Bytes at hand.
@@ -190,7 +190,7 @@ impl From<Ready> for Unsent {
     }
 }
 
-/// What the driver has to act on.
+/// An event that the driver has to act on.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     /// The peer calls.
@@ -213,7 +213,7 @@ pub(crate) enum Event {
     Closed { why: String },
 }
 
-/// A frame to send. `payload_bytes` of the call's payload go into it.
+/// A frame to send, and how many bytes of which call's payload go into it.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) frame: Frame,
@@ -238,7 +238,7 @@ pub(crate) struct Engine {
     traffic: [Traffic; 5],
     window: Window,
     demand: Option<Demand>,
-    /// The gate has let one frame pass, which has not gone.
+    /// Whether the gate has let one frame pass that has not gone.
     admitted: bool,
     receipts: Receipts,
     allowance: Allowance,
@@ -250,9 +250,9 @@ pub(crate) struct Engine {
     /// Frames without content. Bounded: at most three per call under way, a limit per class, two probes, one Close.
     signals: VecDeque<FrameKind>,
     events: VecDeque<Event>,
-    /// Why the connection is over.
+    /// The reason why the connection is over.
     closed: Option<String>,
-    /// Whether it is over because the peer has given no sign of life.
+    /// Whether the connection is over because the peer has given no sign of life.
     silent: bool,
 }
 
@@ -289,7 +289,7 @@ impl Engine {
         engine
     }
 
-    /// Makes a call. It ends with one [`Event::Reply`] or [`Event::Ended`].
+    /// Makes a call, which ends with one [`Event::Reply`] or [`Event::Ended`].
     pub(crate) fn call(&mut self, call: NewCall, now: Instant) {
         let NewCall { id, class, method, body, timeout, payload } = call;
         let refused = match &self.closed {
@@ -330,7 +330,7 @@ impl Engine {
         self.update(id, |entry| entry.end_payload(End::Finished));
     }
 
-    /// Says that the rest of an outgoing payload cannot be had. What is ready but not sent does not go either.
+    /// Says that the rest of an outgoing payload cannot be had. Bytes that are ready but not sent do not go either.
     pub(crate) fn payload_aborted(&mut self, id: CallId, why: String) {
         self.update(id, |entry| entry.end_payload(End::Aborted(why)));
     }
@@ -354,7 +354,7 @@ impl Engine {
         self.give_up(id, CallError::Cancelled);
     }
 
-    /// Moves what an own call has not sent, and its reply, to another class.
+    /// Moves the unsent part of an own call, and its reply, to another class.
     pub(crate) fn reprioritise(&mut self, id: CallId, class: Class) {
         let Some(entry) = self.calls.get(&id) else { return };
         if !self.side.owns(id) || entry.class == class || entry.receiving == Receiving::Unwanted {
@@ -368,7 +368,7 @@ impl Engine {
         self.update(id, |entry| entry.class = class);
     }
 
-    /// Limits what both ends send of classes, by [`Class::index`]: this one from now on.
+    /// Limits how much both ends send of classes, by [`Class::index`]: this end from now on.
     pub(crate) fn set_limits(&mut self, rates: [Option<Rate>; 5], now: Instant) {
         for (class, rate) in self.buckets.limit(rates, now) {
             self.signals.retain(|kind| !matches!(kind, FrameKind::Limit { class: earlier, .. } if *earlier == class));
@@ -396,17 +396,17 @@ impl Engine {
         self.end_all(why);
     }
 
-    /// What there is to act on.
+    /// Takes the next event to act on.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] is due. Changes with every other verb.
+    /// Returns when [`Self::handle_timeout`] is due. Changes with every other verb.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Does what is due.
+    /// Acts on the timers that are due.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         while let Some(timer) = self.timers.expired(now) {
             match timer {
@@ -430,7 +430,7 @@ impl Engine {
         self.set_timers(now);
     }
 
-    /// Whether somebody here waits for the peer, so that its silence is to be noticed soon.
+    /// Whether this end waits for the peer, so that the peer's silence is to be noticed soon.
     pub(crate) fn is_owed(&self) -> bool {
         self.own > 0 || self.window.unacknowledged_bytes() > 0
     }
@@ -440,48 +440,49 @@ impl Engine {
         self.silent
     }
 
-    /// Smallest round-trip time of late.
+    /// Returns the smallest round-trip time of late.
     pub(crate) fn rtt_min(&self) -> Option<Duration> {
         self.window.estimator().rtt_min()
     }
 
-    /// Smoothed round-trip time, queues included.
+    /// Returns the smoothed round-trip time, queues included.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         self.liveness.rtt()
     }
 
-    /// Bytes waiting to be sent, by class.
+    /// Returns how many bytes wait to be sent, by class.
     pub(crate) fn queued_bytes(&self) -> [u64; 5] {
         self.queued_bytes
     }
 
-    /// Bytes that went, by class.
+    /// Returns how many bytes were sent and received, by class.
     pub(crate) fn traffic(&self) -> [Traffic; 5] {
         self.traffic
     }
 
-    /// Bytes sent and not acknowledged.
+    /// Returns how many bytes are sent and not acknowledged.
     pub(crate) fn unacknowledged_bytes(&self) -> u64 {
         self.window.unacknowledged_bytes()
     }
 
-    /// The chunk size in use: the driver holds about two of each payload ready.
+    /// Returns the chunk size in use: the driver holds about two of each payload ready.
     pub(crate) fn chunk_bytes(&self, now: Instant) -> u64 {
         self.window.chunk_bytes(now)
     }
 
-    /// The most that may be in flight.
+    /// Returns the most bytes that may be in flight.
     pub(crate) fn window_bytes(&self, now: Instant) -> u64 {
         self.window.size_bytes(now)
     }
 
-    /// Bytes per second that this end can send; `None` before there was enough to send to fill the link once.
+    /// Returns the bytes per second that this end can send; `None` before there was enough to send to fill the link
+    /// once.
     pub(crate) fn rate(&self) -> Option<u64> {
         let estimator = self.window.estimator();
         estimator.rate().filter(|_| estimator.was_full())
     }
 
-    /// Whether the link has become so different since this was last the answer that those who watch it should know.
+    /// Returns whether the link has become so different since the last notice that its watchers should know.
     pub(crate) fn take_notice(&mut self, now: Instant) -> bool {
         let due = self.notice.is_due(self.rate(), self.rtt_min(), now);
         self.set_timers(now);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallError {
     /// The deadline passed.
@@ -22,7 +22,7 @@ pub enum CallError {
     Busy,
 }
 
-/// Why a payload ended early.
+/// The reason why a payload ended early.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PayloadError {
     /// The sender gave up: the bytes so far are not the whole.

@@ -1,8 +1,8 @@
-//! The gate of a server: what its sessions share when the rate of their uplink is known.
+//! The gate of a server, which its sessions share when the rate of their uplink is known.
 //!
-//! Moves what is between the drivers and [`engine::Gate`](crate::engine), which decides. A driver whose frame has to
-//! wait sleeps until its turn if it is the next one; otherwise it is woken when it becomes that. Whoever stands first
-//! and sends nothing, because it cannot any more or has ended, gives its place up in the same turn.
+//! Stands between the drivers and [`engine::Gate`](crate::engine), which decides. A driver whose frame has to wait
+//! sleeps until its turn if it is the next one; otherwise it is woken when it becomes the next. A driver that stands
+//! first and sends nothing, because it cannot any more or has ended, gives its place up in the same turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +12,8 @@ use mafs_proto::Instant;
 use crate::engine::{Demand, Gate, Rate, SessionId, Verdict};
 use crate::shared::Link;
 
-/// What many peers send passes it in order of class, and in equal shares within one, no faster than an uplink carries
-/// it. Clones are the same gate.
+/// A gate that frames of many peers pass in order of class, and in equal shares within one, no faster than an uplink
+/// carries them. Clones are the same gate.
 #[derive(Clone, Debug)]
 pub struct SharedGate(Arc<Mutex<Shared>>);
 
@@ -24,13 +24,14 @@ struct Shared {
 }
 
 impl SharedGate {
-    /// For an uplink that carries so much, in bytes of IP packets; 3 % of it are left to what the peers do not see.
+    /// Makes a gate for an uplink that carries so much, in bytes of IP packets; 3 % of it are left to traffic that the
+    /// peers do not see.
     #[must_use]
     pub fn new(uplink: Rate) -> Self {
         Self(Arc::new(Mutex::new(Shared { gate: Gate::new(uplink), links: BTreeMap::new() })))
     }
 
-    /// A place for one more driver, that of `link`.
+    /// Makes a place for one more driver, that of `link`.
     pub(crate) fn join(&self, link: &Arc<Link>) -> Place {
         let id = self.with(|Shared { gate, links }| {
             let id = gate.join();
@@ -40,7 +41,7 @@ impl SharedGate {
         Place { gate: self.clone(), id, verdict: Verdict::Admit }
     }
 
-    /// Does something, and wakes whoever is the next because of that.
+    /// Does something, and wakes the driver that has become the next by it.
     fn with<T>(&self, act: impl FnOnce(&mut Shared) -> T) -> T {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let done = act(&mut shared);
@@ -52,17 +53,17 @@ impl SharedGate {
     }
 }
 
-/// One driver's place. It is given up when this is dropped.
+/// One driver's place, which is given up when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     gate: SharedGate,
     id: SessionId,
-    /// What the gate said last; [`Verdict::Admit`] while nothing waits.
+    /// The gate's last verdict; [`Verdict::Admit`] while nothing waits.
     verdict: Verdict,
 }
 
 impl Place {
-    /// Whether what the engine could send goes now. Without a demand the place is free for others.
+    /// Returns whether the content that the engine could send goes now. Without a demand the place is free for others.
     pub(crate) fn admit(&mut self, demand: Option<Demand>, now: Instant) -> bool {
         let Some(demand) = demand else {
             self.withdraw();
@@ -72,14 +73,14 @@ impl Place {
         self.verdict == Verdict::Admit
     }
 
-    /// Nothing can be sent now.
+    /// Gives the place up, since nothing can be sent now.
     pub(crate) fn withdraw(&mut self) {
         if std::mem::replace(&mut self.verdict, Verdict::Admit) != Verdict::Admit {
             self.gate.with(|shared| shared.gate.withdraw(self.id));
         }
     }
 
-    /// See [`Gate::chunk_bytes_max`].
+    /// Returns [`Gate::chunk_bytes_max`].
     pub(crate) fn chunk_bytes_max(&self) -> u64 {
         self.gate.with(|shared| shared.gate.chunk_bytes_max())
     }
@@ -89,7 +90,7 @@ impl Place {
         self.gate.with(|shared| shared.gate.pass(bytes, now));
     }
 
-    /// When to ask again, if nobody will say so.
+    /// Returns when to ask again, if the gate will not wake the driver.
     pub(crate) fn turn_at(&self) -> Option<Instant> {
         match self.verdict {
             Verdict::WaitUntil(at) => Some(at),

@@ -1,10 +1,10 @@
 //! Adaptive RPC: symmetric calls in five classes over one ordered carrier.
 //!
-//! Knows nothing of files: a method is a number, a body is bytes, a payload is a stream of bytes.
+//! The crate knows nothing of files: a method is a number, a body is bytes, a payload is a stream of bytes.
 //!
 //! `engine` decides everything and is pure; `driver` is the one task of a connection that owns an engine and moves its
-//! frames; [`Peer`], [`CallHandle`], [`IncomingCall`] and the payload ends are what users hold; [`carrier`] is what
-//! frames travel over; [`link`] says, for emulated carriers, when they arrive.
+//! frames; programs hold [`Peer`], [`CallHandle`], [`IncomingCall`] and the payload ends; frames travel over a
+//! [`carrier`]; [`link`] says, for emulated carriers, when they arrive.
 
 mod backoff;
 pub mod carrier;

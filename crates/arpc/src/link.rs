@@ -1,4 +1,4 @@
-//! The link model: when what is sent over an emulated link arrives, or that it does not.
+//! The link model: decides when bytes sent over an emulated link arrive, or that they do not.
 //!
 //! Owns the parameters of a link ([`Profile`], [`Direction`]) and the state of its two directions, each seen in one of
 //! two ways: a [`Link`] is the network itself, where packets arrive or are dropped; a [`Stream`] is a reliable
@@ -6,18 +6,18 @@
 //! share at a base station. Knows no frames, sockets, tasks or clocks: `now` is an argument, and randomness follows
 //! from a seed.
 //!
-//! But for a cell, the fate of what is offered is decided at once, because all that changes a link (rates, bursts,
-//! outages) is a function of time and seed. So whoever uses it keeps what is on its way in a queue, in the order
+//! But for a cell, the fate of an offered packet is decided at once, because all that changes a link (rates, bursts,
+//! outages) is a function of time and seed. So the caller keeps the packets on their way in a queue, in the order
 //! offered, and sleeps until the first arrival; nothing has to be polled or told that time passes.
 //!
 //! Invariants:
-//! - what arrives does so in the order offered;
+//! - packets arrive in the order offered;
 //! - accepted packets that have not left never hold more than the queue's bytes, nor more than the receive buffer's at
 //!   the other end;
 //! - the same parameters, seed, start and offers give the same fates.
 //!
-//! What is carried is a whole number of bytes on the air, headers included; [`PACKET_BYTES`] is the largest packet of
-//! the networks described here.
+//! Sizes are whole numbers of bytes on the air, headers included; [`PACKET_BYTES`] is the largest packet of the
+//! networks described here.
 
 mod air;
 pub mod arq;
@@ -51,7 +51,7 @@ pub use self::stream::{Reset, SEGMENT_BYTES, Stream};
 pub use self::trace::{Trace, TraceError};
 pub use self::uplink::Uplink;
 
-/// The largest packet, and what one opportunity of a trace carries.
+/// The bytes of the largest packet, and of one opportunity of a trace.
 pub const PACKET_BYTES: u64 = 1500;
 
 /// One direction of a link.
@@ -61,7 +61,7 @@ pub struct Direction {
     pub rate: Rate,
     /// How long a packet travels after it has left.
     pub delay: Duration,
-    /// What the drop-tail queue before the link holds, with the packet that is being sent.
+    /// Bytes that the drop-tail queue before the link holds at most, with the packet that is being sent.
     pub queue_bytes: u64,
     /// Packets lost independently of each other, in a million.
     pub loss_ppm: u32,
@@ -73,20 +73,20 @@ pub struct Direction {
 /// of the wireless papers (000 section 4), the three adapters of the tuning paper (004).
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
-    /// What the buffer holds.
+    /// Bytes that the buffer holds at most.
     pub buffer_bytes: u64,
     /// How fast the host empties it.
     pub bytes_per_s: u64,
 }
 
-/// Why a packet does not arrive.
+/// The reason why a packet does not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dropped {
     /// The queue before the link had no room. The packet was never sent.
     QueueFull,
-    /// It was sent, and lost on the way: by chance, in a burst of errors, or because the link was down.
+    /// The packet was sent, and lost on the way: by chance, in a burst of errors, or because the link was down.
     Lost,
-    /// It came when the receive buffer had no room.
+    /// The packet came when the receive buffer had no room.
     ReceiverFull,
 }
 
@@ -118,10 +118,10 @@ impl Link {
     }
 
     /// Offers a packet of `bytes` (0 counts as 1) at `now`, and says when the receiving host has it. A time before the
-    /// last offer's counts as that.
+    /// last offer's counts as the last offer's.
     ///
     /// # Errors
-    /// Why it does not arrive. What is lost has taken its time on the link all the same.
+    /// The reason why it does not arrive. A lost packet has taken its time on the link all the same.
     pub fn offer(&mut self, bytes: u64, now: Instant) -> Result<Instant, Dropped> {
         let bytes = bytes.max(1);
         let now = self.advance(now);
@@ -143,7 +143,7 @@ impl Link {
         Ok(self.origin.global(taken))
     }
 
-    /// What waits in the queue at `now`, with the packet that is being sent.
+    /// Returns how many bytes wait in the queue at `now`, with the packet that is being sent.
     pub fn queued_bytes(&mut self, now: Instant) -> u64 {
         let now = self.advance(now);
         self.queue.held_bytes(now)

@@ -1,16 +1,16 @@
-//! What was lost of what a reliable transport has sent, and had to be sent again.
+//! The share of a reliable transport's bytes that was lost, and had to be sent again.
 
 /// Bytes that this end's transport has sent since the connection began, without headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Loss {
-    /// All of them, each time that they were sent.
+    /// All bytes, each time that they were sent.
     pub sent_bytes: u64,
-    /// Those of them that were sent in place of lost ones.
+    /// Bytes that were sent in place of lost ones.
     pub lost_bytes: u64,
 }
 
 impl Loss {
-    /// How much of what was sent was lost, in parts of a million; `None` if nothing was sent.
+    /// Returns the lost share of the sent bytes, in parts of a million; `None` if nothing was sent.
     #[must_use]
     pub fn ppm(self) -> Option<u32> {
         let Self { sent_bytes, lost_bytes } = self;

@@ -13,7 +13,7 @@ use crate::shared::{Command, Link};
 /// How many pieces a [`PayloadWriter`] may be ahead.
 const PIECES_MAX: usize = 2;
 
-/// What is sent along with a call or reply.
+/// The bytes that are sent along with a call or reply.
 #[derive(Debug)]
 pub enum Payload {
     /// Nothing.
@@ -25,7 +25,8 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// A payload that is produced while it is sent: write to the writer from another task. Holds at most two pieces.
+    /// Makes a payload that is produced while it is sent: write to the writer from another task. Holds at most two
+    /// pieces.
     #[must_use]
     pub fn stream() -> (PayloadWriter, Self) {
         let pipe = Arc::new(Pipe::default());
@@ -91,7 +92,7 @@ struct Origin {
 }
 
 impl PayloadReader {
-    /// The next bytes; `None` at the end. Cancelling it loses nothing.
+    /// Waits for the next bytes; `None` at the end. Cancelling this loses nothing.
     ///
     /// # Errors
     /// If the payload ends early; what came before is not the whole.
@@ -106,8 +107,9 @@ impl PayloadReader {
         }
     }
 
-    /// The next pieces: waits for the first, then takes what else is here, until there are `bytes_max` or more. Empty
-    /// at the end. Whoever does something costly per piece, such as handing it to another thread, should ask for many.
+    /// Waits for the next piece, then takes all others that are here, until there are `bytes_max` bytes or more. Empty
+    /// at the end. A caller that does something costly per piece, such as handing it to another thread, should ask for
+    /// many.
     ///
     /// # Errors
     /// If the payload ends early; what came before is not the whole.
@@ -124,7 +126,7 @@ impl PayloadReader {
         Ok(pieces)
     }
 
-    /// The next bytes, if they are here already.
+    /// Takes the next bytes, if they are here already.
     pub(crate) fn try_read(&self) -> Option<Result<Option<Bytes>, PayloadError>> {
         let Some(pipe) = &self.pipe else { return Some(Ok(None)) };
         let next = pipe.try_take()?;
@@ -138,7 +140,8 @@ impl PayloadReader {
         piece.bytes
     }
 
-    /// The reader of an incoming payload, whose first bytes and end may be here already, and the pipe for the rest.
+    /// Makes the reader of an incoming payload, whose first bytes and end may be here already, and the pipe for the
+    /// rest.
     pub(crate) fn incoming(
         id: CallId,
         link: &Arc<Link>,

@@ -1,4 +1,4 @@
-//! One end of a session, as its users see it.
+//! One end of a session, as programs use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,21 +21,21 @@ use crate::watch;
 /// How one end behaves. Defaults are right for every link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Config {
-    /// Who goes first.
+    /// The order in which content goes out.
     pub scheduling: Scheduling,
-    /// What the log gets of this end's direction when more urgent classes starve it.
+    /// The share of this end's direction that the log gets when more urgent classes starve it.
     pub reserve: Reserve,
 }
 
-/// Who goes first. All but the default are for comparison.
+/// The order in which content goes out. All but the default are for comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Scheduling {
     /// The five classes, with a window that adapts to the link.
     #[default]
     Classes,
-    /// Everything takes turns, with that window: what the window gives alone.
+    /// Everything takes turns, with the same window: this shows the effect of the window alone.
     OneClass,
-    /// Everything takes turns, and the transport takes all it will: what a file system does that knows no classes.
+    /// Everything takes turns, and the transport takes all it will, as under a file system that knows no classes.
     Off,
 }
 
@@ -44,14 +44,14 @@ pub enum Scheduling {
 pub struct Call {
     /// How urgently somebody waits.
     pub class: Class,
-    /// Give up after this long without a reply; `None`: only when the connection ends. The payload of the reply may
-    /// take longer.
+    /// The time without a reply after which the call is given up; `None`: only when the connection ends. The payload of
+    /// the reply may take longer.
     pub timeout: Option<Duration>,
-    /// What is asked.
+    /// The number of the requested operation.
     pub method: u32,
     /// The request: at most `mafs_proto::BODY_BYTES_MAX`.
     pub body: Bytes,
-    /// Bytes that go with it.
+    /// Bytes that go with the request.
     pub payload: Payload,
 }
 
@@ -62,22 +62,22 @@ pub struct Reply {
     pub status: u32,
     /// The answer.
     pub body: Bytes,
-    /// Bytes that come with it; arrives while it is read.
+    /// Bytes that come with the answer; they arrive while they are read.
     pub payload: PayloadReader,
-    /// How long it took.
+    /// How long the call took.
     pub timing: Timing,
 }
 
-/// How long a call took until the first of its reply.
+/// The time that a call took until the first of its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Timing {
-    /// Until the first of the request went out: others were more urgent, or the window was full.
+    /// The time until the first of the request went out: others were more urgent, or the window was full.
     pub queued: Duration,
-    /// From then on.
+    /// The time from then on.
     pub served: Duration,
 }
 
-/// What is known of the link.
+/// The present knowledge of the link.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Estimate {
     /// Bytes per second that this end has seen the link carry; `None` before it had enough to send to fill
@@ -87,9 +87,9 @@ pub struct Estimate {
     pub rtt_min: Option<Duration>,
     /// Smoothed round-trip time, with the time in queues.
     pub rtt: Option<Duration>,
-    /// What this end may have sent that is not acknowledged.
+    /// The most bytes that this end may have sent without an acknowledgement.
     pub window_bytes: u64,
-    /// What it sends in one frame.
+    /// Bytes that this end sends in one frame.
     pub chunk_bytes: u64,
     /// Bytes waiting to be sent, by [`Class::index`].
     pub queued_bytes: [u64; 5],
@@ -102,9 +102,9 @@ pub struct Estimate {
 /// Bytes that went over a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
-    /// From this end.
+    /// Bytes sent by this end.
     pub sent_bytes: u64,
-    /// To this end.
+    /// Bytes received by this end.
     pub received_bytes: u64,
 }
 
@@ -134,7 +134,7 @@ impl Peer {
         Self::start_behind(None, carrier, config, clock)
     }
 
-    /// The same; what this end sends passes a gate, if there is one.
+    /// Starts the engine like [`Self::start`]; frames of this end pass a gate, if there is one.
     #[must_use]
     pub fn start_behind(
         gate: Option<&SharedGate>,
@@ -144,7 +144,8 @@ impl Peer {
     ) -> (Self, Incoming) {
         let (link, commands) = Link::new(carrier.loss.clone());
         let place = gate.map(|gate| gate.join(&link));
-        // As many as the engine lets the peer have under way; more can only be calls that were cancelled meanwhile.
+        // The channel holds as many as the engine lets the peer have under way; more can only be calls that were
+        // cancelled meanwhile.
         let (incoming, calls) = mpsc::channel(CALLS_MAX);
         let next_id = AtomicU64::new(carrier.side.first_id());
         let driver = Driver::new(carrier, config, place, clock, link.clone(), commands, incoming);
@@ -152,7 +153,7 @@ impl Peer {
         (Self { shared: Arc::new(Shared { link, next_id }) }, Incoming { calls })
     }
 
-    /// Makes a call. It goes out even if the handle is not awaited; dropping the handle cancels it.
+    /// Makes a call. The call goes out even if the handle is not awaited; dropping the handle cancels it.
     #[must_use]
     pub fn call(&self, call: Call) -> CallHandle {
         let link = &self.shared.link;
@@ -174,14 +175,14 @@ impl Peer {
         handle
     }
 
-    /// What is known of the link.
+    /// Returns the present knowledge of the link.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         self.shared.link.estimate()
     }
 
-    /// What the transport has lost of what it sent; `None` where it does not tell: UNIX sockets, memory, the end that
-    /// was connected to, and once the connection has ended. Asks the kernel, which takes some 10 us.
+    /// Returns how much of its sent bytes the transport has lost; `None` where it does not tell: UNIX sockets, memory,
+    /// the end that was connected to, and once the connection has ended. Asks the kernel, which takes some 10 us.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.shared.link.loss()
@@ -195,21 +196,22 @@ impl Peer {
     }
 
     /// Limits what travels of each class, by [`Class::index`]: bodies and payloads, each direction by itself, until the
-    /// next call of this; the other end hears of it ahead of what is called next. `None`: no limit, as at first. If
-    /// both ends set one the smaller holds. What a limit keeps waiting is overtaken by less urgent classes, and its
-    /// timeouts run. Acknowledgements and other frames without content never wait, and a limit of Control is none.
+    /// next call of this; the other end hears of the limits ahead of later calls. `None`: no limit, as at first. If
+    /// both ends set one the smaller holds. Less urgent classes overtake calls that a limit keeps waiting, and the
+    /// timeouts of those calls run. Acknowledgements and other frames without content never wait, and a limit of
+    /// Control is none.
     pub fn set_limits(&self, limits: [Option<Rate>; 5]) {
         self.shared.link.set_limits(limits);
     }
 
-    /// Between which addresses the connection is; `None` where there are none, or they are not known: UNIX sockets,
-    /// memory, emulated links, the accepting end of TCP.
+    /// Returns the addresses of both ends of the connection; `None` where there are none, or they are not known: UNIX
+    /// sockets, memory, emulated links, the accepting end of TCP.
     #[must_use]
     pub fn ends(&self) -> Option<Ends> {
         self.shared.link.ends()
     }
 
-    /// Asks the other end for a sign of life, because this host's network has changed. Over TCP one that does not
+    /// Asks the other end for a sign of life, because this host's network has changed. Over TCP an end that does not
     /// answer within a second is given up, or within four round trips if that is more: another connection does better
     /// than one that has lost much. QUIC goes on where the network does, and waits as long as ever.
     pub fn look(&self) {
@@ -276,20 +278,20 @@ impl CallHandle {
         }
     }
 
-    /// What changes its class, also while the payload of its reply arrives.
+    /// Returns a handle that changes the class of the call, also while the payload of its reply arrives.
     #[must_use]
     pub fn priority(&self) -> Priority {
         self.priority.clone()
     }
 
-    /// How far the request has come; can be looked at also while somebody waits for the reply.
+    /// Returns the progress of the request, which can be looked at also while a task waits for the reply.
     #[must_use]
     pub fn progress(&self) -> CallProgress {
         CallProgress(Arc::clone(&self.progress))
     }
 }
 
-/// The class of a call that this end has made. Clones are of the same call.
+/// A handle to change the class of a call that this end has made. Clones are of the same call.
 #[derive(Clone, Debug)]
 pub struct Priority {
     id: CallId,
@@ -298,8 +300,8 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// Moves what is not sent yet to another class: of the request, of the reply and of their payloads. Of a call that
-    /// is over that is nothing.
+    /// Moves the unsent rest of the request, the reply and their payloads to another class. Does nothing for a call
+    /// that is over.
     pub fn set(&self, class: Class) {
         if self.wanted.set(class) {
             self.link.send(Command::Reprioritise { id: self.id, wanted: self.wanted.clone() });
@@ -307,12 +309,12 @@ impl Priority {
     }
 }
 
-/// How far the request of a call has come.
+/// The progress of a call's request.
 #[derive(Clone, Debug)]
 pub struct CallProgress(Arc<Progress>);
 
 impl CallProgress {
-    /// Bytes of its payload that the peer has acknowledged.
+    /// Returns how many bytes of the request's payload the peer has acknowledged.
     #[must_use]
     pub fn acknowledged_bytes(&self) -> u64 {
         self.0.acknowledged.load(Ordering::Relaxed)
@@ -334,7 +336,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// The next call; `None` when the connection has ended.
+    /// Returns the next call; `None` when the connection has ended.
     pub async fn next(&mut self) -> Option<IncomingCall> {
         self.calls.recv().await.map(|(call, _)| call)
     }
@@ -358,11 +360,11 @@ impl Drop for BodyCredit {
 pub struct IncomingCall {
     /// How urgently the caller waits.
     pub class: Class,
-    /// What is asked.
+    /// The number of the requested operation.
     pub method: u32,
     /// The request.
     pub body: Bytes,
-    /// Bytes that come with it.
+    /// Bytes that come with the request.
     pub payload: PayloadReader,
     pub(crate) responder: Responder,
 }
@@ -377,7 +379,7 @@ impl IncomingCall {
         } else {
             responder.send(status, body, payload);
         }
-        // After the reply, which makes what is left of the request unwanted.
+        // The request is dropped after the reply, which makes the rest of the request unwanted.
         drop(request);
     }
 
@@ -392,7 +394,7 @@ impl IncomingCall {
     }
 }
 
-/// Owes one reply.
+/// The debt of one reply.
 #[derive(Debug)]
 pub(crate) struct Responder {
     pub(crate) id: CallId,
@@ -416,7 +418,7 @@ impl Drop for Responder {
     }
 }
 
-/// Whether nobody waits for an answer any more.
+/// A flag that says whether nobody waits for an answer any more.
 #[derive(Debug, Default)]
 pub(crate) struct Over {
     over: AtomicBool,
@@ -430,7 +432,7 @@ impl Over {
     }
 
     async fn wait(&self) {
-        // Made before the look, so that it sees every later change.
+        // This is made before the look, so that it sees every later change.
         let changed = self.changed.notified();
         if !self.over.load(Ordering::Acquire) {
             changed.await;

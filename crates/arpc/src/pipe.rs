@@ -1,6 +1,6 @@
 //! A pipe: pieces of a payload between the task that makes them and the one that takes them.
 //!
-//! Bounded by whoever pushes: [`Pipe::push`] of a [`crate::PayloadWriter`] waits, the driver's is bounded by credit.
+//! Bounded by the end that pushes: a [`crate::PayloadWriter`] waits before it pushes, the driver is bounded by credit.
 //! Knows nothing of calls.
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::engine::Charge;
 use crate::error::PayloadError;
 
-/// Bytes, and the credit they hold until they are taken.
+/// Bytes of a payload, and the credit they hold until they are taken.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: Bytes,
@@ -26,7 +26,7 @@ struct State {
     unwanted: bool,
 }
 
-/// One writer, one reader. The lock is held for a few instructions only.
+/// A pipe of one writer and one reader. The lock is held for a few instructions only.
 #[derive(Debug, Default)]
 pub(crate) struct Pipe {
     state: Mutex<State>,
@@ -57,7 +57,7 @@ impl Pipe {
         self.readable.notify_one();
     }
 
-    /// The next piece, `None` behind the last; `None` outside: nothing yet.
+    /// Takes the next piece, `None` behind the last; `None` outside: nothing yet.
     pub(crate) fn try_take(&self) -> Option<Result<Option<Piece>, PayloadError>> {
         let mut state = self.lock();
         if let Some(piece) = state.pieces.pop_front() {

@@ -1,9 +1,10 @@
-//! What the handles of one connection share with its driver: the way in for commands, and what the driver publishes.
+//! The state that the handles of one connection share with its driver: the way in for commands, and the values that the
+//! driver publishes.
 //!
-//! Commands never wait and never get lost, so their queue is not bounded by a capacity but by what can be in it: per
-//! call under way (at most 1,024 from each end, see `permits` and the engine's limit) one Call or Reply, one Cancel,
-//! one Reprioritise and two Unwanted; and one Reprioritise for each [`Priority`](crate::Priority) that outlives its
-//! call.
+//! Commands never wait and never get lost, so their queue is not bounded by a capacity but by the commands that can
+//! exist: per call under way (at most 1,024 from each end, see `permits` and the engine's limit) one Call or Reply, one
+//! Cancel, one Reprioritise and two Unwanted; and one Reprioritise for each [`Priority`](crate::Priority) that outlives
+//! its call.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +24,7 @@ use crate::watch;
 /// The driver is woken when an application has taken this much of a class; less is collected when it runs anyway.
 const CONSUMED_WAKE_BYTES: u64 = CREDIT_BYTES / 4;
 
-/// What handles ask of the driver.
+/// A request of a handle to the driver.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Make a call.
@@ -38,7 +39,7 @@ pub(crate) enum Command {
     Unwanted { id: CallId },
 }
 
-/// What the driver keeps of an own call until it has ended.
+/// The driver's state of an own call until it has ended.
 #[derive(Debug)]
 pub(crate) struct OwnCall {
     pub(crate) answer: oneshot::Sender<Result<Reply, CallError>>,
@@ -46,7 +47,7 @@ pub(crate) struct OwnCall {
     pub(crate) _permit: OwnedSemaphorePermit,
 }
 
-/// What a call's handle and the driver tell each other while it is under way.
+/// State that a call's handle and the driver share while the call is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Payload bytes acknowledged.
@@ -58,7 +59,7 @@ pub(crate) struct Progress {
 pub(crate) struct WantedClass(Arc<Mutex<Option<Class>>>);
 
 impl WantedClass {
-    /// Returns whether the driver has to be told: otherwise it has not come to look yet.
+    /// Sets the class. Returns whether the driver has to be told: otherwise it has yet to look at an earlier one.
     pub(crate) fn set(&self, class: Class) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(class).is_none()
     }
@@ -68,7 +69,7 @@ impl WantedClass {
     }
 }
 
-/// What the driver is to do besides commands.
+/// Things for the driver to do besides commands.
 #[derive(Debug, Default)]
 pub(crate) struct Urges {
     /// Ask the peer for a sign of life, since this end's network has changed.
@@ -81,7 +82,7 @@ pub(crate) struct Urges {
 #[derive(Debug)]
 pub(crate) struct Link {
     commands: mpsc::UnboundedSender<Command>,
-    /// Wakes the driver for what is not a command.
+    /// Wakes the driver for anything but a command.
     pub(crate) wake: Notify,
     consumed: [AtomicU64; 5],
     close: Mutex<Option<String>>,
@@ -90,7 +91,7 @@ pub(crate) struct Link {
     closed: watch::Sender<Option<String>>,
     /// The peer was given up because it gave no sign of life.
     silent: AtomicBool,
-    /// Watched for what is significant.
+    /// The latest estimate; watching tasks are woken by significant changes only.
     estimate: watch::Sender<Estimate>,
     loss: LossMeter,
     /// One for each own call that has not ended.
@@ -130,7 +131,7 @@ impl Link {
         }
     }
 
-    /// What has been taken since the last time.
+    /// Takes the counts of bytes that applications have consumed since the last time.
     pub(crate) fn take_consumed(&self) -> impl Iterator<Item = Charge> {
         let taken = |class: Class| Charge { class, bytes: self.consumed[class.index()].swap(0, Ordering::Relaxed) };
         Class::ALL.into_iter().map(taken)
@@ -142,7 +143,7 @@ impl Link {
         self.wake.notify_one();
     }
 
-    /// Why the connection is to be ended, if it is.
+    /// Takes the reason why the connection is to be ended, if it is.
     pub(crate) fn close_wanted(&self) -> Option<String> {
         self.close.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -171,23 +172,23 @@ impl Link {
         self.wake.notify_one();
     }
 
-    /// What has been asked for since the last time.
+    /// Takes the limits that have been asked for since the last time.
     pub(crate) fn take_limits(&self) -> Option<[Option<Rate>; 5]> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Asks for what the driver does at its next turn, which is now.
+    /// Asks for things that the driver does at its next turn, which is now.
     pub(crate) fn urge(&self, change: impl FnOnce(&mut Urges)) {
         change(&mut self.urges.lock().unwrap_or_else(PoisonError::into_inner));
         self.wake.notify_one();
     }
 
-    /// What has been asked for since the last time.
+    /// Takes the urges that have been asked for since the last time.
     pub(crate) fn take_urges(&self) -> Urges {
         std::mem::take(&mut *self.urges.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Between what the connection is.
+    /// Returns the addresses of the connection's ends.
     pub(crate) fn ends(&self) -> Option<Ends> {
         self.loss.ends()
     }
@@ -197,12 +198,12 @@ impl Link {
         self.closed.borrow().as_ref().is_some_and(|why| why.contains(reason))
     }
 
-    /// Why the connection has ended, once it has.
+    /// Watches for the reason why the connection has ended, once it has.
     pub(crate) fn watch_closed(&self) -> watch::Receiver<Option<String>> {
         self.closed.subscribe()
     }
 
-    /// Publishes what is known of the link; those who watch it are woken if that is `significant`.
+    /// Publishes an estimate of the link; tasks that watch it are woken if the change is `significant`.
     pub(crate) fn set_estimate(&self, estimate: Estimate, significant: bool) {
         self.estimate.send_if_modified(|old| {
             *old = estimate;
@@ -218,7 +219,7 @@ impl Link {
         self.estimate.borrow().clone()
     }
 
-    /// What the transport has lost, while the connection lasts: its addresses may be another's afterwards.
+    /// Returns how much the transport has lost, while the connection lasts: its addresses may be another's afterwards.
     pub(crate) fn loss(&self) -> Option<Loss> {
         if self.closed.borrow().is_none() { self.loss.read() } else { None }
     }

@@ -1,7 +1,7 @@
 //! A value that tasks watch for changes.
 //!
-//! Like tokio's `watch`, but for the order in which tasks are woken: there it is random, here it is that in which they
-//! began to wait, so that runs of the simulator repeat.
+//! Like tokio's `watch`, but for the order in which tasks are woken: there it is random, here it is the order in which
+//! they began to wait, so that runs of the simulator repeat.
 
 use std::fmt;
 use std::ops::Deref;
@@ -29,10 +29,10 @@ struct State<T> {
     closed: bool,
 }
 
-/// The value as it is. It does not change while this lives, which must be short.
+/// The present value. The value does not change while this lives, which must be short.
 pub struct Ref<'a, T>(MutexGuard<'a, State<T>>);
 
-/// The sender is gone.
+/// The error of a receiver whose sender is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("nobody is left who could change the value")]
 pub struct Closed;
@@ -44,19 +44,19 @@ impl<T> Shared<T> {
 }
 
 impl<T> Sender<T> {
-    /// Watched by nobody yet.
+    /// Makes a sender without receivers.
     pub fn new(value: T) -> Self {
         let state = Mutex::new(State { value, version: 0, closed: false });
         Self(Arc::new(Shared { state, changed: Notify::new() }))
     }
 
-    /// Another receiver, which has seen the present value.
+    /// Makes another receiver, which has seen the present value.
     #[must_use]
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver { shared: Arc::clone(&self.0), seen: self.0.lock().version }
     }
 
-    /// The present value.
+    /// Returns the present value.
     #[must_use]
     pub fn borrow(&self) -> Ref<'_, T> {
         Ref(self.0.lock())
@@ -111,7 +111,7 @@ impl<T> Receiver<T> {
         self.next(|version, _| version != seen).await.map(drop)
     }
 
-    /// Waits for such a value, which may be the present one, and takes it for seen. May be dropped at any moment.
+    /// Waits for a wanted value, which may be the present one, and takes it for seen. May be dropped at any moment.
     ///
     /// # Errors
     /// [`Closed`] if there will be none.

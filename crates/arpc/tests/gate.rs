@@ -1,4 +1,5 @@
-//! Sessions of one server behind a gate: who waits is woken when its turn comes, whatever becomes of the others.
+//! Tests of one server's sessions behind a gate: a waiting session is woken when its turn comes, whatever the others
+//! do.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees helpers of tests outside of #[test]")]
 
@@ -24,7 +25,7 @@ struct Server {
     clock: Arc<TokioClock>,
 }
 
-/// A client of it. Its way carries anything.
+/// A client of the server. Its way carries anything.
 struct Client {
     peer: Peer,
     cable: Cable,
@@ -68,7 +69,7 @@ impl Client {
         self.peer.call(call(class, kilobytes, Payload::None)).reply().await.unwrap().payload
     }
 
-    /// How long it takes to fetch so much.
+    /// Fetches so much. Returns how long this takes.
     fn fetch(&self, class: Class, kilobytes: u32) -> JoinHandle<Duration> {
         let peer = self.peer.clone();
         tokio::spawn(async move {
@@ -80,7 +81,7 @@ impl Client {
     }
 }
 
-/// How long the uplink takes for so much: with headers, and the 3 % that are left free.
+/// Returns how long the uplink takes for so much: with headers, and the 3 % that are left free.
 fn time_of(kilobytes: u64) -> Duration {
     Duration::from_millis(kilobytes * 1_000_000 / BYTES_PER_S)
 }
@@ -99,7 +100,7 @@ async fn sessions_get_equal_shares_of_all_that_the_uplink_carries() {
     let fetches: JoinSet<_> = clients.iter().map(|client| client.fetch(Class::Fetch, 1000)).collect();
     let took: Vec<_> = fetches.join_all().await.into_iter().map(Result::unwrap).collect();
     took.iter().for_each(|took| check(*took, 5000));
-    // A chunk of 10 ms each, though their own ways would carry any.
+    // Each has chunks of 10 ms, though their own ways would carry any.
     let spread = *took.iter().max().unwrap() - *took.iter().min().unwrap();
     assert!(spread <= Duration::from_millis(5 * 11), "{took:?}");
 }
@@ -144,7 +145,7 @@ async fn what_does_not_wait_takes_its_time_from_the_rest() {
 async fn who_cannot_send_or_is_gone_holds_nobody_back() {
     let server = Server::new();
     let [active, idle, held, cut] = server.clients();
-    // It takes nothing, so that its credit ends.
+    // The idle client takes nothing, so that its credit ends.
     let untaken = idle.ask(Class::Fetch, 4000).await;
     sleep(Duration::from_secs(3)).await;
     check(active.fetch(Class::Fetch, 1000).await.unwrap(), 1000);

@@ -1,5 +1,5 @@
-//! Two ends over emulated links, in virtual time: what a link carries, and how long who is urgent waits beside an
-//! upload that never ends (arpc.md, "Control bound").
+//! Tests of two ends over emulated links, in virtual time: the rates that links carry, and how long urgent calls wait
+//! beside an upload that never ends (arpc.md, "Control bound").
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "clippy sees helpers of tests outside of #[test]")]
 
@@ -53,7 +53,8 @@ fn upload_for_ever(peer: &Peer) {
     });
 }
 
-/// How long small Control calls took, sorted, and the bound that the window of the time allowed them.
+/// Makes small Control calls. Returns how long they took, sorted, and the bound that the window of the time allowed
+/// them.
 async fn pings(peer: &Peer, count: u32) -> (Vec<Duration>, Duration) {
     let (mut took, mut bound) = (Vec::new(), Duration::ZERO);
     for _ in 0..count {
@@ -104,7 +105,7 @@ async fn an_upload_gets_what_the_link_carries() {
         let before = pair.near.estimate().traffic[Class::Store.index()].sent_bytes;
         tokio::time::sleep(Duration::from_secs(60)).await;
         let goodput = (pair.near.estimate().traffic[Class::Store.index()].sent_bytes - before) / 60;
-        // TCP's headers take 3.5 % of it.
+        // TCP's headers take 3.5 % of the rate.
         assert!(goodput * 100 >= bytes_per_s * 92, "{bytes_per_s} B/s, {rtt_ms} ms: {goodput}");
     }
 }

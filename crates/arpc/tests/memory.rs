@@ -62,7 +62,7 @@ async fn deadline_ends_the_call_and_wakes_the_one_who_serves_it() {
         "{:?}",
         start.elapsed()
     );
-    // Too late, and harmless.
+    // This reply is too late, and harmless.
     served.reply(0, Bytes::new(), Payload::Bytes(patterned(0, 100_000)));
     tokio::spawn(echo(right_calls));
     assert!(left.call(call(Class::Fetch, 7, Payload::None)).reply().await.is_ok());
@@ -95,8 +95,8 @@ async fn dropped_reply_future_cancels_the_call() {
 async fn large_payloads_stream_both_ways_at_once_in_bounded_memory() {
     const PIECE: u64 = 251 * 1024;
     const PIECES: u64 = 100 * 1024 * 1024 / PIECE;
-    /// Two pieces in the writer's pipe, two chunks in the driver, the most credit, in flight or at the reader, and the
-    /// same for the way back, with pieces that are larger than chunks.
+    /// Two pieces in the writer's pipe, two chunks in the driver, the most credit, in flight or at the reader, and as
+    /// much for the way back, with pieces that are larger than chunks.
     const OUTSTANDING_MAX: u64 = 2 * (2 * PIECE + 2 * PIECE + 8 * 1024 * 1024);
 
     let (left, _left_calls, _right, right_calls, _cut) = pair();

@@ -20,7 +20,7 @@ fn steady() -> Profile {
     Profile::steady(BYTES_PER_S, RTT)
 }
 
-/// Two peers over a link whose time begins now. The second answers every call with what it was given.
+/// Two peers over a link whose time begins now. The second answers every call with the call's own body and payload.
 fn pair(profile: &Profile) -> (Peer, Incoming, Cable) {
     let now = TokioClock::start().now();
     let (left, right, cable) = memory::pair_over(profile.streams(now), now);
@@ -71,7 +71,7 @@ async fn a_cable_over_a_link_can_be_held_and_cut() {
     assert!(start.elapsed() < Duration::from_secs(6));
 }
 
-/// When each of some calls over a lossy link has ended.
+/// Makes some calls over a lossy link, one after the other. Returns how long each took.
 async fn run(seed: u64) -> Vec<Duration> {
     let mut lossy = steady();
     (lossy.up.loss_ppm, lossy.down.loss_ppm, lossy.seed) = (200_000, 200_000, seed);

@@ -19,7 +19,7 @@ use mafs_proto::Class;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 
-/// Takes the payload of every call and answers then.
+/// Takes the payload of every call, then answers.
 fn take(mut listener: Listener) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         while let Some(carrier) = listener.accept().await {
@@ -52,7 +52,7 @@ async fn frames_fill_the_packets_that_the_path_takes() {
     assert!(sent < 200_000 * 107 / 100, "{sent}");
 }
 
-/// How long so many bytes take over a link, on a connection that is not new.
+/// Returns how long so many bytes take over a link, on a connection that is not new.
 async fn upload(address: String, profile: Profile, bytes: u64) -> Duration {
     let shaper = Shaper::new(profile, Arc::new(BootClock));
     let (peer, _incoming) = start(connect_over(&shaper, &address, None).await.unwrap().0);
@@ -96,7 +96,7 @@ async fn after_a_long_burst_the_next_probe_is_through() {
     }
 }
 
-/// A router that translates addresses, and forgets.
+/// A router that translates addresses, and can forget them.
 struct Router {
     address: SocketAddr,
     outside: watch::Sender<Arc<UdpSocket>>,
@@ -133,7 +133,7 @@ impl Router {
         Self { address, outside }
     }
 
-    /// From now on the client comes from another address, and nothing that is sent to the old one reaches it.
+    /// Moves the client: from now on it comes from another address, and nothing that is sent to the old one reaches it.
     async fn move_client(&self, server: SocketAddr) {
         self.outside.send_replace(outside(server).await);
     }

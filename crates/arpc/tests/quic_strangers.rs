@@ -1,4 +1,4 @@
-//! Strangers at a QUIC port, and what they cost.
+//! Tests of strangers at a QUIC port, and of their cost.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -37,7 +37,7 @@ async fn is_served(peer: &Peer) {
     assert_eq!(peer.call(call(Class::Control, 7, Payload::None)).reply().await.unwrap().status, 0);
 }
 
-/// Whoever knows TLS and QUIC, and speaks something else.
+/// Makes a stranger that knows TLS and QUIC, and speaks something else.
 fn stranger(key: &ServerKey, alpn: &[u8]) -> Endpoint {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(certificates(key));

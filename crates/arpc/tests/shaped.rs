@@ -13,7 +13,7 @@ use mafs_arpc::link::{Periods, Profile};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// 150 bytes each millisecond.
+/// The rate of the link: 150 bytes each millisecond.
 const BYTES_PER_S: u64 = 150_000;
 const RTT: Duration = Duration::from_millis(40);
 /// Timers have a granularity of a millisecond, and the smallest segment takes a third of one.
@@ -31,7 +31,7 @@ fn steady() -> Profile {
     Profile::steady(BYTES_PER_S, RTT)
 }
 
-/// Good for a second, bad for so long, and good ever after.
+/// Makes a link that is good for a second, bad for so long, and good ever after.
 fn outage(bad: Duration) -> Profile {
     Profile { outages: Some(Periods::Given(vec![(secs(1), bad)])), ..steady() }
 }
@@ -40,7 +40,7 @@ fn shaper(profile: Profile) -> Shaper {
     Shaper::new(profile, Arc::new(TokioClock::start()))
 }
 
-/// A connection over it, and its other end.
+/// Makes a connection over the shaper, and its other end.
 async fn connect(shaper: &Shaper) -> (Shaped, DuplexStream) {
     let (real, peer) = duplex(1 << 20);
     (shaper.begin().await.unwrap().over(real), peer)
@@ -69,7 +69,7 @@ async fn a_byte_takes_half_a_round_trip_and_a_connection_a_whole_one() {
     }
 }
 
-/// Sends a megabyte and more, checks it, and says how fast it came.
+/// Sends a megabyte and more, checks it, and returns how fast it came.
 async fn bytes_per_s(mut to: impl AsyncWrite + Unpin, mut from: impl AsyncRead + Unpin) -> f64 {
     let bytes = 1_448_000;
     let start = Instant::now();
@@ -102,7 +102,8 @@ async fn a_sender_waits_while_the_queue_is_full() {
     while let Ok(Ok(written)) = timeout(GRAIN, near.write(&[0; 1000])).await {
         sent += written;
     }
-    // The queue of 64 KB, what has left it meanwhile, and a piece on both sides of the place where it waits.
+    // These are the queue of 64 KB, the bytes that have left it meanwhile, and a piece on both sides of the place where
+    // it waits.
     assert!((65_536..65_536 + 14_000).contains(&sent), "{sent}");
 }
 
@@ -113,7 +114,7 @@ async fn what_is_sent_in_an_outage_arrives_after_it() {
     sleep(secs(2)).await;
     near.write_u8(1).await.unwrap();
     assert_eq!(far.read_u8().await.unwrap(), 1);
-    // Good again after 5 s, and found out by a repetition: at most twice as late.
+    // The link is good again after 5 s, and a repetition finds this out: at most twice as late.
     let took = start.elapsed();
     assert!((ms(4950)..ms(9000)).contains(&took), "{took:?}");
 }
@@ -180,7 +181,7 @@ async fn the_other_end_does_not_hear_of_an_end_in_an_outage() {
     assert!(start.elapsed() > ms(4950), "{:?}", start.elapsed());
 }
 
-/// When each of many bytes arrives on three connections one after the other.
+/// Returns when each of many bytes arrives on three connections one after the other.
 async fn arrivals(seed: u64) -> Vec<Vec<Duration>> {
     let mut lossy = steady();
     (lossy.up.loss_ppm, lossy.seed) = (100_000, seed);

@@ -1,4 +1,4 @@
-//! The task behind a listener, which makes carriers, and those of them that nobody has taken yet.
+//! The task behind a listener, which makes carriers, and the carriers that nobody has taken yet.
 
 use std::task::{Context, Poll};
 
@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 
 use super::Carrier;
 
-/// Carriers that wait to be taken.
+/// How many carriers may wait to be taken.
 const BACKLOG: usize = 16;
 
 /// Connections as they come. Dropping it ends the task, and with that all connections.
@@ -28,12 +28,12 @@ impl Accepting {
         Self { carriers, acceptor }
     }
 
-    /// The next connection; `None` once the task has ended.
+    /// Returns the next connection; `None` once the task has ended.
     pub(super) async fn next(&mut self) -> Option<Carrier> {
         self.carriers.recv().await
     }
 
-    /// As [`Self::next`].
+    /// Polls for the next connection, as [`Self::next`].
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Carrier>> {
         self.carriers.poll_recv(cx)
     }

@@ -1,13 +1,13 @@
-//! Where a server is, and why there is no connection to it.
+//! The address of a server, and the reasons why there is no connection to it.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Where a server listens.
+/// The address on which a server listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// `host:port`, resolved when connecting.
+    /// A `host:port`, resolved when connecting.
     Tcp(String),
     /// A UNIX socket.
     Unix(PathBuf),
@@ -22,38 +22,38 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The host's name has no address.
     #[error("cannot find the host of {address}: {source}: check its name")]
     UnknownHost {
-        /// What was to be resolved.
+        /// The address that was to be resolved.
         address: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// Nobody answers there.
     #[error("cannot connect to {address}: {source}{}", advice(source))]
     Unreachable {
-        /// Where.
+        /// The address of the server.
         address: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Somebody takes connections and says nothing: a server that hangs, or none of ours.
+    /// A program takes connections and says nothing: a server that hangs, or none of ours.
     #[error("{address} takes connections but does not answer: it hangs, or is no mafs server")]
     Silent {
-        /// Where.
+        /// The address of the server.
         address: String,
     },
-    /// Nothing comes back. Over UDP nobody says that nobody is there.
+    /// No answer comes back. Over UDP nothing tells that no server is there.
     #[error(
         "nothing answers at {address} over UDP: is mafs-server running there, and is UDP let through? \
          `proto=tcp` needs none"
     )]
     NoAnswer {
-        /// Where.
+        /// The address of the server.
         address: String,
     },
     /// The server is not the one that was there before, or somebody is in between.
@@ -62,26 +62,26 @@ pub enum ConnectError {
          it was set up anew, or somebody is in between. If its log says the new one too, remove {noted_in}"
     )]
     OtherKey {
-        /// Where.
+        /// The address of the server.
         address: String,
         /// The fingerprint that is known.
         known: String,
-        /// The fingerprint that it shows.
+        /// The fingerprint that the server shows.
         shown: String,
-        /// Where the known one is noted.
+        /// The place where the known one is noted.
         noted_in: String,
     },
-    /// Somebody answers, but does not speak this protocol.
+    /// A program answers, but does not speak this protocol.
     #[error("{address} answers, but not as a mafs server ({why}): is the port right?")]
     NotMafs {
-        /// Where.
+        /// The address of the server.
         address: String,
-        /// What it did.
+        /// The difference to a mafs server's answer.
         why: String,
     },
 }
 
-/// What to look at if nobody answers.
+/// Advises what to look at if nobody answers.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ": is mafs-server running there?",

@@ -1,12 +1,12 @@
-//! The check of a frame on its way: a CRC-32 behind it, and what has another one is not taken.
+//! The check of a frame on its way: a CRC-32 behind it. A frame with a wrong one is not taken.
 //!
-//! A frame's number is in it too. A byte that changes in what HTTP/2 puts around frames may make it skip one that it
-//! takes for a kind of its own that it does not know: then a piece of a content is missing, and what follows would come
-//! to lie in its place. The next frame shows that.
+//! The check covers the frame's number too. If a byte changes in the bytes that HTTP/2 puts around frames, HTTP/2 may
+//! skip a frame as one of its own of an unknown kind: then a piece of a content is missing, and the next piece would
+//! come to lie in its place. The next frame's check shows this.
 //!
-//! TCP's check sum is 16 bits of a sum, and what is wrong in a router's memory has a right one. A byte that changes in
-//! a frame would be another name, or another content in the pages of a reader that does not wait for the whole. So the
-//! connection ends, and what was under way is sent again on the next one.
+//! TCP's check sum is 16 bits of a sum, and bytes that change in a router's memory get a right one. A changed byte in a
+//! frame would be another name, or another content in the pages of a reader that does not wait for the whole. So the
+//! connection ends, and calls under way are sent again on the next one.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
@@ -19,11 +19,11 @@ use crate::wire::Frame;
 
 /// Field 18 of a frame, of 4 bytes (wire type 5): an end that knows of no checks skips it.
 const TAG: [u8; 2] = [0x95, 0x01];
-/// What the check adds to a frame.
+/// Bytes that the check adds to a frame.
 pub(super) const CHECK_BYTES: usize = TAG.len() + size_of::<u32>();
 const _: () = assert!(FRAMING_BYTES == 9 + 5 + CHECK_BYTES as u64, "the engine counts the check of each frame");
 
-/// The check of the frame of this number, from 0 on.
+/// Computes the check of the frame of this number, from 0 on.
 fn check_of(frame: &[u8], number: u64) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&number.to_le_bytes());
@@ -41,22 +41,23 @@ pub(super) fn seal(frame: &Frame, number: u64, buffer: &mut BytesMut) {
     buffer.put_u32_le(check);
 }
 
-/// Opens sealed frames, one after the other.
+/// An opener of sealed frames, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct FrameOpener {
-    /// Whether one has had a check. Before, there may be none: an older peer is to hear which versions are spoken.
+    /// Whether a frame has had a check. Before, frames may have none: an older peer is to hear which versions are
+    /// spoken.
     checked: bool,
-    /// The number of the next.
+    /// The number of the next frame.
     next: u64,
 }
 
 impl FrameOpener {
-    /// For frames that have checks from the first on.
+    /// Makes an opener of frames that have checks from the first on.
     pub(super) fn strict() -> Self {
         Self { checked: true, next: 0 }
     }
 
-    /// The frame that was sealed, if it has come as it was.
+    /// Returns the frame that was sealed, if it has come undamaged.
     pub(super) fn open(&mut self, mut sealed: Bytes) -> Result<Frame, Broken> {
         let frame = sealed.split_to(sealed.len().saturating_sub(CHECK_BYTES));
         let number = self.next;
@@ -73,7 +74,7 @@ impl FrameOpener {
     }
 }
 
-/// Frames with checks in a gRPC stream.
+/// The codec of frames with checks in a gRPC stream.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedCodec;
 
@@ -92,12 +93,12 @@ impl Codec for CheckedCodec {
     }
 }
 
-/// Seals frames.
+/// A sealer of frames, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct FrameSealer {
-    /// A message that is being sent cannot be read back, so it is made here.
+    /// The buffer in which a message is made: one that is being sent cannot be read back.
     buffer: BytesMut,
-    /// The number of the next.
+    /// The number of the next frame.
     next: u64,
 }
 

@@ -15,7 +15,7 @@ use super::Broken;
 pub use super::address::{Address, ConnectError};
 use crate::wire;
 
-/// The frames of a gRPC stream; its errors in words.
+/// Returns the frames of a gRPC stream; its errors in words.
 fn frames(stream: Streaming<wire::Frame>) -> impl Stream<Item = Result<wire::Frame, Broken>> + Send {
     stream.map(|frame| frame.map_err(|status| broken(&status)))
 }
@@ -27,7 +27,7 @@ fn broken(status: &Status) -> Broken {
     }
 }
 
-/// The message of a status, and of the innermost error behind it, which is what tells a reader something.
+/// Returns the message of a status, and of the innermost error behind it, which tells a reader most.
 fn in_words(status: &Status) -> String {
     match std::error::Error::source(status).map(innermost) {
         Some(cause) if cause != status.message() => format!("{} ({cause})", status.message()),
@@ -35,7 +35,7 @@ fn in_words(status: &Status) -> String {
     }
 }
 
-/// The words of the last error in a chain of causes.
+/// Returns the words of the last error in a chain of causes.
 fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(source) = error.source() {
         error = source;

@@ -1,4 +1,4 @@
-//! Harm that a carrier in memory does to frames, for tests: a byte that is another one when it arrives.
+//! Harm that a carrier in memory does to frames, for tests: a byte changes on its way.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,27 +8,27 @@ use super::Broken;
 use super::check::{FrameOpener, seal};
 use crate::wire::{Frame, frame::Kind};
 
-/// Where the byte changes.
+/// The place where the byte changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Harm {
-    /// Behind the check.
+    /// The byte changes after the check was made.
     OnItsWay,
-    /// Before it, in a payload.
+    /// The byte changes before, in a payload.
     InMemory,
 }
 
-/// What is to become of one direction's frames.
+/// The harm that is to be done to one direction's frames.
 #[derive(Debug, Default)]
 pub(super) struct Harms(Mutex<Vec<(Harm, usize)>>);
 
 impl Harms {
-    /// The byte `at` of the next frame, or of its payload, that has one.
+    /// Adds harm to the byte `at` of the next frame, or payload, that has one.
     pub(super) fn add(&self, harm: Harm, at: u64) {
         let at = usize::try_from(at).unwrap_or(usize::MAX);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((harm, at));
     }
 
-    /// What arrives of a frame.
+    /// Returns the frame as it arrives.
     pub(super) fn suffer(&self, mut frame: Frame) -> Result<Frame, Broken> {
         let mut harms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if harms.is_empty() {

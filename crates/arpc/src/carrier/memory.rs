@@ -15,22 +15,22 @@ use crate::link;
 use crate::watch::{Receiver, Sender};
 use crate::wire;
 
-/// Two connected ends. Frames arrive in order, `one_way_delay` after they were sent (tokio's clock, so also a paused
-/// one). Must be called in a tokio runtime. The first end counts as the one that connected.
+/// Makes two connected ends. Frames arrive in order, `one_way_delay` after they were sent (tokio's clock, so also a
+/// paused one). Must be called in a tokio runtime. The first end counts as the one that connected.
 #[must_use]
 pub fn pair(one_way_delay: Duration) -> (Carrier, Carrier) {
     let (left, right, _) = pair_with_fault(one_way_delay);
     (left, right)
 }
 
-/// The same, with the cable between them, which can be damaged.
+/// Makes two ends like [`pair`], and returns the cable between them too, which can be damaged.
 #[must_use]
 pub fn pair_with_fault(one_way_delay: Duration) -> (Carrier, Carrier, Cable) {
     connect([Path::Delay(one_way_delay), Path::Delay(one_way_delay)])
 }
 
-/// The same over an emulated link: as it carries a reliable transport from `now` on, by the clock of whoever made the
-/// [`Profile`](crate::link::Profile). A reset cuts the cable.
+/// Makes two ends over an emulated link, which carries a reliable transport from `now` on, by the clock that the
+/// streams of the [`Profile`](crate::link::Profile) began on. A reset cuts the cable.
 #[must_use]
 pub fn pair_over(streams: [link::Stream; 2], now: mafs_proto::Instant) -> (Carrier, Carrier, Cable) {
     let start = (Instant::now(), now);
@@ -51,22 +51,22 @@ fn connect([up, down]: [Path; 2]) -> (Carrier, Carrier, Cable) {
     (end(Side::Connector, to_right, from_right), end(Side::Acceptor, to_left, from_left), cable)
 }
 
-/// What HTTP/2 and a TCP socket take before a sender waits, who sends without a window of its own: an upload through
-/// tonic by 64 KB/s had 721 to 852 KB on their way, with the two frames of the sink and 64 KB in the link's queue.
+/// Bytes that HTTP/2 and a TCP socket take before a sender without a window of its own waits: an upload through tonic
+/// by 64 KB/s had 721 to 852 KB on their way, with the two frames of the sink and 64 KB in the link's queue.
 const SEND_BUFFER_BYTES: u64 = 576 << 10;
 
-/// What is between two ends, one way.
+/// The way from one end to the other.
 enum Path {
     Delay(Duration),
     Link {
         stream: Box<link::Stream>,
-        /// The same moment by both clocks.
+        /// One moment by both clocks.
         start: (Instant, mafs_proto::Instant),
     },
 }
 
 impl Path {
-    /// When a frame arrives that is sent now, or when the sender learns that it does not.
+    /// Sends a frame now. Returns when it arrives, or when the sender learns that it does not.
     fn send(&mut self, frame: &wire::Frame) -> Result<Instant, Instant> {
         let now = Instant::now();
         match self {
@@ -79,7 +79,7 @@ impl Path {
         }
     }
 
-    /// When the next frame may be sent.
+    /// Returns when the next frame may be sent.
     fn writable_at(&mut self) -> Instant {
         let now = Instant::now();
         match self {
@@ -99,20 +99,20 @@ fn from_link((base, time): (Instant, mafs_proto::Instant), at: mafs_proto::Insta
     base + after
 }
 
-/// Longer than anything that is waited for.
+/// A time longer than any wait.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Where frames go.
+/// The direction in which frames go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From the end that connected to the other.
     ToAcceptor,
-    /// Back.
+    /// From the other end back.
     ToConnector,
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::ToAcceptor, Self::ToConnector];
 
     fn back(self) -> Self {
@@ -123,46 +123,46 @@ impl Direction {
     }
 }
 
-/// What is between the ends of a connection. By itself it is whole.
+/// The cable between the ends of a connection, which is whole at first.
 #[derive(Clone, Debug)]
 pub struct Cable {
     /// Whether the end that a direction leads to is cut off.
     cut: [Arc<Sender<bool>>; 2],
     /// Whether nothing arrives by a direction.
     held: [Arc<Sender<bool>>; 2],
-    /// What becomes of what arrives by a direction.
+    /// The harm that is to be done to frames of a direction.
     harms: [Arc<Harms>; 2],
 }
 
 impl Cable {
-    /// Cuts it, once and for ever: both ends see the connection end, and what is on its way is lost.
+    /// Cuts the cable, once and for ever: both ends see the connection end, and frames on their way are lost.
     pub fn cut(&self) {
         Direction::ALL.into_iter().for_each(|direction| self.cut_end(direction));
     }
 
     /// Cuts off the end that a direction leads to, as when its machine stops: it sends and sees nothing any more. The
-    /// other end sees the connection end after what is on its way to it.
+    /// other end sees the connection end after the frames on their way to it.
     pub fn cut_end(&self, direction: Direction) {
         self.cut[direction as usize].send_replace(true);
     }
 
-    /// Of the next frame that has so many bytes one is changed on its way, where its sender's check covers it.
+    /// Changes the byte `at` of the next frame that has one, on its way, where its sender's check covers it.
     pub fn flip(&self, direction: Direction, at: u64) {
         self.harms[direction as usize].add(Harm::OnItsWay, at);
     }
 
-    /// Of the next payload that has so many bytes in a frame one is changed where no check covers it, as in the memory
-    /// of a machine.
+    /// Changes the byte `at` of the next payload in a frame that has one, where no check covers it, as in the memory of
+    /// a machine.
     pub fn spoil(&self, direction: Direction, at: u64) {
         self.harms[direction as usize].add(Harm::InMemory, at);
     }
 
-    /// From now on nothing arrives by this direction, not even the end of the connection. What is sent waits.
+    /// Holds up a direction: from now on nothing arrives by it, not even the end of the connection. Sent frames wait.
     pub fn hold(&self, direction: Direction) {
         self.held[direction as usize].send_replace(true);
     }
 
-    /// Ends [`Self::hold`]: what has waited arrives.
+    /// Ends [`Self::hold`]: waiting frames arrive.
     pub fn release(&self, direction: Direction) {
         self.held[direction as usize].send_replace(false);
     }
@@ -172,14 +172,14 @@ fn flag() -> Arc<Sender<bool>> {
     Arc::new(Sender::new(false))
 }
 
-/// Waits until a flag is as wanted; for ever if nobody is left who could change it.
+/// Waits until a flag is as wanted; for ever if nothing is left that could change it.
 async fn wait(flag: &mut Receiver<bool>, wanted: bool) {
     if flag.wait_for(|flag| *flag == wanted).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// One direction. What is in flight is bounded by the window of the engine that sends.
+/// Makes one direction. Frames in flight are bounded by the window of the engine that sends.
 fn direction(mut path: Path, cable: &Cable, direction: Direction) -> (mpsc::Sender<wire::Frame>, FrameStream) {
     let (sink, mut sent) = mpsc::channel(SINK_FRAMES);
     let (wire_in, wire_out) = mpsc::unbounded_channel();

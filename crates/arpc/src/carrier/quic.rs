@@ -2,17 +2,18 @@
 //!
 //! **One stream carries all frames**, in both directions. The engine relies on the order of frames of different
 //! classes: an acknowledgement says how many bytes of all frames have come, the pieces of a payload have no offsets and
-//! change their class with their call, and what is said about a call (Cancel, Stop, Reprioritise) must not overtake the
-//! call. A stream a class would break all of that, and bring little: what the engine has handed over and the network
-//! has not is no more than its window, so streams would only help while a lost packet is sent again.
+//! change their class with their call, and signals about a call (Cancel, Stop, Reprioritise) must not overtake the
+//! call. A stream for each class would break all of this, and bring little: the bytes that the engine has handed over
+//! and the network has not delivered are no more than its window, so streams would only help while a lost packet is
+//! sent again.
 //!
 //! **The engine decides when something goes.** QUIC's own windows are set out of the way, as HTTP/2's are; the
-//! congestion window (`quic/congestion.rs`) guards against what the engine does not judge.
+//! congestion window (`quic/congestion.rs`) guards bottlenecks that the engine does not judge.
 //!
-//! **A short silence**: quinn's probes back off exponentially, and cannot be told otherwise. But each frame into a
-//! silence is a packet of its own, and the first that gets through is acknowledged at once and shows all that was lost
-//! before it. So the engine's nudges, which over TCP end when TCP's own timeout has come, go on here at equal
-//! intervals for as long as the peer is waited for.
+//! **A short silence**: quinn's probes back off exponentially, and this cannot be changed. But each frame into a
+//! silence is a packet of its own, and the first one that gets through is acknowledged at once and shows all earlier
+//! losses. So the engine's nudges, which over TCP end when TCP's own timeout has come, go on here at equal intervals
+//! for as long as the peer is waited for.
 //!
 //! **Security**: TLS 1.3. The server's certificate is its own; a client notes the fingerprint at its first connection
 //! and takes no other afterwards ([`Pin`]). Clients show none yet.
@@ -52,7 +53,7 @@ const ALPN: &[u8] = b"mafs/1";
 const RTT_FIRST: Duration = Duration::from_millis(100);
 /// Acknowledgements of packets wait so long, so that they ride on the engine's, which wait 5 ms at most.
 const ACK_DELAY: Duration = Duration::from_millis(8);
-/// This many packets may go without one.
+/// This many packets may go without an acknowledgement.
 const ACK_EVERY: VarInt = VarInt::from_u32(10);
 /// The largest packet's content that is tried: an Ethernet's, less the heads of IPv6 and UDP.
 const PACKET_BYTES_MAX: u16 = 1452;
@@ -64,7 +65,7 @@ const PACKET_HEAD_BYTES: u64 = 1 + 8 + 2 + 16 + 8 + 16;
 /// The bytes around a frame of a packet's size: its length and its check.
 const FRAME_HEAD_BYTES: u64 = 2 + 6;
 
-/// How both ends use quinn.
+/// Configures quinn for both ends.
 fn transport(controllers: &Arc<Controllers>, streams_from_peer: u32) -> TransportConfig {
     let mut mtu = MtuDiscoveryConfig::default();
     mtu.upper_bound(PACKET_BYTES_MAX).black_hole_cooldown(BLACK_HOLE_COOLDOWN);
@@ -75,7 +76,7 @@ fn transport(controllers: &Arc<Controllers>, streams_from_peer: u32) -> Transpor
         .max_concurrent_bidi_streams(streams_from_peer.into())
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
-        // The engine knows who is silent, and says so.
+        // The engine knows when a peer is silent, and says so.
         .max_idle_timeout(None)
         .keep_alive_interval(None)
         .stream_receive_window(STREAM_WINDOW_BYTES.into())
@@ -88,13 +89,13 @@ fn transport(controllers: &Arc<Controllers>, streams_from_peer: u32) -> Transpor
     transport
 }
 
-/// How much of the stream of frames is in a packet of so many bytes, for an engine that counts [`FRAMING_BYTES`] around
-/// each frame.
+/// Returns how much of the stream of frames is in a packet of so many bytes, for an engine that counts
+/// [`FRAMING_BYTES`] around each frame.
 pub(super) fn segment_bytes(packet_bytes: u64) -> u64 {
     packet_bytes.saturating_sub(PACKET_HEAD_BYTES + FRAME_HEAD_BYTES) + FRAMING_BYTES
 }
 
-/// The carrier of a connection whose stream has begun.
+/// Makes the carrier of a connection whose stream has begun.
 fn carrier(
     side: Side,
     connection: Connection,

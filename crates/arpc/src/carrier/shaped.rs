@@ -1,14 +1,14 @@
-//! Real connections over an emulated link: each byte arrives when the link model says.
+//! Real connections over an emulated link: each byte arrives at the time of the link model.
 //!
 //! A [`Shaper`] is what a client has instead of its network; the connections made through it, one after the other, are
-//! on the same link, so an outage outlasts those that it breaks. It stands at the client's end and holds up both
-//! directions: what is written waits here until it may reach the real connection, and what that brings waits before it
-//! is read. The link is [`crate::link::Stream`]: loss is delay, a long silence a stall, and in the end a reset.
+//! on the same link, so an outage outlasts those that it breaks. The shaper stands at the client's end and holds up
+//! both directions: written bytes wait here until they may reach the real connection, and bytes from there wait before
+//! they are read. The link is [`crate::link::Stream`]: loss is delay, a long silence a stall, and in the end a reset.
 //!
 //! A connection begins with a round trip (a SYN, and its answer), and ends with a segment like any other: over a link
-//! that is down nothing begins, and the other end does not hear of an end either.
+//! that is down no connection begins, and the other end does not hear of an end either.
 //!
-//! Timers have a granularity of a millisecond, so what arrives does so up to that much later.
+//! Timers have a granularity of a millisecond, so bytes arrive up to a millisecond later.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,7 +26,8 @@ use super::LossMeter;
 use crate::link::{Link, Profile, Reset, SEGMENT_BYTES, Stream};
 use crate::loss::Loss;
 
-/// What is taken from a sender at a time: a few segments, so that little waits where the scheduler cannot reach it.
+/// Bytes that are taken from a sender at a time: a few segments, so that little waits where the scheduler cannot reach
+/// it.
 const PIECE_BYTES: usize = 4 * SEGMENT;
 #[allow(clippy::cast_possible_truncation, reason = "less than a packet")]
 const SEGMENT: usize = SEGMENT_BYTES as usize;
@@ -54,7 +55,7 @@ impl fmt::Debug for Shaper {
 }
 
 impl Shaper {
-    /// A link whose time begins now.
+    /// Makes a link whose time begins now.
     #[must_use]
     pub fn new(profile: Profile, clock: Arc<dyn Clock>) -> Self {
         let start = clock.now();
@@ -77,7 +78,7 @@ impl Shaper {
         begun
     }
 
-    /// Both directions as packets see them, `up` first.
+    /// Returns both directions as packets see them, `up` first.
     pub(super) fn links(&self) -> [Link; 2] {
         self.shared.profile.links(self.shared.start)
     }
@@ -99,13 +100,13 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// What the link loses of what is written to it; the connection below is not asked.
+    /// Returns the meter of written bytes that the link loses; the connection below is not asked.
     pub(super) fn loss(&self) -> LossMeter {
         LossMeter::Emulated(Arc::clone(&self.up.loss))
     }
 
-    /// Lets `real` carry it. Must be called in a tokio runtime; the real connection is held by a task, until both
-    /// directions have ended on the link.
+    /// Lets `real` carry the connection. Must be called in a tokio runtime; the real connection is held by a task,
+    /// until both directions have ended on the link.
     pub fn over<T>(self, real: T) -> Shaped
     where
         T: AsyncRead + AsyncWrite + Send + 'static,
@@ -125,7 +126,7 @@ impl Beginning {
                 }
             };
             if let Err(error) = tokio::try_join!(up, down) {
-                // Said before the pipe is dropped, which wakes whoever will ask.
+                // The kind is set before the pipe is dropped, which wakes the user of the connection.
                 let _ = breaking.set(error.kind());
             }
         });
@@ -133,13 +134,14 @@ impl Beginning {
     }
 }
 
-/// One direction of a connection, with what is on its way.
+/// One direction of a connection, with the bytes on their way.
 struct OneWay {
     stream: Stream,
-    /// As the stream counts it.
+    /// The loss as the stream counts it.
     loss: Arc<Mutex<Loss>>,
     clock: Arc<dyn Clock>,
-    /// In order. The sender waits while the link's queue is full, so it holds that and what is in the air.
+    /// Bytes on their way, in order. The sender waits while the link's queue is full, so these are the queue's and
+    /// those in the air.
     held: VecDeque<(Instant, Held)>,
 }
 
@@ -149,7 +151,7 @@ impl fmt::Debug for OneWay {
     }
 }
 
-/// What arrives.
+/// Something that arrives.
 enum Held {
     Bytes(Bytes),
     /// The sender has ended.
@@ -193,7 +195,7 @@ impl OneWay {
         }
     }
 
-    /// Whether there may be more.
+    /// Puts the result of a read on its way. Returns whether there may be more.
     fn send(&mut self, read: io::Result<&[u8]>) -> bool {
         match read {
             Ok([]) => {
@@ -204,7 +206,7 @@ impl OneWay {
                 self.hold(EMPTY_SEGMENT_BYTES, Held::Broken(error.kind()));
                 false
             }
-            // Segment by segment, as they arrive.
+            // Segments are held one by one, as they arrive.
             Ok(bytes) => bytes
                 .chunks(SEGMENT)
                 .all(|segment| self.hold(segment.len() as u64, Held::Bytes(Bytes::copy_from_slice(segment)))),
@@ -240,7 +242,7 @@ pub(super) async fn sleep_until(clock: &dyn Clock, at: Instant) {
     }
 }
 
-/// A connection as its user has it. Dropping it ends it.
+/// The user's end of a shaped connection. Dropping it ends the connection.
 #[derive(Debug)]
 pub struct Shaped {
     pipe: DuplexStream,

@@ -61,7 +61,8 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of attempts at these ports, after so many milliseconds each.
+    /// Tries these ports, whose attempts end like this after so many milliseconds each. Returns the result, and after
+    /// how many milliseconds it came.
     async fn tried(fates: &[(u16, u64, Result<(), ()>)]) -> (Option<Result<u16, u16>>, u128) {
         let begun = Instant::now();
         let addresses = fates.iter().map(|(port, ..)| SocketAddr::from(([127, 0, 0, 1], *port)));

@@ -1,6 +1,6 @@
 //! Strangers: peers that connect and do not speak the protocol.
 //!
-//! Each is worth a line, because mostly somebody has mistaken the port; but a scanner must not fill the log.
+//! Each is worth a line, because mostly a user has mistaken the port; but a scanner must not fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// At most one line in this time; those that came meanwhile are counted in the next.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// Tells of the strangers of one listener.
+/// The strangers of one listener, told of in the log.
 #[derive(Debug, Default)]
 pub(super) struct Strangers {
     told: Mutex<Told>,
@@ -32,7 +32,7 @@ impl Strangers {
 }
 
 impl Told {
-    /// How many strangers were not told of, if it is time for a line.
+    /// Counts a stranger. Returns how many were not told of before, if it is time for a line.
     fn count(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.duration_since(last) < TELL_EVERY) {
             self.untold += 1;

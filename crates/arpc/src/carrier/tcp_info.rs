@@ -1,7 +1,7 @@
-//! What the kernel knows of a TCP connection (TCP_INFO), asked for by its addresses.
+//! The kernel's knowledge of a TCP connection (TCP_INFO), asked for by its addresses.
 //!
-//! The question goes to NETLINK_SOCK_DIAG, as that of ss(8) does, and needs no privilege. getsockopt() would need the
-//! socket, which its user has, and code that the compiler cannot check. The structures are those of the kernel's
+//! The question goes to NETLINK_SOCK_DIAG, like ss(8)'s, and needs no privilege. getsockopt() would need the socket,
+//! which its user has, and code that the compiler cannot check. The structures are those of the kernel's
 //! `linux/netlink.h`, `linux/inet_diag.h` and `linux/tcp.h`; later kernels only append to them.
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,9 +17,9 @@ const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: u32 = 16 + 56;
 /// `nlmsghdr` and `inet_diag_msg`, which attributes follow.
 const REPLY_BYTES: usize = HEADER_BYTES + 72;
-/// Far more than a reply has with all its attributes.
+/// More bytes by far than a reply has with all its attributes.
 const REPLY_BYTES_MAX: usize = 2048;
-/// The head of an attribute, and what attributes are aligned to.
+/// The bytes of an attribute's head, which attributes are aligned to as well.
 const ATTRIBUTE_HEAD_BYTES: usize = 4;
 
 const AF_INET: u8 = 2;
@@ -29,22 +29,22 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 /// The attribute that is `tcp_info`.
 const INET_DIAG_INFO: u16 = 2;
-/// In any state, and whatever its cookie.
+/// Any state, and any cookie.
 const ANY: u32 = u32::MAX;
-/// Where `tcpi_snd_mss`, `tcpi_bytes_sent`, `tcpi_bytes_retrans` and `tcpi_dsack_dups` are; the last three since Linux
-/// 4.19, before that the structure is shorter.
+/// The places of `tcpi_snd_mss`, `tcpi_bytes_sent`, `tcpi_bytes_retrans` and `tcpi_dsack_dups`; the last three since
+/// Linux 4.19, before that the structure is shorter.
 const SEGMENT_AT: usize = 16;
 const SENT_AT: usize = 200;
 const RESENT_AT: usize = 208;
 const TWICE_AT: usize = 216;
 
-/// What the connection between two addresses has sent, from the first; `None` if there is none, or the kernel does not
-/// tell.
+/// Returns how much the connection between two addresses has sent since it began, and lost; `None` if there is none, or
+/// the kernel does not tell.
 pub(super) fn loss(local: SocketAddr, peer: SocketAddr) -> Option<Loss> {
     ask(local, peer, loss_in)
 }
 
-/// How much one packet carries of the stream of the connection between two addresses, as far as is known now.
+/// Returns how much one packet carries of the stream of the connection between two addresses, as far as is known now.
 pub(super) fn segment_bytes(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     ask(local, peer, |info| u32_at(info, SEGMENT_AT).map(u64::from))
 }
@@ -82,9 +82,9 @@ fn request(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     request
 }
 
-/// The `tcp_info` in a reply.
+/// Finds the `tcp_info` in a reply.
 fn parse(reply: &[u8]) -> Option<&[u8]> {
-    // Else it is an error.
+    // Any other reply is an error.
     (u16_at(reply, 4)? == SOCK_DIAG_BY_FAMILY).then_some(())?;
     let mut attributes = reply.get(REPLY_BYTES..)?;
     loop {
@@ -98,7 +98,7 @@ fn parse(reply: &[u8]) -> Option<&[u8]> {
 }
 
 fn loss_in(info: &[u8]) -> Option<Loss> {
-    // What the peer has got twice was late, or overtaken by what was sent behind it, as on a loopback of many threads.
+    // Segments that the peer has got twice were late, or overtaken by later ones, as on a loopback of many threads.
     let needless = u64::from(u32_at(info, TWICE_AT)?) * u64::from(u32_at(info, SEGMENT_AT)?);
     let lost_bytes = u64_at(info, RESENT_AT)?.saturating_sub(needless);
     Some(Loss { sent_bytes: u64_at(info, SENT_AT)?, lost_bytes })
@@ -124,10 +124,10 @@ mod tests {
 
     use super::*;
 
-    /// What a `tcp_info` needs.
+    /// The least bytes of a `tcp_info`.
     const INFO_BYTES: usize = TWICE_AT + 4;
 
-    /// A reply with one attribute of another kind and odd size, and a `tcp_info` of so many bytes.
+    /// Makes a reply with one attribute of another kind and odd size, and a `tcp_info` of so many bytes.
     fn reply(info_bytes: usize) -> Vec<u8> {
         let mut reply = vec![0; REPLY_BYTES];
         reply[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! What the engine's events mean to the handles.
+//! Handling of the engine's events: their effects on the handles.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

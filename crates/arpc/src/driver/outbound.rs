@@ -1,4 +1,4 @@
-//! An outgoing payload: the pieces at hand, and where more come from.
+//! An outgoing payload: the pieces at hand, and the source of more.
 //!
 //! Holds little more than [`Outbound::fill`] is told to, however long the payload is.
 
@@ -15,7 +15,7 @@ use crate::payload::{Payload, PayloadReader};
 /// A read under way; resolves to nothing when its payload is dropped.
 pub(super) type Reading = Abortable<Pin<Box<dyn Future<Output = Read> + Send>>>;
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) id: CallId,
@@ -23,12 +23,12 @@ pub(super) struct Read {
     next: Result<Option<Bytes>, PayloadError>,
 }
 
-/// What became of a payload since the last look.
+/// Changes of a payload since the last look.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// So many bytes more, and whether they are the last.
     Ready(Ready),
-    /// It cannot be had whole.
+    /// The payload cannot be had whole.
     Failed(String),
 }
 
@@ -36,9 +36,9 @@ pub(super) enum Progress {
 enum Source {
     /// No more comes.
     End,
-    /// Not read while enough is at hand.
+    /// The payload is not read while enough is at hand.
     Resting(PayloadReader),
-    /// Being read.
+    /// A read is under way.
     Reading(AbortHandle),
 }
 
@@ -83,8 +83,8 @@ impl Outbound {
         self.bytes == 0 && !self.is_open()
     }
 
-    /// Takes what has come, until `limit` bytes are at hand. `None`: nothing has changed. When a read is to be waited
-    /// for it is returned, to come back through [`Self::finish_read`].
+    /// Takes bytes that have come, until `limit` are at hand. `None`: nothing has changed. A read that has to be waited
+    /// for is returned, to come back through [`Self::finish_read`].
     pub(super) fn fill(&mut self, id: CallId, limit: usize) -> (Option<Progress>, Option<Reading>) {
         let reader = match std::mem::replace(&mut self.source, Source::End) {
             Source::Resting(reader) => reader,
@@ -109,7 +109,7 @@ impl Outbound {
         ((self.bytes > before).then(|| self.progress(before, false)), None)
     }
 
-    /// Takes what a read brought.
+    /// Takes the result of a read.
     pub(super) fn finish_read(&mut self, read: Read) -> Progress {
         let before = self.bytes;
         self.source = Source::End;
@@ -124,7 +124,7 @@ impl Outbound {
         }
     }
 
-    /// The next `count` bytes, which must be at hand. Copies only where they span pieces.
+    /// Takes the next `count` bytes, which must be at hand. Copies only where they span pieces.
     pub(super) fn take(&mut self, count: usize) -> Bytes {
         self.bytes = self.bytes.saturating_sub(count);
         if let Some(front) = self.pieces.front_mut().filter(|front| front.len() > count) {

@@ -1,4 +1,4 @@
-//! Payloads on their way out: what the engine may be told is ready, and the bytes of a frame that goes.
+//! Payloads on their way out: reports to the engine of the bytes that are ready, and the bytes of a frame that goes.
 
 use bytes::Bytes;
 use mafs_proto::Class;
@@ -9,7 +9,7 @@ use crate::engine::{CallId, Engine, Outgoing, Ready};
 use crate::payload::Payload;
 
 impl Driver {
-    /// The next frame that may go.
+    /// Returns the next frame that may go.
     pub(super) fn next_frame(&mut self) -> Option<Outgoing> {
         let frame = self.engine.poll_frame(self.now);
         let Some(place) = self.place.as_mut().filter(|_| frame.is_none()) else { return frame };
@@ -32,7 +32,7 @@ impl Driver {
                 place.pass(bytes, self.now);
             }
         }
-        // Full cannot be: only this task fills it. Closed shows in the next turn.
+        // The sink cannot be full: only this task fills it. A closed one shows in the next turn.
         let _ = self.carrier.sink.try_send(frame.into_wire());
     }
 
@@ -43,7 +43,7 @@ impl Driver {
         bytes
     }
 
-    /// How much of a payload is kept at hand: enough for the frame after the next.
+    /// Returns how much of a payload is kept at hand: enough for the frame after the next.
     fn at_hand_bytes(&self) -> usize {
         usize::try_from(2 * self.engine.chunk_bytes(self.now)).unwrap_or(usize::MAX)
     }
@@ -77,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// Takes what a read brought, and goes on.
+    /// Takes the result of a read, and goes on.
     pub(super) fn handle_read(&mut self, read: Read) {
         let id = read.id;
         let Some(outbound) = self.outbound.get_mut(&id) else { return };
@@ -86,7 +86,7 @@ impl Driver {
         self.fill(id);
     }
 
-    /// Takes a payload to send; what is at hand goes with the first frame.
+    /// Takes a payload to send; the bytes at hand go with the first frame.
     pub(super) fn open_outbound(&mut self, id: CallId, payload: Payload, announce: impl FnOnce(&mut Engine, Ready)) {
         let mut outbound = Outbound::new(payload);
         let (progress, reading) = outbound.fill(id, self.at_hand_bytes());

@@ -1,4 +1,4 @@
-//! One call under way, as one end sees it: what it still has to send, and what it still expects.
+//! One call under way, as one end sees it: the message it still has to send, and the one it still expects.
 //!
 //! Each end sends one message per call, the call or its reply: a header, then a payload. A message ends with exactly
 //! one of: a content frame marked last, Abort, or (the caller's) Cancel. A call is forgotten when both messages have
@@ -22,47 +22,47 @@ const CONTROL_REPLY_BYTES_MAX: u64 = 1024;
 /// A call under way.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// As the caller wants it now.
+    /// The class that the caller wants now.
     pub(super) class: Class,
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
-    /// After how long, and so when, the caller gives up.
+    /// How long the caller waits, and so when it gives up.
     pub(super) deadline: Option<(Duration, Instant)>,
-    /// When it came to be known here.
+    /// When the call came to be known here.
     pub(super) since: Instant,
     /// How long this end's message waited until its first frame went.
     pub(super) queued: Option<Duration>,
-    /// The class it is queued in, while it has something to send.
+    /// The class that the call is queued in, while it has something to send.
     pub(super) lane: Option<Class>,
 }
 
 /// This end's message.
 #[derive(Debug)]
 pub(super) enum Sending {
-    /// Of an incoming call: the application has not answered.
+    /// The application has not answered an incoming call.
     Unanswered,
-    /// Nothing of it has gone.
+    /// Nothing of the message has gone.
     First(Header, Unsent),
     /// The header has gone.
     Rest(Unsent),
-    /// It has ended.
+    /// The message has ended.
     Done,
 }
 
 /// The other end's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Receiving {
-    /// Of an own call: the reply has not come.
+    /// The reply to an own call has not come.
     Reply,
     /// More payload is to come.
     Payload,
-    /// Nobody here wants it: what comes is thrown away until it ends.
+    /// Nobody here wants the message: the rest is thrown away until it ends.
     Unwanted,
-    /// It has ended.
+    /// The message has ended.
     Done,
 }
 
-/// How a message begins.
+/// The beginning of a message.
 #[derive(Debug)]
 pub(super) enum Header {
     Call { method: u32, body: Bytes },
@@ -93,37 +93,37 @@ pub(super) struct Unsent {
     pub(super) end: End,
 }
 
-/// What follows the bytes that are ready.
+/// The continuation of a payload behind the bytes that are ready.
 #[derive(Debug)]
 pub(super) enum End {
-    /// More, later.
+    /// More follows later.
     Open,
-    /// Nothing: they are the last.
+    /// Nothing follows: they are the last.
     Finished,
-    /// Nothing: the rest could not be had, and the ready ones do not go either.
+    /// Nothing follows: the rest could not be had, and the ready bytes do not go either.
     Aborted(String),
 }
 
-/// A frame that could go, and what it takes.
+/// The contents of a frame that could go, which decide its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Next {
     /// Bytes of payload in it.
     pub(super) payload_bytes: u64,
     /// Bytes of header body in it.
     pub(super) body_bytes: u64,
-    /// Whether the body needs credit: that of a reply does not, the caller has asked for it.
+    /// Whether the body needs credit: a reply's body does not, the caller has asked for it.
     charged_body: bool,
     /// False for Abort, which needs neither credit nor window.
     pub(super) content: bool,
 }
 
 impl Next {
-    /// What it takes of the window.
+    /// Returns how much of the window the frame takes.
     pub(super) fn cost(&self) -> u64 {
         self.body_bytes + self.payload_bytes + CONTENT_OVERHEAD_BYTES
     }
 
-    /// What it takes of the credit of its class.
+    /// Returns how much of the credit of its class the frame takes.
     pub(super) fn charge(&self, class: Class) -> Charge {
         let body = Charge::of(class, if self.charged_body { self.body_bytes } else { 0 });
         Charge { class, bytes: body.bytes + Charge::of(class, self.payload_bytes).bytes }
@@ -131,7 +131,7 @@ impl Next {
 }
 
 impl Entry {
-    /// Bytes waiting to go.
+    /// Returns how many bytes wait to go.
     pub(super) fn queued_bytes(&self) -> u64 {
         match &self.sending {
             Sending::First(header, unsent) => header.body_len() + unsent.ready,
@@ -140,7 +140,8 @@ impl Entry {
         }
     }
 
-    /// Whether this end's message is of the log and has not gone whole. One whose payload is not at hand stays so.
+    /// Whether this end's message is of the log and has not gone whole. A message whose payload is not at hand counts
+    /// too.
     pub(super) fn is_waiting_log(&self) -> bool {
         match &self.sending {
             Sending::First(..) => self.lane.is_some_and(|lane| LOG.contains(&lane)),
@@ -149,8 +150,8 @@ impl Entry {
         }
     }
 
-    /// The class in which the next frame has to travel, if there is one to send. Where classes do not count that is the
-    /// lowest.
+    /// Returns the class in which the next frame has to travel, if there is one to send: the lowest where classes do
+    /// not count.
     pub(super) fn wanted_lane(&self, classes: bool) -> Option<(Class, Turn)> {
         let bulk = match self.class {
             _ if !classes => Class::Store,
@@ -173,7 +174,7 @@ impl Entry {
         }
     }
 
-    /// The next frame's size, if there is one to send.
+    /// Returns the next frame's size, if there is one to send.
     pub(super) fn next(&self, chunk_bytes: u64) -> Option<Next> {
         match &self.sending {
             Sending::First(header, unsent) => {
@@ -218,7 +219,7 @@ impl Entry {
         })
     }
 
-    /// More of the payload is ready.
+    /// Notes that more of the payload is ready.
     pub(super) fn add_ready(&mut self, bytes: u64) {
         if let Sending::First(_, unsent) | Sending::Rest(unsent) = &mut self.sending
             && matches!(unsent.end, End::Open)
@@ -227,7 +228,7 @@ impl Entry {
         }
     }
 
-    /// No more of the payload will be ready. What ended stays ended, but an abort overtakes a finish.
+    /// Notes that no more of the payload will be ready. An ended payload stays ended, but an abort overtakes a finish.
     pub(super) fn end_payload(&mut self, end: End) {
         if let Sending::First(_, unsent) | Sending::Rest(unsent) = &mut self.sending {
             match (&unsent.end, &end) {
@@ -252,7 +253,7 @@ impl Entry {
         }
     }
 
-    /// How long an own call that is answered now has taken.
+    /// Returns how long an own call that is answered now has taken.
     pub(super) fn timing(&self, now: Instant) -> Timing {
         let queued = self.queued.unwrap_or_default();
         Timing { queued, served: now.since(self.since).saturating_sub(queued) }

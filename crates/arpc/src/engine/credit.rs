@@ -1,12 +1,12 @@
 //! Credit: how many bytes of each class a sender may send beyond what the receiving application has taken.
 //!
-//! Bounds what an application that does not read its payloads can make arrive. Each class has its own, so half-sent
-//! stores never hold what a demanded one needs. Control needs none: its frames are small and whole, and the number of
-//! calls is bounded. Charged are data, and bodies of calls; bodies of replies answer calls that this end has chosen to
-//! make.
+//! Bounds the bytes that can pile up before an application that does not read its payloads. Each class has its own
+//! credit, so half-sent stores never hold credit that a demanded one needs. Control needs none: its frames are small
+//! and whole, and the number of calls is bounded. Data and bodies of calls are charged; bodies of replies are not: they
+//! answer calls that this end has chosen to make.
 //!
-//! A fixed credit would bound the rate of a long link: one credit per round trip. So it grows with what the application
-//! takes in a round trip, as TCP's receive buffer does (Fisk and Feng, "Dynamic Right-Sizing", 2001).
+//! A fixed credit would bound the rate of a long link: one credit per round trip. So it grows with the bytes that the
+//! application takes in a round trip, as TCP's receive buffer does (Fisk and Feng, "Dynamic Right-Sizing", 2001).
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use mafs_proto::{Class, Instant};
 use super::Violation;
 use super::frame::CONTENT_OVERHEAD_BYTES;
 
-/// What bytes hold of the credit of their class from when they are sent until the application takes them. A constant is
-/// added so that many tiny ones cannot cost much memory either.
+/// The credit of a class that bytes hold from when they are sent until the application takes them. A constant is added
+/// so that many tiny ones cannot cost much memory either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Charge {
     /// The class of the frame they came in.
     pub(crate) class: Class,
-    /// Of the credit.
+    /// Bytes of the credit.
     pub(crate) bytes: u64,
 }
 
 impl Charge {
-    /// For `len` bytes of body or of data; none costs nothing.
+    /// Returns the charge for `len` bytes of body or of data; no bytes cost nothing.
     pub(crate) fn of(class: Class, len: u64) -> Self {
         let free = len == 0 || class == Class::Control;
         Self { class, bytes: if free { 0 } else { len + CONTENT_OVERHEAD_BYTES } }
     }
 }
 
-/// What one end may send.
+/// The credit that one end has left to send.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     left: [u64; 5],
@@ -65,32 +65,32 @@ impl Allowance {
     }
 }
 
-/// What one end lets the other send.
+/// The credit that one end grants to the other.
 #[derive(Debug)]
 pub(crate) struct Grants {
     credit_bytes_max: u64,
     classes: [Grant; 5],
 }
 
-/// The same of one class.
+/// The credit that one end grants to the other in one class.
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     credit_bytes: u64,
     received: u64,
     taken: u64,
     granted: u64,
-    /// When the credit was looked at last, and what was taken then.
+    /// When the credit was looked at last, and how much had been taken then.
     looked: (Instant, u64),
 }
 
 impl Grants {
-    /// Credit is `credit_bytes` at first and grows to `credit_bytes_max`.
+    /// Grants a credit of `credit_bytes` at first, which grows to `credit_bytes_max`.
     pub(crate) fn new(credit_bytes: u64, credit_bytes_max: u64, now: Instant) -> Self {
         let grant = Grant { credit_bytes, received: 0, taken: 0, granted: credit_bytes, looked: (now, 0) };
         Self { credit_bytes_max, classes: [grant; 5] }
     }
 
-    /// Counts what came.
+    /// Counts bytes that came.
     pub(crate) fn receive(&mut self, charge: Charge) -> Result<(), Violation> {
         let grant = &mut self.classes[charge.class.index()];
         grant.received += charge.bytes;
@@ -106,8 +106,8 @@ impl Grants {
         grant.taken = (grant.taken + charge.bytes).min(grant.received);
     }
 
-    /// The next limit to tell the peer: when a quarter of the credit has come back, so that most frames need none.
-    /// `rtt` is that of the link, if known.
+    /// Returns the next limit to tell the peer: when a quarter of the credit has come back, so that most frames need
+    /// none. `rtt` is the link's, if known.
     pub(crate) fn poll(&mut self, rtt: Option<Duration>, now: Instant) -> Option<(Class, u64)> {
         let class = Class::ALL.into_iter().find(|class| self.classes[class.index()].is_due())?;
         let grant = &mut self.classes[class.index()];

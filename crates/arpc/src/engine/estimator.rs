@@ -1,13 +1,13 @@
-//! The estimator: what one direction of the link carries, judged by what the other end acknowledges.
+//! The estimator: the rate and delay of one direction of the link, judged by the other end's acknowledgements.
 //!
 //! Rate and round-trip time are taken as BBR takes them (Cardwell et al., "BBR: Congestion-Based Congestion Control",
-//! ACM Queue 14(5), 2016): the rate as a windowed maximum, the time as a windowed minimum. Only acknowledgements of
-//! the peer see every queue below, that in the network included (facts.md section 3). But bytes are timed by the clock
-//! of who receives them: by that of their acknowledgements, which wait for each other behind a load on the way back,
-//! the rate of a loaded uplink came out at 1.19 of what it was, and its queue held up the download that caused it.
+//! ACM Queue 14(5), 2016): the rate as a windowed maximum, the time as a windowed minimum. Only acknowledgements of the
+//! peer see every queue below, the network's included (facts.md section 3). But bytes are timed by the receiver's
+//! clock. Acknowledgements wait for each other behind a load on the way back: by the time of their arrival, the rate of
+//! a loaded uplink came out at 1.19 of the real one, and its queue held up the download that caused it.
 //!
-//! Invariants: a rate is never taken from an interval shorter than the round-trip time; what was sent because there was
-//! no more never lowers the rate.
+//! Invariants: a rate is never taken from an interval shorter than the round-trip time; frames sent while there was no
+//! more to send never lower the rate.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use mafs_proto::Instant;
 
 use super::frame::Acknowledgement;
 
-/// The rate forgets what is older than one to two times this, or [`RATE_ROUNDS`] round trips, whichever is more.
+/// The rate forgets measurements older than one to two times this, or [`RATE_ROUNDS`] round trips, whichever is more.
 const RATE_MEMORY: Duration = Duration::from_secs(1);
 const RATE_ROUNDS: u32 = 10;
 /// The smallest round-trip time is measured again after this, or [`RTT_ROUNDS`] round trips, so that measuring costs
@@ -24,41 +24,41 @@ const RTT_MEMORY: Duration = Duration::from_secs(10);
 const RTT_ROUNDS: u32 = 75;
 /// An acknowledgement that takes so many times longer than the estimate says shows that the link has become slower.
 const LATE: u32 = 4;
-/// But so much later it may be for no other reason than that a busy host has other things to do.
+/// An acknowledgement late by no more than this shows nothing: a busy host may have had other things to do.
 const LATE_MIN: Duration = Duration::from_millis(20);
 /// The link is full when the rate has not grown by a quarter in so many round trips.
 const FULL_ROUNDS: u32 = 3;
 
-/// More than this the other end's word for its own queue does not count.
+/// The other end's word for its own queue counts up to this.
 const QUEUE_MAX: Duration = Duration::from_secs(1);
 
 /// A frame and some small ones: so much in flight is no queue.
 const QUIET_BYTES: u64 = 3000;
 
-/// What is remembered of the moment a frame went out.
+/// The state at the moment a frame went out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Departure {
     at: Instant,
     /// Bytes acknowledged until then, and when the last of them were.
     delivered: u64,
     delivered_at: Delivered,
-    /// When the frame went out that was acknowledged last then.
+    /// When the last frame that was acknowledged by then went out.
     sent_at: Instant,
     /// Bytes in flight with it.
     in_flight: u64,
-    /// Next to nothing else was in flight.
+    /// Whether next to nothing else was in flight.
     quiet: bool,
-    /// It was not the link that kept more from being sent.
+    /// Whether something else than the link kept more from being sent.
     starved: bool,
 }
 
 /// When bytes were delivered.
 #[derive(Clone, Copy, Debug)]
 enum Delivered {
-    /// All had been when the first of these went out, by this end's clock.
+    /// All had been delivered when the first of these went out, by this end's clock.
     Before(Instant),
-    /// By the other end's clock: how late acknowledgements come, and in what bunches behind the other direction's
-    /// load, does not count.
+    /// The time by the other end's clock: how late acknowledgements come, and in what bunches behind the other
+    /// direction's load, does not count.
     There(Instant),
 }
 
@@ -68,22 +68,22 @@ impl Default for Delivered {
     }
 }
 
-/// What is known of one direction.
+/// The measurements of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Estimator {
     delivered: u64,
     delivered_at: Delivered,
     sent_at: Instant,
-    /// Until so many bytes are acknowledged, what is measured is what there was to send.
+    /// Until so many bytes are acknowledged, measurements show how much there was to send, not the link.
     starved_until: Option<u64>,
     rate: RateMax,
     rtt: Option<RttMin>,
-    /// No round trip of this connection was shorter.
+    /// The shortest round trip of this connection.
     least: Option<Duration>,
-    /// Smoothed: how much later than they could acknowledgements come, because the other end has a queue of its own.
+    /// The smoothed delay of acknowledgements, which wait because the other end has a queue of its own.
     ack_delay: Duration,
     growth: Growth,
-    /// Whether the rate has ever stopped growing: before, it is only what was sent so far.
+    /// Whether the rate has ever stopped growing: before, it only shows how much was sent so far.
     was_full: bool,
     /// Frames that went out before this say nothing about the link as it is now.
     restarted_at: Instant,
@@ -95,7 +95,7 @@ struct RttMin {
     at: Instant,
 }
 
-/// A maximum that forgets: over the present epoch and the one before. Bytes per second.
+/// A maximum that forgets: over the present epoch and the one before, in bytes per second.
 #[derive(Debug, Default)]
 struct RateMax {
     since: Instant,
@@ -103,17 +103,17 @@ struct RateMax {
     before: u64,
 }
 
-/// Whether the rate still grows.
+/// The growth of the rate, to see when it stops.
 #[derive(Debug, Default)]
 struct Growth {
-    /// Ends when so many bytes are acknowledged.
+    /// The round ends when so many bytes are acknowledged.
     round_end: u64,
     rate: u64,
     rounds: u32,
 }
 
 impl Estimator {
-    /// A frame goes out; `in_flight` bytes are on their way with it, and `others` without.
+    /// Notes that a frame goes out; `in_flight` bytes are on their way with it, and `others` without.
     pub(crate) fn depart(&mut self, in_flight: u64, others: u64, now: Instant) -> Departure {
         if others == 0 {
             (self.delivered_at, self.sent_at) = (Delivered::Before(now), now);
@@ -129,13 +129,13 @@ impl Estimator {
         }
     }
 
-    /// There is room for more than there is to send; `sent` bytes have been until now.
+    /// Notes that there is room for more than there is to send; `sent` bytes have been sent until now.
     pub(crate) fn starved(&mut self, sent: u64) {
         self.starved_until = Some(sent);
     }
 
-    /// Bytes have been acknowledged, the last frame of which went out as `departure` says. Returns what the round trip
-    /// took, queues included.
+    /// Notes that bytes have been acknowledged, the last frame of which went out as `departure` says. Returns how long
+    /// the round trip took, queues included.
     pub(crate) fn arrive(&mut self, departure: Departure, ack: Acknowledgement, now: Instant) -> Duration {
         let delivered = ack.bytes;
         (self.delivered, self.delivered_at, self.sent_at) =
@@ -156,7 +156,7 @@ impl Estimator {
         self.observe_rtt(rtt, departure.quiet, now);
         let late =
             self.expected(departure.in_flight).is_some_and(|expected| rtt > (LATE * expected).max(expected + LATE_MIN));
-        // One small frame that something held up says nothing about what the link carries.
+        // One small frame that something held up says nothing about the link's rate.
         if late && !departure.starved && departure.at >= self.restarted_at {
             self.restart(rate, now);
             return seen;
@@ -172,17 +172,17 @@ impl Estimator {
         seen
     }
 
-    /// Bytes per second; `None` before the first measurement.
+    /// Returns the rate in bytes per second; `None` before the first measurement.
     pub(crate) fn rate(&self) -> Option<u64> {
         Some(self.rate.max()).filter(|rate| *rate > 0)
     }
 
-    /// The smallest round-trip time of late.
+    /// Returns the smallest round-trip time of late.
     pub(crate) fn rtt_min(&self) -> Option<Duration> {
         self.rtt.map(|min| min.value)
     }
 
-    /// Whether there has been enough to send to see what the link carries.
+    /// Whether there has been enough to send to measure the link.
     pub(crate) fn is_measured(&self) -> bool {
         self.growth.round_end > 0
     }
@@ -202,13 +202,13 @@ impl Estimator {
         self.rtt.is_some_and(|min| now.since(min.at) > RTT_MEMORY.max(min.value * RTT_ROUNDS))
     }
 
-    /// What is in flight without a queue while the link is full.
+    /// Returns how many bytes are in flight without a queue while the link is full.
     pub(crate) fn link_bytes(&self) -> Option<u64> {
         Some(bytes_in(self.rate()?, self.rtt_min()? + self.ack_delay))
     }
 
-    /// The link is not what it was: the rate begins anew, and the round-trip time is measured again, for it may be
-    /// that.
+    /// Starts anew, since the link has changed: the rate begins anew, and the round-trip time is measured again, for it
+    /// may be the cause.
     fn restart(&mut self, rate: u64, now: Instant) {
         self.rate.restart(rate, now);
         self.growth = Growth { round_end: self.delivered, rate, rounds: 0 };
@@ -219,29 +219,29 @@ impl Estimator {
     }
 
     fn observe_rtt(&mut self, rtt: Duration, quiet: bool, now: Instant) {
-        // With so little in flight it was no queue of this end's own that took the time.
+        // With so little in flight the time was not spent in a queue of this end's own.
         if self.rtt.is_none_or(|min| rtt <= min.value) || (quiet && self.rtt_is_old(now)) {
             self.rtt = Some(RttMin { value: rtt, at: now });
         }
     }
 
-    /// How long a frame should take with so much in flight.
+    /// Returns how long a frame should take with so much in flight.
     fn expected(&self, in_flight: u64) -> Option<Duration> {
         Some(self.rtt_min()? + self.line_time(in_flight)?)
     }
 
-    /// When a frame should be acknowledged.
+    /// Returns when a frame should be acknowledged.
     pub(crate) fn expected_at(&self, departure: &Departure) -> Option<Instant> {
         Some(departure.at + self.expected(departure.in_flight)? + self.ack_delay)
     }
 
-    /// How long a queue is when so much is in flight: what is not on the link, and not waiting for an acknowledgement
-    /// that comes late.
+    /// Returns how long the queue is when so much is in flight: bytes that are not on the link, and do not wait for an
+    /// acknowledgement that comes late.
     pub(crate) fn queue_time(&self, in_flight: u64) -> Option<Duration> {
         Some(self.line_time(in_flight)?.saturating_sub(self.rtt_min()? + self.ack_delay))
     }
 
-    /// How long the link takes to send this.
+    /// Returns how long the link takes to send so many bytes.
     pub(crate) fn line_time(&self, bytes: u64) -> Option<Duration> {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate()?);
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
@@ -284,7 +284,7 @@ fn rate_of(bytes: u64, interval: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// What a rate makes of a time.
+/// Returns how many bytes a rate carries in a time.
 pub(crate) fn bytes_in(rate: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(rate) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
-//! Frames: what travels between two engines.
+//! Frames: the messages between two engines.
 //!
-//! A [`Frame`] can only hold what the protocol allows a frame to say by itself; whether it fits the calls under way is
-//! decided by the engine. Nothing here knows of calls or of time.
+//! A [`Frame`] can only hold values that the protocol allows by themselves; the engine decides whether it fits the
+//! calls under way. Nothing here knows of calls or of time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use mafs_proto::{BODY_BYTES_MAX, Class, Instant};
 use super::{Rate, Violation};
 use crate::wire::{self, frame::Kind};
 
-/// What every Call, Data and Reply counts for besides its body and data, so that empty ones are not free.
+/// Bytes that every Call, Data and Reply counts for besides its body and data, so that empty ones are not free.
 pub(crate) const CONTENT_OVERHEAD_BYTES: u64 = 32;
 /// The most bytes of body and data in a Control frame, so that it fits a packet. Larger ones travel as Fetch.
 pub(crate) const CONTROL_BYTES_MAX: u64 = 1400;
@@ -29,17 +29,17 @@ pub(crate) const DATA_HEAD_BYTES: u64 = 10;
 /// How much an acknowledgement adds to a frame, at most, on a machine that has been up for a hundred days.
 const ACKNOWLEDGEMENT_BYTES: u64 = 24;
 
-/// The bytes of a frame's head beyond [`DATA_HEAD_BYTES`].
+/// Returns the bytes of a frame's head beyond [`DATA_HEAD_BYTES`].
 pub(super) fn more_head_bytes(id: CallId, acknowledges: bool) -> u64 {
     let id_bytes = prost::encoding::encoded_len_varint(id.0) as u64;
     id_bytes - 1 + if acknowledges { ACKNOWLEDGEMENT_BYTES } else { 0 }
 }
 
-/// Names a call under way: odd if the connecting end made it, even if the other did.
+/// The id of a call under way: odd if the connecting end made it, even if the other did.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct CallId(pub(crate) u64);
 
-/// Which end of the connection this is.
+/// The side of the connection that an end is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     /// The end that connected.
@@ -49,7 +49,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// The first id of this side; the others follow in steps of two.
+    /// Returns the first id of this side; the others follow in steps of two.
     pub(crate) const fn first_id(self) -> u64 {
         match self {
             Self::Connector => 1,
@@ -68,11 +68,11 @@ impl Side {
 pub(crate) struct Acknowledgement {
     /// Content bytes received since the start of the connection.
     pub(crate) bytes: u64,
-    /// When the last of them came, by the clock of who received them.
+    /// When the last of them came, by the receiver's clock.
     pub(crate) received_at: Instant,
     /// How long ago the last of them came.
     pub(crate) delay: Duration,
-    /// How long this waits now for what its sender sent before, as far as that can tell.
+    /// How long this waits now for earlier frames of its sender, as far as the sender can tell.
     pub(crate) queue: Duration,
 }
 
@@ -83,8 +83,8 @@ pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
 }
 
-/// What a frame says. `Call`, `Data` and `Reply` are content: they are counted, acknowledged and kept within the
-/// window.
+/// The kind of a frame, with its fields. `Call`, `Data` and `Reply` are content: they are counted, acknowledged and
+/// kept within the window.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FrameKind {
     Call { id: CallId, class: Class, method: u32, body: Bytes, data: Bytes, last: bool },
@@ -103,7 +103,7 @@ pub(crate) enum FrameKind {
 }
 
 impl FrameKind {
-    /// The class and the bytes of body and data, if it is content.
+    /// Returns the class and the bytes of body and data, if the frame is content.
     pub(crate) fn content(&self) -> Option<(Class, u64)> {
         match self {
             Self::Call { class, body, data, .. } | Self::Reply { class, body, data, .. } => {
@@ -130,7 +130,7 @@ impl FrameKind {
         }
     }
 
-    /// Refuses what no engine sends: content above the limits, and Control frames that are not small and whole.
+    /// Refuses frames that no engine sends: content above the limits, and Control frames that are not small and whole.
     fn check(self) -> Result<Self, Violation> {
         let (class, body, data, last) = match &self {
             Self::Call { class, body, data, last, .. } | Self::Reply { class, body, data, last, .. } => {
@@ -187,7 +187,7 @@ impl Frame {
         Ok(Self { acknowledgement, kind: kind.check()? })
     }
 
-    /// The frame as it travels.
+    /// Converts the frame to its form on the wire.
     pub(crate) fn into_wire(self) -> wire::Frame {
         let Acknowledgement { bytes, received_at, delay, queue } = self.acknowledgement.unwrap_or_default();
         let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
@@ -233,7 +233,7 @@ fn parse_class(number: u32) -> Result<Class, Violation> {
     Class::from_index(number).ok_or(Violation::UnknownClass(number))
 }
 
-/// Control keeps the link alive.
+/// Parses the class of a limit. Control has none, for it keeps the link alive.
 fn parse_limited(number: u32) -> Result<Class, Violation> {
     parse_class(number)
         .and_then(|class| if class == Class::Control { Err(Violation::LimitedControl) } else { Ok(class) })

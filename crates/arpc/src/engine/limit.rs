@@ -1,7 +1,7 @@
 //! Limits: how much of a class may go in a second because the user at either end says so.
 //!
-//! Only content counts, as bodies and payloads have it. What says that something has arrived, or that an end is there,
-//! is no content and never waits.
+//! Only content counts: the bytes of bodies and payloads. Acknowledgements and signs of life are no content and never
+//! wait.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use mafs_proto::{Class, Instant, parse_size};
 
 use super::estimator::bytes_in;
 
-/// A frame takes at most so much of a limit's time, and what is late by so much is made up for: timers are not exact,
-/// and the window has pauses. So in 10 s at most 1.5 % more payload goes than the limit says; a body is not cut.
+/// A frame takes at most so much of a limit's time, and a delay up to [`LATE_MAX`] is made up for: timers are not
+/// exact, and the window has pauses. So in 10 s at most 1.5 % more payload goes than the limit says; a body is not cut.
 const CHUNK_TIME: Duration = Duration::from_millis(50);
 const LATE_MAX: Duration = Duration::from_millis(100);
 
@@ -20,29 +20,29 @@ const LATE_MAX: Duration = Duration::from_millis(100);
 pub struct Rate(u64);
 
 impl Rate {
-    /// The least, in bytes per second: with less a frame would be little more than its header.
+    /// The least rate, in bytes per second: with less a frame would be little more than its header.
     pub const BYTES_PER_S_MIN: u64 = 1024;
 
-    /// So many bytes per second; `None` below [`Self::BYTES_PER_S_MIN`].
+    /// Makes a rate of so many bytes per second; `None` below [`Self::BYTES_PER_S_MIN`].
     #[must_use]
     pub const fn bytes_per_s(bytes: u64) -> Option<Self> {
         if bytes < Self::BYTES_PER_S_MIN { None } else { Some(Self(bytes)) }
     }
 
-    /// In bytes per second.
+    /// Returns the rate in bytes per second.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// How long so many bytes take.
+    /// Returns how long so many bytes take.
     pub(super) fn time_of(self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 
-/// Why a text is no [`Rate`].
+/// The error for a text that is no [`Rate`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is no rate: bytes per second are wanted, from 1k on, such as 64k or 2M")]
 pub struct InvalidRate(String);
@@ -56,7 +56,7 @@ impl FromStr for Rate {
     }
 }
 
-/// What a connection sends of each class at most, by [`Class::index`]: what this end wants, and what the other does.
+/// The limits of a connection, by [`Class::index`]: those that this end wants, and those that the other wants.
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
     own: [Option<Rate>; 5],
@@ -64,7 +64,7 @@ pub(super) struct Buckets {
     buckets: [Option<Bucket>; 5],
 }
 
-/// A token bucket, told as time: what has gone takes until `free_at`.
+/// A token bucket, told as time: the bytes that have gone take until `free_at`.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     rate: Rate,
@@ -72,7 +72,7 @@ struct Bucket {
 }
 
 impl Buckets {
-    /// Adopts what this end wants. Returns what the other end has not been told yet.
+    /// Adopts the limits that this end wants. Returns those that the other end has not been told yet.
     pub(super) fn limit(&mut self, mut rates: [Option<Rate>; 5], now: Instant) -> Vec<(Class, Option<Rate>)> {
         rates[Class::Control.index()] = None;
         let before = std::mem::replace(&mut self.own, rates);
@@ -82,13 +82,13 @@ impl Buckets {
         changed
     }
 
-    /// Adopts what the other end wants.
+    /// Adopts a limit that the other end wants.
     pub(super) fn limit_for_peer(&mut self, class: Class, rate: Option<Rate>, now: Instant) {
         self.peers[class.index()] = rate;
         self.adopt(class, now);
     }
 
-    /// The smaller limit holds. One that is new counts from now on.
+    /// Applies the smaller limit of a class. A new one counts from now on.
     fn adopt(&mut self, class: Class, now: Instant) {
         let index = class.index();
         let rate = [self.own[index], self.peers[index]].into_iter().flatten().min();
@@ -98,17 +98,17 @@ impl Buckets {
         }
     }
 
-    /// The most body and payload in one frame of a class.
+    /// Returns the most body and payload in one frame of a class.
     pub(super) fn chunk_bytes(&self, class: Class) -> u64 {
         self.buckets[class.index()].map_or(u64::MAX, |bucket| bytes_in(bucket.rate.get(), CHUNK_TIME))
     }
 
-    /// Until when content of a class has to wait; `None` if it need not.
+    /// Returns until when content of a class has to wait; `None` if it need not.
     pub(super) fn waits_until(&self, class: Class, now: Instant) -> Option<Instant> {
         self.buckets[class.index()].map(|bucket| bucket.free_at).filter(|at| *at > now)
     }
 
-    /// Notes what went.
+    /// Notes that content went.
     pub(super) fn sent(&mut self, class: Class, bytes: u64, now: Instant) {
         if let Some(bucket) = &mut self.buckets[class.index()] {
             let late = now.since(bucket.free_at).saturating_sub(LATE_MAX);

@@ -1,33 +1,33 @@
-//! When those who watch the link hear that it has changed: the network-aware interface's bandwidth notification
+//! The choice of changes that watchers of the link hear of: the network-aware interface's bandwidth notification
 //! (papers/003, section 3.3).
 
 use std::time::Duration;
 
 use mafs_proto::Instant;
 
-/// So many times more, or less, is a change that somebody may want to act on.
+/// A change by this factor, up or down, is one that a program may want to act on.
 const FACTOR: u128 = 2;
-/// But not if the round-trip time has changed by less than this: on a LAN every load doubles it.
+/// A change of the round-trip time by less than this does not count: on a LAN every load doubles it.
 const RTT_MIN: Duration = Duration::from_millis(10);
-/// Nor does anybody act on how fast a link is that sends the largest chunk in a millisecond: what changes there is how
-/// busy the hosts are. Bytes per second.
+/// Rates above this count as this, in bytes per second: such a link sends the largest chunk in a millisecond, and its
+/// rate changes only with how busy the hosts are.
 const RATE_MAX: u128 = 64 << 20;
-/// A link that changes all the time is told of so often.
+/// The least time between two notices of a link that changes all the time.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What has been told last.
+/// The state of the link that watchers have been told of last.
 #[derive(Debug, Default)]
 pub(crate) struct Notice {
     told_at: Option<Instant>,
     rate: Option<u64>,
     rtt: Option<Duration>,
-    /// When a change is to be told that came too soon after the last.
+    /// When a change is to be told that came too soon after the last notice.
     due_at: Option<Instant>,
 }
 
 impl Notice {
-    /// Whether the link, as it is known now (`rate` in bytes per second), is no longer what was told last. Then it is
-    /// told.
+    /// Returns whether the link, as it is known now (`rate` in bytes per second), has changed since the last notice. If
+    /// so, this counts as a notice.
     pub(crate) fn is_due(&mut self, rate: Option<u64>, rtt: Option<Duration>, now: Instant) -> bool {
         let nanos = |time: Duration| time.as_nanos();
         let rate_of = |rate: u64| u128::from(rate).min(RATE_MAX);
@@ -43,7 +43,7 @@ impl Notice {
         due
     }
 
-    /// When to ask again although nothing else has happened.
+    /// Returns when to ask again although nothing else has happened.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         self.due_at
     }

@@ -1,11 +1,11 @@
 //! Nudges: small frames into a short silence, at equal intervals.
 //!
-//! A TCP knows of a packet that was lost when a later one has arrived (RACK, RFC 8985), and otherwise by its timeout,
-//! which is 200 ms and more, and twice that the next time. A sender that fills every queue always has a later one. The
-//! window keeps so little in flight that a burst of errors takes all of it, and then the link would be idle for far
+//! A TCP knows that a packet was lost when a later one has arrived (RACK, RFC 8985), and otherwise by its timeout,
+//! which is 200 ms and more, and twice as much the next time. A sender that fills every queue always has a later one.
+//! The window keeps so little in flight that a burst of errors takes all of it, and then the link would be idle for far
 //! longer than the burst. So while acknowledgements are missing a small frame goes now and then: the first one behind
-//! the burst tells both transports what they have to repeat. Nudges are the linear part of the wireless papers'
-//! back-off (000, section 4); what is silent for longer is the matter of [`super::timers::Liveness`].
+//! the burst tells both transports which packets they have to repeat. Nudges are the linear part of the wireless
+//! papers' back-off (000, section 4); longer silence is the matter of [`super::timers::Liveness`].
 //!
 //! Knows only when bytes are missing, and when they have come.
 
@@ -15,12 +15,14 @@ use mafs_proto::Instant;
 
 /// How much later than expected an acknowledgement is missed: a busy host is late by less.
 const LATE: Duration = Duration::from_millis(30);
-/// Between nudges at least: as coarse as the timers of the papers.
+/// The least time between nudges: as coarse as the timers of the papers.
 const STEP_MIN: Duration = Duration::from_millis(20);
-/// How many go into one silence. TCP's own timeout has come by then, and behind that it sends nothing new. With one of
-/// them a megabyte at 125 KB/s and bad periods of 40 ms has 0.86 of the link, with these 0.89, and with none 0.81.
+/// How many nudges go into one silence. TCP's own timeout has come by then, and behind that it sends nothing new. With
+/// one of them a megabyte at 125 KB/s and bad periods of 40 ms has 0.86 of the link, with these 0.89, and with none
+/// 0.81.
 pub(super) const NUDGES_MAX: u32 = 8;
-/// So many where each nudge is a packet of its own: for as long as a silent peer is waited for.
+/// How many nudges go into one silence where each is a packet of its own: enough for as long as a silent peer is waited
+/// for.
 pub(super) const NUDGES_MAX_IN_DATAGRAMS: u32 = 250;
 
 /// The nudges into one silence.
@@ -32,24 +34,24 @@ pub(super) struct Nudges {
 }
 
 impl Nudges {
-    /// At most so many go into one silence.
+    /// Allows at most so many nudges in one silence.
     pub(super) fn new(most: u32) -> Self {
         Self { most, sent: 0, last_at: Instant(0) }
     }
 
-    /// Something that was missing has come.
+    /// Notes that a missing acknowledgement has come.
     pub(super) fn progress(&mut self) {
         self.sent = 0;
     }
 
-    /// Notes that one goes.
+    /// Notes that a nudge goes.
     pub(super) fn sent(&mut self, now: Instant) {
         self.sent += 1;
         self.last_at = now;
     }
 
-    /// When the next one goes, if an acknowledgement was expected at `expected`; `packet_time` is what a packet takes
-    /// of the link, so that all of them together take little.
+    /// Returns when the next nudge goes, if an acknowledgement was expected at `expected`; `packet_time` is how long a
+    /// packet takes on the link, so that all nudges together take little.
     pub(super) fn next_at(&self, expected: Instant, packet_time: Duration) -> Option<Instant> {
         let at = match self.sent {
             0 => expected + LATE.max(packet_time),

@@ -1,4 +1,4 @@
-//! What comes in.
+//! Handling of incoming frames.
 
 use bytes::Bytes;
 use mafs_proto::{Class, Instant};
@@ -8,7 +8,7 @@ use super::frame::CONTENT_OVERHEAD_BYTES;
 use super::{CallId, Charge, Engine, Event, Frame, FrameKind, STATUS_BUSY, Violation};
 use crate::error::{CallError, PayloadError};
 
-/// What a Call or a Reply brings.
+/// The content of a Call or a Reply.
 struct Content {
     body: Bytes,
     data: Bytes,
@@ -79,7 +79,7 @@ impl Engine {
                 self.end_all(&format!("closed by the peer: {why}"));
                 Ok(())
             }
-            // To have been heard is all they are for.
+            // These frames are only a sign of life, which was noted above.
             FrameKind::ProbeReply { .. } | FrameKind::Acknowledge => Ok(()),
         }
     }
@@ -132,7 +132,7 @@ impl Engine {
         let entry = self.calls.get(&id).filter(|_| self.side.owns(id)).ok_or(unexpected.clone())?;
         let refused = status == STATUS_BUSY;
         let receiving = match entry.receiving {
-            // It has not even begun.
+            // The call has not even gone out.
             Receiving::Reply if matches!(entry.sending, Sending::First(..)) => return Err(unexpected),
             Receiving::Reply if refused => {
                 self.grants.consume(Charge::of(class, data.len() as u64));
@@ -187,7 +187,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The call may be over already: its end and the Cancel can cross.
+    /// Ends an incoming call. The call may be over already: its end and the Cancel can cross.
     fn on_cancel(&mut self, id: CallId) -> Result<(), Violation> {
         if self.side.owns(id) {
             return Err(Violation::Unexpected { frame: "Cancel", id: id.0 });
@@ -205,7 +205,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The payload may have ended already: its end and the Stop can cross.
+    /// Cuts an outgoing payload short. The payload may have ended already: its end and the Stop can cross.
     fn on_stop(&mut self, id: CallId) -> Result<(), Violation> {
         let begun = |entry: &&Entry| matches!(entry.sending, Sending::Rest(_));
         if self.calls.get(&id).filter(begun).is_some() {
@@ -215,7 +215,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The call may be over already.
+    /// Moves a call of the peer to another class. The call may be over already.
     fn on_reprioritise(&mut self, id: CallId, class: Class) -> Result<(), Violation> {
         if self.side.owns(id) {
             return Err(Violation::Unexpected { frame: "Reprioritise", id: id.0 });

@@ -1,7 +1,7 @@
-//! The scheduler: whose chunk is next.
+//! The scheduler: decides whose chunk is next.
 //!
 //! Five strict classes. Inside a class calls that have sent nothing yet go first, in the order they came; the others
-//! take turns, one chunk each. Knows calls only by id; a call is in it exactly while it has something to send.
+//! take turns, one chunk each. Knows calls only by id; a call is in a queue exactly while it has something to send.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,12 @@ use mafs_proto::Class;
 
 use super::frame::CallId;
 
-/// Whether a call has sent anything.
+/// The kind of a call's turn: whether it has sent anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    /// It has not: before all that have.
+    /// The call has sent nothing: it goes before all that have.
     First,
-    /// It has.
+    /// The call has sent something.
     Next,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Adds a call, behind those of its kind. It must not be in any queue.
+    /// Adds a call, behind those of its kind. The call must not be in any queue.
     pub(crate) fn push(&mut self, id: CallId, class: Class, turn: Turn) {
         let lane = &mut self.lanes[class.index()];
         match turn {
@@ -40,7 +40,7 @@ impl Scheduler {
         }
     }
 
-    /// The next call of a class.
+    /// Returns the next call of a class.
     pub(crate) fn peek(&self, class: Class) -> Option<CallId> {
         let lane = &self.lanes[class.index()];
         lane.first.front().or_else(|| lane.next.front()).copied()

@@ -1,4 +1,4 @@
-//! What goes out next.
+//! The choice of the next frame to send.
 
 use mafs_proto::{Class, Instant};
 
@@ -16,17 +16,17 @@ struct Candidate {
     next: Next,
 }
 
-/// One that goes.
+/// A candidate that goes.
 struct Choice {
     candidate: Candidate,
-    /// None for Abort, which needs none.
+    /// `None` for Abort, which needs no admission.
     admission: Option<Admission>,
     order: Order,
 }
 
 impl Engine {
-    /// The next frame to send. Call it only when the carrier can take one, and again until it returns `None`; worth
-    /// asking again after any other verb.
+    /// Returns the next frame to send. Call this only when the carrier can take one, and again until it returns `None`;
+    /// worth asking again after any other verb.
     #[must_use]
     pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Outgoing> {
         let next = self.next_signal(now).map(|kind| (kind, None)).or_else(|| self.next_content(now));
@@ -38,17 +38,18 @@ impl Engine {
         outgoing
     }
 
-    /// The content that waits for nothing but the gate. Worth asking when [`Self::poll_frame`] has returned `None`.
+    /// Returns the content that waits for nothing but the gate. Worth asking when [`Self::poll_frame`] has returned
+    /// `None`.
     pub(crate) fn demand(&self) -> Option<Demand> {
         self.demand
     }
 
-    /// The gate lets what [`Self::demand`] said pass: [`Self::poll_frame`] returns it.
+    /// Notes that the gate lets the content of [`Self::demand`] pass: [`Self::poll_frame`] returns it.
     pub(crate) fn admit(&mut self) {
         self.admitted = true;
     }
 
-    /// Frames without content: tiny, and what they say is wanted at once.
+    /// Returns the next frame without content: such frames are tiny, and the peer needs them at once.
     fn next_signal(&mut self, now: Instant) -> Option<FrameKind> {
         let signal = self.signals.pop_front();
         if signal.is_some() || self.closed.is_some() {
@@ -57,11 +58,11 @@ impl Engine {
         if let Some((class, limit)) = self.grants.poll(self.window.estimator().rtt_min(), now) {
             return Some(FrameKind::Credit { class, limit });
         }
-        // Not on the back of a chunk, which takes its time.
+        // The acknowledgement does not wait for a chunk to carry it, which takes its time.
         self.receipts.due().is_some_and(|at| at <= now).then_some(FrameKind::Acknowledge)
     }
 
-    /// The next frame with content, and what goes into it.
+    /// Returns the next frame with content, and how much of which payload goes into it.
     fn next_content(&mut self, now: Instant) -> Option<(FrameKind, Option<(CallId, usize)>)> {
         let Choice { candidate: Candidate { class, id, next }, admission, order } = self.choose(now)?;
         if let Some(admission) = admission {
@@ -84,8 +85,8 @@ impl Engine {
         Some((frame?, (payload_bytes > 0).then_some((id, payload_bytes))))
     }
 
-    /// The most urgent frame, or the log's if it is its turn. If the window has no room for that nothing less urgent
-    /// passes: it would take the room for ever.
+    /// Chooses the most urgent frame, or the log's if it is its turn. If the window has no room for the chosen one,
+    /// nothing less urgent passes: it would take the room for ever.
     fn choose(&mut self, now: Instant) -> Option<Choice> {
         self.demand = None;
         if self.log_share.is_its_turn(self.log_messages > 0, now)
@@ -104,7 +105,7 @@ impl Engine {
         Some(Choice { candidate, admission, order: Order::Strict })
     }
 
-    /// Leave of the window and of the gate for what could go; `Some(None)`: it needs none.
+    /// Asks the window and the gate for leave to send a candidate; `Some(None)`: it needs none.
     fn leave_for(&mut self, candidate: Candidate, now: Instant) -> Option<Option<Admission>> {
         let Candidate { class, next, .. } = candidate;
         if !next.content {
@@ -112,22 +113,22 @@ impl Engine {
         }
         let admission = self.window.admit(next.cost(), class == Class::Control, now)?;
         if self.settings.gated && class != Class::Control && !std::mem::take(&mut self.admitted) {
-            // To the estimator the gate is part of the link: if this counted as having nothing to send, it would not
-            // see that the rest of the link has become slower.
+            // To the estimator the gate is part of the link: if this counted as having nothing to send, the estimator
+            // would not see that the rest of the link has become slower.
             self.demand = Some(Demand { class, bytes: next.body_bytes + next.payload_bytes });
             return None;
         }
         Some(Some(admission))
     }
 
-    /// What goes while the log waits for room in the window: Control, which needs none.
+    /// Chooses a frame that goes while the log waits for room in the window: Control, which needs none.
     fn beyond_the_window(&self, now: Instant) -> Option<Choice> {
         let candidate = self.first_of(&[Class::Control], now)?;
         let admission = Some(self.window.exempt(candidate.next.cost())?);
         Some(Choice { candidate, admission, order: Order::Strict })
     }
 
-    /// The frame of the first of these classes that has something to send, and credit and no limit for it.
+    /// Returns the frame of the first of these classes that has something to send, and credit and no limit for it.
     fn first_of(&self, classes: &[Class], now: Instant) -> Option<Candidate> {
         let chunk_bytes = self.window.chunk_bytes(now);
         classes.iter().find_map(|&class| {

@@ -17,7 +17,7 @@ impl Engine {
         self.update(id, |_| ());
     }
 
-    /// Changes a call and puts right what depends on it: its place in the queues, the byte counts, its deadline, its
+    /// Changes a call and all that depends on it: its place in the queues, the byte counts, its deadline, its
     /// existence. Does nothing if there is no such call.
     pub(super) fn update(&mut self, id: CallId, change: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.calls.get_mut(&id) else { return };
@@ -51,7 +51,7 @@ impl Engine {
     pub(super) fn give_up(&mut self, id: CallId, error: CallError) {
         let Some(entry) = self.calls.get(&id).filter(|entry| entry.receiving == Receiving::Reply) else { return };
         self.events.push_back(Event::Ended { id, error });
-        // What never began leaves no trace; of the rest the peer has to say that its message has ended.
+        // A call that never went out leaves no trace; for any other the peer has to say that its message has ended.
         let begun = !matches!(entry.sending, Sending::First(..));
         if begun {
             self.signals.push_back(FrameKind::Cancel { id });
@@ -129,7 +129,7 @@ impl Engine {
         let owed = self.is_owed();
         self.liveness.set_owed(owed, now);
         let open = |at: Option<Instant>| at.filter(|_| self.closed.is_none());
-        // One that is due already waits for the carrier, not for time.
+        // An acknowledgement that is due already waits for the carrier, not for time.
         self.timers.set(Timer::Acknowledge, open(self.receipts.due().filter(|at| *at > now)));
         self.timers.set(Timer::Deadline, open(self.deadlines.first().map(|(at, _)| *at)));
         self.timers.set(Timer::Probe, open(Some(self.liveness.probe_at())));

@@ -1,7 +1,7 @@
 //! Timers of one connection: a table, and the watch over a silent peer.
 //!
-//! Only seven things ever wake an engine: an acknowledgement that nothing carried, a call's deadline, a peer that is
-//! silent, one that is silent for a moment, a frame that was early, a limit that lets the next one pass, a change of
+//! Only seven things ever wake an engine: an acknowledgement that no frame carried, a call's deadline, a peer that is
+//! silent, one that is silent for a moment, a frame that was early, a limit that lets the next frame pass, a change of
 //! the link that is to be told.
 
 use std::time::Duration;
@@ -12,20 +12,20 @@ use crate::Backoff;
 
 /// Silence after which an idle peer is probed.
 pub(super) const PROBE_IDLE_AFTER: Duration = Duration::from_secs(20);
-/// Silence likewise, of who has connected and of the other end, where an idle connection is to send next to nothing:
-/// three packets a minute, for the other end leaves it to the first.
+/// The silence, at the connecting end and at the other, after which an idle peer is probed where an idle connection is
+/// to send next to nothing: three packets a minute, for the other end leaves the probing to the first.
 pub(super) const PROBE_IDLE_AFTER_IN_DATAGRAMS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(75)];
-/// Between what the wait for a sign of life from a peer that owes something adapts; the upper bound is `timeo`'s
-/// default (cli.md), the one before anything is known RFC 6298's.
+/// Bounds of the wait for a sign of life from a peer that owes something; the upper bound is `timeo`'s default
+/// (cli.md), the wait before anything is known is RFC 6298's.
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(7);
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 /// How long probes may stay unanswered, or four times the round trip if that is more (cli.md, "Path dead").
 const DEAD_AFTER: Duration = Duration::from_secs(5);
-/// How long they may once this end's network has changed, or four times the round trip likewise.
+/// How long probes may stay unanswered once this end's network has changed, or four times the round trip likewise.
 const DEAD_AFTER_CHANGE: Duration = Duration::from_secs(1);
 
-/// What an engine can be woken for.
+/// The reasons to wake an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Timer {
     /// When to acknowledge although no frame carries the acknowledgement.
@@ -42,7 +42,7 @@ pub(crate) enum Timer {
     Pace,
     /// When a limit lets the next frame of a class pass.
     Limit,
-    /// When to tell those who watch the link that it has changed.
+    /// When to tell watchers of the link that it has changed.
     Notice,
 }
 
@@ -105,30 +105,30 @@ struct Probing {
 }
 
 impl Liveness {
-    /// An idle peer is probed after so much silence.
+    /// Starts to watch a peer, which is probed after so much silence if it is idle.
     pub(crate) fn new(idle_after: Duration, now: Instant) -> Self {
         let rtt = SmoothedRtt::default();
         Self { idle_after, quiet_since: now, owed: false, rtt, probing: None }
     }
 
-    /// The peer gave a sign of life.
+    /// Notes that the peer gave a sign of life.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.quiet_since = now;
         self.probing = None;
     }
 
-    /// What a round trip took, queues included, if one has ended. After a suspend an acknowledgement that had come
-    /// before it seems to have taken hours.
+    /// Notes how long a round trip took, queues included, if one has ended. After a suspend, an acknowledgement that
+    /// had come before it seems to have taken hours.
     pub(crate) fn observe_rtt(&mut self, rtt: Option<Duration>) {
         rtt.into_iter().for_each(|rtt| self.rtt.observe(rtt.min(WAIT_MAX)));
     }
 
-    /// The smoothed round-trip time, queues included.
+    /// Returns the smoothed round-trip time, queues included.
     pub(crate) fn rtt(&self) -> Option<Duration> {
         self.rtt.smoothed
     }
 
-    /// Whether the peer owes something: an answer or an acknowledgement.
+    /// Notes whether the peer owes something: an answer or an acknowledgement.
     pub(crate) fn set_owed(&mut self, owed: bool, now: Instant) {
         if owed && !self.owed {
             self.quiet_since = self.quiet_since.max(now);
@@ -144,8 +144,8 @@ impl Liveness {
         probing.next_at = now + probing.backoff.next_delay();
     }
 
-    /// Notes that a probe is sent because this end's network has changed. If `hurried` the answer is waited for less
-    /// long than usual, where it is known how long answers take.
+    /// Notes that a probe is sent because this end's network has changed. If `hurried`, the answer is awaited for a
+    /// shorter time than usual, where it is known how long answers take.
     pub(crate) fn probed_after_change(&mut self, hurried: bool, now: Instant) {
         self.probing.iter_mut().for_each(|probing| probing.backoff.reset());
         self.probed(now);
@@ -159,7 +159,7 @@ impl Liveness {
         least.max(4 * self.rtt.smoothed.unwrap_or_default())
     }
 
-    /// When to probe.
+    /// Returns when to probe.
     pub(crate) fn probe_at(&self) -> Instant {
         match &self.probing {
             Some(probing) => probing.next_at,
@@ -168,22 +168,22 @@ impl Liveness {
         }
     }
 
-    /// When to give the peer up.
+    /// Returns when to give the peer up.
     pub(crate) fn dead_at(&self) -> Option<Instant> {
         self.probing.as_ref().map(|probing| probing.dead_at)
     }
 
-    /// This end was not awake when it should have given the peer up: the peer gets another chance.
+    /// Gives the peer another chance: this end was not awake when it should have given the peer up.
     pub(crate) fn wake_up(&mut self) {
         self.probing = None;
     }
 
-    /// Whether that is so.
+    /// Whether this end was not awake when it should have given the peer up.
     pub(crate) fn slept(&self, now: Instant) -> bool {
         self.dead_at().is_some_and(|at| now.since(at) >= LATE)
     }
 
-    /// How long the peer has been silent.
+    /// Returns how long the peer has been silent.
     pub(crate) fn silence(&self, now: Instant) -> Duration {
         now.since(self.quiet_since)
     }
@@ -206,8 +206,8 @@ impl SmoothedRtt {
         self.smoothed = Some((7 * smoothed + rtt) / 8);
     }
 
-    /// How long an answer may take before it is missed. Twice RFC 6298's: a probe too many costs little, but not
-    /// nothing.
+    /// Returns how long an answer may take before it is missed: twice RFC 6298's time, for a probe too many costs
+    /// little, but not nothing.
     fn wait(&self) -> Duration {
         let Some(smoothed) = self.smoothed else { return WAIT_FIRST };
         (2 * (smoothed + 4 * self.variation)).clamp(WAIT_MIN, WAIT_MAX)

@@ -5,7 +5,7 @@ use mafs_proto::Class;
 /// How a peer broke the protocol. Ends the connection.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum Violation {
-    /// A frame that is not what was sent.
+    /// A frame that was damaged on its way.
     #[error("a frame was damaged on its way")]
     Damaged,
     /// A frame without a kind this version knows.

@@ -1,8 +1,8 @@
-//! The window: how much this end may have sent without an acknowledgement; and what it owes in acknowledgements itself.
+//! The window: how much this end may have sent without an acknowledgement; and the acknowledgements it owes itself.
 //!
-//! The window is what makes priority real (facts.md section 3): bytes that were given to the transport cannot be
-//! overtaken any more. Its size is what the link holds, as the [`Estimator`] sees it, and a little more, so that the
-//! link never runs dry.
+//! The window makes priority real (facts.md section 3): bytes that were given to the transport cannot be overtaken any
+//! more. Its size is the number of bytes that the link holds, by the [`Estimator`], and a little more, so that the link
+//! never runs dry.
 //!
 //! Invariants: charged bytes in flight never exceed the size, but for a frame sent into an empty window; at most
 //! [`EXEMPT_FRAMES_MAX`] small Control frames are in flight beyond that.
@@ -20,22 +20,22 @@ use super::frame::{Acknowledgement, CONTENT_OVERHEAD_BYTES, CONTROL_BYTES_MAX, C
 pub(crate) const EXEMPT_FRAMES_MAX: usize = 4;
 /// Small content is acknowledged this much later, if no frame carries the acknowledgement before: a reply usually does.
 pub(crate) const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(5);
-/// Less than this is small: half of what a packet carries, for some carry less than those of an Ethernet.
+/// Less content than this is small: half of a packet's, for some packets carry less than those of an Ethernet.
 const SMALL_BYTES: u64 = 700;
-/// A chunk takes so much of the link's time: a higher class waits for the rest of one. With twice that a link of 1 MB/s
-/// and 20 ms was filled to 88 %, with this to 95 %: two chunks beyond what the link holds are the least that bridges
+/// A chunk takes so much of the link's time: a higher class waits for the rest of one. With twice this a link of 1 MB/s
+/// and 20 ms was filled to 88 %, with this to 95 %: two chunks beyond the link's own bytes are the least that bridges
 /// the time until an acknowledgement is acted on.
 const CHUNK_TIME: Duration = Duration::from_millis(10);
-/// What may be in flight before anything is known of the link: as for TCP (RFC 6928).
+/// Chunks that may be in flight before anything is known of the link: as for TCP (RFC 6928).
 const FIRST_CHUNKS: u64 = 10;
 /// Nobody notices a queue of this length, and a fast link does not empty it before a busy host hears of that.
 const QUEUE_TIME: Duration = Duration::from_millis(1);
 
-/// Frames go out at the rate of the link and a little more, lest a window that opens at once become a queue; so much
-/// earlier than that they may: timers are not exact.
+/// Frames go out at the rate of the link and a little more, lest a window that opens at once become a queue; they may
+/// be early by this much: timers are not exact.
 const PACE_AHEAD: Duration = Duration::from_millis(10);
 
-/// What a window and a chunk may be; where least and most are the same they do not adapt.
+/// The bounds of a window and a chunk; where least and most are the same they do not adapt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
     /// The most body and payload in one frame, apart from one large body: least and most.
@@ -47,7 +47,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Whether chunks follow the link. Those of fixed sizes fill no packets.
+    /// Whether chunks follow the link. Chunks of fixed sizes fill no packets.
     pub(super) fn adapts(&self) -> bool {
         let [least, most] = self.chunk_bytes;
         least < most
@@ -59,7 +59,7 @@ impl Limits {
 pub(crate) enum Admission {
     /// The frame counts against the window.
     Charged,
-    /// The frame is Control and goes beyond it.
+    /// The frame is Control and goes beyond the window.
     Exempt,
 }
 
@@ -82,11 +82,11 @@ pub(crate) struct Window {
     acknowledged: u64,
     charged: u64,
     exempt: usize,
-    /// In the order sent. Bounded: each costs at least [`CONTENT_OVERHEAD_BYTES`].
+    /// Frames in flight, in the order sent. Bounded: each costs at least [`CONTENT_OVERHEAD_BYTES`].
     in_flight: VecDeque<Sent>,
-    /// When what has been sent will have left, at the pace.
+    /// When all sent bytes will have left, at the pace.
     left_at: Instant,
-    /// When the next frame may go that could not for its pace.
+    /// When the next frame may go that was too early for the pace.
     paced_until: Option<Instant>,
 }
 
@@ -105,12 +105,13 @@ impl Window {
         }
     }
 
-    /// From now on packets carry so much, and frames are to fill them.
+    /// Sets new limits: from now on packets carry so much, and frames are to fill them.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// The most body and payload in the next frame: it fills packets, for a part of one costs a head of its own.
+    /// Returns the most body and payload in the next frame: it fills packets, for a part of one costs a head of its
+    /// own.
     pub(crate) fn chunk_bytes(&self, now: Instant) -> u64 {
         let ([least, most], segment) = (self.limits.chunk_bytes, self.limits.segment_bytes);
         // A small frame measures the round trip, not its own way onto the link.
@@ -119,27 +120,28 @@ impl Window {
         (least + more * segment).min(most)
     }
 
-    /// Shortens a chunk that fills packets by so much more of a head.
+    /// Shortens a chunk that fills packets by the extra bytes of its head.
     pub(crate) fn less(&self, chunk_bytes: u64, head_bytes: u64) -> u64 {
         let less = if self.limits.adapts() { head_bytes } else { 0 };
         chunk_bytes.saturating_sub(less).max(1)
     }
 
-    /// The most that may be in flight (arpc.md, "The window is what makes priority real").
+    /// Returns the most bytes that may be in flight (arpc.md, "The window is what makes priority real").
     pub(crate) fn size_bytes(&self, now: Instant) -> u64 {
         let [least, most] = self.limits.window_bytes;
         if self.estimator.rtt_is_old(now) && least < most {
-            // One frame at a time shows it.
+            // One frame at a time measures it.
             return 0;
         }
         let chunk = self.chunk_bytes(now);
         let known = self.estimator.rate().zip(self.estimator.link_bytes());
         let wanted = known.map_or(0, |(rate, link)| {
             let more = if self.estimator.is_full() { link / 2 } else { link + link / 2 };
-            // Two frames at least: one on its way onto the link, and one that makes a small window grow.
+            // More is two frames at least: one on its way onto the link, and one that makes a small window grow.
             (link + more.max(2 * (chunk + CONTENT_OVERHEAD_BYTES))).max(bytes_in(rate, QUEUE_TIME))
         });
-        // Of the least size: small frames that measure the round trip may have shown some rate, and larger chunks.
+        // The first chunks have the least size: small frames that measure the round trip may have shown some rate, and
+        // larger chunks.
         let first = if self.estimator.is_measured() { 0 } else { FIRST_CHUNKS * self.limits.chunk_bytes[0] };
         wanted.max(first).clamp(least, most)
     }
@@ -166,12 +168,12 @@ impl Window {
         (small && self.exempt < EXEMPT_FRAMES_MAX).then_some(Admission::Exempt)
     }
 
-    /// When a frame may go that was early.
+    /// Returns when a frame may go that was early.
     pub(crate) fn paced_until(&self) -> Option<Instant> {
         self.paced_until
     }
 
-    /// How long this takes at the pace; none while the link is not known.
+    /// Returns how long so many bytes take at the pace; no time while the link is not known.
     fn pace(&self, cost: u64) -> Duration {
         let [least, most] = self.limits.window_bytes;
         let time = self.estimator.line_time(cost).filter(|_| self.estimator.is_measured() && least < most);
@@ -184,7 +186,8 @@ impl Window {
         self.sent += cost;
         let in_flight = self.unacknowledged_bytes();
         let departure = self.estimator.depart(in_flight, in_flight - cost, now);
-        // What has arrived has left, whatever the estimate was: one made in an outage would pace what follows for long.
+        // Bytes that have arrived have left, whatever the estimate was: one made in an outage would pace later frames
+        // for long.
         let from = if self.charged == 0 { now } else { self.left_at.max(now) };
         self.left_at = from + self.pace(cost);
         match admission {
@@ -194,7 +197,7 @@ impl Window {
         self.in_flight.push_back(Sent { end: self.sent, cost, admission, departure, id, payload_bytes });
     }
 
-    /// Applies an acknowledgement; tells `acknowledged` of each payload part that arrived. Returns what the round
+    /// Applies an acknowledgement; tells `acknowledged` of each payload part that arrived. Returns how long the round
     /// trip of the newest frame took.
     pub(crate) fn acknowledge(
         &mut self,
@@ -221,7 +224,7 @@ impl Window {
         Ok(newest.map(|departure| self.estimator.arrive(departure, ack, now)))
     }
 
-    /// How long what is sent now waits for what was sent before, as far as this end knows the link.
+    /// Returns how long a frame that is sent now waits for earlier ones, as far as this end knows the link.
     pub(crate) fn queue_time(&self) -> Duration {
         if self.estimator.is_full() {
             self.estimator.queue_time(self.charged).unwrap_or_default()
@@ -230,13 +233,14 @@ impl Window {
         }
     }
 
-    /// When the oldest frame in flight should be acknowledged, and how long a packet takes, if the link is known.
+    /// Returns when the oldest frame in flight should be acknowledged, and how long a packet takes, if the link is
+    /// known.
     pub(crate) fn expected_at(&self) -> Option<(Instant, Duration)> {
         let oldest = &self.in_flight.front()?.departure;
         Some((self.estimator.expected_at(oldest)?, self.estimator.line_time(self.limits.segment_bytes)?))
     }
 
-    /// Bytes sent and not acknowledged.
+    /// Returns how many bytes are sent and not acknowledged.
     pub(crate) fn unacknowledged_bytes(&self) -> u64 {
         self.sent - self.acknowledged
     }
@@ -246,13 +250,13 @@ impl Window {
         self.estimator.starved(self.sent);
     }
 
-    /// What is known of this direction.
+    /// Returns the estimator of this direction.
     pub(crate) fn estimator(&self) -> &Estimator {
         &self.estimator
     }
 }
 
-/// The receiving half: what this end has to acknowledge.
+/// The receiving half: the bytes that this end has to acknowledge.
 #[derive(Debug, Default)]
 pub(crate) struct Receipts {
     received: u64,
@@ -262,23 +266,23 @@ pub(crate) struct Receipts {
 }
 
 impl Receipts {
-    /// Counts a frame. Large ones are acknowledged at once, together with what else has come by the time a frame can go
-    /// out.
+    /// Counts a frame. Large ones are acknowledged at once, together with all others that have come by the time a frame
+    /// can go out.
     pub(crate) fn receive(&mut self, cost: u64, now: Instant) {
         self.received += cost;
         self.newest = now;
         let delayed = self.due.unwrap_or(now + ACKNOWLEDGE_DELAY);
-        // Not the whole chunks of a slow link: with three of them in flight 5 ms are an eighth of a round trip.
+        // Whole chunks of a slow link are not small: with three of them in flight 5 ms are an eighth of a round trip.
         let small = self.received - self.reported < SMALL_BYTES;
         self.due = Some(if small { delayed } else { now });
     }
 
-    /// When an acknowledgement has to go although no other frame carries it.
+    /// Returns when an acknowledgement has to go although no other frame carries it.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// The acknowledgement for the frame that goes out now, behind a queue of this end's own of so long.
+    /// Takes the acknowledgement for the frame that goes out now, behind a queue of this end's own of so long.
     pub(crate) fn take(&mut self, queue: Duration, now: Instant) -> Option<Acknowledgement> {
         self.due.take()?;
         self.reported = self.received;

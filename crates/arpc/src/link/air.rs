@@ -13,7 +13,7 @@ const MILLION: u64 = 1_000_000;
 /// A station answers so long after the end of a frame: 802.11's short space between frames.
 const TURNAROUND: Duration = Duration::from_micros(10);
 
-/// The air of one direction. Bursts and outages are those of the other direction too: both follow from one seed.
+/// The air of one direction. The other direction has the same bursts and outages: both follow from one seed.
 #[derive(Debug)]
 pub(super) struct Air {
     loss_ppm: u32,
@@ -21,7 +21,7 @@ pub(super) struct Air {
     bad: Vec<BadPeriods>,
 }
 
-/// A packet is lost, and the air is good again at `good_at`, which may be while the packet is still on it.
+/// A loss: the air is good again at `good_at`, which may be while the packet is still on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Spoiled {
     pub(super) good_at: Instant,
@@ -41,8 +41,8 @@ pub(super) struct Exchange {
 }
 
 impl Air {
-    /// The air of both directions of a link, for one of the connections that have it one after the other: they see the
-    /// same bursts and outages, and lose other packets by chance.
+    /// Makes the air of both directions of a link, for one of the connections that have it one after the other: they
+    /// see the same bursts and outages, and lose other packets by chance.
     pub(super) fn both(profile: &Profile, connection: u64) -> [Self; 2] {
         let mut seeds = Random::new(profile.seed);
         let (bursts, outages) = (seeds.number(), seeds.number());
@@ -54,7 +54,7 @@ impl Air {
         })
     }
 
-    /// Says whether what is on the air then gets through. Asked in order of time.
+    /// Says whether a packet on the air at that time gets through. Call this in order of time.
     pub(super) fn cross(&mut self, on_air: OnAir) -> Result<(), Spoiled> {
         let unlucky = self.random.below(MILLION) < u64::from(self.loss_ppm);
         let bad = self.bad.iter_mut().filter_map(|bad| bad.end_of_one_between(on_air.from, on_air.to)).max();
@@ -64,7 +64,8 @@ impl Air {
         }
     }
 
-    /// Sends a frame over a line at `ready`, and its answer back. `room_bytes` is what the station can hold at a time.
+    /// Sends a frame over a line at `ready`, and its answer back. `room_bytes` says how much the station can hold at a
+    /// time.
     pub(super) fn exchange(
         &mut self,
         frame: Frame,

@@ -1,4 +1,5 @@
-//! Link-level retransmission: how a radio sends again what was lost on the air, before anybody above misses it.
+//! Link-level retransmission: a radio sends again the packets that were lost on the air, before any layer above misses
+//! them.
 //!
 //! The protocol that the wireless papers plan (000 section 5; 001 section 6), for a base station and for a mobile host,
 //! which is a sender with one destination:
@@ -6,14 +7,14 @@
 //!   and repetitions included. So destinations get equal shares whatever the size of their packets, and each pays for
 //!   its own losses.
 //! - **Data and acknowledgement.** A packet is done when its own acknowledgement has come. After a silence it is sent
-//!   again, up to a limit; then it is given up, and whoever sits above repeats it or does not.
+//!   again, up to a limit; then it is given up, and the layer above repeats it or does not.
 //! - **State of the channel.** A destination that was silent is asked first by a probe of 20 bytes, which it answers if
 //!   it hears and has room, and is asked again after 5, 10, 15 and then always 20 ms. All others have the air
 //!   meanwhile. The turns it has missed are owed to it, up to sixteen.
 //!
-//! Owns queues of sizes and numbers, not contents. Knows no clock and no rate: `now` is an argument, and whoever has
-//! the radio says that a frame was left without an answer, because nobody else knows how long answers take. Nothing is
-//! random, and nothing here sends or waits.
+//! Owns queues of sizes and numbers, not contents. Knows no clock and no rate: `now` is an argument, and the owner of
+//! the radio says that a frame was left without an answer, because only the owner knows how long answers take. Nothing
+//! is random, and nothing here sends or waits.
 //!
 //! Invariants:
 //! - one frame at a time is without an answer;
@@ -67,7 +68,7 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// The station it is for.
+    /// Returns the station that the frame is for.
     #[must_use]
     pub fn to(&self) -> Station {
         match *self {
@@ -75,7 +76,7 @@ impl Frame {
         }
     }
 
-    /// The bytes that it has on the air.
+    /// Returns the bytes that the frame has on the air.
     #[must_use]
     pub fn air_bytes(&self) -> u64 {
         match *self {
@@ -85,7 +86,7 @@ impl Frame {
     }
 }
 
-/// An answer is sent at once by a station that has heard a frame: [`ANSWER_BYTES`] on the air.
+/// An answer, which a station sends at once when it has heard a frame: [`ANSWER_BYTES`] on the air.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The probe was heard, and there is room.
@@ -102,10 +103,10 @@ pub enum Answer {
     },
 }
 
-/// A packet has come to its end.
+/// The end of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The station has it.
+    /// The station has the packet.
     Delivered {
         /// The station that it was for.
         to: Station,

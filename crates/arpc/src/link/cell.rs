@@ -1,8 +1,8 @@
 //! A base station and the stations around it: they share one line, and each has a channel of its own.
 //!
-//! A cell is one direction, as a [`super::Link`] is for two hosts. The next packet depends on what is offered later, so
-//! fates are not known at once: the user asks for arrivals, and tells that time passes. Towards the stations a cell is
-//! the base station's sender; from them it is the turns that they take on the air, where each has one queue.
+//! A cell is one direction, as a [`super::Link`] is for two hosts. The next packet depends on later offers, so fates
+//! are not known at once: the caller asks for arrivals, and tells that time passes. Towards the stations a cell is the
+//! base station's sender; from them it is the turns that stations take on the air, where each has one queue.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -38,11 +38,11 @@ pub struct Arrival {
     pub at: Instant,
     /// The station whose channel it has crossed.
     pub station: Station,
-    /// The packet's number, which [`Cell::offer`] has said.
+    /// The packet's number, which [`Cell::offer`] has returned.
     pub sequence: Sequence,
 }
 
-/// One station's end: the air, the receiver, and the buffer before its host if that may be too slow.
+/// One station's end: the air, the receiver, and the buffer before its host if the host may be too slow.
 #[derive(Debug)]
 struct Host {
     air: Air,
@@ -51,11 +51,11 @@ struct Host {
 }
 
 impl Profile {
-    /// Both directions of a cell, `up` first: the lines, delays, queues, losses by chance and receivers are those of
-    /// this link, and each station has bad periods of its own, which both directions see. With `retransmission` the
+    /// Makes both directions of a cell, `up` first: the lines, delays, queues, losses by chance and receivers are those
+    /// of this link, and each station has bad periods of its own, which both directions see. With `retransmission` the
     /// link level sends again what is lost; without, nothing is sent twice, and the base station has one queue.
-    /// Stations have a queue each. All queues are as long as this link's, and one that stations share has that for each
-    /// of them. Time begins at `start`.
+    /// Stations have a queue each. All queues are as long as this link's, and a queue that stations share has this
+    /// length for each of them. Time begins at `start`.
     #[must_use]
     pub fn cells(&self, stations: &[Option<Periods>], retransmission: Option<Settings>, start: Instant) -> [Cell; 2] {
         let mut seeds = Random::new(self.seed);
@@ -92,8 +92,8 @@ impl Cell {
         }
     }
 
-    /// Offers a packet of `bytes` (0 counts as 1) to or from a station at `now`, and says its number. A time before
-    /// the last one told counts as that.
+    /// Offers a packet of `bytes` (0 counts as 1) to or from a station at `now`, and returns its number. A time before
+    /// the last one told counts as the last one.
     ///
     /// # Errors
     /// There is no room for it, or there is no such station.
@@ -104,12 +104,12 @@ impl Cell {
         Ok(sequence)
     }
 
-    /// Time has passed. To be told at [`Self::poll_timeout`]; more often does no harm.
+    /// Notes that time has passed. Call this at [`Self::poll_timeout`]; more often does no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.run(self.latest.max(self.origin.local(now)));
     }
 
-    /// The next packet that has arrived by `now`, in the order of arrival. To be asked after each other call.
+    /// Returns the next packet that has arrived by `now`, in the order of arrival. Ask after each other call.
     #[must_use]
     pub fn poll_arrival(&mut self, now: Instant) -> Option<Arrival> {
         let at = self.origin.global(self.arrivals.first()?.at);
@@ -117,7 +117,7 @@ impl Cell {
         Some(Arrival { at, ..arrival })
     }
 
-    /// The time at which the next thing happens, if anything is to come.
+    /// Returns the time at which the next thing happens, if anything is to come.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let arrives = self.arrivals.first().map(|arrival| arrival.at);
@@ -145,7 +145,7 @@ impl Cell {
         self.latest = now;
     }
 
-    /// A frame goes on the air.
+    /// Puts a frame on the air.
     fn begin(&mut self, frame: Frame) -> Exchange {
         let Host { air, receiver, adapter } = &mut self.hosts[frame.to().0];
         let exchange = if self.answers {
@@ -176,7 +176,7 @@ impl Cell {
     }
 }
 
-/// A packet that is sent once, whatever becomes of it: the sender is told that its station has it.
+/// Sends a packet once, whether it arrives or not: the sender is told that its station has it.
 fn unanswered(frame: Frame, air: &mut Air, receiver: &mut Receiver, on_air: OnAir) -> Exchange {
     let crossed = air.cross(on_air);
     Exchange {

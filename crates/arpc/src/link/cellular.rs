@@ -25,20 +25,19 @@ const ARRIVALS_PER_OUTAGE: u64 = 10;
 /// Chances of a packet in each millisecond: one for each 16 bits of a random number.
 const SLOTS: usize = 4;
 
-/// How the rate of a cellular link wanders.
+/// The way in which the rate of a cellular link wanders.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cellular {
-    /// Where the rate stays, in packets of 1500 bytes per second: evenly spread in the long run, at most 4000. If it
+    /// The range of the rate, in packets of 1500 bytes per second: evenly spread in the long run, at most 4000. If it
     /// may be 0 there are outages, a second long on average.
     pub packets_per_s: RangeInclusive<u32>,
-    /// Standard deviation of the rate's change in one second, in packets per second. Sprout has 200, for someone who
-    /// drives.
+    /// Standard deviation of the rate's change in one second, in packets per second. Sprout has 200, for a car.
     pub volatility: u32,
 }
 
 impl Cellular {
-    /// A trace of `length`: whole milliseconds, at least one, and as many as make a trace. Its last opportunity marks
-    /// the end.
+    /// Makes a trace of `length`: whole milliseconds, at least one, and as many as make a trace. Its last opportunity
+    /// marks the end.
     #[must_use]
     pub fn trace(&self, length: Duration, seed: u64) -> Trace {
         let length_ms = u32::try_from(length.as_millis()).unwrap_or(u32::MAX).max(1);
@@ -59,7 +58,8 @@ impl Cellular {
         Trace::generated(at_ms)
     }
 
-    /// The next tick's rate, all in thousandths of a packet per second: thrown back at the limits, or caught at 0.
+    /// Returns the next tick's rate, all in thousandths of a packet per second: thrown back at the limits, or caught at
+    /// 0.
     pub(super) fn wander(&self, rate: i64, low: i64, high: i64, random: &mut Random) -> i64 {
         if rate == 0 && !random.once_in(OUTAGE_TICKS) {
             return 0;

@@ -9,7 +9,7 @@ use super::hop::Hop;
 use super::rate::Line;
 use super::{Profile, Retransmission};
 
-/// A link that holds sends a packet again so often before it gives up, and holds it for so long.
+/// A link that holds packets sends one again so often before it gives up, and holds it for so long.
 const REPETITIONS_MAX: u32 = 32;
 const HOLD_MAX: Duration = Duration::from_secs(10);
 
@@ -49,8 +49,8 @@ impl Channel {
         })
     }
 
-    /// Sends a packet that is `ready` over a line, again and again if the link does that. `room_bytes` says what the
-    /// other end can hold at a time, which only a protocol cares for. Asked in order of time.
+    /// Sends a packet that is `ready` over a line, again and again if the link repeats. `room_bytes` says how much the
+    /// other end can hold at a time, which only a protocol cares for. Call this in order of time.
     pub(super) fn send(
         &mut self,
         line: &mut Line,

@@ -1,7 +1,7 @@
 //! Link-level retransmission between two ends: the protocol of [`super::arq`] with one station.
 //!
-//! No other station has a turn, so later offers change nothing, and the fate of a packet is known at once, as that of
-//! any other on a link.
+//! No other station has a turn, so later offers change nothing, and the fate of a packet is known at once, as on any
+//! other link.
 
 use mafs_proto::Instant;
 
@@ -22,7 +22,7 @@ pub(super) struct Hop {
 }
 
 impl Default for Hop {
-    /// The queue before the link bounds what waits, so this one does not.
+    /// Makes a hop without a bound of its own: the queue before the link bounds the waiting bytes.
     fn default() -> Self {
         let settings = Settings::default().with_queue_bytes(u64::MAX);
         Self { sender: Sender::new(1, settings), receiver: Receiver::new(STATION), free_at: Instant(0) }

@@ -1,7 +1,7 @@
 //! The two-state channel: good and bad periods in turn.
 //!
 //! The error model of the wireless papers (000 section 3.2): both kinds of period are uniformly distributed, in steps
-//! of 20 ms, and a packet that is on the air in a bad one is lost. It is a model of time, not of packets: both
+//! of 20 ms, and a packet that is on the air in a bad one is lost. The model is one of time, not of packets: both
 //! directions see the same periods, and large packets are hit more often.
 
 use std::time::Duration;
@@ -11,10 +11,10 @@ use mafs_proto::{Instant, Random};
 /// The granularity of the papers' kernel timeouts.
 const STEP: Duration = Duration::from_millis(20);
 
-/// When a channel is bad. It begins with a good period.
+/// The times when a channel is bad. A channel begins with a good period.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Periods {
-    /// For ever, each period uniform over 0, 20 ms, ... to twice its mean (at least 20 ms).
+    /// Periods for ever, each uniform over 0, 20 ms, ... to twice its mean (at least 20 ms).
     Random {
         /// Mean of the good periods.
         good: Duration,
@@ -26,7 +26,7 @@ pub enum Periods {
 }
 
 impl Periods {
-    /// Always bad: the link is down.
+    /// Makes a channel that is always bad: the link is down.
     #[must_use]
     pub fn always_bad() -> Self {
         Self::Given(vec![(Duration::ZERO, Duration::MAX)])
@@ -48,7 +48,7 @@ impl BadPeriods {
         Self { pairs: Pairs::new(periods, seed), from: Instant(0), to: Instant(0) }
     }
 
-    /// The end of a bad period that lies at least in part between two times; of the first if there are several.
+    /// Returns the end of a bad period that lies at least in part between two times; of the first if there are several.
     pub(super) fn end_of_one_between(&mut self, from: Instant, to: Instant) -> Option<Instant> {
         // A period of length 0 is none.
         while self.to <= from || self.to == self.from {
@@ -102,7 +102,7 @@ impl Iterator for Pairs {
     }
 }
 
-/// The longest period of a mean, in steps; at least one, so that time passes.
+/// Returns the longest period of a mean, in steps; at least one, so that time passes.
 fn steps_max(mean: Duration) -> u64 {
     u64::try_from(mean.saturating_mul(2).as_nanos() / STEP.as_nanos())
         .map_or(u64::from(u32::MAX), |steps| steps.clamp(1, u64::from(u32::MAX)))

@@ -1,8 +1,8 @@
 //! Whole links: both directions and what they share; the ones with names, and those of the papers' experiments.
 //!
-//! A named profile is a type of link, not a place: its figures are from the source it names, and round where the
-//! source has none ("chosen"). Link layers that repeat by themselves (Wi-Fi, cellular) show their loss as a varying
-//! rate and as gaps, so only what is left of it is here as loss.
+//! A named profile is a type of link, not a place: its figures are from the source it names, and round where the source
+//! has none ("chosen"). Link layers that repeat by themselves (Wi-Fi, cellular) show their loss as a varying rate and
+//! as gaps, so only the rest of it is here as loss.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,27 +18,28 @@ const KBYTE: u64 = 1024;
 /// How long a generated trace is before it begins again.
 const TRACE_LENGTH: Duration = Duration::from_secs(300);
 
-/// A link: what a client has towards its server.
+/// A link between a client and its server.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// From the client.
+    /// The direction from the client.
     pub up: Direction,
-    /// To the client.
+    /// The direction to the client.
     pub down: Direction,
     /// Bursts of errors, in both directions at once.
     pub bursts: Option<Periods>,
-    /// When nothing gets through: out of reach, between two cells. The same mechanism, on another scale of time.
+    /// Times when nothing gets through: out of reach, between two cells. They work like bursts, on another scale of
+    /// time.
     pub outages: Option<Periods>,
-    /// Whether the link's own hardware sends again what is lost.
+    /// How the link's own hardware sends lost packets again, if it does.
     pub retransmission: Option<Retransmission>,
-    /// What all that is random follows from.
+    /// The seed that all random values follow from.
     pub seed: u64,
 }
 
-/// How a link sends again what was lost on it.
+/// The way in which a link sends lost packets again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retransmission {
-    /// Holds what is lost until the channel is good again, and sends it then; what comes behind it waits. This is the
+    /// Holds a lost packet until the channel is good again, and sends it then; later ones wait behind it. This is the
     /// best case of a data and acknowledgement protocol, as the wireless papers emulate it (000 section 4.3, 001
     /// section 5.3).
     Hold,
@@ -48,18 +49,18 @@ pub enum Retransmission {
     Arq,
 }
 
-/// No profile has this name.
+/// The error for a name that no profile has.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no link profile is called `{name}`: use one of {}", Profile::NAMES.join(", "))]
 pub struct UnknownProfile {
-    /// What was asked for.
+    /// The name that was asked for.
     pub name: String,
 }
 
 /// Makes a profile, from a seed if its rate needs one.
 type Named = fn(u64) -> Profile;
 
-/// All that have names.
+/// All profiles that have names.
 const NAMED: [(&str, Named); 12] = [
     ("lan", |_| Profile::lan()),
     ("wifi-good", |_| Profile::wifi_good()),
@@ -78,12 +79,12 @@ const NAMED: [(&str, Named); 12] = [
 /// The name of a profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProfileName {
-    /// Where it is in the table.
+    /// The index in the table of names.
     index: usize,
 }
 
 impl ProfileName {
-    /// What it stands for.
+    /// Returns the profile of this name.
     #[must_use]
     pub fn profile(self, seed: u64) -> Profile {
         Profile { seed, ..NAMED[self.index].1(seed) }
@@ -106,7 +107,7 @@ impl FromStr for ProfileName {
 }
 
 impl Profile {
-    /// The names there are.
+    /// All names of profiles.
     pub const NAMES: [&str; 12] = {
         let mut names = [""; 12];
         let mut at = 0;
@@ -117,46 +118,46 @@ impl Profile {
         names
     };
 
-    /// The profile of a name.
+    /// Returns the profile of a name.
     ///
     /// # Errors
-    /// There is none; which there are.
+    /// There is no such profile; the error lists the names there are.
     pub fn named(name: &str, seed: u64) -> Result<Self, UnknownProfile> {
         Ok(name.parse::<ProfileName>()?.profile(seed))
     }
 
-    /// The link of the MAFS paper's experiments (003 sections 4.3 and 5.4): a rate, the same in both directions, and
-    /// nothing else. The queue of 64 KB is that of the measurements in facts.md section 3.
+    /// Makes the link of the MAFS paper's experiments (003 sections 4.3 and 5.4): a rate, the same in both directions,
+    /// and nothing else. The queue of 64 KB is that of the measurements in facts.md section 3.
     #[must_use]
     pub fn steady(bytes_per_s: u64, rtt: Duration) -> Self {
         let direction = direction(bytes_per_s, rtt / 2, 64 * KBYTE);
         Self::of(direction.clone(), direction)
     }
 
-    /// The link of the wireless papers (000 section 3; 001): infra-red at 1 Mbit/s in one room, good periods of one
-    /// second on average and bad ones of `bad`: 40 and 80 ms there, up to 160 ms in the journal's version. Delay (4 ms
-    /// both ways) and queue are those of facts.md section 4.
+    /// Makes the link of the wireless papers (000 section 3; 001): infra-red at 1 Mbit/s in one room, good periods of
+    /// one second on average and bad ones of `bad`: 40 and 80 ms there, up to 160 ms in the journal's version. Delay (4
+    /// ms both ways) and queue are those of facts.md section 4.
     #[must_use]
     pub fn burst_errors(bad: Duration, seed: u64) -> Self {
         let bursts = (!bad.is_zero()).then_some(Periods::Random { good: Duration::from_secs(1), bad });
         Self { bursts, seed, ..Self::steady(kbit(1000), ms(4)) }
     }
 
-    /// Both directions as packets see them, `up` first. Time begins at `start`.
+    /// Returns both directions as packets see them, `up` first. Time begins at `start`.
     #[must_use]
     pub fn links(&self, start: Instant) -> [Link; 2] {
         let [up, down] = Channel::both(self, 0);
         [Link::new(&self.up, up, start), Link::new(&self.down, down, start)]
     }
 
-    /// Both directions as bytes on a reliable transport see them, `up` first. Time begins at `start`.
+    /// Returns both directions as bytes on a reliable transport see them, `up` first. Time begins at `start`.
     #[must_use]
     pub fn streams(&self, start: Instant) -> [Stream; 2] {
         self.streams_of(0, start)
     }
 
-    /// The same for one of the connections that are made over the link one after the other, by its number. Whatever is
-    /// a matter of time is the same for all; only by chance each loses other segments.
+    /// Returns [`Self::streams`] for one of the connections that are made over the link one after the other, by its
+    /// number. All that depends on time is the same for all; only by chance each loses other segments.
     #[must_use]
     pub fn streams_of(&self, connection: u64, start: Instant) -> [Stream; 2] {
         let [up, down] = Channel::both(self, connection);
@@ -171,13 +172,13 @@ impl Profile {
     }
 
     /// A good signal at home: 33 Mbit/s up, 40 down, 2 ms both ways, the preset "Wi-Fi" of Apple's Network Link
-    /// Conditioner. Its link layer hides what is lost.
+    /// Conditioner. Its link layer hides losses.
     fn wifi_good() -> Self {
         Self::of(direction(kbit(33_000), ms(1), 256 * KBYTE), direction(kbit(40_000), ms(1), 256 * KBYTE))
     }
 
-    /// Shared by many and disturbed: a fraction of the good one's rate (chosen), with the bursts of the wireless papers
-    /// at their milder setting (000 section 3.2: good for 1 s, bad for 40 ms on average).
+    /// A Wi-Fi shared by many and disturbed: a fraction of the good one's rate (chosen), with the bursts of the
+    /// wireless papers at their milder setting (000 section 3.2: good for 1 s, bad for 40 ms on average).
     fn wifi_cafe() -> Self {
         let bursts = Periods::Random { good: Duration::from_secs(1), bad: ms(40) };
         let up = direction(kbit(5000), ms(10), 128 * KBYTE);
@@ -196,8 +197,8 @@ impl Profile {
         Self::cellular([200..=600, 500..=1500], [50, 100], ms(35), seed)
     }
 
-    /// The same while driving: Sprout's own figures, 0 to 1000 packets a second (12 Mbit/s) and 200 per square root of
-    /// a second, and outages for 5 % of the time; half of both on the way up.
+    /// A cellular link used while driving: Sprout's own figures, 0 to 1000 packets a second (12 Mbit/s) and 200 per
+    /// square root of a second, and outages for 5 % of the time; half of both on the way up.
     fn lte_drive(seed: u64) -> Self {
         Self::cellular([0..=500, 0..=1000], [100, 200], ms(35), seed)
     }
@@ -207,8 +208,8 @@ impl Profile {
         Self::of(direction(kbit(768), ms(150), 128 * KBYTE), direction(kbit(1600), ms(150), 128 * KBYTE))
     }
 
-    /// The edge of a 2G cell: 200 kbit/s up, 240 down, 840 ms both ways (WebPageTest's "Edge"), and what its link layer
-    /// leaves of the loss: 1 %, and bad periods of 160 ms every 5 s (chosen; the longest of the wireless papers).
+    /// The edge of a 2G cell: 200 kbit/s up, 240 down, 840 ms both ways (WebPageTest's "Edge"), and the loss that its
+    /// link layer leaves: 1 %, and bad periods of 160 ms every 5 s (chosen; the longest of the wireless papers).
     fn edge_lossy() -> Self {
         let lossy = |rate| Direction { loss_ppm: 10_000, ..direction(kbit(rate), ms(420), 64 * KBYTE) };
         let bursts = Periods::Random { good: Duration::from_secs(5), bad: ms(160) };
@@ -230,8 +231,8 @@ impl Profile {
         Self { bursts: Some(bursts), ..Self::of(up, direction(kbit(100_000), ms(25), KBYTE * KBYTE)) }
     }
 
-    /// There and gone, as in a train: 1 Mbit/s up, 5 down, 60 ms both ways, for 20 s on average, and nothing for 4 s
-    /// (all chosen).
+    /// A link that comes and goes, as in a train: 1 Mbit/s up, 5 down, 60 ms both ways, for 20 s on average, and
+    /// nothing for 4 s (all chosen).
     fn flaky() -> Self {
         let outages = Periods::Random { good: Duration::from_secs(20), bad: Duration::from_secs(4) };
         let up = direction(kbit(1000), ms(30), 128 * KBYTE);
@@ -267,7 +268,7 @@ fn direction(bytes_per_s: u64, delay: Duration, queue_bytes: u64) -> Direction {
     Direction { rate: Rate::constant(bytes_per_s), delay, queue_bytes, loss_ppm: 0, receiver: None }
 }
 
-/// A rate in bytes per second.
+/// Converts kbit/s to bytes per second.
 const fn kbit(per_s: u64) -> u64 {
     per_s * 125
 }

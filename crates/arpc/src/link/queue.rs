@@ -1,4 +1,4 @@
-//! A drop-tail queue, of which only the bytes are kept: who leaves when is known on entry.
+//! A drop-tail queue, of which only the bytes are kept: when each entry leaves is known on entry.
 
 use std::collections::VecDeque;
 
@@ -44,7 +44,7 @@ impl Queue {
         self.leaving.push_back((leaves, bytes));
     }
 
-    /// When no more than the limit is held; `now` if that is so already.
+    /// Returns when no more than the limit is held; `now` if this is so already.
     pub(super) fn within_limit_at(&mut self, now: Instant) -> Instant {
         let mut held = self.held_bytes(now);
         let mut at = now;

@@ -1,4 +1,4 @@
-//! How fast a direction carries bytes: steadily, in steps, or as a trace says.
+//! The rate of a direction: steady, in steps, or by a trace.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ pub enum Rate {
         /// Other rates, each from a time since the start on, in the order of time.
         then: Vec<(Duration, u64)>,
     },
-    /// The delivery opportunities of a trace, again and again. In its gaps the queue holds what waits.
+    /// The delivery opportunities of a trace, again and again. In its gaps packets wait in the queue.
     Trace(Arc<Trace>),
 }
 
 impl Rate {
-    /// The same number of bytes per second at all times; 0 counts as 1.
+    /// Makes a rate of so many bytes per second at all times; 0 counts as 1.
     #[must_use]
     pub const fn constant(bytes_per_s: u64) -> Self {
         Self::Steps { first: bytes_per_s, then: Vec::new() }
     }
 }
 
-/// From when to when something was sent: the time in which a channel can spoil it.
+/// The time during which a packet was sent, in which a channel can spoil it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OnAir {
     pub(super) from: Instant,
@@ -65,7 +65,7 @@ impl Line {
         Self { pace, free_at: Instant(0) }
     }
 
-    /// Sends `bytes` that are there at `ready`, after what was sent before.
+    /// Sends `bytes` that are there at `ready`, after earlier bytes.
     pub(super) fn carry(&mut self, bytes: u64, ready: Instant) -> OnAir {
         let air = match &mut self.pace {
             Pace::Steps(steps) => {
@@ -80,7 +80,7 @@ impl Line {
         air
     }
 
-    /// Sends an answer of the link level. A trace counts what hosts get, so its answers take none of that.
+    /// Sends an answer of the link level. A trace counts the bytes that hosts get, so answers take nothing of it.
     pub(super) fn carry_answer(&mut self, bytes: u64, ready: Instant) -> OnAir {
         match self.pace {
             Pace::Steps(_) => self.carry(bytes, ready),
@@ -89,12 +89,12 @@ impl Line {
     }
 }
 
-/// Work is counted in bytes times nanoseconds per second, so that nothing is rounded on the way.
+/// A rate in steps. Work is counted in bytes times nanoseconds per second, so that nothing is rounded on the way.
 #[derive(Debug)]
 struct Steps {
     bytes_per_s: u64,
     then: VecDeque<(Instant, u64)>,
-    /// What could have been done in the rest of the last nanosecond: does not get lost if the line stays busy.
+    /// Work that could have been done in the rest of the last nanosecond: it does not get lost if the line stays busy.
     ahead: u128,
 }
 

@@ -1,10 +1,10 @@
 //! A reliable byte stream over a link: loss becomes delay, and long silence a reset.
 //!
-//! What the transport underneath would do (a modern TCP: selective acknowledgements, no back-off of its rate on loss),
-//! without its packets: each segment is sent until it gets through.
+//! Models the transport underneath (a modern TCP: selective acknowledgements, no back-off of its rate on loss) without
+//! its packets: each segment is sent until it gets through.
 //! - **A loss that others survive** (by chance, or in a bad period no longer than a round trip, so that segments sent
 //!   behind it arrive and tell of it) costs the time on the line again and one round trip more until the bytes arrive.
-//!   What follows is sent meanwhile, but is delivered behind it.
+//!   Later bytes are sent meanwhile, but are delivered behind it.
 //! - **A loss in silence** (a longer bad period, an outage, or a repetition that is lost too) is repeated after the
 //!   retransmission timeout, round-trip time + 200 ms, twice that, and so on up to 120 s: Linux's TCP. The line is idle
 //!   until then. So an outage lasts up to twice as long for the stream: it stalls.
@@ -28,16 +28,16 @@ use crate::loss::Loss;
 const HEADER_BYTES: u64 = 52;
 /// The most that one packet carries of a stream.
 pub const SEGMENT_BYTES: u64 = PACKET_BYTES - HEADER_BYTES;
-/// What Linux adds to the round-trip time at least (`tcp_rto_min_us`), and its longest timeout.
+/// The least time that Linux adds to the round-trip time (`tcp_rto_min_us`), and its longest timeout.
 const TIMEOUT_MARGIN: Duration = Duration::from_millis(200);
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
 /// Linux's `tcp_retries2`.
 const REPETITIONS_MAX: u32 = 15;
 
-/// The stream is broken: the transport has given up at `at`, and what was sent since the loss does not arrive.
+/// The error of a broken stream: the transport has given up at `at`, and bytes sent since the loss do not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reset {
-    /// When the sender learns of it.
+    /// When the sender learns of the break.
     pub at: Instant,
 }
 
@@ -45,13 +45,13 @@ pub struct Reset {
 #[derive(Debug)]
 pub struct Stream {
     origin: Origin,
-    /// What is before the line.
+    /// The uplink before the line, if there is one.
     uplink: Option<Uplink>,
     line: Line,
     channel: Channel,
     delay: Duration,
     rtt: Duration,
-    /// What has been taken and not been sent.
+    /// Bytes that have been taken and not been sent.
     backlog: Queue,
     delivered_at: Instant,
     reset_at: Option<Instant>,
@@ -74,13 +74,13 @@ impl Stream {
         }
     }
 
-    /// The same behind an uplink, which others share.
+    /// Puts the stream behind an uplink, which others share.
     #[must_use]
     pub fn behind(self, uplink: Uplink) -> Self {
         Self { uplink: Some(uplink), ..self }
     }
 
-    /// The same with a buffer of the sender's own before the queue: those of its socket and its HTTP/2.
+    /// Gives the sender a buffer of its own before the queue: those of its socket and its HTTP/2.
     #[must_use]
     pub fn with_send_buffer(mut self, bytes: u64) -> Self {
         self.backlog.add_room(bytes);
@@ -91,7 +91,7 @@ impl Stream {
     /// backlog small by waiting for [`Self::writable_at`] before.
     ///
     /// # Errors
-    /// The transport gives up before that. So it stays.
+    /// The transport gives up before the delivery. All later calls fail too.
     pub fn send(&mut self, bytes: u64, now: Instant) -> Result<Instant, Reset> {
         let now = self.origin.local(now);
         let mut left = bytes;
@@ -106,16 +106,16 @@ impl Stream {
         }
     }
 
-    /// When the backlog is no larger than the direction's queue and the send buffer, so that a sender should go on;
-    /// `now` if it is so.
+    /// Returns when the backlog is no larger than the direction's queue and the send buffer, so that a sender should go
+    /// on; `now` if this is so already.
     pub fn writable_at(&mut self, now: Instant) -> Instant {
         let local = self.origin.local(now);
         let shared = self.uplink.as_ref().map(|uplink| uplink.writable_at(now));
         self.origin.global(self.backlog.within_limit_at(local)).max(now).max(shared.unwrap_or(now))
     }
 
-    /// What has been sent so far, and lost of it. In a bad period only the first segment is: what follows waits for its
-    /// end, where a real sender would lose more.
+    /// Returns how much has been sent so far, and how much of it was lost. In a bad period only the first segment is
+    /// lost: later ones wait for its end, where a real sender would lose more.
     #[must_use]
     pub fn loss(&self) -> Loss {
         self.loss
@@ -150,7 +150,7 @@ impl Stream {
         self.reset_at = Some(ready);
     }
 
-    /// How long to wait, after so many timeouts before.
+    /// Returns how long to wait, after so many timeouts before.
     fn timeout(&self, before: u32) -> Duration {
         self.rtt.saturating_add(TIMEOUT_MARGIN).saturating_mul(1 << before).min(TIMEOUT_MAX)
     }

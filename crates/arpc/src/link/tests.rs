@@ -21,7 +21,7 @@ use mafs_proto::Instant;
 
 use super::{Direction, Dropped, Link, Profile, Rate};
 
-/// When the links under test begin: not at 0, so that a wrong origin shows.
+/// The time at which the links under test begin: not at 0, so that a wrong origin shows.
 const START: Instant = Instant(5_000_000_123);
 
 const fn ms(ms: u64) -> Duration {
@@ -32,12 +32,12 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// A lossless direction with a queue of 64 KB.
+/// Makes a lossless direction with a queue of 64 KB.
 fn direction(rate: Rate, delay: Duration) -> Direction {
     Direction { rate, delay, queue_bytes: 65_536, loss_ppm: 0, receiver: None }
 }
 
-/// A link that is the same both ways.
+/// Makes a link that is the same both ways.
 fn profile(direction: &Direction) -> Profile {
     Profile {
         up: direction.clone(),
@@ -54,7 +54,7 @@ fn link(direction: &Direction) -> Link {
     up
 }
 
-/// When packets arrive, since the start, that are offered whenever there is room, tried every `step` for `time`.
+/// Offers packets whenever there is room, tried every `step` for `time`. Returns when they arrive, since the start.
 fn flood(link: &mut Link, packet_bytes: u64, step: Duration, time: Duration) -> Vec<Duration> {
     let mut arrivals = Vec::new();
     let mut now = START;

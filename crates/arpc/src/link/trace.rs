@@ -1,9 +1,9 @@
 //! Rate traces in Mahimahi's format: each line is a time in milliseconds at which one packet can cross the link.
 //!
 //! The rules are those of mm-link(1): times do not decrease, the last one is also the length of the trace, which then
-//! begins again; an opportunity carries [`PACKET_BYTES`] of whatever waits, packets may share one or need several, and
-//! what comes at the very moment of an opportunity is too late for it. (mm-link's own opportunity has 4 bytes more,
-//! for the header that its TUN device puts before each packet.)
+//! begins again; an opportunity carries [`PACKET_BYTES`] of the waiting bytes, packets may share one or need several,
+//! and a packet that comes at the very moment of an opportunity is too late for it. (mm-link's own opportunity has 4
+//! bytes more, for the header that its TUN device puts before each packet.)
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -20,32 +20,32 @@ const NANOS_PER_MS: u64 = 1_000_000;
 /// How much of a wrong line an error shows.
 const SHOWN_CHARS_MAX: usize = 24;
 
-/// When packets can cross a link.
+/// The times when packets can cross a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
-    /// In order, not empty, the last one not 0.
+    /// The times in order, not empty, the last one not 0.
     at_ms: Vec<u32>,
 }
 
-/// Why a text is not a trace.
+/// The reason why a text is not a trace.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TraceError {
     /// A line is something else than a time.
     #[error("line {line} of the trace is `{found}`, not a time in milliseconds below 4,294,967,296")]
     NotATime {
-        /// Which, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// How it begins.
+        /// The beginning of the line.
         found: String,
     },
     /// Time goes back.
     #[error("line {line} of the trace is {at_ms} ms, before the {before_ms} ms above it: sort the trace")]
     Backwards {
-        /// Which, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What it says.
+        /// The time in the line.
         at_ms: u32,
-        /// What the line above says.
+        /// The time in the line above.
         before_ms: u32,
     },
     /// There is no line, or the last one is 0: a trace that is repeated must take time.
@@ -57,10 +57,10 @@ pub enum TraceError {
 }
 
 impl Trace {
-    /// A trace of these times, in milliseconds.
+    /// Makes a trace of these times, in milliseconds.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The first fault in them.
     pub fn new(at_ms: Vec<u32>) -> Result<Self, TraceError> {
         if at_ms.len() > OPPORTUNITIES_MAX {
             return Err(TraceError::TooLong);
@@ -74,7 +74,7 @@ impl Trace {
         }
     }
 
-    /// The same of times that are right by construction.
+    /// Makes a trace of times that are right by construction.
     pub(super) fn generated(at_ms: Vec<u32>) -> Self {
         debug_assert!(at_ms.len() <= OPPORTUNITIES_MAX && at_ms.is_sorted() && at_ms.last().is_some_and(|at| *at > 0));
         Self { at_ms }
@@ -83,7 +83,7 @@ impl Trace {
     /// Parses the text of a trace file. Its `Display` writes the same text again.
     ///
     /// # Errors
-    /// What is wrong, and in which line.
+    /// The first fault, and its line.
     pub fn parse(text: &[u8]) -> Result<Self, TraceError> {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         if text.is_empty() {
@@ -96,19 +96,19 @@ impl Trace {
         Self::new(times.collect::<Result<_, _>>()?)
     }
 
-    /// The times, in milliseconds.
+    /// Returns the times, in milliseconds.
     #[must_use]
     pub fn at_ms(&self) -> &[u32] {
         &self.at_ms
     }
 
-    /// The length, in milliseconds: the last time.
+    /// Returns the length, in milliseconds: the last time.
     #[must_use]
     pub fn length_ms(&self) -> u32 {
         self.at_ms.last().copied().unwrap_or(1)
     }
 
-    /// What the whole trace carries, in bytes per second.
+    /// Returns the rate of the whole trace, in bytes per second.
     #[must_use]
     pub fn bytes_per_s(&self) -> u64 {
         self.at_ms.len() as u64 * PACKET_BYTES * 1000 / u64::from(self.length_ms())
@@ -121,7 +121,7 @@ impl fmt::Display for Trace {
     }
 }
 
-/// A decimal number without sign, space or anything else.
+/// Parses a decimal number without sign, space or anything else.
 fn parse_time(line: &[u8]) -> Option<u32> {
     let digits = std::str::from_utf8(line).ok().filter(|line| line.bytes().all(|byte| byte.is_ascii_digit()))?;
     digits.parse().ok()
@@ -141,7 +141,7 @@ pub(super) struct Playback {
     laps: u64,
     /// The next opportunity of this lap.
     next: usize,
-    /// The latest opportunity, and what it can still carry.
+    /// The latest opportunity, and the bytes that it can still carry.
     at: Instant,
     spare_bytes: u64,
 }

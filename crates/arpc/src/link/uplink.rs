@@ -8,9 +8,9 @@ use super::queue::Queue;
 use super::rate::Line;
 use super::{Origin, Rate};
 
-/// What is before the way to each client of a server: first come, first served. Clones are the same uplink.
+/// The line before the way to each client of a server: first come, first served. Clones are the same uplink.
 ///
-/// It carries each byte once: what is lost behind it is repeated by whoever lost it. Nothing is dropped by its queue:
+/// An uplink carries each byte once: the link that loses bytes behind it repeats them. Nothing is dropped by its queue:
 /// senders wait until there is room.
 #[derive(Clone, Debug)]
 pub struct Uplink {
@@ -25,21 +25,22 @@ struct Shared {
 }
 
 impl Uplink {
-    /// An uplink of this rate, with a queue of so many bytes. Its time begins at `start`.
+    /// Makes an uplink of this rate, with a queue of so many bytes. Its time begins at `start`.
     #[must_use]
     pub fn new(rate: &Rate, queue_bytes: u64, start: Instant) -> Self {
         let shared = Shared { line: Line::new(rate), backlog: Queue::new(queue_bytes) };
         Self { origin: Origin(start), shared: Arc::new(Mutex::new(shared)) }
     }
 
-    /// What waits at `now`, with what is being sent, in bytes. Asked in order of time, as the others are.
+    /// Returns how many bytes wait at `now`, with those that are being sent. Ask in order of time, as with the other
+    /// methods.
     #[must_use]
     pub fn queued_bytes(&self, now: Instant) -> u64 {
         let now = self.origin.local(now);
         self.shared().backlog.held_bytes(now)
     }
 
-    /// When `bytes`, offered at `now`, have left it.
+    /// Returns when `bytes`, offered at `now`, have left the uplink.
     pub(super) fn carry(&self, bytes: u64, now: Instant) -> Instant {
         let now = self.origin.local(now);
         let Shared { line, backlog } = &mut *self.shared();
@@ -48,7 +49,7 @@ impl Uplink {
         self.origin.global(left)
     }
 
-    /// When a sender should go on.
+    /// Returns when a sender should go on.
     pub(super) fn writable_at(&self, now: Instant) -> Instant {
         let local = self.origin.local(now);
         self.origin.global(self.shared().backlog.within_limit_at(local))

@@ -1,4 +1,4 @@
-//! What the tests of the driver share.
+//! Helpers that the tests of the driver share.
 
 #![allow(dead_code, unreachable_pub, reason = "not every test uses all of it")]
 
@@ -13,7 +13,7 @@ use mafs_arpc::{Call, Config, Incoming, Payload, PayloadError, PayloadReader, Pe
 use mafs_proto::{Class, Clock, Instant, Timestamp};
 use tokio::task::JoinHandle;
 
-/// tokio's clock, which tests may pause.
+/// The clock of tokio, which tests may pause.
 pub struct TokioClock {
     start: tokio::time::Instant,
 }
@@ -52,7 +52,7 @@ pub async fn echo(mut incoming: Incoming) {
     }
 }
 
-/// The byte at a place of a payload.
+/// Returns the byte at a place of a payload.
 #[allow(clippy::cast_possible_truncation, reason = "below 251")]
 pub fn pattern(offset: u64) -> u8 {
     (offset % 251) as u8
@@ -74,7 +74,7 @@ pub async fn read_patterned(mut payload: PayloadReader) -> Result<u64, PayloadEr
     Ok(offset)
 }
 
-/// Any free port of this machine.
+/// Returns any free port of this machine.
 pub fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }

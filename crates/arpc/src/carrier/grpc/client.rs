@@ -25,15 +25,14 @@ use crate::carrier::{
 use crate::engine::Side;
 use crate::wire::arpc_client::ArpcClient;
 
-/// How long somebody who accepted a connection may take to answer as a mafs server.
+/// How long a peer that accepted a connection may take to answer as a mafs server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connects to a server.
 ///
 /// # Errors
 /// [`ConnectError`]; the call itself has no deadline while it resolves and connects, callers set one around it. A peer
-/// that
-/// accepts and then says nothing for 5 s is `NotMafs`.
+/// that accepts and then says nothing for 5 s is `Silent`.
 pub async fn connect(address: &Address) -> Result<Carrier, ConnectError> {
     match address {
         Address::Tcp(host_port) => {
@@ -45,7 +44,7 @@ pub async fn connect(address: &Address) -> Result<Carrier, ConnectError> {
     }
 }
 
-/// The same over an emulated link.
+/// Connects to a server over an emulated link.
 ///
 /// # Errors
 /// As [`connect`].
@@ -85,7 +84,7 @@ struct Below {
 }
 
 impl Below {
-    /// Of one that has no packets, or none of its own.
+    /// Describes a transport that has no packets, or none of its own.
     fn of(loss: LossMeter) -> Self {
         Self { loss, segment_bytes: SEGMENT_BYTES }
     }
@@ -119,7 +118,7 @@ where
     }
 }
 
-/// An HTTP/2 connection over this one stream; it is never dialled again.
+/// Makes an HTTP/2 connection over this one stream; it is never dialled again.
 async fn channel<T>(connection: T) -> Result<Channel, tonic::transport::Error>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -166,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// Who has said something and closed before anything was written to it.
+    /// A peer that has said something and closed before anything was written to it.
     struct Closed(&'static [u8]);
 
     impl AsyncRead for Closed {

@@ -1,7 +1,7 @@
-//! What the other end says first, which tells a stranger from a server whose connection was lost.
+//! The first bytes of the other end, which tell a stranger from a server whose connection was lost.
 //!
-//! A stranger may answer the first bytes and close while the next ones are on their way. Writing these fails, and what
-//! it said would not be read; so a failed write is left for the read to tell.
+//! A stranger may answer the first bytes and close while the next ones are on their way. Writing these fails, and the
+//! stranger's answer would not be read; so a failed write is left for the read to tell.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -35,13 +35,13 @@ impl Greeting {
 }
 
 /// A connection whose greeting is heard, and whose writes do not fail because the other end has closed or reset it:
-/// reading tells, after the last that it said.
+/// reading tells, after the last bytes of the other end.
 pub(super) struct Heard<T> {
     pub(super) connection: T,
     pub(super) greeting: Greeting,
 }
 
-/// A write of `bytes` bytes, as it is told to the writer.
+/// Returns the result of a write of `bytes` bytes, as it is told to the writer.
 fn told(written: io::Result<usize>, bytes: usize) -> io::Result<usize> {
     match written {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(bytes),

@@ -1,7 +1,7 @@
 //! The listening end.
 //!
-//! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. Whatever a peer
-//! does ends at most its own connection; one that carries no frames for [`IDLE_MAX`] is cut.
+//! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. A peer can end at
+//! most its own connection; one without a frame stream for [`IDLE_MAX`] is cut.
 
 use std::io;
 use std::net::SocketAddr;
@@ -79,13 +79,13 @@ impl Listener {
         Ok(Self::start(Socket::Unix(listener), None, Some(path)))
     }
 
-    /// The TCP address in use.
+    /// Returns the TCP address in use.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.tcp_address
     }
 
-    /// The next connection; survives failed accepts. `None` once the listener is closed.
+    /// Returns the next connection; survives failed accepts. `None` once the listener is closed.
     pub async fn accept(&mut self) -> Option<Carrier> {
         self.accepting.next().await
     }
@@ -98,7 +98,7 @@ impl Listener {
 impl Stream for Listener {
     type Item = Carrier;
 
-    /// As [`Self::accept`].
+    /// Polls for the next connection, as [`Self::accept`].
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Carrier>> {
         self.accepting.poll_next(cx)
     }
@@ -190,7 +190,7 @@ where
         () = streams.idle_for(IDLE_MAX) => Err(format!("it attached nothing for {IDLE_MAX:?}")),
     };
     match ended {
-        // How a client's connection breaks is told by the session above.
+        // The session above tells how a client's connection breaks.
         Err(why) if !streams.ever() => strangers.tell(&peer, &why),
         ended => tracing::debug!(peer, ?ended, "connection ended"),
     }
@@ -210,12 +210,12 @@ impl Streams {
         self.count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether there has been one.
+    /// Whether there has been a frame stream.
     fn ever(&self) -> bool {
         self.ever.load(Ordering::Acquire)
     }
 
-    /// Waits until there has been none for so long.
+    /// Waits until there has been no frame stream for so long.
     async fn idle_for(&self, time: Duration) {
         loop {
             while self.count.load(Ordering::Acquire) > 0 {
@@ -229,7 +229,7 @@ impl Streams {
     }
 }
 
-/// One frame stream; holds its slots until it is dropped.
+/// One frame stream, which holds its slots until it is dropped.
 struct Attached {
     streams: Arc<Streams>,
     _slot: OwnedSemaphorePermit,

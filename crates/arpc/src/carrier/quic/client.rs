@@ -25,8 +25,8 @@ use crate::engine::Side;
 /// How long a server may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Connects to `host:port`. The server must be the one that is known, if one is. Returns what it is known by from now
-/// on, which is to be noted before anything is said to it.
+/// Connects to `host:port`. The server must be the one that is known, if one is. Returns the fingerprint that it is
+/// known by from now on, which is to be noted before anything is said to it.
 ///
 /// # Errors
 /// [`ConnectError`]: `NoAnswer` after 5 s of silence, and `OtherKey` if the server is not the one that is known.
@@ -51,7 +51,7 @@ pub async fn connect_over(
     Ok((carrier, fingerprint))
 }
 
-/// Any local address of the same kind.
+/// Returns any local address of the same kind.
 fn any(remote: SocketAddr) -> SocketAddr {
     match remote {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -59,7 +59,8 @@ fn any(remote: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A connection that has been made, what its server is known by, and its end of the network, which it outlives.
+/// A connection that has been made, the fingerprint of its server, and its end of the network, which the connection
+/// outlives.
 pub(super) type Dialled = (Carrier, Fingerprint, Endpoint);
 
 /// Connects over a socket that `open` makes for an address.
@@ -75,14 +76,14 @@ pub(super) async fn dial(
         let socket = open(address);
         async move { attempt.make(socket.map_err(|source| attempt.unreachable(source))?).await }
     };
-    // Who was heard, and is not the server, says more than whoever was not.
+    // An error of a peer that answered, and is not the server, says more than silence.
     let says_most =
         |error: &ConnectError| matches!(error, ConnectError::OtherKey { .. } | ConnectError::NotMafs { .. });
     let dialled = side_by_side(addresses, says_most, attempt).await;
     dialled.unwrap_or_else(|| Err(unknown(io::Error::other("the name has no address"))))
 }
 
-/// One address of the server.
+/// An attempt at one address of the server.
 struct Attempt<'a> {
     host_port: &'a str,
     pin: Option<&'a Pin>,
@@ -143,7 +144,7 @@ impl Attempt<'_> {
         Ok(config)
     }
 
-    /// Why a handshake has failed.
+    /// Returns why a handshake has failed.
     fn refused(&self, reason: &ConnectionError, shown: Option<Fingerprint>) -> ConnectError {
         match (self.pin, shown, reason) {
             (Some(pin), Some(shown), _) if pin.fingerprint != shown => ConnectError::OtherKey {
@@ -161,5 +162,5 @@ impl Attempt<'_> {
     }
 }
 
-/// How a full server says so.
+/// The code by which a full server refuses a connection.
 const REFUSED: quinn::TransportErrorCode = quinn::TransportErrorCode::CONNECTION_REFUSED;

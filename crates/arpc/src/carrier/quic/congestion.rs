@@ -1,20 +1,20 @@
-//! How much a QUIC connection may have in flight: a guard around the engine's window, fair to others.
+//! The congestion window of a QUIC connection: a guard around the engine's window, fair to others.
 //!
-//! The engine's window keeps what the link holds in flight and little more, so most of the time this one is the larger
-//! of the two and changes nothing. It is there for what the engine does not judge: a bottleneck that others share. Loss
-//! tells nothing there, for a radio loses packets in bursts on an empty path; a queue does. So:
+//! The engine's window keeps little more in flight than the link holds, so most of the time this one is the larger of
+//! the two and changes nothing. This window is there for a case that the engine does not judge: a bottleneck that
+//! others share. Loss tells nothing there, for a radio loses packets in bursts on an empty path; a queue does. So:
 //!
 //! - losses that end a silence were a burst of errors, and change nothing: a full queue goes on delivering;
-//! - another loss leaves what the path holds, as long as there is no queue;
-//! - a queue that stands is drained, down to what the path holds;
-//! - a queue that stands all the same is somebody else's, who would take all of the link from a flow that gives way to
+//! - another loss leaves the bytes that the path holds, as long as there is no queue;
+//! - a queue that stands is drained, down to the bytes that the path holds;
+//! - a queue that stands all the same is another flow's, which would take all of the link from a flow that gives way to
 //!   queues. Then the window follows losses as TCP's CUBIC does (RFC 9438), until the queue has been empty once. Arun
 //!   and Balakrishnan have such a switch ("Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018,
 //!   section 4).
 //!
-//! The path holds the rate of delivery, as a windowed maximum, times the least round trip. The least round trip
-//! of a path is never forgotten: if the path gets longer, the difference is taken for a queue of somebody else, and the
-//! window follows losses from then on.
+//! The path holds the rate of delivery, as a windowed maximum, times the least round trip. The least round trip of a
+//! path is never forgotten: if the path gets longer, the difference is taken for another flow's queue, and the window
+//! follows losses from then on.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ use mafs_proto::Instant;
 const FIRST_PACKETS: u64 = 10;
 /// The least window after a loss into a standing queue, in packets.
 const LEAST_PACKETS: u64 = 4;
-/// Beyond what the path holds after a loss without a queue, in packets.
+/// Packets beyond the path's own bytes, after a loss without a queue.
 const SPARE_PACKETS: u64 = 4;
 /// While losses come without a queue, so often the window is small for a round, to see whether there is one; or after
 /// so many times the round trip, if that is more.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 const LOOK_TIMES: u32 = 40;
 const LOOK_ROUNDS: u32 = 1;
-/// A silence is at least so long, and so many times what a packet takes at this end's own rate.
+/// A silence is at least so long, and as long as so many packets take at this end's own rate.
 const SILENCE_MIN: Duration = Duration::from_millis(20);
 const SILENCE_PACKETS: u64 = 6;
 /// A window that has less room than this many packets grows.
@@ -42,15 +42,15 @@ const ROOM_PACKETS: u64 = 6;
 const QUEUE_MIN: Duration = Duration::from_millis(25);
 const QUEUE_PACKETS: u64 = FIRST_PACKETS + 2;
 const QUEUE_PACKETS_MAX: Duration = Duration::from_secs(1);
-/// After so many rounds that a window as large as the path has not ended, a queue is somebody else's.
+/// After so many rounds that a window as large as the path has not ended, a queue is another flow's.
 const FOREIGN_ROUNDS: u32 = 5;
 /// After so many rounds in a full window and without a queue the window doubles as it did at first.
 const EMPTY_ROUNDS: u32 = 4;
-/// RFC 9438: how fast the window comes back to where there was a loss, in packets per cubic second, and how
-/// much an AIMD window of the same share grows in a round, in packets.
+/// RFC 9438: how fast the window comes back to its size before a loss, in packets per cubic second, and how much an
+/// AIMD window of the same share grows in a round, in packets.
 const CUBIC_SCALE: f64 = 0.4;
 const CUBIC_STEP: f64 = 0.53;
-/// The rate forgets what is older than one to two times this, or than this many rounds.
+/// The rate forgets measurements older than one to two times this, or than this many rounds.
 const RATE_MEMORY: Duration = Duration::from_secs(1);
 const RATE_ROUNDS: u32 = 10;
 
@@ -63,7 +63,7 @@ pub(super) struct Acked {
     pub(super) sent_at: Instant,
     /// The round trip of late, smoothed, without the time that acknowledgements wait.
     pub(super) rtt: Duration,
-    /// The least of this path.
+    /// The least round trip of this path.
     pub(super) rtt_min: Duration,
 }
 
@@ -75,11 +75,11 @@ enum Mode {
     Steady { empty: u32 },
     /// The window gives way to a queue, from this size on. For so many rounds it was as small as it can help.
     Draining { from: u64, rounds: u32 },
-    /// The window takes its share of somebody else's queue.
+    /// The window takes its share of another flow's queue.
     Sharing(Cubic),
 }
 
-/// Where a window is that follows losses: it was so large before the last one, and so large after that.
+/// The state of a window that follows losses: its sizes before the last one and after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cubic {
     before: u64,
@@ -105,29 +105,29 @@ pub(super) struct Congestion {
     /// The queue of the round before.
     queue: Duration,
     looking: Looking,
-    /// Losses of what was sent before are the same event.
+    /// Losses of packets sent before this time are one event.
     reacted_at: Instant,
 }
 
-/// Whether the path may be shorter than it seems.
+/// The check whether the path is shorter than it seems.
 #[derive(Clone, Copy, Debug)]
 struct Looking {
-    /// There were losses without a queue since it was looked at last.
+    /// Whether there were losses without a queue since the path was looked at last.
     wanted: bool,
-    /// When that was.
+    /// When the path was looked at last.
     at: Instant,
-    /// For so many more rounds it is being looked at.
+    /// How many more rounds the path is being looked at.
     rounds: u32,
 }
 
-/// A round trip: until something is acknowledged that went after it began.
+/// A round trip, which lasts until a packet is acknowledged that went after its beginning.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     since: Instant,
     delivered: u64,
-    /// The least round trip in it: what a queue adds to all of it, stands.
+    /// The least round-trip time in it: a queue that adds to all of them stands.
     rtt: Option<Duration>,
-    /// Most in flight.
+    /// The most bytes in flight.
     peak: u64,
 }
 
@@ -158,24 +158,24 @@ impl Congestion {
         }
     }
 
-    /// The most that may be in flight, in bytes.
+    /// Returns the most bytes that may be in flight.
     pub(super) fn window(&self) -> u64 {
         if self.looking.rounds > 0 { self.window.min(LEAST_PACKETS * self.mtu) } else { self.window }
     }
 
-    /// Packets are now so large.
+    /// Notes that packets are now so large.
     pub(super) fn set_mtu(&mut self, mtu: u64) {
         self.mtu = mtu;
         self.window = self.window.max(LEAST_PACKETS * mtu);
     }
 
-    /// A packet goes.
+    /// Notes that a packet goes.
     pub(super) fn sent(&mut self, bytes: u64) {
         self.in_flight += bytes;
         self.round.peak = self.round.peak.max(self.in_flight);
     }
 
-    /// A packet is acknowledged.
+    /// Notes that a packet is acknowledged.
     pub(super) fn acked(&mut self, acked: Acked, now: Instant) {
         let Acked { bytes, sent_at, rtt, rtt_min } = acked;
         self.in_flight = self.in_flight.saturating_sub(bytes);
@@ -195,13 +195,13 @@ impl Congestion {
         }
     }
 
-    /// So much is in flight, when acknowledgements and losses are counted.
+    /// Notes how much is in flight, when acknowledgements and losses are counted.
     pub(super) fn set_in_flight(&mut self, bytes: u64) {
         self.in_flight = bytes;
     }
 
-    /// So many bytes are lost, the last of which went at `sent_at`; none: the network says that it has a queue. What is
-    /// lost without one has had its time on the link.
+    /// Notes that so many bytes are lost, the last of which went at `sent_at`; none: the network says that it has a
+    /// queue. Bytes lost without a queue have had their time on the link.
     pub(super) fn lost(&mut self, bytes: u64, sent_at: Instant, now: Instant) {
         let (before, standing) = (self.window, bytes == 0 || self.queue_now() > self.queue_max());
         if !standing {
@@ -224,7 +224,7 @@ impl Congestion {
         self.mode = match self.mode {
             Mode::Growing | Mode::Steady { .. } => Mode::Steady { empty: 0 },
             Mode::Sharing(cubic) => {
-                // A flow that has lost some of its share leaves more to those who come.
+                // A flow that has lost some of its share leaves more to newcomers.
                 let before = if before < cubic.before { before * 17 / 20 } else { before };
                 Mode::Sharing(Cubic { before, after: self.window, since: now })
             }
@@ -256,7 +256,7 @@ impl Congestion {
         self.round = Round::begin(now, self.in_flight);
     }
 
-    /// A round without a queue worth the name.
+    /// Ends a round without a queue worth the name.
     fn unqueued(&mut self, full: bool) -> Mode {
         let empty = match self.mode {
             Mode::Growing => return Mode::Growing,
@@ -271,7 +271,7 @@ impl Congestion {
         if empty > EMPTY_ROUNDS { Mode::Growing } else { Mode::Steady { empty } }
     }
 
-    /// A round in which a queue stood.
+    /// Ends a round in which a queue stood.
     fn queued(&mut self, full: bool, now: Instant) -> Mode {
         let (from, rounds) = match self.mode {
             Mode::Sharing(cubic) => {
@@ -296,18 +296,18 @@ impl Congestion {
         self.round.rtt.map_or(self.queue, |rtt| rtt.saturating_sub(self.rtt_min))
     }
 
-    /// A longer queue is one.
+    /// Returns the longest queue that does not count as one.
     fn queue_max(&self) -> Duration {
         let packets = self.packets_time(QUEUE_PACKETS, self.most).min(QUEUE_PACKETS_MAX);
         QUEUE_MIN.max(self.rtt_min / 2).max(packets)
     }
 
-    /// How long so many packets take at a rate.
+    /// Returns how long so many packets take at a rate.
     fn packets_time(&self, packets: u64, rate: u64) -> Duration {
         Duration::from_nanos(packets * self.mtu * 1_000_000_000 / rate.max(1))
     }
 
-    /// The bytes that the path holds.
+    /// Returns the bytes that the path holds.
     fn path_bytes(&self) -> u64 {
         self.bytes_in(self.rtt_min)
     }
@@ -318,7 +318,7 @@ impl Congestion {
 }
 
 impl Cubic {
-    /// The window so long after a loss (RFC 9438, sections 4.2 and 4.3), which never shrinks.
+    /// Returns the window this long after a loss (RFC 9438, sections 4.2 and 4.3), which never shrinks.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "packets")]
     fn window(&self, window: u64, mtu: u64, rtt: Duration, now: Instant) -> u64 {
         let packets = |bytes: u64| bytes as f64 / mtu as f64;

@@ -10,7 +10,7 @@ use quinn_proto::RttEstimator;
 
 use super::congestion::{Acked, Congestion};
 
-/// Makes the controllers of one connection: one for each path that it takes.
+/// The maker of the controllers of one connection: one for each path that it takes.
 #[derive(Debug, Default)]
 pub(super) struct Controllers {
     /// The size of packets on the newest path.

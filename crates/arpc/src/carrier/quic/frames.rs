@@ -1,6 +1,6 @@
 //! Frames in one QUIC stream, each behind its length, each with its check.
 //!
-//! The connecting end opens the stream with one byte, for a stream of which nothing was sent is not there.
+//! The connecting end opens the stream with one byte, for a stream does not exist before its first byte.
 
 use std::time::Duration;
 
@@ -21,12 +21,13 @@ pub(super) const DONE: VarInt = VarInt::from_u32(0);
 /// The most bytes of a length, of seven bits a byte: for 2 MB.
 const LENGTH_BYTES_MAX: usize = 3;
 const _: () = assert!(FRAME_BYTES_MAX < 1 << (7 * LENGTH_BYTES_MAX));
-/// How long the peer may take to acknowledge the last frames before the connection ends without that.
+/// How long the peer may take to acknowledge the last frames before the connection ends without the acknowledgement.
 const LINGER: Duration = Duration::from_secs(1);
-/// The most that is taken from the transport at a time.
+/// The most bytes that are taken from the transport at a time.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Starts to send what comes through the sink. When that is dropped the rest goes, and the connection ends.
+/// Starts to send the frames that come through the sink. When the sink is dropped the rest goes, and the connection
+/// ends.
 pub(super) fn sink(mut stream: SendStream, connection: Connection) -> mpsc::Sender<Frame> {
     let (sink, mut sent) = mpsc::channel(SINK_FRAMES);
     tokio::spawn(async move {
@@ -46,7 +47,7 @@ pub(super) fn sink(mut stream: SendStream, connection: Connection) -> mpsc::Send
     sink
 }
 
-/// A frame with its check, behind its length.
+/// Packs a frame with its check, behind its length.
 fn packed(frame: &Frame, number: u64) -> Bytes {
     let length = frame.encoded_len() + CHECK_BYTES;
     let mut packed = BytesMut::with_capacity(LENGTH_BYTES_MAX + length);
@@ -58,7 +59,7 @@ fn packed(frame: &Frame, number: u64) -> Bytes {
     packed.freeze()
 }
 
-/// The frames that come.
+/// Returns the frames that come.
 pub(super) fn frames(stream: RecvStream, connection: Connection) -> FrameStream {
     let receiver = Receiver { stream, connection, unpacker: Unpacker::default() };
     Box::pin(stream::unfold(receiver, |mut receiver| async move {
@@ -69,7 +70,7 @@ pub(super) fn frames(stream: RecvStream, connection: Connection) -> FrameStream 
 
 struct Receiver {
     stream: RecvStream,
-    /// Not read, but the stream's end is the connection's.
+    /// The connection, which is not read; but the stream's end is the connection's.
     connection: Connection,
     unpacker: Unpacker,
 }
@@ -89,7 +90,7 @@ impl Receiver {
     }
 }
 
-/// The reason for the end of a connection, if it is not that somebody has ended it.
+/// Returns the reason why a connection was lost; `None` if either end has ended it.
 fn lost(reason: quinn::ConnectionError) -> Option<Result<Frame, Broken>> {
     match reason {
         quinn::ConnectionError::LocallyClosed | quinn::ConnectionError::ApplicationClosed(_) => None,
@@ -97,7 +98,7 @@ fn lost(reason: quinn::ConnectionError) -> Option<Result<Frame, Broken>> {
     }
 }
 
-/// Frames out of pieces of a stream.
+/// An unpacker that takes frames out of pieces of a stream.
 #[derive(Debug, Default)]
 struct Unpacker {
     bytes: BytesMut,
@@ -124,7 +125,7 @@ impl Unpacker {
     }
 }
 
-/// The length of the next frame, and how many bytes say it; `None` if they have not all come.
+/// Returns the length of the next frame, and how many bytes say it; `None` if they have not all come.
 fn length(bytes: &[u8]) -> Option<Result<(usize, usize), Broken>> {
     let end = bytes.iter().take(LENGTH_BYTES_MAX).position(|byte| byte & 0x80 == 0);
     let Some(end) = end else {

@@ -1,6 +1,6 @@
 //! A server's key and certificate, and the fingerprint by which clients know it.
 //!
-//! The certificate names nobody and never ends: what a client trusts is that one certificate, not who has signed it.
+//! The certificate names nobody and never ends: a client trusts this one certificate, not its signer.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ pub struct Fingerprint([u8; FINGERPRINT_BYTES]);
 impl Fingerprint {
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Self {
         let mut bytes = [0; FINGERPRINT_BYTES];
-        // Always there; its hash is SHA-256.
+        // The suite is always there; its hash is SHA-256.
         if let Some(suite) = TLS13_AES_128_GCM_SHA256.tls13() {
             let hash = suite.common.hash_provider.hash(certificate);
             bytes.iter_mut().zip(hash.as_ref()).for_each(|(byte, hashed)| *byte = *hashed);
@@ -72,10 +72,10 @@ pub struct ServerKey {
     pem: String,
 }
 
-/// Why there is no key.
+/// The reason why there is no key.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
-    /// None could be made.
+    /// No key could be made.
     #[error("cannot make a key and a certificate: {0}")]
     NotMade(String),
     /// The text is no key.
@@ -84,7 +84,7 @@ pub enum KeyError {
 }
 
 impl ServerKey {
-    /// Makes a new one.
+    /// Makes a new key and its certificate.
     ///
     /// # Errors
     /// [`KeyError::NotMade`] if the system has no randomness.
@@ -96,7 +96,7 @@ impl ServerKey {
         Self::from_pem(&(key.serialize_pem() + &certificate.pem()))
     }
 
-    /// Reads one from the text that [`Self::to_pem`] makes.
+    /// Reads a key from the text that [`Self::to_pem`] makes.
     ///
     /// # Errors
     /// [`KeyError::Invalid`] if a part is missing or damaged.
@@ -108,13 +108,13 @@ impl ServerKey {
         Ok(Self { certificate, key, pem: pem.to_owned() })
     }
 
-    /// The key and the certificate as text. Whoever has it can pass for this server.
+    /// Returns the key and the certificate as text. A program that has the text can pass for this server.
     #[must_use]
     pub fn to_pem(&self) -> &str {
         &self.pem
     }
 
-    /// The fingerprint by which clients know this server.
+    /// Returns the fingerprint by which clients know this server.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)

@@ -1,9 +1,9 @@
-//! A UDP socket on an emulated link: datagrams arrive when the link model says, or not at all.
+//! A UDP socket on an emulated link: datagrams arrive at the times of the link model, or not at all.
 //!
-//! The socket is the client's and has both directions: what is sent waits here for its arrival, and what comes waits
-//! before it is read. The link is that of a [`Shaper`], as packets see it ([`Link`]).
+//! The socket is the client's and has both directions: sent datagrams wait here for their arrival, and incoming ones
+//! wait before they are read. The link is a [`Shaper`]'s, as packets see it ([`Link`]).
 //!
-//! Timers have a granularity of a millisecond, so what arrives does so up to that much later.
+//! Timers have a granularity of a millisecond, so datagrams arrive up to a millisecond later.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ const HEADER_BYTES: u64 = 20 + 8;
 /// The largest datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 
-/// A datagram on its way, and whose it is or to whom it goes.
+/// A datagram on its way, and the address that it comes from or goes to.
 type Datagram = (SocketAddr, Bytes);
 
 /// One end of the emulated link.
@@ -36,12 +36,12 @@ pub(super) struct Lossy {
     address: SocketAddr,
     up: Mutex<OneWay>,
     arrived: Mutex<mpsc::UnboundedReceiver<Datagram>>,
-    /// Receives for as long as this is there.
+    /// The tasks that receive for as long as this is there.
     _receiving: JoinSet<()>,
 }
 
-/// One direction: decides when each datagram arrives, and hands it to who waits for that time. What is on its way is
-/// bounded by the link's queue.
+/// One direction: decides when each datagram arrives, and hands it to the task that waits for this time. Datagrams on
+/// their way are bounded by the link's queue.
 struct OneWay {
     link: Link,
     clock: Arc<dyn Clock>,
@@ -57,7 +57,7 @@ impl std::fmt::Debug for OneWay {
 impl OneWay {
     fn carry(&mut self, datagram: Datagram) {
         if let Ok(at) = self.link.offer(datagram.1.len() as u64 + HEADER_BYTES, self.clock.now()) {
-            // Fails if nobody is there any more to see it arrive.
+            // Sending fails if nobody is there any more to see the datagram arrive.
             let _ = self.held.send((at, datagram));
         }
     }
@@ -67,7 +67,7 @@ impl Lossy {
     /// Puts a socket on the link. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// The system's, about the socket.
+    /// The system's error about the socket.
     pub(super) fn wrap(shaper: &Shaper, socket: std::net::UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         socket.set_nonblocking(true)?;
         let socket = Arc::new(UdpSocket::from_std(socket)?);
@@ -149,7 +149,7 @@ impl AsyncUdpSocket for Lossy {
     }
 }
 
-/// A link takes everything, and drops what its queue does not hold.
+/// A poller that is always ready: a link takes everything, and drops datagrams that its queue does not hold.
 #[derive(Debug)]
 struct AlwaysWritable;
 

@@ -1,10 +1,10 @@
 //! The listening end.
 //!
-//! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. Whatever a peer
-//! does ends at most its own connection.
+//! One task accepts and owns a task per connection, so that dropping the [`Listener`] ends them all. A peer can end at
+//! most its own connection.
 //!
 //! Strangers cost a bounded amount. A datagram that begins nothing is dropped; while many handshakes are under way each
-//! further address has to show first that it is one ([`HANDSHAKES_MAX`]), so forged ones cost no handshake; the number
+//! further address has to show first that it is real ([`HANDSHAKES_MAX`]), so forged ones cost no handshake; the number
 //! of connections is bounded, and one that has not opened its stream in [`GREET_WITHIN`] is cut.
 
 use std::io;
@@ -35,7 +35,7 @@ use crate::engine::Side;
 const CONNECTIONS_MAX: usize = 1024;
 /// With more handshakes than this under way, addresses have to be shown to be real first.
 const HANDSHAKES_MAX: usize = 16;
-/// How long a connection may take to be there and to open its stream.
+/// How long a connection may take until it has opened its stream.
 const GREET_WITHIN: Duration = Duration::from_secs(10);
 /// Connections that nobody has looked at yet are kept up to this number, and these bytes of one and of all.
 const WAITING_MAX: usize = 256;
@@ -74,13 +74,13 @@ impl Listener {
         Ok(Self { accepting, endpoint, address })
     }
 
-    /// The address in use.
+    /// Returns the address in use.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next connection. `None` once the listener is closed.
+    /// Returns the next connection. `None` once the listener is closed.
     pub async fn accept(&mut self) -> Option<Carrier> {
         self.accepting.next().await
     }
@@ -89,7 +89,7 @@ impl Listener {
 impl Stream for Listener {
     type Item = Carrier;
 
-    /// As [`Self::accept`].
+    /// Polls for the next connection, as [`Self::accept`].
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Carrier>> {
         self.accepting.poll_next(cx)
     }
@@ -101,7 +101,7 @@ impl Drop for Listener {
     }
 }
 
-/// Makes the configuration of each connection.
+/// The maker of each connection's configuration.
 struct Configs {
     crypto: Arc<QuicServerConfig>,
 }
@@ -144,7 +144,7 @@ async fn accept_all(endpoint: Endpoint, configs: Configs, carriers: mpsc::Sender
         if connections.len() >= CONNECTIONS_MAX {
             incoming.refuse();
         } else if handshakes.load(Ordering::Relaxed) >= HANDSHAKES_MAX && !incoming.remote_address_validated() {
-            // Fails only where the address has been shown already.
+            // This fails only where the address has been shown already.
             let _ = incoming.retry();
         } else {
             let handshake = Handshake::begin(&handshakes);
@@ -170,7 +170,7 @@ impl Drop for Handshake {
     }
 }
 
-/// Makes a carrier of a connection, and stays until that has ended.
+/// Makes a carrier of a connection, and stays until the connection has ended.
 async fn serve(
     incoming: Incoming,
     (config, controllers): (ServerConfig, Arc<Controllers>),

@@ -1,7 +1,7 @@
-//! Which certificate a client takes for the server's: the one that was shown first.
+//! The certificate that a client takes for the server's: the one that was shown first.
 //!
-//! Nobody signs certificates here. The first connection notes what it is shown, and later ones refuse anything else, as
-//! ssh does. TLS proves that whoever shows the certificate has its key.
+//! Nobody signs certificates here. The first connection notes the certificate that it is shown, and later ones refuse
+//! any other, as ssh does. TLS proves that the peer that shows the certificate has its key.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,13 +15,13 @@ use super::identity::Fingerprint;
 /// A server that is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pin {
-    /// The fingerprint that it had at the first connection.
+    /// The fingerprint that the server had at the first connection.
     pub fingerprint: Fingerprint,
-    /// Where that is noted, for people.
+    /// The place where the fingerprint is noted, for people.
     pub noted_in: String,
 }
 
-/// Takes one certificate, or the first.
+/// A verifier that takes one known certificate, or the first.
 #[derive(Debug)]
 pub(super) struct Verifier {
     pub(super) known: Option<Fingerprint>,

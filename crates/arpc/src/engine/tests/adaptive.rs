@@ -22,7 +22,7 @@ fn loaded(link: LinkModel) -> Pair {
     pair
 }
 
-/// The same, with one that has just ended after about so long.
+/// Two ends, with a store that has just ended after about so long.
 fn loaded_for(link: LinkModel, seconds: u64) -> Pair {
     let mut pair = Pair::new(Settings::default(), link, [ANSWERS; 2]);
     pair.ends[0].call(Class::Store, link.bytes_per_s * seconds, None, Instant(0));
@@ -31,8 +31,8 @@ fn loaded_for(link: LinkModel, seconds: u64) -> Pair {
     pair
 }
 
-/// Makes a small Control call every [`PING_EVERY`] for so long. Returns how long each took, in order, and how long it
-/// might have.
+/// Makes a small Control call every [`PING_EVERY`] for so long. Returns how long they took, sorted, and the largest
+/// bound of the time.
 fn pings(pair: &mut Pair, time: Duration) -> (Vec<Duration>, Duration) {
     let end = pair.now + time;
     let (mut took, mut bound) = (Vec::new(), Duration::ZERO);
@@ -52,7 +52,7 @@ fn pings(pair: &mut Pair, time: Duration) -> (Vec<Duration>, Duration) {
     (took, bound)
 }
 
-/// Nearest rank.
+/// Returns a percentile by nearest rank.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
@@ -61,17 +61,17 @@ fn sent(pair: &Pair) -> u64 {
     pair.ends[1].received.values().map(|(bytes, _)| *bytes).sum()
 }
 
-/// What arrives per second from now on, over so many.
+/// Returns how many bytes per second arrive from now on, over so many seconds.
 fn goodput(pair: &mut Pair, seconds: u64) -> u64 {
     let before = sent(pair);
     pair.run(Duration::from_secs(seconds));
     (sent(pair) - before) / seconds
 }
 
-/// What a call and its answer take themselves, with the acknowledgements that pass meanwhile.
+/// Bytes of a call and its answer themselves, with the acknowledgements that pass meanwhile.
 const OWN_BYTES: u64 = 400;
 
-/// How long a Control call may take: the round trip, and what the window holds beyond what the link does.
+/// Returns how long a Control call may take: the round trip, and the bytes that the window holds beyond the link's own.
 fn control_bound(pair: &Pair) -> Duration {
     let LinkModel { delay, bytes_per_s } = pair.link;
     let engine = &pair.ends[0].engine;
@@ -85,10 +85,10 @@ fn invariant_6_a_control_call_behind_a_store_takes_little_more_than_a_round_trip
     for kb_per_s in [8, 32, 64, 128, 256, 512, 1024] {
         for rtt_ms in [4, 20, 100, 600] {
             let mut pair = loaded(link(kb_per_s, rtt_ms));
-            // What is sent before anything is known of the link has to drain.
+            // Bytes sent before anything is known of the link have to drain.
             pair.run(Duration::from_secs(10) + 20 * Duration::from_millis(rtt_ms));
             let (before, began) = (sent(&pair), pair.now);
-            // Long enough that measuring the round-trip time again weighs what it does in the long run.
+            // This is long enough that measuring the round-trip time again weighs as much as in the long run.
             let (took, bound) = pings(&mut pair, Duration::from_secs(30) + 100 * Duration::from_millis(rtt_ms));
             let goodput =
                 (sent(&pair) - before) * 1_000_000_000 / u64::try_from(pair.now.since(began).as_nanos()).unwrap();
@@ -136,7 +136,7 @@ fn a_step_of_the_round_trip_time_is_followed() {
     pair.run(Duration::from_secs(10));
     for rtt_ms in [600, 20] {
         pair.link = link(500, rtt_ms);
-        // So long the smallest time is remembered, and then it takes some round trips.
+        // The smallest time is remembered for less than this, and measuring it takes some round trips.
         pair.run(Duration::from_secs(45));
         let goodput = goodput(&mut pair, 20);
         assert!(goodput >= 450_000, "{rtt_ms} ms: {goodput} B/s");
@@ -170,7 +170,7 @@ fn both_directions_loaded_cost_each_other_little() {
         let (took, bound) = pings(&mut pair, Duration::from_secs(60));
         for (before, after) in before.into_iter().zip(received(&pair)) {
             let goodput = (after - before) * 1_000_000_000 / u64::try_from(pair.now.since(began).as_nanos()).unwrap();
-            // 64 % while late acknowledgements were not allowed for.
+            // The share was 64 % while late acknowledgements were not allowed for.
             assert!(goodput * 100 >= kb_per_s * 1000 * 75, "{kb_per_s} KB/s: {goodput} B/s");
         }
         let p99 = percentile(&took, 99);
@@ -186,7 +186,7 @@ fn beside_a_greedy_flow_this_one_keeps_its_share_and_gives_the_queue_back() {
     let mut pair = loaded(link(500, 20));
     pair.run(Duration::from_secs(10));
     pair.set_foreign(64_000);
-    // So long the round-trip time without a queue is believed.
+    // The round-trip time without a queue is believed for less than this.
     pair.run(Duration::from_secs(20));
     let goodput = goodput(&mut pair, 30);
     assert!(goodput >= 125_000, "beside it: {goodput} B/s");

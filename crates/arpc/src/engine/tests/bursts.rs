@@ -1,4 +1,5 @@
-//! A link with bursts of errors below a TCP (workloads.md, W1): what of it is used, and how long Control waits.
+//! Tests of a link with bursts of errors below a TCP (workloads.md, W1): how much of it is used, and how long Control
+//! waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -88,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// A connection that is not new: a small call has been answered. Returns when.
+    /// Makes a connection that is not new: a small call has been answered. Returns when.
     fn greeted(profile: &Profile) -> (Self, Instant) {
         let mut connection = Self::new(profile);
         let id = connection.ends[0].call(Class::Control, 100, None, connection.now);
@@ -119,7 +120,7 @@ fn profile(bad_ms: u64, seed: u64) -> Profile {
     Profile::burst_errors(Duration::from_millis(bad_ms), seed)
 }
 
-/// Seconds for a megabyte down, as a file is read.
+/// Returns the seconds for a megabyte down, as a file is read.
 fn read(bad_ms: u64, seed: u64) -> f64 {
     let (mut connection, start) = Connection::greeted(&profile(bad_ms, seed));
     let read = connection.begin_read();
@@ -127,7 +128,7 @@ fn read(bad_ms: u64, seed: u64) -> f64 {
     connection.now.since(start).as_secs_f64()
 }
 
-/// Seconds for a megabyte up, as one is written.
+/// Returns the seconds for a megabyte up, as a file is written.
 fn write(bad_ms: u64, seed: u64) -> f64 {
     write_over(&profile(bad_ms, seed))
 }
@@ -139,7 +140,7 @@ fn write_over(profile: &Profile) -> f64 {
     connection.now.since(start).as_secs_f64()
 }
 
-/// Seconds for a megabyte up and one down at once.
+/// Returns the seconds for a megabyte up and one down at once.
 fn both(bad_ms: u64, seed: u64) -> f64 {
     let (mut connection, start) = Connection::greeted(&profile(bad_ms, seed));
     let read = connection.begin_read();
@@ -152,7 +153,7 @@ fn both(bad_ms: u64, seed: u64) -> f64 {
     connection.now.since(start).as_secs_f64()
 }
 
-/// The share of the link that a megabyte gets, on average.
+/// Returns the share of the link that a megabyte gets, on average.
 fn share(takes: fn(u64, u64) -> f64, bad_ms: u64) -> f64 {
     const SEEDS: u64 = 40;
     MEGABYTE as f64 / RATE / ((0..SEEDS).map(|seed| takes(bad_ms, seed)).sum::<f64>() / SEEDS as f64)

@@ -1,4 +1,4 @@
-//! Calls end once, with what the peer said.
+//! Tests that calls end once, with the peer's answer.
 
 use std::time::Duration;
 

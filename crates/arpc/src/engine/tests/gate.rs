@@ -1,4 +1,4 @@
-//! What a gate owes its sessions: the uplink, all of it and no more, in order and in equal shares.
+//! Tests that a gate gives its sessions the uplink, all of it and no more, in order and in equal shares.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn gate() -> Gate {
     Gate::new(Rate::bytes_per_s(BYTES_PER_S).unwrap())
 }
 
-/// What passes in a time, as the gate counts it.
+/// Returns how many bytes pass in a time, as the gate counts them.
 fn carried(time: Duration) -> u64 {
     u64::try_from(u128::from(BYTES_PER_S) * time.as_nanos() / 1_000_000_000).unwrap() * 32 / 33
 }
@@ -27,7 +27,7 @@ fn carried(time: Duration) -> u64 {
 struct Plan {
     class: Class,
     chunk_bytes: u64,
-    /// How much later than it is set its timer goes off.
+    /// How late its timer goes off.
     late: Duration,
     away: (Duration, Duration),
     leaves: Duration,
@@ -49,7 +49,7 @@ impl Plan {
 struct End {
     id: SessionId,
     plan: Plan,
-    /// When it asks next. Nobody asks without a reason.
+    /// When the session asks next. Sessions do not ask without a reason.
     asks_at: Option<Instant>,
     waits: bool,
 }
@@ -57,7 +57,7 @@ struct End {
 struct Crowd {
     gate: Gate,
     ends: Vec<End>,
-    /// When, whose, and how much on the wire.
+    /// The frames that have passed: when, of which session, and how many bytes on the wire.
     passed: Vec<(Instant, usize, u64)>,
 }
 
@@ -77,13 +77,13 @@ impl Crowd {
         crowd
     }
 
-    /// Who asks next, and when.
+    /// Returns the session that asks next, and when.
     fn next(&self) -> Option<(usize, Instant)> {
         let asking = self.ends.iter().enumerate().filter_map(|(number, end)| Some((number, end.asks_at?)));
         asking.min_by_key(|(_, at)| *at)
     }
 
-    /// A turn of a driver: sends what may go, or says that there is nothing.
+    /// Takes a turn of a driver: sends the frames that may go, or says that there is nothing.
     fn ask(&mut self, number: usize, now: Instant) {
         let End { id, plan, .. } = &self.ends[number];
         let (id, plan) = (*id, plan.clone());
@@ -121,14 +121,14 @@ impl Crowd {
         end.asks_at = Some(end.asks_at.map_or(now, |before| before.min(now)));
     }
 
-    /// Nobody more urgent waits.
+    /// Checks that no more urgent session waits.
     fn check_order(&self, number: usize) {
         let class = self.ends[number].plan.class;
         let more_urgent = self.ends.iter().find(|end| end.waits && end.plan.class < class);
         assert!(more_urgent.is_none(), "{class} passes before {:?}", more_urgent.map(|end| &end.plan));
     }
 
-    /// What a session has sent in a time, on the wire.
+    /// Returns how many bytes a session has sent in a time, on the wire.
     fn bytes_of(&self, number: usize, from: Duration, to: Duration) -> u64 {
         let passed = self
             .passed

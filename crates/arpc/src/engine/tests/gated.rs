@@ -1,4 +1,4 @@
-//! What of an engine's frames waits for a gate.
+//! Tests of the frames of an engine that wait for a gate.
 
 use mafs_proto::{Class, Instant};
 
@@ -12,7 +12,7 @@ fn gated() -> Pair {
     Pair::new(SETTINGS.gated(u64::MAX), FAST, [ANSWERS; 2])
 }
 
-/// The class and the content of the next frame; `None` if there is no frame with content.
+/// Returns the class and the content of the next frame; `None` if there is no frame with content.
 fn next(end: &mut End) -> Option<(Class, u64)> {
     end.next_frame(NOW)?.kind.content()
 }

@@ -1,4 +1,4 @@
-//! Whatever a peer sends: errors, no panics, bounded memory.
+//! Tests of hostile peers: their frames make errors, no panics, and memory stays bounded.
 
 use bytes::Bytes;
 use mafs_proto::{BODY_BYTES_MAX, Class, Instant};
@@ -98,8 +98,8 @@ proptest! {
             prop_assert!(engine.calls.len() <= 3 * SETTINGS.calls_max);
             prop_assert!(engine.signals.len() <= 3 * 3 * SETTINGS.calls_max + 3);
         }
-        // The application has taken nothing: credit, small Control frames and the bodies of the three replies bound
-        // what came.
+        // The application has taken nothing: credit, small Control frames and the bodies of the three replies bound the
+        // bytes that came.
         let control = 200 * CONTROL_BYTES_MAX;
         prop_assert!(unread <= 4 * SETTINGS.credit_bytes + control + 3 * 3000, "{}", unread);
         engine.disconnected("over");
@@ -140,7 +140,7 @@ fn call(id: u64, class: Class, data: usize, last: bool) -> Result<Frame, Violati
     Frame::parse(Frame { acknowledgement: None, kind }.into_wire())
 }
 
-/// Feeds frames and returns what the peer is told, if the connection ended.
+/// Feeds frames and returns the reason that the peer is told, if the connection ended.
 fn told(frames: impl IntoIterator<Item = Result<Frame, Violation>>) -> Option<String> {
     let mut engine = Engine::new(Side::Acceptor, SETTINGS, Instant(0));
     for frame in frames {

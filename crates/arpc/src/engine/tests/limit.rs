@@ -1,4 +1,4 @@
-//! What limits let pass, and what they do not touch.
+//! Tests of the content that limits let pass, and of frames that they do not touch.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn only(class: Class, bytes_per_s: u64) -> [Option<Rate>; 5] {
     rates
 }
 
-/// What one end sends of a class in so long, per second.
+/// Returns how much one end sends of a class in so long, per second.
 fn rate(pair: &mut Pair, class: Class, time: Duration) -> f64 {
     let sent = |pair: &Pair| pair.ends[0].engine.traffic()[class.index()].sent_bytes;
     let before = sent(pair);
@@ -145,7 +145,7 @@ fn the_timeout_says_when_a_limit_lets_the_next_frame_pass() {
         assert!(end.next_frame(now).is_some(), "frame {frame} is late");
         assert!(end.next_frame(now).is_none());
     }
-    // Nothing waits for a limit that has nothing to send.
+    // A class that has nothing to send does not wait for its limit.
     let id = end.sent[0].1;
     end.engine.cancel(id);
     let now = start + Duration::from_millis(451);
@@ -163,7 +163,7 @@ fn what_is_late_is_made_up_for_but_an_hour_is_not() {
     assert!((0.99..=1.02).contains(&seen), "{seen} of the limit");
 }
 
-/// What one end has got of a class in so long, per second.
+/// Returns how much one end gets of a class in so long, per second.
 fn arrived(pair: &mut Pair, class: Class, time: Duration) -> f64 {
     let received = |pair: &Pair| pair.ends[0].engine.traffic()[class.index()].received_bytes;
     let before = received(pair);
@@ -180,7 +180,7 @@ fn a_limit_counts_for_what_the_other_end_sends_also_while_it_sends() {
     for limit in [1024, 200_000, 50_000] {
         let now = pair.now;
         pair.ends[0].engine.set_limits(only(Class::Fetch, limit), now);
-        // What was on its way arrives yet.
+        // Bytes that were on their way arrive yet.
         pair.run(Duration::from_millis(200));
         let seen = arrived(&mut pair, Class::Fetch, Duration::from_secs(10)) / limit as f64;
         assert!((0.98..1.015).contains(&seen), "{seen} of {limit}");

@@ -1,4 +1,4 @@
-//! Silence is noticed, and silence alone costs nothing.
+//! Tests that silence is noticed, and that silence alone costs nothing.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn suspend_is_not_taken_for_a_dead_peer() {
     pair.run(Duration::from_secs(30));
     assert_eq!(pair.ends[0].closed, None);
 
-    // Nor one that begins between a probe and its answer.
+    // A suspend that begins between a probe and its answer does not count either.
     while !pair.ends[0].next_frame(pair.now).is_some_and(|frame| matches!(frame.kind, FrameKind::Probe { .. })) {
         pair.now = pair.ends[0].engine.poll_timeout().unwrap().max(pair.now);
         pair.ends[0].engine.handle_timeout(pair.now);
@@ -114,7 +114,7 @@ fn idle_engines_exchange_nothing_but_probes() {
     assert_eq!((&pair.ends[0].closed, &pair.ends[1].closed), (&None, &None));
 }
 
-/// How long it takes until a peer that has just fallen silent is given up, if this end's network changes then.
+/// Returns how long it takes until a peer that has just fallen silent is given up, if this end's network changes then.
 fn given_up_after_a_change(settings: Settings, rtt_ms: u64, prepare: impl FnOnce(&mut Engine, Instant)) -> u128 {
     let link = LinkModel { delay: Duration::from_millis(rtt_ms) / 2, bytes_per_s: 1_000_000_000 };
     let mut pair = Pair::new(settings, link, [ANSWERS; 2]);
@@ -141,7 +141,7 @@ fn who_is_silent_after_a_change_of_the_network_is_given_up_soon() {
     assert_eq!(given_up_after_a_change(SETTINGS, 20, nothing), 1000);
     assert_eq!(given_up_after_a_change(SETTINGS, 600, nothing), 2400);
     assert_eq!(given_up_after_a_change(SETTINGS.in_datagrams(Side::Connector), 20, nothing), 5000);
-    // A probe that was under way already does not prolong that, nor does a change the wait for it.
+    // A probe that was under way already does not prolong this time, nor does a change prolong the wait for the probe.
     let probed = |engine: &mut Engine, now: Instant| engine.handle_timeout(now + Duration::from_secs(20));
     assert_eq!(given_up_after_a_change(SETTINGS, 20, probed), 1000);
 }
@@ -151,7 +151,7 @@ fn whoever_answers_after_a_change_of_the_network_is_kept() {
     for rtt_ms in [20, 2000] {
         let link = LinkModel { delay: Duration::from_millis(rtt_ms) / 2, bytes_per_s: 1_000_000_000 };
         let mut pair = Pair::new(SETTINGS, link, [ANSWERS; 2]);
-        // Also before it is known how long an answer takes.
+        // This holds also before it is known how long an answer takes.
         for _ in 0..10 {
             pair.ends[0].engine.look(pair.now);
             pair.run(Duration::from_millis(900));

@@ -1,4 +1,4 @@
-//! Who watches the link hears of what matters, and not of more.
+//! Tests that watchers of the link hear of changes that matter, and of no others.
 
 use std::time::Duration;
 

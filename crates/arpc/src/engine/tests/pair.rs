@@ -28,11 +28,11 @@ pub(super) const SETTINGS: Settings = Settings {
     hurries: true,
 };
 
-/// What these do not adapt.
+/// The sizes of chunk and window in [`SETTINGS`], which do not adapt.
 pub(super) const CHUNK: u64 = 2000;
 pub(super) const WINDOW: u64 = 8000;
 
-/// A link: each direction carries one frame after another at `rate`, then takes `delay`.
+/// A link: each direction carries one frame after another at `bytes_per_s`, then takes `delay`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkModel {
     pub(super) delay: Duration,
@@ -55,7 +55,8 @@ struct Foreign {
 const FOREIGN_BYTES: u64 = 1500;
 
 impl Foreign {
-    /// When the line is free of what has entered until `now`, if it was so of everything else at `free_at`.
+    /// Returns when the line is free of the packets that have entered until `now`, if it was free of all others at
+    /// `free_at`.
     fn pass(&mut self, mut free_at: Instant, link: LinkModel, now: Instant) -> Instant {
         while self.leaving.front().is_some_and(|at| *at <= now) {
             self.leaving.pop_front();
@@ -66,16 +67,16 @@ impl Foreign {
     }
 }
 
-/// What one application does with calls that come in.
+/// The way in which one application handles incoming calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Application {
     pub(super) reply_bytes: u64,
-    /// Takes the payloads that arrive, so that credit returns.
+    /// Whether it takes the payloads that arrive, so that credit returns.
     pub(super) reads: bool,
     pub(super) answers: bool,
 }
 
-/// How an own call ended.
+/// The end of an own call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Status(u32),
@@ -90,7 +91,7 @@ pub(super) struct End {
     pub(super) timings: BTreeMap<CallId, Timing>,
     /// Bytes received of each incoming payload, and how often it ended.
     pub(super) received: BTreeMap<CallId, (u64, u32)>,
-    /// Kinds and classes of the content sent, for tests of order.
+    /// The content frames sent, for tests of order: when, of which call, in which class, and their cost.
     pub(super) sent: Vec<(Instant, CallId, Class, u64)>,
     pub(super) closed: Option<String>,
     /// Bytes sent of each outgoing payload.
@@ -99,16 +100,16 @@ pub(super) struct End {
     wire: VecDeque<(Instant, Frame)>,
     free_at: Instant,
     foreign: Foreign,
-    /// Sent by themselves.
+    /// How many acknowledgements were sent by themselves.
     acknowledgements: u64,
 }
 
-/// What a frame counts for in the window: 0 unless it is content.
+/// Returns how much a frame counts for in the window: 0 unless it is content.
 pub(super) fn cost(frame: &Frame) -> u64 {
     frame.kind.content().map_or(0, |(_, bytes)| bytes + CONTENT_OVERHEAD_BYTES)
 }
 
-/// The bytes at a place of a payload, so that loss, repetition and disorder show.
+/// Returns the bytes at a place of a payload, so that loss, repetition and disorder show.
 fn pattern(id: CallId, offset: u64, count: usize) -> Bytes {
     static PERIODS: LazyLock<Bytes> = LazyLock::new(|| (0..251).cycle().take(CONTENT_BYTES_MAX).collect());
     let start = usize::try_from((id.0 * 31 + offset) % 251).unwrap();
@@ -134,7 +135,7 @@ impl End {
         }
     }
 
-    /// Calls with a payload that is all at hand.
+    /// Makes a call with a payload that is all at hand.
     pub(super) fn call(&mut self, class: Class, payload: u64, timeout: Option<Duration>, now: Instant) -> CallId {
         let ready = Ready { bytes: payload, finished: true };
         self.call_ready(class, ready, timeout, now)
@@ -193,7 +194,7 @@ impl End {
         }
     }
 
-    /// The next frame with its payload filled in.
+    /// Returns the next frame with its payload filled in.
     pub(super) fn next_frame(&mut self, now: Instant) -> Option<Frame> {
         let Outgoing { mut frame, payload } = self.engine.poll_frame(now)?;
         if let Some((id, count)) = payload {
@@ -218,7 +219,7 @@ pub(super) struct Pair {
     pub(super) link: LinkModel,
     /// Frames carried so far.
     pub(super) carried: usize,
-    /// Every second frame that is only an acknowledgement vanishes.
+    /// Whether every second frame that is only an acknowledgement vanishes.
     pub(super) loses_acknowledgements: bool,
 }
 
@@ -248,7 +249,7 @@ impl Pair {
         }
     }
 
-    /// Moves to the next thing that happens, at most to `until`; false if that is reached.
+    /// Moves to the next thing that happens, at most to `until`; false if `until` is reached.
     pub(super) fn step(&mut self, until: Instant) -> bool {
         self.transmit();
         let arrivals = self.ends.iter().filter_map(|end| end.wire.front().map(|(at, _)| *at));
@@ -282,14 +283,14 @@ impl Pair {
         self.transmit();
     }
 
-    /// A greedy foreign flow fills the queues of both directions with so many bytes; or has ended.
+    /// Lets a greedy foreign flow fill the queues of both directions with so many bytes; 0 ends it.
     pub(super) fn set_foreign(&mut self, queue_bytes: u64) {
         for end in &mut self.ends {
             end.foreign.leaving = (0..queue_bytes / FOREIGN_BYTES).map(|_| self.now).collect();
         }
     }
 
-    /// The carrier breaks: frames on their way are lost.
+    /// Breaks the carrier: frames on their way are lost.
     pub(super) fn disconnect(&mut self) {
         for end in &mut self.ends {
             end.wire.clear();

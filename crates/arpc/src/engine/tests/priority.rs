@@ -1,4 +1,4 @@
-//! Whose chunk is next, and how long a Control call waits.
+//! Tests of whose chunk is next, and of how long a Control call waits.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::engine::{CallId, FrameKind, Limits, Reserve, Settings};
 
 const BODY: u64 = 7;
 
-/// What the scheduler promises, told differently: among the calls of the highest class, those that have sent nothing go
+/// A call in a model of the scheduler's promise: among the calls of the highest class, those that have sent nothing go
 /// first; among equals, the one whose turn is longest ago.
 #[derive(Debug)]
 struct ModelCall {
@@ -50,7 +50,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..80)
 }
 
-/// The next content frame: call, class, payload bytes, last.
+/// Returns the next content frame: call, class, payload bytes, last.
 fn next_content(pair: &mut Pair) -> Option<(CallId, Class, u64, bool)> {
     loop {
         match pair.ends[0].next_frame(Instant(0))?.kind {
@@ -177,8 +177,8 @@ fn a_reply_tells_how_long_its_call_was_queued_and_served() {
     let store = pair.ends[0].call(Class::Store, 10_000, None, pair.now);
     pair.run(Duration::from_secs(2));
     let timing = pair.ends[0].timings[&store];
-    // The fetch has to pass but for what fits the window; then the first of the store takes its time and the round
-    // trip.
+    // The fetch has to pass but for the part that fits the window; then the first of the store takes its time and the
+    // round trip.
     let ms = |range: std::ops::Range<u64>| Duration::from_millis(range.start)..Duration::from_millis(range.end);
     assert!(ms(400..600).contains(&timing.queued), "{timing:?}");
     assert!(ms(20..120).contains(&timing.served), "{timing:?}");
@@ -202,7 +202,8 @@ fn without_classes_all_calls_take_turns_and_wait_for_each_other() {
     };
     let of = |scheduling| Settings::of(scheduling, Reserve::default());
     let [classes, one, off] = [Scheduling::Classes, Scheduling::OneClass, Scheduling::Off].map(of).map(wait);
-    // One class has the window and so waits about as short; without it all that the credit allows is ahead: 1 MB.
+    // One class has the window and so waits about as short; without the window all that the credit allows is ahead: 1
+    // MB.
     assert!(classes <= one && one < 2 * classes, "{classes:?}, {one:?}");
     assert!(off > Duration::from_secs(5), "{off:?}");
 }

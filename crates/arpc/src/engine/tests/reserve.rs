@@ -1,4 +1,4 @@
-//! What the log gets of a link that more urgent classes fill.
+//! Tests of the share that the log gets of a link that more urgent classes fill.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What one end has sent of the log since it had sent so many frames, and of everything.
+/// Returns how much one end has sent of the log since it had sent so many frames, and of everything.
 fn sent(pair: &Pair, end: usize, frames: usize) -> [u64; 2] {
     let frames = &pair.ends[end].sent[frames..];
     let of =
@@ -28,7 +28,7 @@ fn sent(pair: &Pair, end: usize, frames: usize) -> [u64; 2] {
     [of(|class| LOG.contains(class)), of(|_| true)]
 }
 
-/// The part of what one end sends in so long that is the log's, in percent.
+/// Returns the log's share of the bytes that one end sends in so long, in percent.
 fn share(pair: &mut Pair, end: usize, time: Duration) -> f64 {
     let before = pair.ends[end].sent.len();
     pair.run(time);

@@ -1,4 +1,4 @@
-//! Two engines over a link that stalls and breaks: every call ends exactly once.
+//! Tests of two engines over a link that stalls and breaks: every call ends exactly once.
 
 use std::time::Duration;
 
@@ -123,13 +123,13 @@ proptest! {
                 Op::Wait { ms } => pair.run(Duration::from_millis(ms)),
                 Op::Stall { ms } => {
                     pair.now = pair.now + Duration::from_millis(ms);
-                    // Several without a pause would be a dead peer.
+                    // Several stalls without a pause would be a dead peer.
                     pair.run(Duration::from_millis(100));
                 }
             }
         }
         if !breaks {
-            // Longer than every deadline and the time that all the bytes take.
+            // This is longer than every deadline and the time that all the bytes take.
             pair.run(Duration::from_secs(30));
             prop_assert_eq!((&pair.ends[0].closed, &pair.ends[1].closed), (&None, &None));
             if answers {

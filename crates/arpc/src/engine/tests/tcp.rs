@@ -1,9 +1,9 @@
-//! A TCP on packets that are lost, in virtual time: what decides when bytes arrive that an engine has given away.
+//! A TCP on packets that are lost, in virtual time: it decides when bytes arrive that an engine has given away.
 //!
-//! Of Linux's TCP it has what counts where packets are lost in bursts: selective acknowledgements, RACK and the tail
-//! loss probe (RFC 8985), the timeout of 200 ms and more that doubles, and a window that shrinks with each loss and
-//! grows only while it is used (cubic is Reno's on such short paths). Left out: the undoing of needless repetitions,
-//! delayed acknowledgements, the receive window, reordering, which these links do not do.
+//! The model has the parts of Linux's TCP that count where packets are lost in bursts: selective acknowledgements, RACK
+//! and the tail loss probe (RFC 8985), the timeout of 200 ms and more that doubles, and a window that shrinks with each
+//! loss and grows only while it is used (cubic is Reno's on such short paths). Left out: the undoing of needless
+//! repetitions, delayed acknowledgements, the receive window, reordering, which these links do not do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const HEADER_BYTES: u64 = 52;
 
 const RTO_MIN: Duration = Duration::from_millis(200);
 const RTO_MAX: Duration = Duration::from_secs(120);
-/// Two ticks of the kernel's clock.
+/// The margin of the tail loss probe: two ticks of the kernel's clock.
 const PROBE_MARGIN: Duration = Duration::from_millis(8);
 const FIRST_WINDOW: f64 = 10.0;
 /// The part of the window that a loss leaves, in cubic.
@@ -26,7 +26,7 @@ const BACK_OFF: f64 = 0.7;
 pub(super) struct Packet {
     segment: (u64, u64),
     acknowledged: u64,
-    /// Ranges that have come besides.
+    /// Ranges that have come beyond the acknowledged bytes.
     selected: Vec<(u64, u64)>,
 }
 
@@ -54,12 +54,12 @@ pub(super) struct Tcp {
     next: u64,
     window: f64,
     threshold: f64,
-    /// The loss that the window has shrunk for ends when so much has arrived.
+    /// The recovery from the loss that the window has shrunk for ends when so much has arrived.
     recovered_at: u64,
     rtt: Option<Duration>,
     timeouts: u32,
     probed: bool,
-    /// When the timeout is, and when the probe.
+    /// When the timeout comes, and when the probe.
     timeout_at: Option<Instant>,
     probe_at: Option<Instant>,
     received: u64,
@@ -93,7 +93,7 @@ impl Tcp {
         self.written
     }
 
-    /// Bytes that have come without a gap.
+    /// Returns how many bytes have come without a gap.
     pub(super) fn received(&self) -> u64 {
         self.received
     }
@@ -102,7 +102,7 @@ impl Tcp {
         self.timeout_at.into_iter().chain(self.probe_at).min()
     }
 
-    /// The next packet that goes out now.
+    /// Returns the next packet that goes out now.
     pub(super) fn poll_packet(&mut self, now: Instant) -> Option<Packet> {
         let flying = self.flying();
         let segment = if (flying as f64) < self.window { self.next_segment(now) } else { None };
@@ -151,7 +151,7 @@ impl Tcp {
         (base * 2u32.pow(self.timeouts.min(16))).min(RTO_MAX)
     }
 
-    /// Something was sent: the timeout counts from what has come last, the probe from this.
+    /// Sets the timers when a packet was sent: the timeout counts from the last arrival, the probe from this packet.
     fn arm(&mut self, now: Instant) {
         let at = *self.timeout_at.get_or_insert(now + self.rto());
         let in_recovery = self.sent.front().is_some_and(|first| first.segment.0 < self.recovered_at);
@@ -161,7 +161,7 @@ impl Tcp {
         });
     }
 
-    /// Does what is due; a packet that goes whatever the window says.
+    /// Acts on the timers that are due. Returns a packet that goes whatever the window says.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Option<Packet> {
         if self.probe_at.take_if(|at| *at <= now).is_some() {
             self.probed = true;
@@ -238,7 +238,7 @@ impl Tcp {
         }
     }
 
-    /// Counts as lost what was sent before something that has arrived, and has not.
+    /// Counts packets as lost that were sent before one that has arrived, and have not arrived.
     fn lose_before(&mut self, newest: Instant, acknowledged: u64) {
         let mut lost = false;
         for sent in self.sent.iter_mut().filter(|sent| !sent.arrived && !sent.lost && sent.at < newest) {

@@ -1,4 +1,4 @@
-//! What may be in flight, what may lie unread, and what is acknowledged when.
+//! Tests of the bytes that may be in flight or lie unread, and of when bytes are acknowledged.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::engine::{Charge, FrameKind, Limits, Settings};
 /// The most that may be in flight.
 const IN_FLIGHT_MAX: u64 = WINDOW + EXEMPT_FRAMES_MAX as u64 * (CONTROL_BYTES_MAX + CONTENT_OVERHEAD_BYTES);
 
-/// One that does not adapt.
+/// Makes a window that does not adapt.
 fn window(bytes: u64) -> Window {
     Window::new(Limits { chunk_bytes: [bytes; 2], window_bytes: [bytes; 2], segment_bytes: bytes })
 }
@@ -112,7 +112,7 @@ fn what_goes_first_is_no_more_because_small_frames_have_shown_some_rate() {
 }
 
 /// A link of 64 KB/s that is always full, and a way back on which acknowledgements wait for up to four chunks' time
-/// behind something else.
+/// behind other traffic.
 #[test]
 fn the_rate_is_what_arrives_however_late_that_is_acknowledged() {
     const CHUNK_BYTES: u64 = 1432;
@@ -167,7 +167,7 @@ fn unread_payload_stops_at_its_credit_and_leaves_other_classes_theirs() {
     pair.run(Duration::from_secs(1));
     assert_eq!(pair.ends[1].received[&pulled], (5000, 1));
 
-    // Raised to another class the store goes on with that one's credit.
+    // The store, raised to another class, goes on with the credit of that class.
     pair.ends[0].engine.reprioritise(stuck, Class::Prefetch);
     pair.run(Duration::from_secs(1));
     assert!(pair.ends[1].received[&stuck].0 > arrived);

@@ -1,4 +1,4 @@
-//! The station's end answers frames, and tells new packets from those that it has had.
+//! The station's end answers frames, and tells new packets from earlier ones.
 
 use super::{Answer, Frame, Sequence, Station};
 
@@ -19,14 +19,14 @@ pub struct Heard {
 }
 
 impl Receiver {
-    /// A station that has had nothing.
+    /// Makes a station that has had nothing.
     #[must_use]
     pub fn new(station: Station) -> Self {
         Self { station, latest: None }
     }
 
-    /// A frame was heard, when there was room for `room_bytes`. Frames for others are not answered, nor are those that
-    /// find no room: they come again. So a buffer that overflows costs time in place of packets.
+    /// Handles a frame that was heard, when there was room for `room_bytes`. Frames for others are not answered, nor
+    /// are those that find no room: they come again. So a buffer that overflows costs time in place of packets.
     pub fn handle_frame(&mut self, frame: Frame, room_bytes: u64) -> Option<Heard> {
         let from = self.station;
         match frame {

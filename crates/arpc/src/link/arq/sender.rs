@@ -1,4 +1,4 @@
-//! The sender's end gives turns to stations, sends frames, and says what has become of packets.
+//! The sender's end gives turns to stations, sends frames, and reports the fates of packets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const TURN_BYTES_MAX: u64 = 2 * TURN_BYTES;
 /// Each wait for a silent station is so much longer than the one before. The first is none: a loss by chance is worth
 /// a probe at once.
 const WAIT_STEP: Duration = Duration::from_millis(5);
-/// The longest has so many steps: 20 ms, the granularity of the papers' bursts.
+/// The longest wait has so many steps: 20 ms, the granularity of the papers' bursts.
 const WAIT_STEPS_MAX: u32 = 4;
 
 /// The reasons for which a packet is not taken.
@@ -54,7 +54,7 @@ struct Packet {
     to: Station,
     sequence: Sequence,
     bytes: u64,
-    /// The frames for it that were left without an answer.
+    /// How many frames for the packet were left without an answer.
     silences: u32,
 }
 
@@ -69,7 +69,7 @@ struct Destination {
 enum State {
     /// The last frame was answered, or there was none.
     Good,
-    /// So many in a row were not, and the station may be asked again at a time.
+    /// So many frames in a row were not answered, and the station may be asked again at a time.
     Silent { times: u32, probe_at: Instant },
 }
 
@@ -81,7 +81,7 @@ struct Turn {
 }
 
 impl Sender {
-    /// A sender to stations 0, 1, ..., `stations` of them.
+    /// Makes a sender to stations 0, 1, ..., `stations` of them.
     #[must_use]
     pub fn new(stations: usize, settings: Settings) -> Self {
         let queues = match settings.queues() {
@@ -117,8 +117,8 @@ impl Sender {
         Ok(sequence)
     }
 
-    /// The next frame to send. Asked after each other call, and at [`Self::poll_timeout`]. There is none while one is
-    /// without an answer.
+    /// Returns the next frame to send. Ask after each other call, and at [`Self::poll_timeout`]. There is none while
+    /// one is without an answer.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         if self.unanswered.is_some() || !(0..self.queues.len()).any(|queue| self.is_ready(queue, now)) {
@@ -136,7 +136,8 @@ impl Sender {
         Some(frame)
     }
 
-    /// When to ask [`Self::poll_transmit`] again although nothing has happened: a silent station is to be probed then.
+    /// Returns when to ask [`Self::poll_transmit`] again although nothing has happened: a silent station is to be
+    /// probed then.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let probe_at = |queue: &Queue| match self.state_of(queue.packets.front()?.to) {
@@ -146,7 +147,8 @@ impl Sender {
         self.queues.iter().filter_map(probe_at).min().filter(|_| self.unanswered.is_none())
     }
 
-    /// An answer was heard. Returns the packet that is done by it. An answer to anything but the last frame is none.
+    /// Handles an answer that was heard. Returns the packet that is done by it. An answer to anything but the last
+    /// frame is ignored.
     pub fn handle_answer(&mut self, answer: Answer) -> Option<Event> {
         match (self.unanswered?, answer) {
             (Frame::Probe { to, .. }, Answer::Ready { from }) if to == from => {
@@ -166,7 +168,8 @@ impl Sender {
         }
     }
 
-    /// The last frame was left without an answer, which is known at `now`. Returns the packet that is given up by it.
+    /// Notes that the last frame was left without an answer, which is known at `now`. Returns the packet that is given
+    /// up by it.
     pub fn handle_silence(&mut self, now: Instant) -> Option<Event> {
         let to = self.unanswered.take()?.to();
         let state = &mut self.destinations[to.0].state;
@@ -210,7 +213,7 @@ impl Sender {
         self.queues[self.turn.queue].credit_bytes > 0 && self.turn.sent_bytes < TURN_BYTES_MAX
     }
 
-    /// The turn passes to the next queue. One that has nothing to send is owed nothing.
+    /// Passes the turn to the next queue. A queue that has nothing to send is owed nothing.
     fn pass_turn(&mut self) {
         self.turn = Turn { queue: (self.turn.queue + 1) % self.queues.len(), sent_bytes: 0 };
         let queue = &mut self.queues[self.turn.queue];

@@ -3,14 +3,14 @@
 /// The queues that a sender has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Queues {
-    /// Each station one of its own, served in turn.
+    /// A queue for each station, served in turn.
     PerStation,
-    /// All stations one together, first come first served: the output queue of a device driver. A first packet whose
-    /// station does not hear holds up all others. To compare with.
+    /// One queue for all stations, first come first served: the output queue of a device driver. A first packet whose
+    /// station does not hear holds up all others. For comparison.
     Shared,
 }
 
-/// The choices that there are for a sender.
+/// The settings of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     queues: Queues,
@@ -19,7 +19,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// A queue of 64 KB for each station. Packets are sent again 32 times: with waits of 20 ms that outlasts the
+    /// Makes a queue of 64 KB for each station. Packets are sent again 32 times: with waits of 20 ms that outlasts the
     /// longest burst of the wireless papers, 320 ms, and ends before their NFS sends a call again, after 700 ms.
     fn default() -> Self {
         Self { queues: Queues::PerStation, queue_bytes: 64 * 1024, retries: 32 }
@@ -33,7 +33,7 @@ impl Settings {
         Self { queues, ..self }
     }
 
-    /// Sets what each queue holds in bytes, with the packet that is being sent; 64 KB by default. A packet that does
+    /// Sets how many bytes each queue holds, with the packet that is being sent; 64 KB by default. A packet that does
     /// not fit is refused.
     #[must_use]
     pub fn with_queue_bytes(self, queue_bytes: u64) -> Self {

@@ -1,4 +1,4 @@
-//! Tests that hold both ends of the protocol to its invariants, over an air that a script decides about.
+//! Tests that hold both ends of the protocol to its invariants, over an air whose fates a script decides.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Radio {
         }
     }
 
-    /// With so many full packets to each station.
+    /// Makes a radio with so many full packets to each station.
     fn filled(stations: usize, packets: usize, settings: Settings) -> Self {
         let mut radio = Self::new(stations, settings);
         for station in std::iter::repeat_n(0..stations, packets).flatten() {
@@ -80,7 +80,7 @@ impl Radio {
         while self.step(&mut fate).is_some() {}
     }
 
-    /// When a station has been given so many packets.
+    /// Returns when a station has been given so many packets.
     fn given_at(&self, station: usize, packets: usize) -> Instant {
         self.given[station][packets - 1].0
     }
@@ -99,7 +99,7 @@ fn any_fate() -> impl Strategy<Value = Fate> {
 }
 
 proptest! {
-    /// An air that lets a packet through before it has been left without an answer too often.
+    /// Uses an air that lets a packet through before it has been left without an answer too often.
     #[test]
     fn nothing_is_lost_within_the_retry_limit_and_order_is_kept(
         offers in proptest::collection::vec((0..4_usize, 1..3000_u64), 1..80),
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(radio.events.len(), wanted.concat().len());
     }
 
-    /// An air that may be as bad as it likes.
+    /// Uses an air that may be as bad as it likes.
     #[test]
     fn each_packet_ends_once_and_none_is_given_twice_or_late(
         offers in proptest::collection::vec((0..3_usize, 1..3000_u64), 1..60),
@@ -160,7 +160,7 @@ proptest! {
         }
     }
 
-    /// Told again with whole packets.
+    /// Compares with a model of whole packets.
     #[test]
     fn queues_hold_no_more_than_their_bytes_and_refuse_only_their_own(
         steps in proptest::collection::vec(proptest::option::of((0..2_usize, 0..2000_u64)), 1..200),
@@ -253,7 +253,7 @@ fn a_silent_station_is_probed_at_once_and_then_after_waits_that_grow_to_a_limit(
     assert!(radio.now.since(ended) < Duration::from_millis(1));
 }
 
-/// When each of four stations had each of its packets, if what is sent to the third meets this fate.
+/// Returns when each of four stations had each of its packets, if frames to the third meet this fate.
 fn given_at(mut fate: impl FnMut(Frame) -> Fate) -> impl Fn(usize, usize) -> Instant {
     let mut radio = Radio::filled(4, 200, settings());
     radio.finish(|frame| if frame.to() == Station(2) { fate(frame) } else { Fate::Answered });

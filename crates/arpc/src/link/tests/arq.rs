@@ -1,4 +1,4 @@
-//! A link whose hardware runs the protocol of retransmission, beside one that holds what is lost.
+//! Tests of a link whose hardware runs the protocol of retransmission, beside one that holds lost packets.
 
 use mafs_proto::Instant;
 
@@ -9,7 +9,8 @@ fn with(retransmission: Retransmission, profile: Profile) -> Profile {
     Profile { retransmission: Some(retransmission), ..profile }
 }
 
-/// Offers full packets for half a minute as soon as there is room, and says what share of the papers' 1 Mbit/s arrives.
+/// Offers full packets for half a minute as soon as there is room, and returns the share of the papers' 1 Mbit/s that
+/// arrives.
 fn share(link: &mut Link) -> f64 {
     let (mut now, mut bytes) = (START, 0);
     while now < START + secs(30) {

@@ -13,7 +13,7 @@ fn fast(bursts: Periods) -> Profile {
     Profile { bursts: Some(bursts), ..profile(&direction(Rate::constant(1_000_000_000), ms(1))) }
 }
 
-/// The share of packets lost when one is sent every millisecond.
+/// Returns the share of packets lost when one is sent every millisecond.
 fn share_lost(link: &mut Link, bytes: u64, time: Duration) -> f64 {
     let packets = u64::try_from(time.as_millis()).unwrap();
     let lost = (0..packets).filter(|at| link.offer(bytes, START + ms(*at)) == Err(Dropped::Lost)).count();
@@ -108,7 +108,7 @@ fn large_packets_are_hit_more_often() {
         (0..20_000).filter(|number| link.offer(bytes, START + ms(13 * number)) == Err(Dropped::Lost)).count()
     };
     let (small, large) = (offer(&mut small, 15), offer(&mut large, 1500));
-    // Each bad period is hit by those on the air when it begins, besides those that begin within.
+    // A bad period hits the packets on the air when it begins, besides those that begin within.
     assert!(small > 0 && large as f64 > 1.15 * small as f64, "{small} and {large}");
 }
 

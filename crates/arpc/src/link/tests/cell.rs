@@ -12,7 +12,7 @@ fn bursts(bad: Duration) -> Option<Periods> {
     Some(Periods::Random { good: secs(1), bad })
 }
 
-/// The papers' link, as seen from the base station.
+/// Makes the papers' link, as seen from the base station.
 fn cell(stations: &[Option<Periods>], retransmission: Option<Settings>, seed: u64) -> Cell {
     let [_, down] = Profile::burst_errors(Duration::ZERO, seed).cells(stations, retransmission, START);
     down

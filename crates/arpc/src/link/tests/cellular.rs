@@ -1,4 +1,4 @@
-//! Generated traces.
+//! Tests of generated traces.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::link::{Cellular, Trace};
 
 const SPROUT: Cellular = Cellular { packets_per_s: 0..=1000, volatility: 200 };
 
-/// Packets in each second of a trace.
+/// Counts the packets in each second of a trace.
 fn per_second(trace: &Trace) -> Vec<u32> {
     let mut packets = vec![0; trace.length_ms() as usize / 1000 + 1];
     for at in trace.at_ms() {
@@ -27,7 +27,7 @@ fn rate_covers_its_range_and_no_more() {
         let share = |range: std::ops::Range<u32>| {
             packets.iter().filter(|packets| range.contains(packets)).count() as f64 / packets.len() as f64
         };
-        // A fifth each, with some 80 independent values: the rate crosses its range in 25 s.
+        // Each range has a fifth of the time, with some 80 independent values: the rate crosses its range in 25 s.
         for from in [0, 200, 400, 600, 800] {
             let share = share(from..from + 200);
             assert!((0.05..0.40).contains(&share), "{share} from {from}, seed {seed}");
@@ -56,10 +56,10 @@ fn rate_stays_at_zero_for_a_second_on_average_and_nowhere_else() {
         rate = next;
     }
     assert!(outages > 1000, "{outages}");
-    // Geometric, of mean and deviation 50 ticks.
+    // Outages have a geometric distribution, of mean and deviation 50 ticks.
     let mean = f64::from(ticks_out) / f64::from(outages);
     assert!((mean - 50.0).abs() <= 5.0 * 50.0 / f64::from(outages).sqrt(), "{mean} ticks");
-    // It does not stay at the other limit.
+    // The rate does not stay at the other limit.
     assert!(ticks_at_most < 100, "{ticks_at_most}");
     let share = f64::from(ticks_out) / 5e6;
     assert!((0.04..0.06).contains(&share), "{share}");

@@ -1,4 +1,4 @@
-//! Loss by chance.
+//! Tests of loss by chance.
 
 use mafs_proto::Instant;
 
@@ -12,7 +12,7 @@ fn lossy(loss_ppm: u32, seed: u64) -> Profile {
     Profile { seed, ..profile(&direction) }
 }
 
-/// Which of many packets arrive, in each direction.
+/// Returns which of many packets arrive, in each direction.
 fn fates(profile: &Profile) -> [Vec<bool>; 2] {
     profile.links(START).map(|mut link| {
         let offer = |number: u32| {
@@ -24,7 +24,7 @@ fn fates(profile: &Profile) -> [Vec<bool>; 2] {
     })
 }
 
-/// Asserts that so many of `tries` are what their probability says.
+/// Asserts that so many of `tries` agree with their probability.
 fn assert_binomial(found: usize, tries: u32, probability: f64) {
     let mean = f64::from(tries) * probability;
     let deviation = (mean * (1.0 - probability)).sqrt();

@@ -1,4 +1,4 @@
-//! Profiles: the names, and that each carries what it says.
+//! Tests of profiles: the names, and that each carries the described rates.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn names_are_known_and_others_are_refused_with_the_list() {
     assert!(error.contains("`lte `") && error.contains("lan, wifi-good, wifi-cafe"), "{error}");
 }
 
-/// Mbit/s that arrive in each direction.
+/// Returns the Mbit/s that arrive in each direction.
 fn rates(profile: &Profile, time: Duration) -> [f64; 2] {
     profile.links(START).map(|mut link| {
         let arrivals = flood(&mut link, 1500, ms(1), time);
@@ -50,7 +50,7 @@ fn named_profiles_have_the_rates_they_are_described_with() {
     ] {
         let time = match name {
             "lan" => secs(1),
-            // They come and go.
+            // These links come and go.
             "leo" => secs(200),
             "flaky" => secs(1000),
             _ => secs(60),
@@ -112,7 +112,7 @@ fn down_carries_nothing_and_streams_on_it_end() {
     }
 }
 
-/// What becomes of packets and bytes on a profile, in both directions.
+/// Returns the fates of packets and bytes on a profile, in both directions.
 fn everything(name: &str, seed: u64) -> Vec<u64> {
     let profile = Profile::named(name, seed).unwrap();
     let at = |number: u64| START + ms(50 * number);

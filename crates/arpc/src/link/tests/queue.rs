@@ -1,4 +1,4 @@
-//! What is dropped for want of room, before the link and behind it.
+//! Tests of packets dropped for want of room, before the link and behind it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn with_queue() -> Direction {
 }
 
 proptest! {
-    /// Told again with whole packets: the queue is a list, its head is being sent.
+    /// Compares with a model of whole packets: the queue is a list, its head is being sent.
     #[test]
     fn tail_is_dropped_when_full_and_nothing_overtakes(
         offers in proptest::collection::vec((0..40_000_000_u64, 1..4000_u64), 1..200),
@@ -69,7 +69,7 @@ fn time_that_goes_back_counts_as_the_latest() {
     assert_eq!(link.queued_bytes(Instant(0)), 200);
 }
 
-/// A block of 8 KB comes as six packets back to back over Ethernet, and the host takes them out slowly.
+/// Sends a block of 8 KB as six packets back to back over Ethernet, which the host takes out slowly.
 fn packets_of_a_block_that_arrive(buffer_bytes: u64) -> usize {
     let receiver = Some(Receiver { buffer_bytes, bytes_per_s: 100_000 });
     let mut link = link(&Direction { receiver, ..direction(Rate::constant(1_250_000), ms(1)) });

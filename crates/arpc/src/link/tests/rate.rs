@@ -1,4 +1,4 @@
-//! Rate and delay.
+//! Tests of rate and delay.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{START, direction, flood, link, ms, secs};
 use crate::link::{Profile, Rate};
 
-/// Bytes per second of packets that arrive one behind the other.
+/// Returns the bytes per second of packets that arrive one behind the other.
 fn rate_of(arrivals: &[Duration], packet_bytes: u64) -> f64 {
     let (first, last) = (arrivals[0], arrivals[arrivals.len() - 1]);
     (arrivals.len() as u64 - 1) as f64 * packet_bytes as f64 / (last - first).as_secs_f64()

@@ -1,4 +1,4 @@
-//! Whatever the parameters and offers: no panic, nothing overtakes, no queue beyond its limit.
+//! Tests of arbitrary parameters and offers: no panic, nothing overtakes, no queue beyond its limit.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A reliable byte stream over a link that is not.
+//! Tests of a reliable byte stream over a link that is not reliable.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{START, direction, ms, profile, secs};
 use crate::link::{Direction, Periods, Profile, Rate, Reset, Stream};
 
-/// Round trip 40 ms.
+/// A link with a round trip of 40 ms.
 fn steady() -> Profile {
     profile(&direction(Rate::constant(150_000), ms(20)))
 }
@@ -18,7 +18,7 @@ fn up(profile: &Profile) -> Stream {
     up
 }
 
-/// Bytes per second that get through when there is always more to send.
+/// Returns the bytes per second that get through when there is always more to send.
 fn goodput(stream: &mut Stream, time: Duration) -> f64 {
     let (mut now, mut delivered, mut bytes) = (START, START, 0);
     while delivered < START + time {
@@ -73,7 +73,7 @@ fn sender_with_a_buffer_may_be_further_ahead() {
     assert!((ms(100)..ms(115)).contains(&stream.writable_at(START).since(START)));
 }
 
-/// Sends a segment every 10 ms, each 1 ms long, and says how much later than on a good link they are delivered.
+/// Sends a segment every 10 ms, each 1 ms long, and returns how much later than on a good link they are delivered.
 fn lateness(bursts: Periods) -> Vec<Duration> {
     let direction = direction(Rate::constant(1_500_000), ms(20));
     let mut stream = up(&Profile { bursts: Some(bursts), ..profile(&direction) });
@@ -92,7 +92,7 @@ fn short_bad_period_costs_a_round_trip_and_delays_what_is_behind() {
     assert!(late[..10].iter().all(Duration::is_zero));
     let first = late[10];
     assert!((ms(25 + 40)..=ms(25 + 40 + 2)).contains(&first), "{first:?}");
-    // What comes later waits for its turn at the receiver, and no longer.
+    // Later segments wait for their turn at the receiver, and no longer.
     for (number, late) in late[10..].iter().enumerate() {
         let behind = first.saturating_sub(ms(10 * number as u64));
         assert!(late.abs_diff(behind) <= ms(3), "segment {number} after the loss: {late:?}");
@@ -132,7 +132,8 @@ fn loss_is_what_was_sent_again() {
 
 #[test]
 fn bursts_cost_what_they_cost_kernel_tcp() {
-    // facts.md section 4: of what 80 ms bad periods leave at 125 KB/s and 4 ms, BBR got 83 to 96 %, CUBIC 74 to 82 %.
+    // facts.md section 4: of the rate that bad periods of 80 ms leave at 125 KB/s and 4 ms, BBR got 83 to 96 %, CUBIC
+    // 74 to 82 %.
     for seed in 1..=5 {
         let found = goodput(&mut up(&Profile::burst_errors(ms(80), seed)), secs(300));
         let ideal = goodput(&mut up(&Profile::burst_errors(ms(0), seed)), secs(300)) * 1.0 / 1.08;

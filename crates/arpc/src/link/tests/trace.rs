@@ -1,4 +1,4 @@
-//! Traces: their text, and what a link makes of them.
+//! Tests of traces: their text, and links that use them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn link_of(at_ms: &[u32]) -> Link {
     link(&direction(Rate::Trace(Arc::new(Trace::new(at_ms.to_vec()).unwrap())), ms(0)))
 }
 
-/// When the opportunities of three laps come, but for what is too early for anything to wait.
+/// Returns when the opportunities of three laps come, but for those too early for a packet to wait.
 fn three_laps(at_ms: &[u32]) -> Vec<Duration> {
     let length = at_ms[at_ms.len() - 1];
     let laps = (0..3).flat_map(|lap| at_ms.iter().map(move |at| lap * length + at));
@@ -43,8 +43,8 @@ proptest! {
         prop_assert_eq!(&arrivals[..wanted.len()], &wanted[..]);
     }
 
-    /// The same, told packet by packet, for packets that come now and then: each takes the first opportunity behind it
-    /// that is left.
+    /// Compares the arrivals of packets that come now and then: each takes the first opportunity behind it that is
+    /// left.
     #[test]
     fn idle_opportunities_are_gone(at_ms in times(), gaps_us in proptest::collection::vec(0..200_000_u64, 1..50)) {
         let mut link = link_of(&at_ms);
@@ -124,13 +124,13 @@ fn wrong_texts_are_refused_with_their_line() {
 fn length_of_a_trace_is_bounded() {
     let mut text = b"1\n".repeat((1 << 21) + 1);
     assert!(Trace::parse(&text[2..]).is_ok());
-    // What lies beyond is not read.
+    // Lines beyond the bound are not read.
     text.extend(b"x\n");
     assert_eq!(Trace::parse(&text), Err(TraceError::TooLong));
 }
 
 #[test]
 fn one_line_with_1_is_12_mbit_per_s() {
-    // The example of mahimahi's README.
+    // This is the example of mahimahi's README.
     assert_eq!(Trace::parse(b"1\n").unwrap().bytes_per_s(), 12_000_000 / 8);
 }

@@ -1,9 +1,10 @@
-//! One line before the way to each of several clients.
+//! Tests of one line before the way to each of several clients.
 
 use super::{START, direction, ms, profile};
 use crate::link::{Rate, Stream, Uplink};
 
-/// To two clients, 10 times as fast as the uplink of 150 KB/s, with a queue of 15 KB, that they share.
+/// Makes the streams to two clients, 10 times as fast as the uplink of 150 KB/s, with a queue of 15 KB, that they
+/// share.
 fn streams() -> (Uplink, [Stream; 2]) {
     let own = profile(&direction(Rate::constant(1_500_000), ms(20)));
     let uplink = Uplink::new(&Rate::constant(150_000), 15_000, START);

@@ -19,7 +19,7 @@ fn path(bytes_per_s: u64, rtt: Duration, queue_bytes: u64) -> Profile {
     profile
 }
 
-/// Rates and round trips from a slow radio to a fast wire, each with the bytes that the path holds.
+/// Returns rates and round trips from a slow radio to a fast wire, each with the bytes that the path holds.
 fn paths() -> impl Iterator<Item = (u64, Duration, u64)> {
     let all = [64 * KB, 125 * KB, 1000 * KB, 2500 * KB].into_iter();
     all.flat_map(|rate| [4, 20, 100].map(|ms| (rate, ms * MS, rate * u64::from(ms) / 1000)))
@@ -60,7 +60,7 @@ fn losses_one_by_one_leave_what_the_path_holds() {
     }
 }
 
-/// A window on a path of 20 ms, a packet every 10 ms, after a second.
+/// Returns a window on a path of 20 ms, a packet every 10 ms, after a second.
 fn established() -> (Congestion, Instant) {
     let (mut congestion, mut now) = (Congestion::new(MTU, Instant(0)), Instant(0));
     for _ in 0..100 {

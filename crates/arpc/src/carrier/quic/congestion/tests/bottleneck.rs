@@ -20,14 +20,14 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The share of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// Of what the link could carry in the time.
+    /// The share of the bytes that the link could carry in the time.
     pub(super) share: f64,
     pub(super) delivered: u64,
-    /// Smoothed, in the end.
+    /// The smoothed queue, in the end.
     pub(super) queue: Duration,
 }
 
-/// One that sends.
+/// A flow that sends.
 pub(super) struct Sender {
     control: Control,
     in_flight: BTreeMap<u64, Instant>,
@@ -197,8 +197,8 @@ impl World<'_> {
     }
 }
 
-/// Lets flows share a link, the first from the beginning, each other a second later; what counts is what they have
-/// between two times, in seconds.
+/// Lets flows share a link, the first from the beginning, each other a second later. Their shares between two times, in
+/// seconds, count.
 pub(super) fn run<const N: usize>(profile: &Profile, mut senders: [Sender; N], seconds: Range<u32>) -> [Flow; N] {
     let links = profile.links(Instant(0));
     let mut world = World { now: Instant(0), links, events: BinaryHeap::new(), senders: &mut senders };
