@@ -1,5 +1,5 @@
-//! The command line of `mafs-client`: what people type becomes calls of the library, what comes back becomes text and
-//! an exit code.
+//! The command line of `mafs-client`: turns arguments into calls of the library, and results into text and an exit
+//! code.
 
 mod background;
 mod conflicts;
@@ -51,7 +51,7 @@ enum Command {
     /// Try mafs on this machine: a server and a mount in one process, until Ctrl-C.
     #[cfg(feature = "quickstart")]
     Quickstart {
-        /// Where the files appear; made if it is missing.
+        /// The directory where the files appear; made if it is missing.
         #[arg(default_value = "./mafs")]
         dir: PathBuf,
         /// Put an emulated link between the two, such as geo (a satellite), 3g or flaky: what mafs is like on it.
@@ -72,7 +72,7 @@ enum Command {
     /// End the connection to the server by hand, and make none until `reconnect` or the end of the mount: what is
     /// cached can be used, changes wait, and the rest fails at once.
     Disconnect(connection::ConnectionArgs),
-    /// End that, and wait for a connection. One that was lost otherwise is tried again at once.
+    /// Undo `disconnect`, and wait for a connection. A connection that was lost otherwise is tried again at once.
     Reconnect(connection::ConnectionArgs),
     /// Say that the network is about to change, such as the cell of a modem: for some seconds nothing is taken for out
     /// of reach, whatever becomes of the link, and whoever needs the server waits.
@@ -82,13 +82,13 @@ enum Command {
     /// Show the modify log: what the server does not have, in the order in which it gets it; pause it, or change the
     /// order.
     Queue(queue::QueueArgs),
-    /// Show what of files is in the cache, and what of them the server does not have.
+    /// Show which parts of files are in the cache, and which the server does not have.
     State(state::StateArgs),
     /// Show what was in conflict with what others have done, and resolve it.
     Conflicts(conflicts::ConflictsArgs),
     /// Fetch files and everything below directories, and keep them here whatever becomes of the cache.
     Pin(hoard::PinArgs),
-    /// End that.
+    /// Undo `pin`: keep these files no longer because of it.
     Unpin(hoard::PinArgs),
     /// Say what is to be here whatever becomes of the connection, and what it is worth beside other files.
     Hoard(hoard::HoardArgs),
@@ -155,7 +155,7 @@ impl Command {
     }
 }
 
-/// What every daemon does before anything else.
+/// Prepares a daemon process: starts its log, limits its memory, and allows it many descriptors.
 pub(crate) fn begin_daemon(default_level: &str) {
     start_log(default_level);
     if let Err(error) = mafs_durable::limit_arenas(mafs_durable::LargeBlocks::Keep) {
@@ -166,14 +166,14 @@ pub(crate) fn begin_daemon(default_level: &str) {
     }
 }
 
-/// Each file that a program has open takes a descriptor here too, and 1,024, what most systems give a process at first,
-/// is less than one program may have.
+/// Raises the limit of descriptors: each file that a program has open takes one here too, and most systems give a
+/// process 1,024 at first, fewer than one program may have.
 fn allow_descriptors() -> std::io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
-/// Writes what happens to stderr; `MAFS_LOG` chooses what, in the syntax of tracing's `EnvFilter`.
+/// Starts the log, which goes to stderr; `MAFS_LOG` selects its messages in the syntax of tracing's `EnvFilter`.
 fn start_log(default_level: &str) {
     use std::io::IsTerminal;
     let filter = EnvFilter::try_from_env("MAFS_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
@@ -188,13 +188,13 @@ pub(crate) fn run_daemon<T>(daemon: impl Future<Output = Result<T, Failure>>) ->
     ended.map_err(|error| Failure::new(Exit::System, format!("cannot start: {error}")))?
 }
 
-/// What programs read of a listing.
+/// Formats a listing as JSON, for programs.
 fn json_text<T: serde::Serialize + ?Sized>(listing: &T) -> Result<String, Failure> {
     let failed = |error| Failure::new(Exit::Failed, format!("cannot be written as JSON: {error}"));
     serde_json::to_string_pretty(listing).map(|text| text + "\n").map_err(failed)
 }
 
-/// The runtime of a command that only asks a daemon.
+/// Builds the runtime of a command that only asks a daemon.
 fn command_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::new(Exit::Failed, format!("cannot start: {error}")))

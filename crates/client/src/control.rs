@@ -1,7 +1,7 @@
 //! The control socket: how commands talk to the daemon of a mount.
 //!
 //! JSON, one line per message, one answer per question, each with the version of this protocol. Only the user who runs
-//! the daemon and root may connect. Lines are bounded, connections are bounded, and a command that goes away ends what
+//! the daemon and root may connect. Lines and connections are bounded. A command that goes away ends the request that
 //! it waited for.
 
 mod client;
@@ -23,47 +23,47 @@ use crate::vfs::{
 /// The version of this protocol. Daemon and command must have the same: they come from one package.
 pub const VERSION: u32 = 8;
 
-/// What a command asks.
+/// A command's question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// What is going on?
+    /// Ask for the mount's status.
     Status,
-    /// What have calls taken?
+    /// Ask for the statistics of calls, by class.
     Statistics,
-    /// Limit what travels of a class.
+    /// Limit the traffic of a class.
     Limit(ClassLimit),
     /// Answer when the server has everything that was written before now.
     Sync(SyncRequest),
-    /// How much is left of what the [`Request::Sync`] with this number waits for?
+    /// Ask how much is left for the [`Request::Sync`] with this number.
     Progress(u64),
-    /// What waits for the server?
+    /// Ask for the changes that wait to be sent.
     Queue(QueuePage),
     /// Hold back contents that are sent in the background, or end that.
     Pause(bool),
     /// Send these records of the log before others.
     First(Vec<(u64, u64)>),
-    /// What of the object at this path below the mount point is here, and what of it the server lacks?
+    /// Ask how much of the object at this path below the mount point is here, and how much of it the server lacks.
     State(Vec<u8>),
-    /// What is in conflict? The server is asked.
+    /// Ask for the conflicts. The daemon asks the server.
     Conflicts,
-    /// List no more what the server has refused about this path below the mount point.
+    /// List the changes no more that the server has refused about this path below the mount point.
     Dismiss(Vec<u8>),
     /// End the connection, and make none until [`Request::Reconnect`]. Answer with the status when it has ended.
     Disconnect,
-    /// End that, and answer when there is a connection.
+    /// End [`Request::Disconnect`], and answer when there is a connection.
     Reconnect,
     /// The network is about to change: take the server for out of reach after so many milliseconds at the earliest.
     Handoff(u64),
-    /// About what is to be in the cache.
+    /// Ask or change something about the hoard.
     Hoard(HoardRequest),
     /// Read the cached contents at this path below the mount point, and say which are damaged.
     Verify(Vec<u8>),
-    /// Answer with the last status when the mount has ended and what could be sent has been.
+    /// Answer with the last status when the mount has ended, after it has sent what it could.
     End,
 }
 
-/// What is to be at the server.
+/// The objects that are to be at the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SyncRequest {
     /// The object at this path below the mount point, with what is below it; empty for everything.
@@ -72,55 +72,55 @@ pub struct SyncRequest {
     pub ticket: u64,
 }
 
-/// What the daemon answers.
+/// The daemon's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// To [`Request::Status`], [`Request::Disconnect`] and [`Request::End`].
+    /// Answer to [`Request::Status`], [`Request::Disconnect`] and [`Request::End`].
     Status(Box<MountStatus>),
-    /// To [`Request::Statistics`].
+    /// Answer to [`Request::Statistics`].
     Statistics(Box<RpcStatistics>),
-    /// To [`Request::Limit`].
+    /// Answer to [`Request::Limit`].
     Limited,
-    /// To [`Request::Sync`].
+    /// Answer to [`Request::Sync`].
     Synced,
-    /// To [`Request::Progress`]; none if nobody waits with this number.
+    /// Answer to [`Request::Progress`]; none if nobody waits with this number.
     Progress(Option<SyncProgress>),
-    /// To [`Request::Queue`].
+    /// Answer to [`Request::Queue`].
     Queue(Box<QueueReport>),
-    /// To [`Request::Pause`].
+    /// Answer to [`Request::Pause`].
     Paused,
-    /// To [`Request::First`]: those that are not in the log.
+    /// Answer to [`Request::First`]: the records that are not in the log.
     First(Vec<(u64, u64)>),
-    /// To [`Request::State`].
+    /// Answer to [`Request::State`].
     State(Box<ObjectReport>),
-    /// To [`Request::Conflicts`].
+    /// Answer to [`Request::Conflicts`].
     Conflicts(Box<ConflictsReport>),
-    /// To [`Request::Dismiss`]: so many changes.
+    /// Answer to [`Request::Dismiss`]: the number of changes.
     Dismissed(u64),
-    /// To [`Request::Reconnect`].
+    /// Answer to [`Request::Reconnect`].
     Reconnected,
-    /// To [`Request::Handoff`].
+    /// Answer to [`Request::Handoff`].
     HandingOff,
-    /// To [`Request::Hoard`].
+    /// Answer to [`Request::Hoard`].
     Hoard(Box<HoardResponse>),
-    /// To [`Request::Verify`].
+    /// Answer to [`Request::Verify`].
     Verified(Box<Verified>),
-    /// To [`Request::Sync`], [`Request::State`], [`Request::Verify`] and [`Request::Hoard`]: this client knows no
-    /// object by this path.
+    /// Answer to [`Request::Sync`], [`Request::State`], [`Request::Verify`] and [`Request::Hoard`]: this client knows
+    /// no object by the path.
     Unknown,
-    /// The server is out of reach, and this needs it; why, in one line.
+    /// The server is out of reach, and the request needs it; the reason, in one line.
     OutOfReach(String),
-    /// The daemon cannot; why, in one line.
+    /// The daemon cannot do it; the reason, in one line.
     Failed(String),
 }
 
 /// A mount and what is going on in it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MountStatus {
-    /// Where, as [`printable_path`](crate::printable::printable_path) has it.
+    /// The mount point, as [`printable_path`](crate::printable::printable_path) has it.
     pub mount_point: String,
-    /// What, as `mount` takes it.
+    /// The target, as `mount` takes it.
     pub target: String,
     /// Process id of the daemon.
     pub pid: u32,

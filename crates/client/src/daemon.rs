@@ -1,7 +1,7 @@
 //! The client of one mount: the parts put together, run, and taken apart in order.
 //!
-//! Order matters: nothing is changed before everything that can be checked has been; the volume is attached before it
-//! appears at its mount point; and the control socket goes last, because `umount` waits for it.
+//! Order matters: everything that can be checked is checked before anything is changed; the volume is attached before
+//! it appears at its mount point; and the control socket goes last, because `umount` waits for it.
 
 mod answers;
 
@@ -27,20 +27,20 @@ use crate::runtime_dir::RuntimeDir;
 use crate::vfs::{Settings, StartError, Vfs};
 use answers::Answers;
 
-/// How long an ending mount may take to put its cache in order and to send what it can.
+/// The time an ending mount may take to put its cache in order and to send what it can.
 const SHUT_DOWN_MAX: Duration = Duration::from_secs(10);
 
-/// How long the client of the last mount may take to end, with what it gives itself.
+/// The time the client of the last mount may take to end, more than it gives itself.
 const PREDECESSOR_MAX: Duration = Duration::from_secs(20);
 
-/// How long a lock of the cache is waited for, and the rests between looks.
+/// The time to wait for a lock of the cache, and the rests between looks.
 const LOCK_MAX: Duration = Duration::from_secs(1);
 const LOCK_REST: Duration = Duration::from_millis(20);
 
-/// How long the kernel may take to let go of a mount that nobody uses.
+/// The time the kernel may take to let go of a mount that nobody uses.
 const UNMOUNT_MAX: Duration = Duration::from_secs(5);
 
-/// Why a mount does not start, or ended badly. One line each.
+/// The reason why a mount does not start, or ended badly. One line each.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The directory will not do.
@@ -55,20 +55,20 @@ pub enum DaemonError {
     /// The cache's directory cannot be used.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// What is in the cache cannot be used.
+    /// The content of the cache cannot be used.
     #[error("the cache {}: {error}{}", printable_path(path), cache_advice(error))]
     Cache {
         /// Its directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         error: CacheError,
     },
     /// The server cannot be used.
     #[error("{target}: {error}")]
     Remote {
-        /// What was to be mounted.
+        /// The target that was to be mounted.
         target: String,
-        /// Why not.
+        /// The reason.
         error: RemoteError,
     },
     /// Commands could not reach the daemon.
@@ -79,7 +79,7 @@ pub enum DaemonError {
     Kernel(std::io::Error),
 }
 
-/// What to mount where.
+/// A mount to be made: the volume, its place and its options.
 #[derive(Clone, Debug)]
 pub struct Mount {
     /// The server as people write it.
@@ -88,12 +88,12 @@ pub struct Mount {
     pub volume: VolumeName,
     /// The mount point.
     pub directory: PathBuf,
-    /// How.
+    /// The mount options.
     pub options: MountOptions,
 }
 
 impl Mount {
-    /// What the mount table and `status` call it.
+    /// Returns the name of the mount in the mount table and in `status`.
     #[must_use]
     pub fn source(&self) -> String {
         format!("{}:/{}", self.server, self.volume)
@@ -109,8 +109,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Mounts. When this returns the volume can be used. Must be called in a multi-threaded tokio runtime. `delayed` is
-    /// told why, once, if it has to be tried again.
+    /// Mounts the volume, which can be used when this returns. Must be called in a multi-threaded tokio runtime.
+    /// `delayed` is called once, with the reason, if the mount has to be tried again.
     ///
     /// # Errors
     /// [`DaemonError`]; nothing is mounted then.
@@ -162,19 +162,19 @@ impl Daemon {
         Ok((session, control, answers))
     }
 
-    /// Where it is mounted, an absolute path.
+    /// Returns the mount point, an absolute path.
     #[must_use]
     pub fn mount_point(&self) -> &Path {
         self.session.mount_point()
     }
 
-    /// The file system, to look at while [`Self::run`] serves it.
+    /// Returns the file system, to look at while [`Self::run`] serves it.
     #[must_use]
     pub fn vfs(&self) -> &Vfs {
         &self.vfs
     }
 
-    /// Serves until `stop` is ready, which unmounts, or until somebody else has unmounted; then ends everything.
+    /// Serves until `stop` is ready, and then unmounts, or until another program has unmounted; then ends everything.
     ///
     /// # Errors
     /// [`DaemonError::Kernel`] if the mount ended by a fault.
@@ -198,7 +198,7 @@ impl Daemon {
         ended.map_err(DaemonError::Kernel)
     }
 
-    /// Unmounts. What is still used goes out of sight now; its users lose it when this process ends.
+    /// Unmounts. A mount in use goes out of sight now; its users lose it when this process ends.
     async fn disappear(&mut self) {
         let mount_point = self.session.mount_point().to_path_buf();
         let unmounting = tokio::task::spawn_blocking(move || match unmount(&mount_point) {
@@ -223,7 +223,8 @@ impl Daemon {
     }
 }
 
-/// After umount(8), which waits for nobody, the client of the last mount may still be putting its cache in order.
+/// Waits for the end of the client of the last mount, which may still be putting its cache in order: umount(8) does
+/// not wait for it.
 async fn outlast_predecessor(socket: &Path) {
     if let Ok(client) = Client::connect(socket).await
         && timeout(PREDECESSOR_MAX, client.gone()).await.is_err()
@@ -232,7 +233,7 @@ async fn outlast_predecessor(socket: &Path) {
     }
 }
 
-/// Opens the cache and attaches the volume; again, as long as `retry` says, if the server cannot be reached.
+/// Opens the cache and attaches the volume. Tries again, as long as `retry` says, if the server cannot be reached.
 async fn start_vfs(mount: &Mount, connector: Connector, delayed: impl FnOnce(&str)) -> Result<Vfs, DaemonError> {
     let directory = cache_directory(mount)?;
     let settings = Settings {
@@ -291,12 +292,12 @@ async fn lock_cache(directory: &Path) -> Result<CacheStorage, StorageError> {
     }
 }
 
-/// What helps against a cache that cannot be used, if its error does not say so itself.
+/// Returns advice about a cache that cannot be used, if its error does not give any itself.
 fn cache_advice(error: &CacheError) -> &'static str {
     if error.is_full() { "; free some space on its disk, or choose another with -o cache=DIR" } else { "" }
 }
 
-/// Whether another attempt may succeed although nobody does anything about it.
+/// Whether another attempt may succeed without any repair.
 fn is_passing(error: &StartError) -> bool {
     match error {
         StartError::Remote(error) => error.may_pass(),
@@ -304,7 +305,7 @@ fn is_passing(error: &StartError) -> bool {
     }
 }
 
-/// The directory of this mount's cache: each target has one of its own.
+/// Returns the directory of this mount's cache: each target has one of its own.
 ///
 /// # Errors
 /// `NoCacheDirectory` if none is given and this user has none.

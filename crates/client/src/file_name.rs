@@ -1,9 +1,9 @@
-//! File names for things whose own names are not: mount points and targets.
+//! File names for things whose own names are no file names: mount points and targets.
 
 /// The most characters kept of the readable part: a UNIX socket's whole path must stay below 108 bytes.
 const READABLE_CHARS_MAX: usize = 24;
 
-/// A name that shows `readable` as far as it can, is safe and short, and differs for different `identity`.
+/// Returns a name that shows `readable` as far as it can, is safe and short, and differs for different `identity`.
 pub(crate) fn for_identity(readable: &str, identity: &[u8]) -> String {
     let safe = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' };
     let readable: String = readable.chars().take(READABLE_CHARS_MAX).map(safe).collect();

@@ -1,4 +1,4 @@
-//! The kernel's edge: what the kernel asks becomes operations of `vfs`, and their results become its answers.
+//! The kernel's edge: turns requests of the kernel into operations of `vfs`, and their results into answers.
 //!
 //! Handlers decide nothing. A session thread never waits for the network: it polls an operation once and leaves the
 //! rest to a task (`answer`). The only table of errnos is `errno`. Must not know how the cache or the server work.

@@ -1,50 +1,51 @@
-//! What a user hoards: `500:d+`, and how that ranks against other files in the cache.
+//! Hoard specifications such as `500:d+`: the files that a user hoards, and their rank against other files in the
+//! cache.
 //!
-//! After Coda's hoard files: a path with a priority, and how much of what is below it is meant. A pin is such an entry
-//! too, with all that is below and a rank above every priority.
+//! Modelled on Coda's hoard files: a path, its priority, and how much below the path is meant. A pin is such an entry
+//! too: it means everything below the path, and ranks above every priority.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The environment variable by which a program belongs to a recording: it has its number.
+/// The environment variable by which a program belongs to a recording: holds the recording's number.
 pub const RECORDING_VARIABLE: &str = "MAFS_RECORDING";
 
-/// How much a file in the cache is worth to the user, besides having been used lately. Ordered.
+/// The worth of a file in the cache to the user, besides having been used lately. Ordered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "u16")]
 pub struct Rank(u16);
 
 impl Rank {
-    /// Nobody has asked for it to be kept.
+    /// The rank of a file that the user has not asked to keep.
     pub const NONE: Self = Self(0);
-    /// As much as what has just been used is worth.
+    /// The worth of a file that has just been used.
     pub(crate) const USED: Self = Self(333);
     /// The highest priority.
     pub const MAX: Self = Self(1000);
-    /// It never goes.
+    /// The rank of a pinned file, which never goes.
     pub const PINNED: Self = Self(1001);
 
-    /// The rank of this priority; from 1 to 1,000 there are.
+    /// Returns the rank of a priority; there are priorities from 1 to 1,000.
     #[must_use]
     pub fn hoarded(priority: u16) -> Option<Self> {
         (1..=Self::MAX.0).contains(&priority).then_some(Self(priority))
     }
 
-    /// The priority that it was hoarded with. `None`: it is pinned, or neither.
+    /// Returns the priority of a hoarded file. `None`: the file is pinned, or neither.
     #[must_use]
     pub fn priority(self) -> Option<u16> {
         Self::hoarded(self.0).map(|rank| rank.0)
     }
 
-    /// Whether it is pinned.
+    /// Whether this is the rank of a pinned file.
     #[must_use]
     pub fn is_pinned(self) -> bool {
         self == Self::PINNED
     }
 
-    /// Whether it is to be in the cache.
+    /// Whether a file of this rank is to be in the cache.
     #[must_use]
     pub fn is_wanted(self) -> bool {
         self != Self::NONE
@@ -66,18 +67,18 @@ impl TryFrom<u16> for Rank {
     }
 }
 
-/// How much of what is below a path is meant.
+/// The part of a path's object and its descendants that is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Scope {
     /// The object alone.
     #[default]
     Object,
-    /// And what is in the directory; `later`: also what comes.
+    /// The object, and the entries of the directory; `later`: also those to come.
     Children {
         /// `c+`.
         later: bool,
     },
-    /// And everything below it.
+    /// The object, and everything below it.
     Descendants {
         /// `d+`.
         later: bool,
@@ -94,7 +95,7 @@ impl Scope {
         Self::Descendants { later: true },
     ];
 
-    /// What of the things in a directory is meant; `None`: they are not.
+    /// Returns the scope of each entry in a directory; `None`: the entries are not meant.
     #[must_use]
     pub fn below(self) -> Option<Self> {
         match self {
@@ -104,7 +105,7 @@ impl Scope {
         }
     }
 
-    /// Whether it names what is there now, whatever comes.
+    /// Whether the scope means only the objects that are there now.
     #[must_use]
     pub fn is_of_now(self) -> bool {
         matches!(self, Self::Children { later: false } | Self::Descendants { later: false })
@@ -121,19 +122,19 @@ impl Scope {
     }
 }
 
-/// With what a path is hoarded.
+/// The rank and scope with which a path is hoarded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct HoardSpec {
-    /// How much it is worth.
+    /// The worth of the hoarded objects.
     pub rank: Rank,
-    /// What of it.
+    /// The part that is meant.
     pub scope: Scope,
 }
 
-/// What `hoard add` takes if no priority is given: a file hoarded so outlives any that was only used.
+/// The priority of `hoard add` without one: a file hoarded with it outlives any that was only used.
 const DEFAULT_PRIORITY: u16 = 500;
 
-/// Why a text is none.
+/// The reason why a text is no hoard specification.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidHoardSpec {
     /// The part before the colon.

@@ -1,7 +1,7 @@
 //! The mafs cache manager: whole files on the local disk, kept in step with a file server.
 //!
-//! `fuse` (the kernel's edge) calls `vfs` (the operations), which stands on `cache` (what is on this disk) and `remote`
-//! (what the server has). Decisions live in `core`, which is pure.
+//! `fuse` (the kernel's edge) calls `vfs` (the operations), which stands on `cache` (the files on this disk) and
+//! `remote` (the server). Decisions live in `core`, which is pure.
 
 pub mod cache;
 pub mod control;

@@ -1,4 +1,4 @@
-//! What a user allows a class: `store=64k`, `prefetch=off`.
+//! Limits of a class, set by the user: `store=64k`, `prefetch=off`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use mafs_arpc::{InvalidRate, Rate};
 use mafs_proto::Class;
 use serde::{Deserialize, Serialize};
 
-/// The most that a mount sends of one class in a second, and the most that it gets, or that there is no such limit.
-/// Never for Control, which keeps the session and what is cached valid; where classes do not count all is Store.
+/// A limit for one class: the most bytes that a mount sends of it in a second, and the most that it gets; or no limit.
+/// Never for Control, which keeps the session and the cache valid; where classes do not count everything is Store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ClassLimit {
@@ -16,28 +16,28 @@ pub struct ClassLimit {
     rate: Option<Rate>,
 }
 
-/// Why a text is no limit.
+/// The reason why a text is no limit.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidLimit {
-    /// It has no `=`.
+    /// The text has no `=`.
     #[error("a limit is CLASS=RATE, or CLASS=off")]
     Form,
     /// No class of that name can be limited.
     #[error("`{0}` cannot be limited: fetch, prefetch, metadata and store can")]
     Class(String),
-    /// What is allowed makes no sense.
+    /// The rate makes no sense.
     #[error("{0}, or `off`")]
     Rate(#[from] InvalidRate),
 }
 
 impl ClassLimit {
-    /// Of what.
+    /// Returns the limited class.
     #[must_use]
     pub fn class(self) -> Class {
         self.class
     }
 
-    /// How much; `None`: all that the link carries.
+    /// Returns the most bytes per second; `None`: all that the link carries.
     #[must_use]
     pub fn rate(self) -> Option<Rate> {
         self.rate

@@ -1,8 +1,8 @@
 //! Mount points: the directory a volume appears at, before, while and after it is mounted.
 //!
-//! Knows the kernel's mount table and the two ways to unmount (umount2 for root, fusermount3 for others). Asks nothing
-//! of a mounted file system but whether it is alive, and only if no daemon answers for it, so that a dead one can be
-//! found and removed.
+//! Knows the kernel's mount table and the two ways to unmount (umount2 for root, fusermount3 for others). Asks a
+//! mounted file system only whether it is alive, and only if no daemon answers for it, so that a dead one can be found
+//! and removed.
 
 mod table;
 mod unmount;
@@ -22,46 +22,46 @@ pub use unmount::{UnmountError, fusermount, unmount, unmount_lazily};
 /// The type of every mount in the mount table.
 pub const FS_TYPE: &str = "fuse.mafs";
 
-/// Why nothing can be mounted at a directory.
+/// The reason why nothing can be mounted at a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum MountPointError {
     /// There is nothing of that name.
     #[error("{}: there is no such directory: create it first", printable_path(.0))]
     Missing(PathBuf),
-    /// There is something else.
+    /// The path is not a directory.
     #[error("{}: not a directory", printable_path(.0))]
     NotDirectory(PathBuf),
-    /// What is in it would be hidden.
+    /// The directory is not empty: its entries would be hidden.
     #[error("{}: the directory is not empty: mount on an empty one", printable_path(.0))]
     NotEmpty(PathBuf),
     /// A volume is mounted there and its client lives.
     #[error("{}: {source_name} is mounted there already: unmount it first", printable_path(directory))]
     Mounted {
-        /// Where.
+        /// The directory.
         directory: PathBuf,
-        /// What.
+        /// The mounted volume.
         source_name: String,
     },
     /// A dead mount is in the way.
     #[error("{}: the mount of a client that has died cannot be removed: {why}", printable_path(directory))]
     Dead {
-        /// Where.
+        /// The directory.
         directory: PathBuf,
-        /// Why it cannot be removed.
+        /// The reason why it cannot be removed.
         why: UnmountError,
     },
-    /// It cannot be looked at.
+    /// The directory cannot be looked at.
     #[error("{}: {error}", printable_path(directory))]
     Io {
-        /// Where.
+        /// The directory.
         directory: PathBuf,
-        /// Why not.
+        /// The reason.
         error: std::io::Error,
     },
 }
 
-/// The absolute path of a directory as the mount table has it; also if a dead or unreachable file system is mounted
-/// there.
+/// Returns the absolute path of a directory as the mount table has it, even if a dead or unreachable file system is
+/// mounted there.
 ///
 /// # Errors
 /// If the directory it lies in cannot be resolved.
@@ -77,8 +77,8 @@ pub fn resolve(directory: &Path) -> std::io::Result<PathBuf> {
     })
 }
 
-/// Makes sure that a volume can be mounted at `directory` and gives its absolute path. Removes the mount of a client
-/// that has died.
+/// Makes sure that a volume can be mounted at `directory`, and returns its absolute path. Removes the mount of a
+/// client that has died.
 ///
 /// # Errors
 /// [`MountPointError`] says what is in the way.
@@ -102,13 +102,14 @@ pub fn prepare(directory: &Path, runtime_dir: &RuntimeDir) -> Result<PathBuf, Mo
 /// Whether there is a client behind a mount.
 #[must_use]
 pub fn is_alive(mount_point: &Path, runtime_dir: &RuntimeDir) -> bool {
-    // Asked first, because a client whose server is gone lets whoever asks the mount wait for that.
+    // The socket is asked first, because the client makes a program that asks the mount wait for a server that is
+    // gone.
     if UnixStream::connect(runtime_dir.socket(mount_point)).is_ok() {
         return true;
     }
     // Not stat(2), which the kernel answers for a dead client as well, as long as attributes live.
     let answer = statx(CWD, mount_point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
-    // The two ways the kernel says that nobody serves the mount any more.
+    // The kernel has these two ways to say that nobody serves the mount any more.
     !matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 

@@ -1,8 +1,8 @@
-//! This host's network: that it has changed, and whether anything goes to the server.
+//! This host's network: tells that it has changed, and whether anything goes to the server.
 //!
-//! The kernel says that something has changed, of links, addresses or routes, and nothing of what it says then is
-//! believed: what the change means for a connection is asked for afterwards, of its two ends ([`Way`]). So nothing is
-//! kept that could be out of date, and a flood of messages costs a look now and then.
+//! The kernel says that a link, an address or a route has changed, and the content of its message is not used: the
+//! client asks afterwards for the way between the two ends of a connection ([`Way`]). So nothing is kept that could be
+//! out of date, and a flood of messages costs a look now and then.
 
 mod changes;
 mod route;
@@ -17,16 +17,16 @@ pub use self::changes::HostNetwork;
 use self::route::Route;
 pub use crate::core::roaming::Way;
 
-/// Who knows of the network below a connection.
+/// The network below a connection.
 pub trait Network: fmt::Debug + Send + Sync {
-    /// Notifies of changes, and that this host may have been suspended. A burst of them is one.
+    /// Notifies of changes, and of possible suspends of this host. A burst of them counts as one.
     fn watch(&self) -> watch::Receiver<()>;
 
     /// Whether anything goes from one end of a connection to the other.
     fn way(&self, ends: Ends) -> Way;
 }
 
-/// A network that nothing is known of.
+/// A network of which nothing is known.
 #[derive(Debug)]
 pub struct UnwatchedNetwork(watch::Sender<()>);
 
@@ -51,7 +51,7 @@ fn way_of(ends: Ends) -> Way {
     judge(&route::to(ends.remote), || ends.local.is_none_or(is_here))
 }
 
-/// What is known of a route, and whether the connection's own address is still this host's.
+/// Judges the way by what is known of a route, and by whether the connection's own address is still this host's.
 fn judge(route: &Route, is_here: impl FnOnce() -> bool) -> Way {
     match route {
         Route::None => Way::Closed("no route leads to the server".to_owned()),
@@ -66,7 +66,7 @@ fn judge(route: &Route, is_here: impl FnOnce() -> bool) -> Way {
     }
 }
 
-/// Whether this host has an address. What else may keep it from being used says nothing of that.
+/// Whether this host has an address. Other reasons why the address cannot be used do not count.
 fn is_here(mut address: SocketAddr) -> bool {
     address.set_port(0);
     !UdpSocket::bind(address).is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable)
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn this_host_has_its_own_addresses_and_no_others() {
         assert!(is_here(([127, 0, 0, 1], 7).into()));
-        // Kept for documentation by RFC 5737.
+        // RFC 5737 keeps this address for documentation.
         assert!(!is_here(([192, 0, 2, 1], 7).into()));
     }
 }

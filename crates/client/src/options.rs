@@ -1,5 +1,5 @@
-//! What a user says about a mount: the target, and the options behind `-o`. Parsed once, into types; no later layer
-//! sees a string.
+//! A user's words about a mount: the target, and the options behind `-o`. They are parsed once, into types; no later
+//! layer sees a string.
 //!
 //! Options keep the names, units and meanings of nfs(5). An option that is not known is an error, unless `sloppy` is
 //! given.
@@ -28,19 +28,20 @@ pub const MIN_FREE_DEFAULT: u64 = 1 << 30;
 /// Tenths of a second that one wait for the server may take, unless `timeo` says otherwise.
 pub const TIMEO_DEFAULT: u32 = 70;
 
-/// How often such a wait may be repeated, unless `retrans` says otherwise.
+/// The most repetitions of such a wait, unless `retrans` says otherwise.
 pub const RETRANS_DEFAULT: u32 = 3;
 
-/// How long `fsync=auto` waits for the server, unless `fsync_wait` says otherwise.
+/// The time that `fsync=auto` waits for the server, unless `fsync_wait` says otherwise.
 pub const FSYNC_WAIT_DEFAULT: Duration = Duration::from_millis(500);
 
-/// How long an open waits without progress for what another client has announced, unless `pull_timeout` says otherwise.
+/// The time that an open waits without progress for a content that another client has announced, unless `pull_timeout`
+/// says otherwise.
 pub const PULL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
-/// What `hard` waits. Not the longest duration there is, so that it can be added to the present.
+/// The deadline of `hard`. Not the longest duration there is, so that it can be added to the present.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// How long `bg` goes on, unless `retry` says otherwise: as nfs(5), 10,000 minutes.
+/// The time that `bg` goes on trying, unless `retry` says otherwise: as nfs(5), 10,000 minutes.
 const RETRY_IN_BACKGROUND: Duration = Duration::from_secs(10_000 * 60);
 
 /// The most that `timeo` and `retrans` may say: a million seconds each way.
@@ -65,8 +66,8 @@ pub struct KernelFlags {
 }
 
 impl Default for KernelFlags {
-    /// As FUSE mounts are: what a server says about devices and set-id bits is not believed unless the user asks for
-    /// it.
+    /// Returns the defaults of FUSE mounts: a server's devices and set-id bits are not trusted unless the user asks
+    /// for it.
     fn default() -> Self {
         Self { dev: false, suid: false, exec: true, atime: true, sync: false, dirsync: false }
     }
@@ -95,7 +96,7 @@ pub struct MountOptions {
     pub min_free_bytes: u64,
     /// `passthrough`: whether the kernel may read and write cached files itself, if it can. Default: `auto`.
     pub passthrough: bool,
-    /// `prefetch`: whether what will be opened next is fetched before that. Default: `auto`.
+    /// `prefetch`: whether files that will probably be opened next are fetched before that. Default: `auto`.
     pub prefetch: bool,
     /// `awake`: whether a virtual machine's processors are kept awake during bursts of requests, if this process may.
     /// Default: `auto`.
@@ -105,29 +106,29 @@ pub struct MountOptions {
     /// `close`: when close returns, and each change of names and attributes, if the server gets changes later. Default:
     /// `auto`.
     pub close: Close,
-    /// `stale`: what an open gets of a file whose newest version does not come. Default: `error`.
+    /// `stale`: the result of an open of a file whose newest version does not come. Default: `error`.
     pub stale: Stale,
-    /// `disconnected`: whether what is cached can be used while the server is out of reach. Default: `auto`.
+    /// `disconnected`: whether cached state can be used while the server is out of reach. Default: `auto`.
     pub disconnected: bool,
     /// `lock`: who grants locks while the server is out of reach; `nolock`: the kernel does at all times, among the
     /// programs of this machine. Default: `local`.
     pub locking: Locking,
-    /// `pull_timeout`, seconds: how long an open waits for it without progress.
+    /// `pull_timeout`, seconds: how long an open waits without progress for a newest version.
     pub pull_timeout: Duration,
     /// `fsync`: where fsync makes content durable. Default: `auto`.
     pub fsync: Fsync,
-    /// `fsync_wait`, milliseconds: how long `fsync=auto`, and who gives a lock up, waits for the server.
+    /// `fsync_wait`, milliseconds: how long `fsync=auto`, and a program that gives up a lock, waits for the server.
     pub fsync_wait: Duration,
     /// `classes`: which call travels in which class. Default: `waiting`; `paper` is Table 1 of the MAFS paper.
     pub classes: Classes,
-    /// `classes=one`: all take turns; `classes=none`: that, and no window.
+    /// `classes=one`: all calls take turns; `classes=none`: they do, without a window.
     pub scheduling: Scheduling,
-    /// `reserve`: what of what this machine sends is for the log (Metadata and Store) once it has waited for 60 s.
-    /// Default: 5 percent, but none with `classes=paper`.
+    /// `reserve`: the part of this machine's traffic that is for the log (Metadata and Store) once it has waited for
+    /// 60 s. Default: 5 percent, but none with `classes=paper`.
     pub reserve: Option<Reserve>,
     /// `profile`: the emulated link that everything to and from the server travels over. Default: none.
     pub profile: Option<ProfileName>,
-    /// `proto`: what carries everything to and from a server that is a host. Default: `auto`.
+    /// `proto`: the carrier of everything to and from a server that is a host. Default: `auto`.
     pub proto: Proto,
     /// Flags of mount(8).
     pub flags: KernelFlags,
@@ -166,13 +167,13 @@ impl Default for MountOptions {
     }
 }
 
-/// Why options cannot be used.
+/// The reason why options cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidOption {
     /// No option of that name.
     #[error("unknown mount option `{0}` (`sloppy` ignores such)")]
     Unknown(String),
-    /// Described, but to come.
+    /// The option is described, but not supported yet.
     #[error("the mount option `{0}` is not supported yet (`sloppy` ignores it)")]
     NotYet(String),
     /// The option needs `=VALUE`.
@@ -184,18 +185,17 @@ pub enum InvalidOption {
     /// The value does not fit.
     #[error("the mount option `{name}` cannot be `{value}`: {why}")]
     BadValue {
-        /// Which option.
+        /// The option.
         name: String,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What would do.
+        /// The values that would do.
         why: String,
     },
 }
 
 impl MountOptions {
-    /// Parses the lists given with `-o`, each with commas between options. The last one that says something about a
-    /// thing counts.
+    /// Parses the lists given with `-o`, each with commas between options. The last option about a thing counts.
     ///
     /// # Errors
     /// [`InvalidOption`] for the first that cannot be used.
@@ -216,24 +216,24 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// How long a call that needs the server may take: `timeo` x `retrans`, 21 s by default.
+    /// Returns how long a call that needs the server may take: `timeo` x `retrans`, 21 s by default.
     #[must_use]
     pub fn deadline(&self) -> Duration {
         if self.hard { FOR_EVER } else { Duration::from_millis(100) * self.timeo * self.retrans }
     }
 
-    /// How long to go on trying to mount.
+    /// Returns how long to go on trying to mount.
     #[must_use]
     pub fn retry_for(&self) -> Duration {
         self.retry.unwrap_or(if self.background { RETRY_IN_BACKGROUND } else { Duration::ZERO })
     }
 
-    /// How the connection decides what goes first.
+    /// Returns the connection's rules of which call goes first.
     #[must_use]
     pub fn connection(&self) -> Config {
         let default = match self.classes {
             Classes::ByWaiting => Reserve::default(),
-            // The paper lets timeouts tell whom strict order starves.
+            // In the paper timeouts show which calls strict order starves.
             Classes::Paper => Reserve::NONE,
         };
         Config { scheduling: self.scheduling, reserve: self.reserve.unwrap_or(default) }

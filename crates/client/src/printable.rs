@@ -1,10 +1,11 @@
-//! Names and paths as text: one line that says which bytes they have, whatever those are.
+//! Names and paths as text: one line that shows all their bytes, whatever those are.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The text of a name. Bytes that are no text, or would move the cursor, are escaped as bash's `$'...'` reads them.
+/// Returns the text of a name. Bytes that are no text, or would move the cursor, are escaped as bash's `$'...'` reads
+/// them.
 #[must_use]
 pub fn printable(name: &[u8]) -> String {
     let mut text = String::new();
@@ -21,7 +22,7 @@ pub fn printable(name: &[u8]) -> String {
     text
 }
 
-/// The text of a path.
+/// Returns the text of a path.
 #[must_use]
 pub fn printable_path(path: &Path) -> String {
     printable(path.as_os_str().as_bytes())

@@ -28,10 +28,11 @@ use crate::cli::{Exit, Failure, Stop, begin_daemon, one_line, run_daemon};
 /// The volume that every server has from the start.
 const VOLUME: &str = "home";
 
-/// How the mount table and `status` call the server in this process.
+/// The name of the server in this process, for the mount table and `status`.
 const SERVER: &str = "quickstart";
 
-/// How often the live status is looked at, and how often at most it is written where it cannot be overwritten.
+/// The time between two looks at the live status, and the looks for each line where the last line cannot be
+/// overwritten.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOKS_PER_LINE: u32 = 20;
 
@@ -67,7 +68,7 @@ async fn serve(
     runtime_dir: &RuntimeDir,
     stop: &mut Stop,
 ) -> Result<(), Failure> {
-    // In the runtime directory, which is private and has a short path, as sockets need.
+    // The socket is in the runtime directory, which is private and has a short path, as sockets need.
     let socket = runtime_dir.server_socket(data);
     let listener = Listener::bind_unix(socket.clone()).map_err(failed)?;
     let serving = tokio::spawn(Arc::clone(server).serve(listener));
@@ -96,7 +97,7 @@ async fn serve(
     outcome.map_err(|error: DaemonError| failed(error))
 }
 
-/// Runs until the first wish to stop, and then ends in order; the second ends the process.
+/// Runs until the first stop signal, and then ends in order; the second ends the process.
 async fn run_until_stopped(daemon: Daemon, stop: &mut Stop) -> Result<(), DaemonError> {
     let mount_point = daemon.mount_point().to_path_buf();
     let first = Notify::new();
@@ -119,7 +120,7 @@ async fn run_until_stopped(daemon: Daemon, stop: &mut Stop) -> Result<(), Daemon
     }
 }
 
-/// The mount point, which goes again if it was made here.
+/// The mount point, which is removed at the end if it was made here.
 struct Place {
     path: PathBuf,
     is_ours: bool,
@@ -158,7 +159,7 @@ fn data_directory() -> Result<PathBuf, Failure> {
     Ok(data.join("mafs/quickstart"))
 }
 
-/// Says who uses the data.
+/// Says which process uses the data.
 async fn in_use(data: &Path, runtime_dir: &RuntimeDir) -> Failure {
     let mut holder = "another process".to_owned();
     for socket in runtime_dir.sockets().unwrap_or_default() {

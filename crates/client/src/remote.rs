@@ -61,68 +61,72 @@ pub(crate) use store::{StoreContent, Terms};
 pub(crate) use urgency::Urgency;
 use waiting::Waiting;
 
-/// Who is told what the server says of the session and its promises.
+/// Receiver of the server's messages about the session and its promises.
 pub(crate) trait Listener: Send + Sync + 'static {
-    /// Up to where the client has heard of everything that it was promised to.
+    /// Returns the mark up to which the client has heard of everything that it was promised to.
     fn mark(&self) -> Option<Mark>;
-    /// The volume has been attached: takes that in, durably, before anything else is done on the connection. `changed`
-    /// is all that is not as earlier sessions were promised; `None`: nothing need be. Returns the session of answers
-    /// from now on, with what ends when the kernel, too, will ask again for what was promised before.
+    /// Takes in, durably, that the volume has been attached, before anything else is done on the connection. `changed`
+    /// has all objects that are not as earlier sessions were promised; `None`: none need be. Returns the session of
+    /// answers from now on, and a future that ends when the kernel, too, will ask again for objects that were promised
+    /// before.
     fn attached(
         &self,
         reply: &AttachReply,
         changed: Option<Vec<ChangedObject>>,
     ) -> Result<(SessionNumber, BoxFuture<'static, ()>), String>;
-    /// A request that was sent at `sent` has been answered with a lease.
+    /// Notes that a request that was sent at `sent` has been answered with a lease.
     fn renewed(&self, sent: mafs_proto::Instant, lease: Duration);
-    /// In a session all has been heard up to `mark`.
+    /// Notes that in a session all has been heard up to `mark`.
     fn caught_up(&self, session: SessionNumber, mark: Mark);
-    /// The lease has ended, and the promises with it.
+    /// Notes that the lease has ended, and the promises with it.
     fn lapsed(&self);
-    /// The volume is about to be attached: the locks that programs rely on. `trusted`: the session before is to go on.
+    /// Returns the locks that programs rely on, for an attach of the volume. `trusted`: the session before is to go
+    /// on.
     fn locks(&self, trusted: bool) -> HeldLocks;
-    /// A server that has renewed the lease has granted so many locks.
+    /// Notes how many locks a server that has renewed the lease has granted.
     fn locks_granted(&self, grants: u64);
-    /// Promises are broken: returns when the client will ask again, with what ends when the kernel will as well.
+    /// Takes in broken promises: returns when the client will ask again, with a future that ends when the kernel will
+    /// as well.
     fn broken(&self, request: BreakRequest) -> BoxFuture<'static, ()>;
-    /// Others want to lock these files: yields those of which programs hold locks.
+    /// Notes that other clients want to lock these files: yields those of which programs hold locks.
     fn locks_wanted(&self, fids: Vec<Fid>, now: mafs_proto::Instant) -> BoxFuture<'static, Vec<Fid>>;
-    /// Somebody waits for records of this client.
+    /// Notes that another client waits for records of this client, and answers the pull.
     fn pulled(&self, request: PullRequest) -> BoxFuture<'static, PullReply>;
-    /// Whether the log holds what was decided before the present session.
+    /// Whether the log holds changes that were decided before the present session.
     fn has_undecided(&self) -> bool;
-    /// This life of the client begins without an attach, and does not use the `spare` fids: durable when this returns.
+    /// Begins this life of the client without an attach, and without use of the `spare` fids: durable when this
+    /// returns.
     fn begin_life(&self, incarnation: Incarnation, spare: FidRange) -> Result<(), String>;
     /// Logs that this life does not use these fids: durable once [`Self::make_durable`] returns. The newest entry
-    /// counts, so they are logged in the order in which it is decided who uses which.
+    /// counts, so entries are logged in the order in which it is decided which fids are used.
     fn spare(&self, fids: FidRange) -> Result<(), String>;
-    /// Makes durable what has been logged.
+    /// Makes durable all that has been logged.
     fn make_durable(&self) -> Result<(), String>;
-    /// The server is known to be out of reach, or is so no more.
+    /// Notes that the server is known to be out of reach, or is so no more.
     fn out_of_reach(&self, is_so: bool);
 }
 
-/// Whom to talk to, and how long to wait.
+/// Settings of the remote: the server, the volume, and how long to wait.
 pub(crate) struct RemoteConfig {
     pub(crate) connector: Connector,
     pub(crate) client: ClientId,
     pub(crate) client_name: String,
     pub(crate) volume: VolumeName,
-    /// How long a call waits for a connection and an answer.
+    /// The time that a call waits for a connection and an answer.
     pub(crate) deadline: Duration,
-    /// Which class each call travels in.
+    /// The table that assigns classes to calls.
     pub(crate) classes: Classes,
-    /// Who goes first.
+    /// The rules of which call goes first.
     pub(crate) arpc: Config,
     /// The newest incarnation this client knows of.
     pub(crate) incarnation: Incarnation,
     /// Whether the header of a content from the queue announces it.
     pub(crate) announces: bool,
-    /// Whether names are decided here where the server lets this client.
+    /// Whether this client decides names where the server lets it.
     pub(crate) decides: bool,
-    /// Whether it is found out that the server is out of reach.
+    /// Whether the client finds out that the server is out of reach.
     pub(crate) disconnects: bool,
-    /// What tells of changes of this host's network.
+    /// The source of changes of this host's network.
     pub(crate) network: Arc<dyn Network>,
 }
 
@@ -154,7 +158,7 @@ struct Held {
 pub(crate) struct Answer<R> {
     pub(crate) reply: R,
     pub(crate) payload: PayloadReader,
-    /// The session that holds what was promised with it.
+    /// The session that holds the promises of the reply.
     pub(crate) session: SessionNumber,
 }
 
@@ -172,12 +176,12 @@ pub(crate) struct Shared {
     link_since: Mutex<mafs_proto::Instant>,
     /// Whether the user wants a connection.
     wish: watch::Sender<Wish>,
-    /// Wakes who waits until the next attempt to connect.
+    /// Wakes the keeper of the connection while it waits until the next attempt to connect.
     hurry: Notify,
     ids: Mutex<Ids>,
-    /// Until when a handoff lasts that somebody has announced.
+    /// The end of a handoff that was announced.
     handoff: watch::Sender<Option<mafs_proto::Instant>>,
-    /// Whether there has been a connection.
+    /// Whether there has been a connection since the start.
     reached: AtomicBool,
     held: Mutex<Option<Held>>,
     statistics: Mutex<RpcStatistics>,
@@ -199,14 +203,14 @@ impl Begun {
     }
 }
 
-/// Adds what has gone over a connection.
+/// Adds the traffic of a connection.
 fn add_traffic(statistics: &mut RpcStatistics, peer: &Peer) {
     for (class, traffic) in statistics.iter_mut().zip(peer.estimate().traffic) {
         class.add_traffic(traffic);
     }
 }
 
-/// What names new records and objects.
+/// Source of ids for new records and objects.
 struct Ids {
     outstanding: Outstanding,
     fids: Fids,
@@ -214,7 +218,7 @@ struct Ids {
 }
 
 impl Ids {
-    /// A new life, which is durable here with what it leaves of the fids.
+    /// Begins a new life, which is durable here with the fids that it leaves.
     fn begin_life(&mut self, incarnation: Incarnation, fids: Part) {
         self.outstanding.begin_life(incarnation);
         self.fids.begin(fids);
@@ -222,8 +226,8 @@ impl Ids {
 }
 
 impl Remote {
-    /// Connects and attaches once; after that connections are replaced in the background for ever. If the server is out
-    /// of reach and there is a `spare` life, that begins without it.
+    /// Connects and attaches once; after that connections are replaced in the background for ever. If the server is
+    /// out of reach and there is a `spare` life, that life begins without the server.
     ///
     /// # Errors
     /// If the first attempt fails: [`RemoteError`] says why.
@@ -284,8 +288,8 @@ impl Remote {
         answer.unwrap_or_else(|_| Err(RemoteError::TimedOut("the server has not answered".to_owned())))
     }
 
-    /// Makes the record of a mutation that waits in a queue, with what it must wait for besides what it names.
-    /// `removes` is as in [`CmlRecord`].
+    /// Makes the record of a mutation that waits in a queue, with the records it must wait for besides those that it
+    /// names. `removes` is as in [`CmlRecord`].
     pub(crate) fn queued_record(
         &self,
         (op, removes): (CmlOp, Option<Removed>),
@@ -295,7 +299,7 @@ impl Remote {
         self.shared.ids().outstanding.begin_queued((op, removes), time, owner)
     }
 
-    /// Asks or changes what is known of outstanding records.
+    /// Reads or changes the outstanding records.
     pub(crate) fn outstanding<T>(&self, ask: impl FnOnce(&mut Outstanding) -> T) -> T {
         ask(&mut self.shared.ids().outstanding)
     }
@@ -325,7 +329,7 @@ impl Remote {
         Ok(self.once(&request, Purpose::Announce, &attempts).await?.reply)
     }
 
-    /// Asks for what another client may have to send first, for which the server lets it wait.
+    /// Makes a call that the server may hold up until another client has sent something.
     pub(crate) async fn call_patiently<C: Call>(
         &self,
         request: &C,
@@ -335,7 +339,7 @@ impl Remote {
         self.call_until(request, purpose, Some(deadline), &|| Payload::None).await
     }
 
-    /// Makes a call on the connection that there is, or will be soon.
+    /// Makes a call once, on the connection that there is, or will be soon.
     async fn once<C: Call>(
         &self,
         request: &C,
@@ -362,12 +366,12 @@ impl Remote {
         self.shared.ids().outstanding.begin(op, time, uid, gid)
     }
 
-    /// Calls answered so far.
+    /// Returns the number of calls answered so far.
     pub(crate) fn calls(&self) -> u64 {
         self.shared.statistics().iter().map(|class| class.calls).sum()
     }
 
-    /// What calls have taken so far, by class.
+    /// Returns the statistics of calls so far, by class.
     pub(crate) fn statistics(&self) -> RpcStatistics {
         let mut statistics = self.shared.statistics().clone();
         if let Link::Up(connection) = self.link().0 {
@@ -416,7 +420,7 @@ impl Remote {
         deadline: Option<Instant>,
         payload: &(dyn Fn() -> Payload + Sync),
     ) -> Result<Answer<C::Reply>, RemoteError> {
-        // A grant of fids waits for nobody else, and who waits for a lock holds nothing of the kernel's.
+        // A grant of fids waits for nobody else, and a call that waits for a lock holds nothing of the kernel's.
         let _waiting = (!matches!(C::METHOD, Method::GrantFids | Method::Lock)).then(|| Waiting::begin(&self.shared));
         loop {
             let connection = match deadline {
@@ -490,7 +494,7 @@ impl Remote {
         }
     }
 
-    /// Waits until it is worth trying again after a failure, if it ever is.
+    /// Waits until another attempt is worthwhile after a failure; fails if none is.
     async fn before_next(
         &self,
         failure: Failure,
@@ -512,10 +516,11 @@ impl Remote {
     }
 }
 
-/// A server acknowledges a change when everybody who could rely on what was before has been told, or has lost its
-/// lease: one that hears nothing may renew it for 15 s more, then it lasts 62 s.
+/// The wait for holders of promises. A server acknowledges a change when every client that could rely on the state
+/// before has been told, or has lost its lease: a client that hears nothing may renew it for 15 s more, then it lasts
+/// 62 s.
 pub(crate) const HOLDER_WAIT: Duration = Duration::from_secs(80);
-/// How long the server lets a question wait for what another client has announced, before it says how far that is: 10
+/// The time a server lets a question wait for an announced update of another client, before it tells the progress: 10
 /// s, and some for the way.
 const PULL_WAIT: Duration = Duration::from_secs(12);
 const BUSY_WAIT: Duration = Duration::from_millis(50);
@@ -542,7 +547,7 @@ impl Shared {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A life begins while the server is out of reach.
+    /// Begins a life while the server is out of reach.
     fn begin_apart(&self, spare: Spare, why: &RemoteError) -> Result<(), RemoteError> {
         let part = Part::of(spare.fids);
         let begun = blocking(|| self.listener.begin_life(spare.incarnation, part.spare));
@@ -557,7 +562,7 @@ impl Shared {
     }
 }
 
-/// What an error reply says to people.
+/// Returns the message of an error reply, for people.
 fn detail(body: Bytes) -> String {
     ErrorDetail::decode(body).map(|detail| detail.message).unwrap_or_default()
 }

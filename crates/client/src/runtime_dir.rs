@@ -1,4 +1,5 @@
-//! Where the daemons of this user can be reached: a private directory with one control socket and one log per mount.
+//! The runtime directory, where the daemons of this user can be reached: private, with one control socket and one log
+//! per mount.
 //!
 //! Invariant: the directory belongs to this user and nobody else can enter it; otherwise it is not used.
 
@@ -16,7 +17,7 @@ const SOCKET_SUFFIX: &str = "sock";
 pub struct RuntimeDir(PathBuf);
 
 impl RuntimeDir {
-    /// The directory of this user: `MAFS_RUNTIME_DIR`, or `/run/mafs` for root, or `$XDG_RUNTIME_DIR/mafs`, or
+    /// Opens the directory of this user: `MAFS_RUNTIME_DIR`, or `/run/mafs` for root, or `$XDG_RUNTIME_DIR/mafs`, or
     /// `/tmp/mafs-UID`.
     ///
     /// # Errors
@@ -54,25 +55,25 @@ impl RuntimeDir {
         Ok(Self(path))
     }
 
-    /// The control socket of the daemon for a mount point, an absolute path.
+    /// Returns the control socket of the daemon for a mount point, an absolute path.
     #[must_use]
     pub fn socket(&self, mount_point: &Path) -> PathBuf {
         self.0.join(format!("{}.{SOCKET_SUFFIX}", file_stem(mount_point)))
     }
 
-    /// Its log, when it runs in the background.
+    /// Returns the daemon's log, when it runs in the background.
     #[must_use]
     pub fn log(&self, mount_point: &Path) -> PathBuf {
         self.0.join(format!("{}.log", file_stem(mount_point)))
     }
 
-    /// The socket of a server that runs in the process of its only client, told apart by its data directory.
+    /// Returns the socket of a server that runs in the process of its only client, told apart by its data directory.
     #[must_use]
     pub fn server_socket(&self, data: &Path) -> PathBuf {
         self.0.join(format!("{}.server", file_stem(data)))
     }
 
-    /// All control sockets, in the order of their names; some may belong to daemons that have died.
+    /// Lists all control sockets, in the order of their names; some may belong to daemons that have died.
     ///
     /// # Errors
     /// If the directory cannot be read.

@@ -22,7 +22,7 @@ pub use validation::{Changed, ChangedObject, ChangedSinceReply, ChangedSinceRequ
 
 /// A request with its method and the type of its reply.
 pub trait Call: Wire {
-    /// How the peer knows the call.
+    /// The method by which the peer knows the call.
     const METHOD: Method;
     /// The body of a successful reply.
     type Reply: Wire;
@@ -105,20 +105,20 @@ impl Method {
         Self::Conflicts,
     ];
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// The method with this number.
+    /// Finds the method with this number.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|method| method.number() == number)
     }
 }
 
-/// First call of every connection: who I am, what I speak, which volume I want.
+/// First call of every connection: names the client, the protocol versions it speaks, and the volume it wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachRequest {
     /// Oldest protocol version the client speaks.
@@ -135,28 +135,28 @@ pub struct AttachRequest {
     pub confirmed_below: Option<StoreId>,
     /// The attach whose promises the client still trusts.
     pub session: Option<Generation>,
-    /// Whether it decides by itself what names mean in a directory that nobody else has been shown.
+    /// Whether the client decides by itself what names mean in a directory that no other client has been shown.
     pub decides: bool,
     /// The locks that its programs rely on.
     pub locks: HeldLocks,
 }
 
-/// What an attach grants.
+/// The grants of an attach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachReply {
     /// The protocol version both speak.
     pub protocol: u32,
-    /// Which server this is.
+    /// The server's identity.
     pub server: ServerId,
-    /// Which of its lives.
+    /// The server's present life.
     pub epoch: ServerEpoch,
-    /// Which history of the volume.
+    /// The volume's history.
     pub history: HistoryId,
     /// The client's new life; it must be durable before the first record made in it.
     pub incarnation: Incarnation,
-    /// How many lives behind that one the client may begin without another attach.
+    /// The number of lives behind that one that the client may begin without another attach.
     pub spare_lives: u64,
-    /// This attach.
+    /// The number of this attach.
     pub generation: Generation,
     /// The volume's last change.
     pub change: ChangeNumber,
@@ -164,16 +164,17 @@ pub struct AttachReply {
     pub root: Object,
     /// Fids for new objects.
     pub fids: FidRange,
-    /// How long the session's promises hold, from the sending of the request that was answered last with a renewal.
+    /// The time that the session's promises hold, from the sending of the request that was answered last with a
+    /// renewal.
     pub lease: Duration,
     /// Whether the promises of [`AttachRequest::session`] still hold.
     pub resumed: bool,
     /// Whether other clients have announced changes of the root directory or its names, so that no promise comes with
     /// it.
     pub root_pending: bool,
-    /// How many locks the server has granted in this life.
+    /// The number of locks the server has granted in this life.
     pub lock_grants: u64,
-    /// Those of [`AttachRequest::locks`], by their places in the list, that do not hold any more.
+    /// The locks of [`AttachRequest::locks`], by their places in the list, that do not hold any more.
     pub lost_locks: Vec<u32>,
     /// The last change, if no break is owed to the session.
     pub mark: Option<Mark>,
@@ -192,19 +193,21 @@ pub struct GrantFidsRequest;
 /// Answers [`GrantFidsRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GrantFidsReply {
-    /// Granted to this client only.
+    /// Fids that are granted to this client only.
     pub fids: FidRange,
 }
 
 /// Asks for the status of objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GetStatusRequest {
-    /// At most [`GetStatusRequest::FIDS_MAX`].
+    /// The objects, at most [`GetStatusRequest::FIDS_MAX`].
     pub fids: Vec<Fid>,
-    /// Whether the answer waits until the updates of the first of them that other clients have announced have been
-    /// applied: it is about to be opened. While that takes long the answer is [`FsError::Pulling`](crate::FsError).
+    /// Whether the answer waits until the updates of the first object that other clients have announced have been
+    /// applied: a program is about to open it. While that takes long the answer is
+    /// [`FsError::Pulling`](crate::FsError).
     pub settled: bool,
-    /// Records of this client about them to which it has no answer yet, at most [`GetStatusRequest::RECORDS_MAX`].
+    /// Records of this client about these objects to which it has no answer yet, at most
+    /// [`GetStatusRequest::RECORDS_MAX`].
     pub unanswered: Vec<StoreId>,
 }
 
@@ -218,22 +221,23 @@ impl GetStatusRequest {
 /// Answers [`GetStatusRequest`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GetStatusReply {
-    /// Those that exist, in the order asked.
+    /// The objects that exist, in the order asked.
     pub objects: Vec<Object>,
     /// The change before which nothing is missing in the answer: a promise for each object comes with it, unless a
     /// later change has broken it.
     pub change: ChangeNumber,
-    /// Those of which other clients have announced updates, as these will make them: size and times are those to come,
-    /// versions those of `objects`. No promise comes with them.
+    /// Objects of which other clients have announced updates, as these will make them: size and times are those to
+    /// come, versions those of `objects`. No promise comes with them.
     pub pending: Vec<Object>,
-    /// Whether an announced update of the first object is not in the answer because the client that has it is gone.
+    /// Whether an announced update of the first object is missing in the answer because the client that has it is
+    /// gone.
     pub stale: bool,
-    /// Those of the unanswered records that have been applied: what they do is in the answer, and so is what others
-    /// have done on top of it.
+    /// The unanswered records that have been applied: their effects are in the answer, and so are later changes by
+    /// others.
     pub applied: Vec<StoreId>,
 }
 
-/// Asks what a name means.
+/// Asks for the object that a name means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LookupRequest {
     /// The directory.
@@ -253,9 +257,10 @@ pub struct LookupReply {
     pub parent_version: DataVersion,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
-    /// If other clients have announced updates of the object, as these will make it: as in [`GetStatusReply`].
+    /// The object as the updates that other clients have announced will make it: as in [`GetStatusReply`].
     pub pending: Option<Object>,
-    /// Whether it is only announced that the name will mean the object. Nobody waits for that who does not open it.
+    /// Whether it is only announced that the name will mean the object. Only a client that opens the object waits for
+    /// that.
     pub name_pending: bool,
     /// As in [`GetStatusReply`].
     pub applied: Vec<StoreId>,
@@ -284,9 +289,9 @@ impl ReadDirRequest {
 pub struct ReadDirPage {
     /// The directory, in the version the entries belong to.
     pub directory: Object,
-    /// In the order of their names' bytes.
+    /// The entries, in the order of their names' bytes.
     pub entries: Vec<Entry>,
-    /// Whether these are the last.
+    /// Whether these entries are the last.
     pub end: bool,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
@@ -316,7 +321,7 @@ pub struct FetchRequest {
 pub struct FetchReply {
     /// The file, in the version that follows.
     pub object: Object,
-    /// Of the whole content, not only of what follows.
+    /// The hash of the whole content, not only of the part that follows.
     pub hash: ContentHash,
     /// As in [`GetStatusReply`].
     pub change: ChangeNumber,
@@ -331,25 +336,27 @@ pub struct ApplyRequest {
     pub record: CmlRecord,
     /// Replies to this client's records before this one have arrived, so the server may forget them.
     pub confirmed_below: Option<StoreId>,
-    /// Of a Store: where in the content the payload begins. 0, or what [`ResumeStoreReply`] said: the server has kept
-    /// what is before.
+    /// For a Store: where in the content the payload begins. 0, or the `bytes` of [`ResumeStoreReply`]: the server has
+    /// kept the bytes before.
     pub content_offset: u64,
-    /// The record stays in its client's log and comes again if it is refused for a reason that is
-    /// [transient](crate::FsError::is_transient). Until then nothing that depends on it is applied but removals, which
-    /// make room.
+    /// Whether the record stays in its client's log and comes again if it is refused for a
+    /// [transient](crate::FsError::is_transient) reason. Until then no record that depends on it is applied, except
+    /// for removals, which make room.
     pub comes_again: bool,
-    /// What becomes of it if what others have done stands against it.
+    /// The server's choice if changes of others are in conflict with the record.
     pub on_conflict: OnConflict,
-    /// The request counts as an [`InvalidateRequest`] too: as the announcement of a content that comes with it.
+    /// Whether the request counts as an [`InvalidateRequest`] too: as the announcement of the content that comes with
+    /// it.
     pub announces: bool,
-    /// Of a Remove or RemoveDir that was made while nobody could be asked: what else was removed then.
+    /// For a Remove or RemoveDir that was made while the server could not be asked: the other removals of that time.
     pub removals: Option<Removals>,
-    /// Of a Store: whether who wrote it may have relied on a lock that the client has lost, whatever it is based on.
+    /// For a Store: whether the program that wrote it may have relied on a lock that the client has lost, whatever its
+    /// base version.
     pub lock_lost: bool,
 }
 
 impl ApplyRequest {
-    /// Applies a record that does not come again; the payload is all of the content, if there is any.
+    /// Makes the request for a record that does not come again; the payload is all of the content, if there is any.
     #[must_use]
     pub fn new(record: CmlRecord, confirmed_below: Option<StoreId>) -> Self {
         Self {
@@ -365,7 +372,7 @@ impl ApplyRequest {
     }
 }
 
-/// How a mutation changed the entries of a directory. A client adopts `after` only if `before` is its own version.
+/// A change of a directory's entries by a mutation. A client adopts `after` only if `before` is its own version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DirectoryChange {
     /// The directory.
@@ -385,12 +392,12 @@ pub struct ApplyReply {
     pub directories: Vec<DirectoryChange>,
     /// Every object whose status it changed, as it is now; an object that is gone has `nlink` 0.
     pub objects: Vec<Object>,
-    /// Of a Store: the content as the server has it, which is as its client has sent it.
+    /// For a Store: the hash of the content as the server has it, which is as its client has sent it.
     pub hash: Option<ContentHash>,
-    /// Directories of which nobody else has been promised anything: until the next break of one its names are decided
-    /// by this client. Not part of the reply that is kept.
+    /// Directories of which no other client has a promise: this client decides the names of each until its next break.
+    /// Not part of the reply that is kept.
     pub exclusive: Vec<Fid>,
-    /// Whether that was what the record says.
+    /// Whether the effect was that which the record says.
     pub outcome: Outcome,
 }
 
@@ -405,9 +412,9 @@ pub struct StatFsReply {
     pub bytes_total: u64,
     /// Bytes that may still be stored.
     pub bytes_free: u64,
-    /// Bytes that nothing is stored in: besides those, what the server's disk keeps for others.
+    /// Bytes that nothing is stored in: the free ones, and those that the server's disk keeps for others.
     pub bytes_unused: u64,
-    /// Objects there may be.
+    /// The most objects there may be.
     pub files_total: u64,
     /// Objects that may still be made.
     pub files_free: u64,
@@ -418,9 +425,8 @@ pub struct StatFsReply {
 pub struct GetXattrsRequest {
     /// The object.
     pub fid: Fid,
-    /// Whether the answer waits until the changes of its attributes that other clients have announced have been
-    /// applied: nobody can be shown them before. While that takes long the answer is
-    /// [`FsError::Pulling`](crate::FsError).
+    /// Whether the answer waits until the changes of the attributes that other clients have announced have been
+    /// applied: they cannot be shown before. While that takes long the answer is [`FsError::Pulling`](crate::FsError).
     pub settled: bool,
     /// As in [`GetStatusRequest`].
     pub unanswered: Vec<StoreId>,
@@ -441,18 +447,19 @@ pub struct GetXattrsReply {
     pub applied: Vec<StoreId>,
 }
 
-/// Keeps the session's promises for another lease. The first call of every connection behind [`AttachRequest`]: it
-/// also says that the client has dropped the promises that the attach ended.
+/// Keeps the session's promises for another lease. This is the first call of every connection behind
+/// [`AttachRequest`]: then it also says that the client has dropped the promises that the attach ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RenewLeaseRequest {
-    /// The client's log holds changes that it has decided before this session.
+    /// Whether the client's log holds changes that it has decided before this session.
     pub undecided: bool,
 }
 
 /// Answers [`RenewLeaseRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RenewLeaseReply {
-    /// No: a break was not acknowledged in time, and the promises end with the present lease.
+    /// Whether the lease is renewed. If not, a break was not acknowledged in time, and the promises end with the
+    /// present lease.
     pub renewed: bool,
     /// As in [`AttachReply`].
     pub lock_grants: u64,
@@ -460,28 +467,28 @@ pub struct RenewLeaseReply {
     pub mark: Option<Mark>,
 }
 
-/// Made by the server: what was promised holds no more. The client acknowledges it once it will ask again.
+/// Breaks promises; made by the server. The client acknowledges the call once it will ask again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BreakRequest {
     /// The last of the changes that broke the promises; answers that name an earlier one bring none.
     pub change: ChangeNumber,
-    /// Of what.
+    /// The objects whose promises are broken.
     pub broken: Broken,
-    /// Directories in which the client may have decided names, and decides no more: others want to know what they mean.
-    /// It announces what it has decided there and then says that they are [settled](InvalidateRequest::settled). At
-    /// most [`BreakRequest::OBJECTS_MAX`].
+    /// Directories in which the client may have decided names, and decides no more: others want to know what the names
+    /// mean. The client announces its decisions there and then says that they are
+    /// [settled](InvalidateRequest::settled). At most [`BreakRequest::OBJECTS_MAX`].
     pub recalled: Vec<Fid>,
-    /// Files of which others want to lock what the client has locked. What none of its programs holds any more it keeps
-    /// no longer. At most [`BreakRequest::OBJECTS_MAX`].
+    /// Files in which others want to lock ranges that the client has locked. The client keeps no lock that none of its
+    /// programs holds any more. At most [`BreakRequest::OBJECTS_MAX`].
     pub wanted: Vec<Fid>,
 }
 
-/// Which promises are broken.
+/// The promises that are broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// Of these objects, at most [`BreakRequest::OBJECTS_MAX`].
+    /// The promises of these objects, at most [`BreakRequest::OBJECTS_MAX`].
     Objects(Vec<BrokenObject>),
-    /// All of the session's.
+    /// All promises of the session.
     All,
 }
 
@@ -490,7 +497,7 @@ pub enum Broken {
 pub struct BrokenObject {
     /// The object.
     pub fid: Fid,
-    /// Of a directory: names that changed their meaning, at most [`BreakRequest::NAMES_MAX`].
+    /// For a directory: names that changed their meaning, at most [`BreakRequest::NAMES_MAX`].
     pub names: Vec<Name>,
 }
 
@@ -517,7 +524,7 @@ impl ResumeStoreRequest {
 /// Answers [`ResumeStoreRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResumeStoreReply {
-    /// So many bytes of the content, from its start on.
+    /// The number of bytes that are kept, from the content's start on.
     pub bytes: u64,
     /// Their hash, as if they were the whole content. If the content to be sent does not begin with them, it is sent
     /// anew.
@@ -527,15 +534,15 @@ pub struct ResumeStoreReply {
 /// Answers [`BreakRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BreakReply {
-    /// Of the [wanted](BreakRequest::wanted) files, those of which a program of the client holds a lock: the others are
-    /// about to be unlocked.
+    /// The [wanted](BreakRequest::wanted) files of which a program of the client holds a lock: the others are about to
+    /// be unlocked.
     pub held: Vec<Fid>,
 }
 
-/// Body of every reply that is an error: what failed, for people. At most 1,000 bytes.
+/// Body of every reply that is an error: tells people what failed. At most 1,000 bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorDetail {
-    /// One line.
+    /// The message, one line.
     pub message: String,
     /// With [`FsError::Pulling`](crate::FsError): a number that rises as long as there is progress. Otherwise 0.
     pub progress: u64,

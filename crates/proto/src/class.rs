@@ -3,14 +3,14 @@
 
 use std::fmt;
 
-/// How urgently somebody waits for a call. Strictly ordered: a higher class is always sent first.
+/// The urgency of a call, by how somebody waits for it. Strictly ordered: a higher class is always sent first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
     /// Small calls that somebody waits for: status, lookup, names, locks, breaks, pulls, probes.
     Control,
     /// File data and directory pages that somebody waits for.
     Fetch,
-    /// The same, on speculation.
+    /// File data and directory pages that are fetched on speculation.
     Prefetch,
     /// Log records without data.
     Metadata,
@@ -22,13 +22,13 @@ impl Class {
     /// All classes, most urgent first.
     pub const ALL: [Self; 5] = [Self::Control, Self::Fetch, Self::Prefetch, Self::Metadata, Self::Store];
 
-    /// The number of the class on the wire, and its index in per-class tables: 0 is the most urgent.
+    /// Returns the number of the class on the wire, and its index in per-class tables: 0 is the most urgent.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The class with this number on the wire.
+    /// Finds the class with this number on the wire.
     #[must_use]
     pub fn from_index(index: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(index).ok()?).copied()
@@ -47,12 +47,12 @@ impl fmt::Display for Class {
     }
 }
 
-/// What a call is made for.
+/// The purpose of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// Asks for or validates the status of objects, looks names up, keeps the session: small, and somebody waits.
     Ask,
-    /// Tells a client that what it caches has changed.
+    /// Tells a client that cached objects have changed.
     Break,
     /// Fetches file data, a directory or attributes of any size for somebody who waits.
     Fetch,
@@ -64,13 +64,13 @@ pub enum Purpose {
     Remove,
     /// Replays a change of names or attributes from the log: nobody waits for it.
     Replay,
-    /// Announces what waits in the log.
+    /// Announces records that wait in the log.
     Announce,
-    /// Asks a client for what it has announced.
+    /// Asks a client for records it has announced.
     Pull,
     /// Writes file data back.
     Store,
-    /// The same, while a program waits until the server has it (fsync).
+    /// Writes file data back while a program waits until the server has them (fsync).
     ForcedStore,
 }
 
@@ -91,10 +91,10 @@ impl Purpose {
     ];
 }
 
-/// Which table assigns classes.
+/// The table that assigns classes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Classes {
-    /// Ours: whoever waits for a small answer is Control (arpc.md, "What it offers").
+    /// Our table: calls are Control if somebody waits for a small answer (arpc.md, "What it offers").
     #[default]
     ByWaiting,
     /// Table 1 of the paper as it stands: metadata below prefetching, unlink with the stores.
@@ -102,7 +102,8 @@ pub enum Classes {
 }
 
 impl Classes {
-    /// The class of a call. A Control call that is larger than a packet travels as Fetch, and so does its reply.
+    /// Returns the class of a call. A Control call that is larger than a packet travels as Fetch, and so does its
+    /// reply.
     #[must_use]
     pub const fn class(self, purpose: Purpose) -> Class {
         match (purpose, self) {

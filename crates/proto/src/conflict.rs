@@ -1,34 +1,34 @@
-//! Conflicts: what becomes of a record that others' changes have made impossible. Nothing of it is lost: it is kept
-//! beside what it is in conflict with, under a name that says so (consistency.md, "Conflicts").
+//! Conflicts: records that changes of others have made impossible. Nothing of such a record is lost: its effect is
+//! kept beside the object it is in conflict with, under a name that says so (consistency.md, "Conflicts").
 
 use crate::{ClientId, DataVersion, Fid, Mode, Name, Object, StoreId, Timestamp};
 
-/// What the server does with a record that is in conflict.
+/// The server's treatment of a record that is in conflict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OnConflict {
-    /// Refuses it: a program waits for the outcome.
+    /// Refuses the record: a program waits for the outcome.
     Refuse,
-    /// Refuses it for now: it comes again, with its origin.
+    /// Refuses the record for now: the record comes again, with its origin.
     Ask,
-    /// Keeps what it says elsewhere.
+    /// Keeps the record's effect elsewhere.
     Keep(Origin),
 }
 
-/// Where a record was made. If it is kept, that happens in this directory or, if that is gone, under the same path
-/// below `/.mafs-conflicts/CLIENT`.
+/// The place where a record was made. If the record is kept, that happens in this directory or, if the directory is
+/// gone, under the same path below `/.mafs-conflicts/CLIENT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// The directory.
     pub directory: Fid,
     /// The name in it.
     pub name: Name,
-    /// Where the directory is, from the root, as far as the client knows; at most [`Origin::DEPTH_MAX`] names.
+    /// The way to the directory, from the root, as far as the client knows; at most [`Origin::DEPTH_MAX`] names.
     pub path: Vec<Name>,
-    /// Permissions of the file, if it is one whose content is kept.
+    /// Permissions of the file, if its content is kept.
     pub mode: Mode,
-    /// Its owner.
+    /// The file's owner.
     pub uid: u32,
-    /// Its group.
+    /// The file's group.
     pub gid: u32,
 }
 
@@ -37,15 +37,15 @@ impl Origin {
     pub const DEPTH_MAX: usize = 256;
 }
 
-/// What a client has removed while nobody could be asked; each of these removals says it. If it is most of what others
-/// have made, the server moves it to the trash instead.
+/// The removals a client has made while the server could not be asked; each of their records carries this. If they are
+/// most of what others have made, the server moves the objects to the trash instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Removals {
-    /// How many there are, or were since the client's log had none.
+    /// The number of removals that are in the client's log, or were since it had none.
     pub count: u64,
     /// The last of them.
     pub up_to: StoreId,
-    /// Where the directory is that loses the name, from the root, as far as the client knows; at most
+    /// The way to the directory that loses the name, from the root, as far as the client knows; at most
     /// [`Origin::DEPTH_MAX`] names.
     pub path: Vec<Name>,
 }
@@ -59,21 +59,21 @@ pub struct PlacedName {
     pub name: Name,
 }
 
-/// What a record that was applied has come to.
+/// Outcome of a record that was applied.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Outcome {
-    /// What it says.
+    /// The effect is that which the record says.
     #[default]
     AsSaid,
-    /// Nothing: what it says was so.
+    /// Nothing was done: the effect was there already.
     WasSo,
-    /// What it says was done to something else: these names have changed their meaning instead of those in the record,
-    /// and a content has gone into another file.
+    /// The effect has gone elsewhere: these names have changed their meaning instead of those in the record, and a
+    /// content has gone into another file.
     Elsewhere(Vec<PlacedName>),
-    /// What it removes has gone to the trash: these names have got a meaning.
+    /// The removed object has gone to the trash: these names have got a meaning.
     Trashed(Vec<PlacedName>),
-    /// What it says, but what loses its last name by it has got this one: others had stored there what its client had
-    /// not heard of.
+    /// The effect is that which the record says, but the object that loses its last name by it has got this one:
+    /// others had stored a content there of which its client had not heard.
     SetAside(PlacedName),
 }
 
@@ -81,7 +81,7 @@ impl Outcome {
     /// The most names that one record places: the way to where it is kept.
     pub const PLACED_MAX: usize = Origin::DEPTH_MAX + 4;
 
-    /// The names that have got another meaning besides those in the record, or instead of them.
+    /// Returns the names that have got another meaning besides those in the record, or instead of them.
     #[must_use]
     pub fn placed(&self) -> &[PlacedName] {
         match self {
@@ -92,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// Why something was kept.
+/// The reason why something was kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConflictKind {
     /// Changed by both.
@@ -103,7 +103,7 @@ pub enum ConflictKind {
     Name,
     /// Made by one in a directory that the other has removed.
     Orphan,
-    /// Removed while nobody could be asked, with most of what there was.
+    /// Removed while the server could not be asked, with most of what there was.
     Trash,
 }
 
@@ -111,7 +111,7 @@ impl ConflictKind {
     /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 5] = [Self::Update, Self::Removed, Self::Name, Self::Orphan, Self::Trash];
 
-    /// The number on the wire, from 1 on.
+    /// Returns the number on the wire, from 1 on.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -136,31 +136,32 @@ impl std::fmt::Display for ConflictKind {
     }
 }
 
-/// Something that was kept, until its name is given up: who renames or removes it has resolved the conflict.
+/// A conflict: something that was kept, until its name is given up. A user who renames or removes it has resolved the
+/// conflict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conflict {
-    /// What it is called.
+    /// The name of the kept object.
     pub place: PlacedName,
-    /// Why.
+    /// The reason.
     pub kind: ConflictKind,
-    /// What was kept.
+    /// The kept object.
     pub mine: Fid,
-    /// The name it was to have, and where.
+    /// The name that the object was to have, with its directory.
     pub wanted: PlacedName,
     /// The way to the directory of [`Self::place`], from the root, as it was then.
     pub path: Vec<Name>,
-    /// Whose record it was.
+    /// The client that made the record.
     pub client: ClientId,
     /// The host name of that client, for people.
     pub client_name: String,
-    /// The user.
+    /// The user that made the change.
     pub uid: u32,
-    /// When the change was made, by the clock of that client.
+    /// The time of the change, by the clock of that client.
     pub time: Timestamp,
     /// The version that a content was made from, if it was made from one that the server had.
     pub base: Option<DataVersion>,
-    /// What was kept, as it is now. Only in replies.
+    /// The kept object as it is now. Only in replies.
     pub mine_now: Option<Object>,
-    /// What the wanted name means now. Only in replies.
+    /// The object that the wanted name means now. Only in replies.
     pub theirs_now: Option<Object>,
 }

@@ -1,4 +1,5 @@
-//! Between domain types and prost messages, both ways. Parsing refuses whatever the domain types cannot hold.
+//! Conversion between domain types and prost messages, both ways. Parsing refuses all values that the domain types
+//! cannot hold.
 
 mod asks;
 mod calls;
@@ -20,21 +21,21 @@ mod wire {
     include!(concat!(env!("OUT_DIR"), "/mafs.v1.rs"));
 }
 
-/// Why bytes are not the message they should be.
+/// The reason why bytes are not the message they should be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Not protobuf, or not of this shape.
+    /// The bytes are not protobuf, or not of this shape.
     #[error("not a {message}: {source}")]
     Undecodable {
         /// The message that was expected.
         message: &'static str,
-        /// What protobuf found.
+        /// The error of protobuf.
         source: prost::DecodeError,
     },
     /// A field that must be there is not.
     #[error("the field `{0}` is missing")]
     Missing(&'static str),
-    /// A field holds what it must not.
+    /// A field holds a value that it must not.
     #[error("the field `{field}` is invalid: {why}")]
     Invalid {
         /// The field.
@@ -50,7 +51,7 @@ impl Malformed {
     }
 }
 
-/// A domain type with a wire form. The same bytes are used in calls, in the client's log and in the server's journal.
+/// A domain type with a wire form. Calls, the client's log and the server's journal use the same bytes.
 pub trait Wire: Sized {
     /// Encodes as protobuf.
     fn encode(&self) -> Bytes;

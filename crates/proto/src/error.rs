@@ -3,7 +3,8 @@
 /// Declares the table once: variant, number, meaning.
 macro_rules! fs_errors {
     ($($(#[doc = $doc:literal])+ $variant:ident = $number:literal $text:literal;)+) => {
-        /// Why the file server refused a call. Numbers are never reused; an unknown one parses to `Unknown`.
+        /// The reason why the file server refused a call. Numbers are never reused; an unknown one parses to
+        /// `Unknown`.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
         pub enum FsError {
             $($(#[doc = $doc])+ #[error($text)] $variant,)+
@@ -16,7 +17,7 @@ macro_rules! fs_errors {
             /// Every error with a name.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The number on the wire; 0 is success and no error has it.
+            /// Returns the number on the wire; 0 is success and no error has it.
             #[must_use]
             pub const fn number(self) -> u32 {
                 match self {
@@ -25,7 +26,7 @@ macro_rules! fs_errors {
                 }
             }
 
-            /// The error with this number.
+            /// Returns the error with this number.
             #[must_use]
             pub const fn from_number(number: u32) -> Self {
                 match number {
@@ -102,20 +103,20 @@ fs_errors! {
     NotKept = 32 "the server does not have the part of the content that was sent before";
     /// An announced update is on its way from the client that has it: ask again.
     Pulling = 33 "the newest version is on its way from another client";
-    /// Somebody else holds a lock there, or is to have it first. Who waits for it asks again.
+    /// Another holder has a lock there, or is to have it first. A client that waits for it asks again.
     Locked = 34 "the range is locked";
-    /// Whoever waited here would wait for himself.
+    /// A program that waited here would wait for itself.
     Deadlock = 35 "a deadlock is avoided";
     /// A client, or all clients of a volume, have as many locks as they may.
     TooManyLocks = 36 "too many locks";
-    /// What is in the way of a lock is the client's own, which gives it up, and nobody else is to have it first.
+    /// The lock in the way is the client's own, which gives it up, and nobody else is to have it first.
     LockedByOwn = 37 "another program of this client has the range locked";
-    /// What arrived of a content has another hash than what was sent: it is to be sent again.
+    /// The content that arrived has another hash than the content that was sent, which is to be sent again.
     Damaged = 38 "a content was damaged on its way to the server";
 }
 
 impl FsError {
-    /// Whether the server has no room for what was sent.
+    /// Whether the server has no room for the sent data.
     #[must_use]
     pub const fn is_for_want_of_room(self) -> bool {
         matches!(self, Self::NoSpace | Self::Quota)
@@ -167,7 +168,7 @@ impl FsError {
         }
     }
 
-    /// Whether others have done what stands against a record: what it says may be kept beside that.
+    /// Whether changes of others stand against a record: its effect may be kept beside them.
     #[must_use]
     pub const fn is_conflict(self) -> bool {
         matches!(

@@ -16,8 +16,8 @@ impl VnodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// Tells two lives of one vnode number apart. Vnodes are never granted twice, so it differs from 1 only in a volume
-/// whose grants were lost and had to be restarted.
+/// Tells two lives of one vnode number apart. Vnodes are never granted twice, so the uniquifier differs from 1 only in
+/// a volume whose grants were lost and had to be restarted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Uniquifier(pub u32);
 
@@ -33,7 +33,7 @@ pub struct Fid {
 }
 
 impl Fid {
-    /// The root directory of `volume`.
+    /// Returns the root directory of `volume`.
     #[must_use]
     pub const fn root(volume: VolumeId) -> Self {
         Self { volume, vnode: VnodeId::ROOT, unique: Uniquifier(1) }
@@ -60,20 +60,20 @@ pub struct FidRange {
 }
 
 impl FidRange {
-    /// `count` fids from `first` on; `None` if the vnode numbers would overflow.
+    /// Makes a range of `count` fids from `first` on; `None` if the vnode numbers would overflow.
     #[must_use]
     pub fn new(first: Fid, count: u64) -> Option<Self> {
         first.vnode.0.checked_add(count)?;
         Some(Self { first, count })
     }
 
-    /// The first fid that is left.
+    /// Returns the first fid that is left.
     #[must_use]
     pub fn first(&self) -> Fid {
         self.first
     }
 
-    /// How many fids are left.
+    /// Returns how many fids are left.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count

@@ -1,16 +1,17 @@
 //! The hash of a content.
 //!
-//! It is taken over the data and where they are, not over the zeros between: a file of which most was never written is
-//! hashed as fast as what was. So it says the same of a content however it was stored, sent or cut into pieces.
+//! The hash is taken over the data and their places, not over the zeros between: a sparse file is hashed as fast as
+//! its written parts. So the hash of a content is the same however it was stored, sent or cut into pieces.
 
 use std::fmt;
 
-/// The unit of what is left out: a block of this size, counted from the start of the file, that has no byte but zero.
+/// The size of a block. A block, counted from the start of the file, that has no byte but zero is left out.
 const BLOCK_BYTES: usize = 4096;
 const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// The hash of the whole content of a file. The client that has the content computes it as it sends it, and the server
-/// compares it with what has arrived; whoever holds the content later can tell by it whether it still is that one.
+/// compares it with what has arrived; a holder of the content can tell later by the hash whether it still is that
+/// content.
 ///
 /// blake3 of: for each longest run of blocks of 4,096 bytes that are not all zeros (the last block of a file may be
 /// shorter), its bytes, its offset and its length; then the size of the file. Numbers are u64, little-endian.
@@ -18,7 +19,7 @@ const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 pub struct ContentHash(pub [u8; 32]);
 
 impl ContentHash {
-    /// The hash of a content that is at hand.
+    /// Hashes a content that is at hand.
     #[must_use]
     pub fn of(content: &[u8]) -> Self {
         let mut hasher = ContentHasher::default();
@@ -38,11 +39,11 @@ impl fmt::Debug for ContentHash {
 pub struct ContentHasher {
     hasher: blake3::Hasher,
     position: u64,
-    /// Where the run of blocks began that is being hashed.
+    /// The start of the run of blocks that is being hashed.
     run: Option<u64>,
-    /// Of a block begun: how many zeros there were, if there was nothing else.
+    /// The zeros of a block that has begun, if it had nothing else so far.
     zeros: usize,
-    /// Of a block begun: whether it has something else, so that all of it is hashed.
+    /// Whether a block that has begun has something else, so that all of it is hashed.
     in_data: bool,
 }
 
@@ -67,7 +68,7 @@ impl ContentHasher {
         }
     }
 
-    /// Takes so many zeros.
+    /// Takes a number of zeros.
     pub fn skip(&mut self, zeros: u64) {
         let short = |count: u64| &ZEROS[..usize::try_from(count).unwrap_or(0)];
         let block_bytes = BLOCK_BYTES as u64;
@@ -81,7 +82,7 @@ impl ContentHasher {
         self.update(short(zeros - first - whole));
     }
 
-    /// The hash of what was taken.
+    /// Returns the hash of the bytes taken so far.
     #[must_use]
     pub fn finish(mut self) -> ContentHash {
         self.end_run(self.position - self.zeros as u64);
@@ -89,7 +90,7 @@ impl ContentHasher {
         ContentHash(self.hasher.finalize().into())
     }
 
-    /// How much of the present block is to come; all of it at its start.
+    /// Returns how much of the present block is to come; all of it at its start.
     fn block_left(&self) -> usize {
         BLOCK_BYTES - usize::try_from(self.position % BLOCK_BYTES as u64).unwrap_or(0)
     }
@@ -117,7 +118,7 @@ impl ContentHasher {
     }
 }
 
-/// How many bytes of blocks that are not all zeros `bytes` begins with.
+/// Counts the bytes of whole blocks at the start of `bytes` that are not all zeros.
 fn whole_data_blocks(bytes: &[u8]) -> usize {
     bytes.chunks_exact(BLOCK_BYTES).take_while(|block| **block != ZEROS).count() * BLOCK_BYTES
 }
@@ -128,13 +129,13 @@ mod tests {
 
     use super::*;
 
-    /// Contents with runs of zeros that begin and end anywhere.
+    /// Generates contents with runs of zeros that begin and end anywhere.
     fn content() -> impl Strategy<Value = Vec<u8>> {
         proptest::collection::vec((0..3u8, 0..9_000usize), 0..8)
             .prop_map(|runs| runs.into_iter().flat_map(|(byte, count)| vec![byte.saturating_sub(1); count]).collect())
     }
 
-    /// What the documentation says, word for word.
+    /// Hashes a content as the documentation says, word for word.
     fn by_definition(content: &[u8]) -> ContentHash {
         let mut hashed = Vec::new();
         let blocks: Vec<&[u8]> = content.chunks(BLOCK_BYTES).collect();

@@ -1,4 +1,4 @@
-//! Who speaks: clients, servers, their lives, and the records they make.
+//! Identities of the peers: clients, servers, their lives, and the records they make.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ pub const PROTOCOL_MIN: u32 = 2;
 /// The newest protocol version this build speaks.
 pub const PROTOCOL_MAX: u32 = 2;
 
-/// One cache directory: made at random when the cache is created.
+/// Identity of a client, which is one cache directory: made at random when the cache is created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub [u8; 16]);
 
-/// One server's data directory: made at random by `init`.
+/// Identity of a server, which is one data directory: made at random by `init`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub [u8; 16]);
 
@@ -31,12 +31,12 @@ pub struct ServerEpoch(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HistoryId(pub u64);
 
-/// Names one mutation, and nothing else ever: the key of exactly-once.
+/// The name of one mutation, and of nothing else ever: the key of exactly-once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StoreId {
-    /// Who made the record.
+    /// The client that made the record.
     pub client: ClientId,
-    /// In which life.
+    /// The client's life.
     pub incarnation: Incarnation,
     /// Its place in that life, from 1 on.
     pub seq: u64,

@@ -1,4 +1,4 @@
-//! Locks of byte ranges: their nouns, and which ranges of one file are held by whom, as fcntl(2) says.
+//! Locks of byte ranges: their nouns, and the table of the ranges of one file and their holders, as in fcntl(2).
 //!
 //! Server and client use the same table, so that both split, join and replace ranges in the same way.
 
@@ -8,10 +8,10 @@ pub use table::{HeldRange, Holder, LockTable};
 
 use crate::Fid;
 
-/// What a lock lets others do.
+/// The kind of a lock: whether others may hold it too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LockKind {
-    /// Others may hold it too.
+    /// Others may hold a shared lock there too.
     Shared,
     /// Nobody else holds anything there.
     Exclusive,
@@ -36,25 +36,25 @@ impl LockRange {
     /// Every byte that there may be.
     pub const ALL: Self = Self { first: 0, last: u64::MAX };
 
-    /// `None` if the last byte comes before the first.
+    /// Makes a range; `None` if the last byte comes before the first.
     #[must_use]
     pub fn new(first: u64, last: u64) -> Option<Self> {
         (first <= last).then_some(Self { first, last })
     }
 
-    /// The first byte.
+    /// Returns the first byte.
     #[must_use]
     pub const fn first(self) -> u64 {
         self.first
     }
 
-    /// The last byte.
+    /// Returns the last byte.
     #[must_use]
     pub const fn last(self) -> u64 {
         self.last
     }
 
-    /// Whether they have a byte in common.
+    /// Whether the two ranges have a byte in common.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
@@ -66,12 +66,12 @@ impl LockRange {
         self.first <= other.first && other.last <= self.last
     }
 
-    /// Whether they overlap, or one begins where the other ends.
+    /// Whether the two ranges overlap, or one begins where the other ends.
     const fn touches(self, other: Self) -> bool {
         self.first <= other.last.saturating_add(1) && other.first <= self.last.saturating_add(1)
     }
 
-    /// What of it lies before and behind another.
+    /// Returns the parts of the range before and behind another.
     fn without(self, other: Self) -> impl Iterator<Item = Self> {
         if !self.overlaps(other) {
             return [Some(self), None].into_iter().flatten();
@@ -82,15 +82,16 @@ impl LockRange {
     }
 }
 
-/// Who locks, among those of one client: a process, or an open file, as the kernel names them.
+/// The owner of a lock among those of one client: a process, or an open file, as the kernel names them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockOwner {
-    /// The kernel's number for it: what it locks replaces what it has locked before.
+    /// The kernel's number for the owner: a new lock of the owner replaces its old ones there.
     pub id: u64,
-    /// The process that called; 0 if it cannot be seen.
+    /// The calling process; 0 if it cannot be seen.
     pub process: u32,
-    /// The open file through which it called. flock(2) and fcntl(2) name different owners; where both come from one
-    /// process and through one open file they are of different kinds, which on Linux know nothing of each other.
+    /// The open file through which the process called. flock(2) and fcntl(2) name different owners; where both come
+    /// from one process and through one open file they are of different kinds, which on Linux know nothing of each
+    /// other.
     pub file: u64,
 }
 
@@ -107,10 +108,10 @@ impl LockOwner {
 pub struct Lock {
     /// The file.
     pub fid: Fid,
-    /// Who has it, or wants it.
+    /// The owner that has the lock, or wants it.
     pub owner: LockOwner,
-    /// Which bytes.
+    /// The bytes.
     pub range: LockRange,
-    /// What it lets others do.
+    /// The kind: whether others may share the lock.
     pub kind: LockKind,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-/// Why bytes are not a name.
+/// The reason why bytes are not a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidName {
     /// No bytes at all.
@@ -49,13 +49,13 @@ impl Name {
         }
     }
 
-    /// The bytes of the name.
+    /// Returns the bytes of the name.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The same name with bytes of its own: those of one that has been parsed keep the message it came in in memory.
+    /// Copies the name to bytes of its own: the bytes of a parsed name keep the message it came in in memory.
     #[must_use]
     pub fn detached(&self) -> Self {
         Self(Bytes::copy_from_slice(&self.0))
@@ -78,7 +78,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What a symlink points at: 1 to 4,095 bytes, any but NUL.
+/// The target of a symlink: 1 to 4,095 bytes, any but NUL.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SymlinkTarget(Bytes);
 
@@ -94,7 +94,7 @@ impl SymlinkTarget {
         without_nul(bytes.into(), Self::BYTES_MAX).map(Self)
     }
 
-    /// The bytes of the target.
+    /// Returns the bytes of the target.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -105,7 +105,7 @@ impl SymlinkTarget {
     }
 }
 
-/// Checks what may hold any byte but NUL: 1 to `limit` bytes.
+/// Checks bytes of which none may be NUL: 1 to `limit` bytes.
 pub(crate) fn without_nul(bytes: Bytes, limit: usize) -> Result<Bytes, InvalidName> {
     match &bytes[..] {
         [] => Err(InvalidName::Empty),
@@ -143,7 +143,7 @@ impl VolumeName {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

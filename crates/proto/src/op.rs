@@ -4,7 +4,7 @@ use crate::{
     DataVersion, Fid, Kind, Mode, Name, Purpose, StoreId, SymlinkTarget, Timestamp, XattrMode, XattrName, XattrValue,
 };
 
-/// One mutation with everything that is needed to apply it exactly once, at any time.
+/// A record: one mutation with everything that is needed to apply it exactly once, at any time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CmlRecord {
     /// Its name, never used for anything else.
@@ -17,10 +17,10 @@ pub struct CmlRecord {
     pub uid: u32,
     /// The caller's group.
     pub gid: u32,
-    /// What the object was known to hold that loses a name by it: what others have stored there meanwhile stays.
-    /// `None`: whatever it holds.
+    /// The known state of the object that loses a name by the record: a content that others have stored there
+    /// meanwhile stays. `None`: any content may go.
     pub removes: Option<Removed>,
-    /// What is done.
+    /// The operation.
     pub op: CmlOp,
 }
 
@@ -29,16 +29,16 @@ impl CmlRecord {
     pub const DEPENDS_ON_MAX: usize = 1024;
 }
 
-/// What loses a name, as its client knew it.
+/// The object that loses a name, as its client knew it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Removed {
-    /// What it held.
+    /// The version of its content.
     pub version: DataVersion,
-    /// Whether nobody could be asked.
+    /// Whether the server could not be asked.
     pub alone: bool,
 }
 
-/// What a mutation does. Names as in Coda's client modify log.
+/// The operation of a mutation. Names are as in Coda's client modify log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CmlOp {
     /// Makes a file, pipe, socket or device. The name must be free.
@@ -47,9 +47,9 @@ pub enum CmlOp {
         parent: Fid,
         /// Name in it.
         name: Name,
-        /// From a range granted to the client.
+        /// The new object, from a range granted to the client.
         fid: Fid,
-        /// Neither directory nor symlink.
+        /// The type; neither directory nor symlink.
         kind: Kind,
         /// Permissions.
         mode: Mode,
@@ -62,7 +62,7 @@ pub enum CmlOp {
         parent: Fid,
         /// Name in it.
         name: Name,
-        /// From a range granted to the client.
+        /// The new object, from a range granted to the client.
         fid: Fid,
         /// Permissions.
         mode: Mode,
@@ -73,9 +73,9 @@ pub enum CmlOp {
         parent: Fid,
         /// Name in it.
         name: Name,
-        /// From a range granted to the client.
+        /// The new object, from a range granted to the client.
         fid: Fid,
-        /// What it points at.
+        /// The target of the link.
         target: SymlinkTarget,
     },
     /// Gives an object that is not a directory another name. The name must be free.
@@ -93,7 +93,7 @@ pub enum CmlOp {
         parent: Fid,
         /// Name in it.
         name: Name,
-        /// What the name must mean.
+        /// The object that the name must mean.
         fid: Fid,
     },
     /// Removes an empty directory.
@@ -102,7 +102,7 @@ pub enum CmlOp {
         parent: Fid,
         /// Name in it.
         name: Name,
-        /// What the name must mean.
+        /// The object that the name must mean.
         fid: Fid,
     },
     /// Moves a name.
@@ -115,18 +115,18 @@ pub enum CmlOp {
         to_parent: Fid,
         /// Name it gets.
         to_name: Name,
-        /// What moves.
+        /// The object that moves.
         fid: Fid,
-        /// What the target name must mean: `None` must be free.
+        /// The object that the target name must mean; `None`: the name must be free.
         replaced: Option<Fid>,
-        /// What happens to the target.
+        /// The treatment of the target.
         mode: RenameMode,
     },
     /// Changes attributes.
     SetAttr {
         /// The object.
         fid: Fid,
-        /// What changes.
+        /// The attributes to change.
         set: SetAttr,
     },
     /// Sets an extended attribute.
@@ -137,7 +137,7 @@ pub enum CmlOp {
         name: XattrName,
         /// Its new value.
         value: XattrValue,
-        /// Whether it may exist.
+        /// Whether the attribute may exist.
         mode: XattrMode,
     },
     /// Removes an extended attribute.
@@ -147,7 +147,7 @@ pub enum CmlOp {
         /// The attribute; it must exist.
         name: XattrName,
     },
-    /// Replaces the whole content of a file; it comes as payload.
+    /// Replaces the whole content of a file; the content comes as payload.
     Store {
         /// The file.
         fid: Fid,
@@ -161,7 +161,7 @@ pub enum CmlOp {
 }
 
 impl CmlOp {
-    /// The names that it finds, in their directories, with the objects that they must mean.
+    /// Lists the names that the operation finds, in their directories, with the objects that they must mean.
     pub fn found_names(&self) -> impl Iterator<Item = (Fid, &Name, Fid)> {
         let (found, replaced) = match self {
             Self::Remove { parent, name, fid } | Self::RemoveDir { parent, name, fid } => {
@@ -182,7 +182,7 @@ impl CmlOp {
         found.into_iter().chain(replaced)
     }
 
-    /// The name that it makes where there must be none, with its directory.
+    /// Returns the name that the operation makes where there must be none, with its directory.
     #[must_use]
     pub const fn made_name(&self) -> Option<(Fid, &Name)> {
         match self {
@@ -203,7 +203,7 @@ impl CmlOp {
         }
     }
 
-    /// The object that it makes.
+    /// Returns the object that the operation makes.
     #[must_use]
     pub const fn made(&self) -> Option<Fid> {
         match self {
@@ -219,7 +219,7 @@ impl CmlOp {
         }
     }
 
-    /// What its call is for, unless it is forced.
+    /// Returns the purpose of the operation's call, unless the call is forced.
     #[must_use]
     pub fn purpose(&self) -> Purpose {
         match self {
@@ -236,7 +236,7 @@ impl CmlOp {
         }
     }
 
-    /// The object the operation is about.
+    /// Returns the object the operation is about.
     #[must_use]
     pub fn fid(&self) -> Fid {
         match self {
@@ -254,7 +254,7 @@ impl CmlOp {
         }
     }
 
-    /// What had a name before and is given one.
+    /// Returns the object that had a name before and is given one.
     #[must_use]
     pub fn named_fid(&self) -> Option<Fid> {
         match self {
@@ -263,7 +263,7 @@ impl CmlOp {
         }
     }
 
-    /// What loses a name and is given none.
+    /// Returns the object that loses a name and is given none.
     #[must_use]
     pub fn unnamed_fid(&self) -> Option<Fid> {
         match self {
@@ -274,14 +274,14 @@ impl CmlOp {
     }
 }
 
-/// What a rename does with its target.
+/// The way in which a rename treats its target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RenameMode {
     /// An existing target is removed in the same step.
     Replace,
     /// An existing target is an error (`RENAME_NOREPLACE`).
     NoReplace,
-    /// The two names swap what they mean (`RENAME_EXCHANGE`).
+    /// The two names swap their objects (`RENAME_EXCHANGE`).
     Exchange,
 }
 
@@ -307,13 +307,13 @@ impl SetAttr {
         *self == Self::default()
     }
 
-    /// Whether the object gets another owner or group, or is said to.
+    /// Whether an owner or a group is set.
     #[must_use]
     pub fn gives_away(&self) -> bool {
         self.uid.is_some() || self.gid.is_some()
     }
 
-    /// What both do to an object of this kind, `later` after this one.
+    /// Combines both changes of an object of this kind, `later` after this one.
     #[must_use]
     pub fn then(&self, later: &Self, kind: Kind) -> Self {
         let drops_set_id = later.gives_away() && kind != Kind::Directory;

@@ -1,18 +1,18 @@
-//! Random numbers that follow from a seed alone, for everything that has to come out the same again: simulated runs,
-//! what a simulated crash leaves, the link model. Not for secrets.
+//! Random numbers that follow from a seed alone, for everything that has to be repeatable: simulated runs, the state
+//! after a simulated crash, the link model. Not for secrets.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, fast, and the same on every platform.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A sequence of its own for each seed.
+    /// Begins the sequence of a seed; each seed has its own.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -21,17 +21,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
-    /// One of `0..=max`.
+    /// Returns one of `0..=max`.
     pub fn up_to(&mut self, max: usize) -> usize {
         usize::try_from(self.number() % (max as u64).saturating_add(1)).unwrap_or(max)
     }
 
-    /// One of these.
+    /// Returns one of the given values.
     ///
     /// # Panics
     /// If there is none.
@@ -39,17 +39,17 @@ impl Random {
         of[usize::try_from(self.below(of.len() as u64)).unwrap_or(0)]
     }
 
-    /// True once in `times`.
+    /// Returns true once in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// Heads or tails.
+    /// Returns true or false, with equal chances.
     pub fn coin(&mut self) -> bool {
         self.number() & 1 == 1
     }
 
-    /// Some bytes.
+    /// Returns `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let word = self.number().to_le_bytes();
         (0..count).map(|at| word[at % 8].wrapping_add(u8::try_from(at / 8 % 251).unwrap_or(0))).collect()

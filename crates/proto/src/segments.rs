@@ -1,16 +1,16 @@
-//! Segments: how a content travels as payload, so that zeros which nobody wrote cost nothing.
+//! Segments: the form in which a content travels as payload, so that zeros which nobody wrote cost nothing.
 //!
 //! A content (or the part of it that is sent) is a row of segments: so many zeros, then so many bytes that follow at
-//! once. A receiver knows how long the content has to be before the first segment comes, and refuses what is longer.
+//! once. A receiver knows the length of the content before the first segment comes, and refuses a longer one.
 
-//! An upload ends with the hash of the whole content, taken by who sends it: a receiver that has hashed what came can
-//! tell whether that is what was sent.
+//! An upload ends with the sender's hash of the whole content: a receiver that has hashed the received content can
+//! tell whether it is the sent one.
 
 use bytes::{Buf, Bytes};
 
 use crate::{ContentHash, ContentHasher};
 
-/// What a segment begins with: 16 bytes, two u64, little-endian.
+/// The header of a segment: 16 bytes, two u64, little-endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Segment {
     /// Zeros, which are not sent.
@@ -20,16 +20,16 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// What it takes on the wire.
+    /// The size of a header on the wire.
     pub const BYTES: usize = 16;
 
-    /// As it travels.
+    /// Encodes the header as it travels.
     #[must_use]
     pub fn encode(self) -> [u8; Self::BYTES] {
         (u128::from(self.data) << 64 | u128::from(self.zeros)).to_le_bytes()
     }
 
-    /// A content at hand as one segment; as none if it is empty.
+    /// Makes one segment of a content at hand; none if it is empty.
     #[must_use]
     pub fn of(content: &[u8]) -> Bytes {
         match content.len() as u64 {
@@ -38,7 +38,7 @@ impl Segment {
         }
     }
 
-    /// A content at hand as it is uploaded: as one segment, and its hash.
+    /// Makes the upload of a content at hand: one segment, and the content's hash.
     #[must_use]
     pub fn upload(content: &[u8]) -> Bytes {
         [&Self::of(content)[..], &ContentHash::of(content).0].concat().into()
@@ -57,7 +57,7 @@ impl Segment {
 pub enum ContentPart {
     /// A segment begins: its zeros are the next bytes of the content, its data will come.
     Segment(Segment),
-    /// The next bytes.
+    /// The next bytes of the content.
     Data(Bytes),
 }
 
@@ -78,7 +78,7 @@ pub struct SegmentReader {
     trailer: Trailer,
 }
 
-/// What follows the last segment.
+/// The part that follows the last segment.
 #[derive(Debug)]
 enum Trailer {
     Nothing,
@@ -90,19 +90,20 @@ enum Trailer {
 const HASH_BYTES: usize = 32;
 
 impl SegmentReader {
-    /// For a content, or a part of one, of this size.
+    /// Makes a reader for a content, or a part of one, of this size.
     #[must_use]
     pub fn new(content_bytes: u64) -> Self {
         Self { header: [0; HASH_BYTES], header_bytes: 0, data_left: 0, left: content_bytes, trailer: Trailer::Nothing }
     }
 
-    /// For an upload of a content, or of a part of one, of this size: behind the last segment comes the hash.
+    /// Makes a reader for an upload of a content, or of a part of one, of this size: the hash comes behind the last
+    /// segment.
     #[must_use]
     pub fn of_upload(content_bytes: u64) -> Self {
         Self { trailer: Trailer::Hash, ..Self::new(content_bytes) }
     }
 
-    /// Takes the next part out of `bytes`; `None` when it has them all.
+    /// Takes the next part out of `bytes`; `None` when all of them are taken.
     ///
     /// # Errors
     /// If the segments are longer than the content, or one of them is empty, or something follows the last.
@@ -129,7 +130,7 @@ impl SegmentReader {
         self.begin(Segment::decode(header)).map(Some)
     }
 
-    /// Takes up to `wanted` bytes of what is no data. Returns whether they are all here.
+    /// Takes up to `wanted` bytes of a header or hash. Returns whether they are all here.
     fn take_header(&mut self, bytes: &mut Bytes, wanted: usize) -> bool {
         let count = (wanted - self.header_bytes).min(bytes.len());
         bytes.copy_to_slice(&mut self.header[self.header_bytes..self.header_bytes + count]);
@@ -144,7 +145,7 @@ impl SegmentReader {
         self.left == 0 && self.data_left == 0 && self.header_bytes == 0 && !awaits_hash
     }
 
-    /// The hash that has come behind the content.
+    /// Returns the hash that has come behind the content.
     #[must_use]
     pub fn hash(&self) -> Option<ContentHash> {
         match self.trailer {
@@ -169,7 +170,7 @@ pub struct SegmentHasher {
 }
 
 impl SegmentHasher {
-    /// For a content of which `hasher` has taken the beginning, and so many bytes are to come.
+    /// Makes a hasher for a content of which `hasher` has taken the beginning, and `bytes_left` bytes are to come.
     #[must_use]
     pub fn new(hasher: ContentHasher, bytes_left: u64) -> Self {
         Self { hasher, segments: SegmentReader::new(bytes_left) }
@@ -189,7 +190,7 @@ impl SegmentHasher {
         Ok(())
     }
 
-    /// The hash of the content, if it has been taken whole.
+    /// Returns the hash of the content, if it has been taken whole.
     #[must_use]
     pub fn hash(&self) -> Option<ContentHash> {
         self.segments.is_whole().then(|| self.hasher.clone().finish())

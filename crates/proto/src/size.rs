@@ -1,6 +1,6 @@
 //! Sizes as people write them.
 
-/// Why a text is not a size.
+/// The error of a text that is not a size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a size is a number of bytes, or a number with K, M, G or T (powers of 1,024)")]
 pub struct InvalidSize;

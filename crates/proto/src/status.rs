@@ -1,4 +1,4 @@
-//! Status: what `stat` shows of an object, and its versions.
+//! Status of an object: the attributes that `stat` shows, and versions.
 
 use crate::{DataVersion, Fid, Name, SetAttr, StatusVersion, SymlinkTarget, Timestamp};
 
@@ -33,20 +33,21 @@ impl Mode {
         Self((bits & 0o7777) as u16)
     }
 
-    /// `None` if bits above 0o7777 are set.
+    /// Checks the bits; `None` if bits above 0o7777 are set.
     #[must_use]
     pub fn parse(bits: u32) -> Option<Self> {
         (bits <= 0o7777).then(|| Self::from_bits(bits))
     }
 
-    /// The bits.
+    /// Returns the bits.
     #[must_use]
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// Without the bits that lend the rights of owner and group to who executes the file: set-user-id, and set-group-id
-    /// where the group may execute. They go when a file changes, or its owner (Linux, `setattr_should_drop_suidgid`).
+    /// Drops the bits that lend the rights of owner and group to a user that executes the file: set-user-id, and
+    /// set-group-id where the group may execute. They go when a file changes, or its owner (Linux,
+    /// `setattr_should_drop_suidgid`).
     #[must_use]
     pub const fn without_set_id(self) -> Self {
         const SET_USER_ID: u16 = 0o4000;
@@ -66,13 +67,13 @@ pub struct Status {
     pub kind: Kind,
     /// Permissions.
     pub mode: Mode,
-    /// Hard links; of a directory 2 plus its subdirectories. 0: removed.
+    /// Hard links; for a directory 2 plus its subdirectories. 0: removed.
     pub nlink: u32,
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Bytes of a file or symlink target; of a directory the number of its entries.
+    /// Bytes of a file or symlink target; for a directory the number of its entries.
     pub size: u64,
     /// Device number, of devices only.
     pub rdev: u64,
@@ -84,7 +85,7 @@ pub struct Status {
     pub ctime: Timestamp,
     /// Creation.
     pub crtime: Timestamp,
-    /// Which content this is the status of.
+    /// The content to which this status belongs.
     pub data_version: DataVersion,
     /// Counts changes of this status.
     pub status_version: StatusVersion,
@@ -97,7 +98,8 @@ impl Status {
     /// The most hard links of an object, and subdirectories of a directory: as on ext4.
     pub const LINKS_MAX: u32 = 65_000;
 
-    /// Changes attributes as [`crate::CmlOp::SetAttr`] does. Who gives a file away takes its set-id bits (chown(2)).
+    /// Changes attributes as [`crate::CmlOp::SetAttr`] does. A change of owner or group drops a file's set-id bits
+    /// (chown(2)).
     pub fn set(&mut self, set: &SetAttr) {
         let drops_set_id = set.gives_away() && self.kind != Kind::Directory;
         let mode = if drops_set_id { self.mode.without_set_id() } else { self.mode };
@@ -125,7 +127,7 @@ pub struct Object {
 pub struct Entry {
     /// The name in the directory.
     pub name: Name,
-    /// What it names.
+    /// The object that it names.
     pub object: Object,
 }
 

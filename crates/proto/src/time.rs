@@ -7,7 +7,7 @@
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// The time since `earlier`, zero if `earlier` is later.
+    /// Returns the time since `earlier`, zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -22,11 +22,11 @@ impl std::ops::Add<std::time::Duration> for Instant {
     }
 }
 
-/// Where shells get the time from: the one seam between real and virtual time.
+/// The source of time for shells: the one seam between real and virtual time.
 pub trait Clock: Send + Sync + 'static {
-    /// The present, on the clock of timers.
+    /// Returns the present time, on the clock of timers.
     fn now(&self) -> Instant;
-    /// The present as people tell it, for the times of files.
+    /// Returns the present wall-clock time, for the times of files.
     fn wall(&self) -> Timestamp;
 }
 
@@ -38,19 +38,19 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// `None` if `nanos` is not below 1,000,000,000.
+    /// Makes a time; `None` if `nanos` is not below 1,000,000,000.
     #[must_use]
     pub const fn new(seconds: i64, nanos: u32) -> Option<Self> {
         if nanos < 1_000_000_000 { Some(Self { seconds, nanos }) } else { None }
     }
 
-    /// Whole seconds since 1970, rounded down.
+    /// Returns whole seconds since 1970, rounded down.
     #[must_use]
     pub const fn seconds(self) -> i64 {
         self.seconds
     }
 
-    /// Nanoseconds after [`Self::seconds`].
+    /// Returns nanoseconds after [`Self::seconds`].
     #[must_use]
     pub const fn nanos(self) -> u32 {
         self.nanos
@@ -74,7 +74,7 @@ impl From<std::time::SystemTime> for Timestamp {
 }
 
 impl From<Timestamp> for std::time::SystemTime {
-    /// Times beyond what the platform can hold become 1970.
+    /// Converts a time; times beyond the platform's range become 1970.
     fn from(time: Timestamp) -> Self {
         use std::time::{Duration, UNIX_EPOCH};
         let nanos = Duration::from_nanos(u64::from(time.nanos));

@@ -24,7 +24,7 @@ impl XattrName {
         without_nul(bytes.into(), Self::BYTES_MAX).map(Self)
     }
 
-    /// The bytes of the name.
+    /// Returns the bytes of the name.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -52,7 +52,7 @@ impl fmt::Debug for XattrName {
 pub struct XattrValue(Bytes);
 
 impl XattrValue {
-    /// XATTR_SIZE_MAX of Linux. What one object can hold in all is less: [`Xattrs::BYTES_MAX`].
+    /// XATTR_SIZE_MAX of Linux. All attributes of one object together can hold less: [`Xattrs::BYTES_MAX`].
     pub const BYTES_MAX: usize = 64 * 1024;
 
     /// Parses a value; `None` if it is too long.
@@ -62,7 +62,7 @@ impl XattrValue {
         (bytes.len() <= Self::BYTES_MAX).then_some(Self(bytes))
     }
 
-    /// The bytes of the value.
+    /// Returns the bytes of the value.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -76,11 +76,11 @@ impl XattrValue {
 /// Whether the attribute that is set may, must or must not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XattrMode {
-    /// It may.
+    /// The attribute may exist.
     Either,
-    /// It must not (`XATTR_CREATE`).
+    /// The attribute must not exist (`XATTR_CREATE`).
     Create,
-    /// It must (`XATTR_REPLACE`).
+    /// The attribute must exist (`XATTR_REPLACE`).
     Replace,
 }
 
@@ -96,24 +96,24 @@ impl Xattrs {
     /// than this, and fits one value of an index (64 KB) with something beside it.
     pub const BYTES_MAX: usize = 64_000;
 
-    /// What an attribute counts for besides its name and value: above the dozen bytes that its wire form adds.
+    /// The bytes an attribute counts for besides its name and value: above the dozen bytes that its wire form adds.
     pub const OVERHEAD_BYTES: usize = 16;
 
     /// The most attributes there can be.
     pub(crate) const COUNT_MAX: usize = Self::BYTES_MAX / Self::OVERHEAD_BYTES;
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     #[must_use]
     pub fn get(&self, name: &XattrName) -> Option<&XattrValue> {
         self.values.get(name)
     }
 
-    /// Names and values, in the order of the names' bytes.
+    /// Lists names and values, in the order of the names' bytes.
     pub fn iter(&self) -> impl Iterator<Item = (&XattrName, &XattrValue)> {
         self.values.iter()
     }
 
-    /// Whether there are none.
+    /// Whether there are no attributes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -121,8 +121,8 @@ impl Xattrs {
 
     /// Sets an attribute.
     ///
-    /// # Errors
-    /// `Exists` and `NoXattr` if `mode` says so, `NoSpace` if there would be too much of them; nothing is changed then.
+    /// # Errors `Exists` and `NoXattr` if `mode` says so, `NoSpace` if there would be too many bytes; nothing is
+    /// changed then.
     pub fn set(&mut self, name: XattrName, value: XattrValue, mode: XattrMode) -> Result<(), FsError> {
         let old = self.values.get(&name);
         match (mode, old) {
@@ -150,7 +150,7 @@ impl Xattrs {
     }
 }
 
-/// What an attribute counts for.
+/// Returns the bytes an attribute counts for.
 fn cost(name: &XattrName, value: &XattrValue) -> usize {
     name.0.len() + value.0.len() + Xattrs::OVERHEAD_BYTES
 }

@@ -16,7 +16,7 @@ use tokio::net::unix::pipe;
 use super::{Exit, Failure};
 
 const READY: &str = "ready";
-/// The same, with what the user is to know.
+/// Begins the line of a mount that can be used when there is a notice for the user, which follows.
 const READY_BUT: &str = "ready, but ";
 
 /// A log larger than this is put aside at the next mount.
@@ -50,7 +50,7 @@ pub(super) fn launch(directory: &Path, runtime_dir: &RuntimeDir) -> Result<Exit,
         .map_err(|error| failed(&error))?;
     let mut message = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // What cannot be read is as good as nothing: the exit code tells.
+        // A message that cannot be read counts as none.
         let _ = BufReader::new(stdout.take(MESSAGE_BYTES_MAX)).read_line(&mut message);
     }
     match message.trim_end() {
@@ -64,27 +64,27 @@ pub(super) fn launch(directory: &Path, runtime_dir: &RuntimeDir) -> Result<Exit,
     }
 }
 
-/// The child's side: how it tells the one who started it.
+/// The child's side: tells the process that started it how the mount goes.
 #[derive(Clone, Copy)]
 pub(super) struct Readiness {
     is_awaited: bool,
 }
 
 impl Readiness {
-    /// Somebody waits for a line on stdout. Leaves the terminal and the working directory of whoever that is.
+    /// Makes one for a child whose parent waits for a line on stdout. Leaves the parent's terminal.
     pub(super) fn report() -> Self {
         // Fails only for the leader of a process group, which is not a child of `launch`.
         let _ = rustix::process::setsid();
         Self { is_awaited: true }
     }
 
-    /// Nobody does.
+    /// Makes one for a process from which nobody awaits a line.
     pub(super) fn silent() -> Self {
         Self { is_awaited: false }
     }
 
-    /// The mount can be used, or will be; `notice` is what the user is to know. `false` if whoever waited for it has
-    /// gone.
+    /// Tells that the mount can be used, or will be, with a `notice` for the user. Returns `false` if the waiting
+    /// process has gone.
     pub(super) fn ready(self, notice: Option<&str>) -> bool {
         // A daemon must not keep another file system busy. Every path was made absolute before.
         if self.is_awaited
@@ -98,7 +98,7 @@ impl Readiness {
         }
     }
 
-    /// Waits until whoever waited for the mount has gone: its end of the pipe is closed.
+    /// Waits until the process that waited for the mount has gone: its end of the pipe is closed.
     pub(super) async fn abandoned(self) {
         let pipe = || pipe::Sender::from_owned_fd(std::io::stdout().as_fd().try_clone_to_owned()?);
         let gone = match self.is_awaited.then(pipe) {
@@ -110,7 +110,7 @@ impl Readiness {
         }
     }
 
-    /// The mount cannot be.
+    /// Tells why the mount has failed.
     pub(super) fn failed(self, failure: &Failure) {
         self.say(&failure.message);
     }

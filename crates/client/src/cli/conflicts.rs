@@ -28,7 +28,7 @@ enum ConflictsCommand {
     /// One line for each change that was in conflict, of all clients; the same as `conflicts` alone. Exits with 5 if
     /// there are any.
     List(ListArgs),
-    /// Tell all that is known of a conflict.
+    /// Show all that is known of a conflict.
     Show {
         /// The file, or what was kept of it.
         path: PathBuf,
@@ -62,13 +62,13 @@ struct ResolveArgs {
 #[derive(clap::Args, Clone, Copy, Debug)]
 #[group(required = true, multiple = false)]
 struct How {
-    /// What was kept takes the place of what others have; what is in the trash is removed for good.
+    /// Put the kept version in the place of what others have; remove what is in the trash for good.
     #[arg(long)]
     mine: bool,
-    /// What was kept is removed; what is in the trash is put back.
+    /// Remove the kept version; put back what is in the trash.
     #[arg(long)]
     theirs: bool,
-    /// What was kept stays beside it, as an ordinary file with a name of its own; what is in the trash stays there.
+    /// Leave the kept version beside the file, as an ordinary file with a name of its own; leave what is in the trash.
     #[arg(long)]
     both: bool,
 }
@@ -128,7 +128,7 @@ async fn asked(daemon: &mut Reached) -> Result<mafs_client::vfs::ConflictsReport
     daemon.client.conflicts().await.map_err(failed)
 }
 
-/// What is known of one path.
+/// The conflicts of one path, and the daemon that told them.
 struct FoundConflicts {
     daemon: Reached,
     mount_point: PathBuf,
@@ -141,7 +141,7 @@ impl FoundConflicts {
     }
 }
 
-/// The conflicts about a path, which need not exist.
+/// Finds the conflicts about a path, which need not exist.
 async fn find(runtime_dir: &RuntimeDir, path: &Path) -> Result<FoundConflicts, Failure> {
     let absolute = std::path::absolute(path).map_err(|error| Failure::new(Exit::Failed, error))?;
     let (mut daemon, below) = daemon_above(runtime_dir, path, &absolute).await?;
@@ -156,7 +156,7 @@ async fn find(runtime_dir: &RuntimeDir, path: &Path) -> Result<FoundConflicts, F
     Ok(FoundConflicts { daemon, mount_point, entries })
 }
 
-/// The one conflict that is meant.
+/// Returns the only conflict that was found.
 fn only(found: &FoundConflicts) -> Result<&ConflictEntry, Failure> {
     match &found.entries[..] {
         [one] => Ok(one),
@@ -178,8 +178,8 @@ fn diff(found: &FoundConflicts) -> Result<Exit, Failure> {
     Ok(if status.code().is_some_and(|code| code < 2) { Exit::Ok } else { Exit::Failed })
 }
 
-/// Does with files what the user would do by hand: the server takes a conflict for resolved when what was kept loses
-/// its name.
+/// Resolves a conflict with file operations, as the user would by hand: for the server a conflict is resolved when the
+/// kept version loses its name.
 async fn resolve(found: &mut FoundConflicts, how: How) -> Result<Exit, Failure> {
     let entry = only(found)?.clone();
     let (copy, wanted) = (found.absolute(&entry.path), found.absolute(&entry.wanted));
@@ -210,7 +210,8 @@ async fn resolve(found: &mut FoundConflicts, how: How) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-/// To keep the removals is to empty the trash; to take what others have is to put it back.
+/// Resolves a conflict about the trash: `--mine` keeps the removals and empties the trash, `--theirs` puts its files
+/// back.
 fn resolve_trash(found: &FoundConflicts, trash: &Path, how: How) -> Result<Exit, Failure> {
     let failed = |error| Failure::new(Exit::Failed, format!("{}: {error}", printable_path(trash)));
     if how.both {
@@ -232,7 +233,8 @@ fn resolve_trash(found: &FoundConflicts, trash: &Path, how: How) -> Result<Exit,
     Ok(Exit::Ok)
 }
 
-/// Moves what is in a directory to where it was. Returns what others have made anew meanwhile, and stays.
+/// Moves the entries of a directory back to their old places. Returns those that stay, because others have made their
+/// names anew meanwhile.
 fn put_back(from: &Path, to: &Path) -> std::io::Result<Vec<PathBuf>> {
     let (mut left, mut open, mut emptied) = (Vec::new(), vec![(from.to_path_buf(), to.to_path_buf())], Vec::new());
     while let Some((from, to)) = open.pop() {
@@ -248,7 +250,7 @@ fn put_back(from: &Path, to: &Path) -> std::io::Result<Vec<PathBuf>> {
             }
         }
     }
-    // Those above come first.
+    // Parents come first in this list.
     for directory in emptied.iter().rev() {
         match std::fs::remove_dir(directory) {
             Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty && !left.is_empty() => {}
@@ -262,7 +264,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     if path.symlink_metadata()?.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
 }
 
-/// The wanted name if it is free, or one with the client's name in it.
+/// Returns the wanted name if it is free, or one with the client's name in it.
 fn free_beside(wanted: &Path, client: &str) -> PathBuf {
     let stem = wanted.file_stem().unwrap_or_default();
     let marked = |nth: u32| {
@@ -310,7 +312,7 @@ fn side(side: &Side) -> String {
     format!("{}, {size}, version {}, changed {}", side.kind, side.version, time(side.mtime_s))
 }
 
-/// How long ago, which needs no calendar.
+/// Tells a time as how long ago it was, which needs no calendar.
 fn time(seconds: i64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     let ago = i64::try_from(now).unwrap_or(i64::MAX).saturating_sub(seconds);
@@ -321,7 +323,7 @@ fn time(seconds: i64) -> String {
 }
 
 fn say(text: &str) {
-    // Whoever reads it may have seen enough.
+    // The reader may have seen enough.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 

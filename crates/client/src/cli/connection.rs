@@ -15,7 +15,7 @@ pub(super) struct ConnectionArgs {
     dir: Option<PathBuf>,
 }
 
-/// Ends the connection of one mount, or of each. What is unsent stays so, and is told.
+/// Ends the connection of one mount, or of each. Unsent changes stay unsent, and are told.
 pub(super) fn disconnect(args: &ConnectionArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
@@ -34,7 +34,7 @@ fn describe(status: &MountStatus) -> String {
     format!("{mount_point}: disconnected until `mafs-client reconnect` or the next mount, unsent: {}", unsent(report))
 }
 
-/// Connects one mount, or each, again; waits for that.
+/// Connects one mount, or each, again, and waits for the connection.
 pub(super) fn reconnect(args: &ConnectionArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// How the process ends.
+/// The ways in which the process ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
     /// Done.
@@ -31,7 +31,7 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// The number; see the manual's list.
+    /// Returns the number; see the manual's list.
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
@@ -53,7 +53,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command ends without success: one line for people, and the exit code.
+/// The reason why a command fails: one line for people, and the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,

@@ -13,12 +13,12 @@ use super::{Exit, Failure, command_runtime};
 pub(super) struct HandoffArgs {
     /// The mount point, or anything below it; all mounts of this user if it is not given.
     dir: Option<PathBuf>,
-    /// How long the change may take, 1 to 60 seconds from now.
+    /// The time that the change may take, 1 to 60 seconds from now.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 5, value_parser = seconds())]
     seconds: u64,
 }
 
-/// Long enough for a cell to change, and no longer than somebody means it.
+/// Parses the seconds: long enough for a cell to change, and no longer than a user can mean.
 fn seconds() -> RangedU64ValueParser {
     RangedU64ValueParser::new().range(1..=60)
 }

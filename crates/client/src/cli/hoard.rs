@@ -31,21 +31,21 @@ pub(super) struct HoardArgs {
 
 #[derive(clap::Subcommand, Debug)]
 enum HoardCommand {
-    /// Have something here whatever becomes of the connection, in place of what is worth less to you. It need not exist
-    /// yet.
+    /// Have something here whatever becomes of the connection, in place of what is worth less to you. The path need
+    /// not exist yet.
     Add {
         /// Below a mount point.
         path: PathBuf,
-        /// From 1 to 1000, and what is meant of a directory: 500:d+. c: what is in it now, d: everything below it now;
-        /// c+ and d+: and what comes later.
+        /// The priority, from 1 to 1000, and the part of a directory that is meant: 500:d+. c: its entries now, d:
+        /// everything below it now; c+ and d+: also what comes later.
         #[arg(value_name = "PRIO[:c|c+|d|d+]", default_value = "500")]
         spec: HoardSpec,
     },
     /// One line for each path that is pinned or hoarded: what is meant of it, and what of that is missing.
     List(ListArgs),
-    /// Keep something no longer because of this: it may go when there is no room. Pins too.
+    /// End hoard entries, pins too: their files may go when there is no room.
     Remove {
-        /// As they were added.
+        /// The paths as they were added.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
@@ -76,17 +76,17 @@ struct Listing {
     totals: HoardReport,
 }
 
-/// Keeps things for ever.
+/// Pins paths: keeps them in the cache for ever.
 pub(super) fn pin(args: &PinArgs) -> Result<Exit, Failure> {
     each(&args.paths, async |client, below, shown| add(client, below, HoardSpec::PIN, shown).await)
 }
 
-/// Ends that.
+/// Ends pins of paths.
 pub(super) fn unpin(args: &PinArgs) -> Result<Exit, Failure> {
     each(&args.paths, async |client, below, shown| remove(client, below, true, shown).await)
 }
 
-/// Does what a subcommand says.
+/// Runs a subcommand of `hoard`.
 pub(super) fn run(args: &HoardArgs) -> Result<Exit, Failure> {
     match &args.command {
         HoardCommand::Add { path, spec } => {
@@ -131,7 +131,7 @@ pub(super) fn each(
     })
 }
 
-/// What an answer that is none means for the command.
+/// Turns an error of the control socket into the command's failure.
 pub(super) fn failure(shown: &str, error: &ControlError) -> Failure {
     let exit = match error {
         ControlError::Unknown => Exit::NotFound,
@@ -141,7 +141,7 @@ pub(super) fn failure(shown: &str, error: &ControlError) -> Failure {
     Failure::new(exit, format!("{shown}: {error}"))
 }
 
-/// The answer is to another question.
+/// Makes the error of an answer that belongs to another question.
 pub(super) fn unexpected() -> ControlError {
     ControlError::Broken(std::io::Error::other("its answer is for another question"))
 }
@@ -194,13 +194,13 @@ fn list(args: &ListArgs) -> Result<Exit, Failure> {
         } else {
             listings.iter().map(describe).collect::<Vec<_>>().join("\n")
         };
-        // Whoever reads it may have seen enough.
+        // The reader may have seen enough.
         let _ = std::io::stdout().write_all(text.as_bytes());
         Ok(Exit::Ok)
     })
 }
 
-/// A heading, a line for each entry, and all in one line.
+/// Formats a listing: a heading, a line for each entry, and a line with the totals.
 fn describe(listing: &Listing) -> String {
     let mut text = format!("{}  {}\n", listing.mount_point, listing.target);
     for entry in &listing.entries {

@@ -13,13 +13,13 @@ use super::{Exit, Failure, command_runtime};
 pub(super) struct LimitArgs {
     /// The mount point, or anything below it; all mounts of this user if it is not given.
     dir: Option<PathBuf>,
-    /// What is limited (fetch, prefetch, metadata or store) to how many bytes per second in each direction, from 1k on:
-    /// store=64k. Or store=off for no limit. It lasts until it is changed, or the mount ends.
+    /// The class (fetch, prefetch, metadata or store) and its limit in bytes per second in each direction, from 1k on:
+    /// store=64k. Or store=off for no limit. A limit lasts until it is changed, or the mount ends.
     #[arg(value_name = "CLASS=RATE|off")]
     limit: ClassLimit,
 }
 
-/// Limits what one mount sends and gets, or what each does.
+/// Limits the traffic of a class for one mount, or for each.
 pub(super) fn run(args: &LimitArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {

@@ -14,9 +14,9 @@ use super::{Exit, Failure, Stop, begin_daemon, run_daemon};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct MountArgs {
-    /// What to mount: host[:port]:/volume, or unix:/socket:/volume.
+    /// The volume to mount: host[:port]:/volume, or unix:/socket:/volume.
     target: String,
-    /// Where: an empty directory.
+    /// The mount point: an empty directory.
     dir: PathBuf,
     /// Options, with commas between them.
     #[arg(
@@ -122,7 +122,7 @@ pub(super) fn run(args: &MountArgs) -> Result<Exit, Failure> {
     outcome
 }
 
-/// How the server is reached.
+/// Builds the connector by which the server is reached.
 fn connector(address: Address, mount: &Mount) -> Result<Connector, Failure> {
     let link = mount.options.profile;
     let cache = || cache_directory(mount).map_err(|error| Failure::new(Exit::MountFailed, error));
@@ -135,7 +135,7 @@ fn connector(address: Address, mount: &Mount) -> Result<Connector, Failure> {
     })
 }
 
-/// What is to be said of a mount that begins without its server.
+/// Returns the notice for the user if a mount begins without its server.
 fn apart(mount: &Mount, daemon: &Daemon) -> Option<String> {
     let status = daemon.vfs().status();
     let notice = || format!("{}: {}: mounted with what is in the cache", mount.source(), status.why);

@@ -31,10 +31,10 @@ pub(super) struct QueueArgs {
 enum QueueCommand {
     /// One line for each change that the server does not have, the oldest first; the same as `queue` alone.
     List(ListArgs),
-    /// Send no contents in the background, until `resume` or the end of the mount. What a reader elsewhere, a lock, an
-    /// fsync or `sync` waits for is sent, and so are names and attributes that depend on no content.
+    /// Send no contents in the background, until `resume` or the end of the mount. A content that a reader elsewhere,
+    /// a lock, an fsync or `sync` waits for is sent, and so are names and attributes that depend on no content.
     Pause(DirArgs),
-    /// End that.
+    /// Undo `pause`.
     Resume(DirArgs),
     /// Send these changes, with all that they depend on, before others and although the queue is paused.
     First(FirstArgs),
@@ -51,7 +51,7 @@ struct FirstArgs {
     /// The mount point, or anything below it; needed if this user has several mounts.
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// As `queue list` shows them.
+    /// The ids of the changes, as `queue list` shows them.
     #[arg(required = true, value_name = "ID", value_parser = parse_id)]
     ids: Vec<RecordId>,
 }
@@ -112,7 +112,7 @@ fn pause(args: &DirArgs, paused: bool) -> Result<Exit, Failure> {
     })
 }
 
-/// Has changes sent before others; those that there are not are told.
+/// Has changes sent before others; tells which ids the log does not have.
 fn first(args: &FirstArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
@@ -145,7 +145,7 @@ fn list(args: &ListArgs) -> Result<Exit, Failure> {
         } else {
             listings.iter().map(describe).collect::<Vec<_>>().join("\n")
         };
-        // Whoever reads it may have seen enough.
+        // The reader may have seen enough.
         let _ = std::io::stdout().write_all(text.as_bytes());
         Ok(Exit::Ok)
     })
@@ -179,7 +179,7 @@ async fn look(mut daemon: Reached, all: bool) -> Result<Listing, Failure> {
     }
 }
 
-/// A heading, a line for each change, and all in one line.
+/// Formats a queue: a heading, a line for each change, and a line about the log.
 fn describe(listing: &Listing) -> String {
     let mut text = format!("{}  {}\n", listing.mount_point, listing.target);
     let mut line = |columns: [&str; 6]| {
@@ -211,7 +211,7 @@ fn describe(listing: &Listing) -> String {
     text
 }
 
-/// How far a change is, in a few words.
+/// Tells how far a change is, in a few words.
 pub(super) fn state(state: &RecordState) -> String {
     match state {
         RecordState::Open => "open: goes when closed".to_owned(),

@@ -20,7 +20,7 @@ pub(super) struct Reached {
     pub(super) socket: PathBuf,
 }
 
-/// The daemon of the mount that `directory` is, or lies in.
+/// Finds the daemon of the mount that `directory` is, or lies in.
 pub(super) async fn daemon_of(runtime_dir: &RuntimeDir, directory: &Path) -> Result<Reached, Failure> {
     let path = mount_point::resolve(directory).map_err(|error| named(directory, Exit::Failed, &error))?;
     Ok(daemon_above(runtime_dir, directory, &path).await?.0)
@@ -29,13 +29,13 @@ pub(super) async fn daemon_of(runtime_dir: &RuntimeDir, directory: &Path) -> Res
 /// An object in a mount.
 pub(super) struct Found {
     pub(super) daemon: Reached,
-    /// Its path below the mount point; empty for that itself.
+    /// Its path below the mount point; empty for the mount point itself.
     pub(super) below: Vec<u8>,
     pub(super) state: ObjectReport,
 }
 
-/// The object at a path. The path is taken as it is written first, which asks nobody but the daemon; only if that knows
-/// no such object are links followed, for which the kernel may have to ask the server.
+/// Finds the object at a path. The path is first taken as it is written, which asks only the daemon. Links are
+/// followed only if the daemon knows no such object: for them the kernel may have to ask the server.
 pub(super) async fn object_at(runtime_dir: &RuntimeDir, path: &Path) -> Result<Found, Failure> {
     let written = std::path::absolute(path).ok();
     let is_plain = |path: &PathBuf| !path.components().any(|part| part == Component::ParentDir);
@@ -57,8 +57,8 @@ pub(super) async fn object_at(runtime_dir: &RuntimeDir, path: &Path) -> Result<F
     }
 }
 
-/// The mount that a path lies in, and the path below its mount point, be there anything or not. The path is taken as it
-/// is written, which asks nobody but the daemon; links on the way to a mount are followed.
+/// Finds the mount that a path lies in, and the path below its mount point; the path need not exist. The path is taken
+/// as it is written, which asks only the daemon; links on the way to a mount are followed.
 pub(super) async fn place_of(runtime_dir: &RuntimeDir, path: &Path) -> Result<(Reached, Vec<u8>), Failure> {
     let written = std::path::absolute(path).ok();
     let is_plain = |path: &PathBuf| !path.components().any(|part| part == Component::ParentDir);
@@ -71,7 +71,8 @@ pub(super) async fn place_of(runtime_dir: &RuntimeDir, path: &Path) -> Result<(R
     daemon_above(runtime_dir, path, &resolved).await
 }
 
-/// The daemon of the mount that an absolute path lies in, and the path below the mount point. Errors are about `shown`.
+/// Finds the daemon of the mount that an absolute path lies in, and the path below the mount point. Errors name
+/// `shown`.
 pub(super) async fn daemon_above(
     runtime_dir: &RuntimeDir,
     shown: &Path,
@@ -100,7 +101,7 @@ fn named(path: &Path, exit: Exit, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(exit, format!("{}: {error}", printable_path(path)))
 }
 
-/// The mounts whose daemon has died, each in a line that says what to do.
+/// Lists the mounts whose daemon has died, each in a line that says what to do.
 pub(super) fn dead_mounts(runtime_dir: &RuntimeDir) -> Vec<String> {
     let mounts = mount_point::mafs_mounts().unwrap_or_default();
     let dead = mounts.into_iter().filter(|mount| !mount_point::is_alive(&mount.mount_point, runtime_dir));
@@ -112,7 +113,7 @@ fn died(mount: &MountEntry) -> String {
     format!("{place}: the client of this mount ({source}) has died: mount it again, or `mafs-client umount {place}`")
 }
 
-/// The daemon of the mount that `dir` is, or lies in; without, those of all mounts of this user, of which there must be
+/// Finds the daemon of the mount that `dir` is, or lies in; without `dir`, those of all mounts of this user, at least
 /// one.
 pub(super) async fn daemons_of(runtime_dir: &RuntimeDir, dir: Option<&Path>) -> Result<Vec<Reached>, Failure> {
     let daemons = match dir {
@@ -125,14 +126,14 @@ pub(super) async fn daemons_of(runtime_dir: &RuntimeDir, dir: Option<&Path>) -> 
     }
 }
 
-/// The daemons of all mounts of this user.
+/// Finds the daemons of all mounts of this user.
 pub(super) async fn all_daemons(runtime_dir: &RuntimeDir) -> Result<Vec<Reached>, Failure> {
     let sockets = runtime_dir.sockets().map_err(|error| Failure::new(Exit::Failed, error))?;
     let mut daemons = Vec::new();
     for socket in sockets {
         match reach(socket).await {
             Ok(reached) => daemons.push(reached),
-            // What a client left that was killed.
+            // A killed client leaves its socket.
             Err(ControlError::NoDaemon) => {}
             Err(error) => eprintln!("mafs-client: {error}"),
         }

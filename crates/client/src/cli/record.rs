@@ -13,13 +13,13 @@ use super::hoard::{failure, unexpected};
 use super::reach::{Reached, all_daemons, daemon_of};
 use super::{Exit, Failure, command_runtime};
 
-/// How long a daemon may take to begin, and the rests between looks.
+/// The time a daemon may take to begin a recording, and the rests between looks.
 const BEGIN_LIMIT: Duration = Duration::from_secs(5);
 const BEGIN_LOOK: Duration = Duration::from_millis(5);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct RecordArgs {
-    /// With which priority, from 1 to 1000.
+    /// The priority of the hoarded files, from 1 to 1000.
     #[arg(long, value_name = "PRIO", default_value = "500", value_parser = priority)]
     priority: Rank,
     /// Only what it opens in this mount; in all mounts of this user if it is not given.
@@ -35,7 +35,7 @@ fn priority(text: &str) -> Result<Rank, String> {
     if text.contains(':') { Err("a priority alone is wanted".to_owned()) } else { Ok(spec.rank) }
 }
 
-/// A mount in which is recorded. The recording ends with its first connection.
+/// A mount with a recording under way, which ends when the connection that asked for it closes.
 struct Recording {
     place: String,
     recording: tokio::task::JoinHandle<()>,
@@ -48,7 +48,7 @@ impl Drop for Recording {
     }
 }
 
-/// Runs the command and hoards what it has opened, whatever came of it; ends as it does.
+/// Runs the command and hoards the files that it has opened, even if it fails; fails if the command does.
 pub(super) fn run(args: &RecordArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     let runtime = command_runtime()?;
@@ -92,7 +92,7 @@ async fn begin(daemon: Reached, ticket: u64) -> Result<Recording, Failure> {
     let place = status.mount_point;
     let mut second = Client::connect(&socket).await.map_err(|error| failure(&place, &error))?;
     let recording = tokio::spawn(async move {
-        // It is answered only if there are too many.
+        // The daemon answers only if there are too many recordings.
         let _ = client.hoard(HoardRequest::Record(ticket)).await;
     });
     let begun = async {
@@ -123,7 +123,7 @@ async fn end(recording: &mut Recording, ticket: u64, rank: Rank) -> Result<Recor
     }
 }
 
-/// A command that has failed is told: what it would have opened is not recorded.
+/// Tells of a command that has failed: files that it would have opened later are not recorded.
 fn exit_of(status: ExitStatus) -> Result<Exit, Failure> {
     match status.success() {
         true => Ok(Exit::Ok),

@@ -5,7 +5,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Exit, Failure};
 
-/// The wish of somebody outside that this process ends.
+/// A receiver of the signals that ask this process to end.
 pub(crate) struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -14,7 +14,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// From now on signals are wishes instead of ends. Must be called in a tokio runtime.
+    /// Begins to catch signals, which no longer end the process. Must be called in a tokio runtime.
     pub(crate) fn listen() -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::new(Exit::System, format!("no signals: {error}")));
         Ok(Self {
@@ -25,7 +25,7 @@ impl Stop {
         })
     }
 
-    /// Waits for one.
+    /// Waits for TERM or INT.
     pub(crate) async fn asked(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => tracing::info!("stopping on TERM"),

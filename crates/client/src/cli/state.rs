@@ -23,7 +23,7 @@ pub(super) struct StateArgs {
     json: bool,
 }
 
-/// Shows one after the other; those that cannot be shown are told, and the exit code is that of the last of them.
+/// Shows the paths one after the other. Tells which cannot be shown; the exit code is that of the last of these.
 pub(super) fn run(args: &StateArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
@@ -33,7 +33,7 @@ pub(super) fn run(args: &StateArgs) -> Result<Exit, Failure> {
                 Ok(found) if args.json => all.push(found.state),
                 Ok(found) => {
                     let line = format!("{}: {}\n", printable_path(path), describe(&found.state));
-                    // Whoever reads it may have seen enough.
+                    // The reader may have seen enough.
                     if std::io::stdout().write_all(line.as_bytes()).is_err() {
                         return Ok(exit);
                     }
@@ -52,7 +52,7 @@ pub(super) fn run(args: &StateArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// In one line: what it is, what of it is here, and what of it the server lacks.
+/// Describes an object in one line: its kind, how much of it is here, and how much of it the server lacks.
 fn describe(state: &ObjectReport) -> String {
     let is_directory = state.kind == "directory";
     let size = match state.kind.as_str() {

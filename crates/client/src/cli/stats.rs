@@ -19,7 +19,7 @@ pub(super) struct StatsArgs {
     rpc: bool,
     /// The mount point, or anything below it.
     dir: PathBuf,
-    /// Every so many seconds what came in them, until Ctrl-C. Without it: all since the mount.
+    /// Show every so many seconds the calls of these seconds, until Ctrl-C. Without it: all since the mount.
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     interval: Option<u64>,
     /// For programs: one JSON array per look, the five classes in their order, durations as counts by microseconds.
@@ -27,7 +27,7 @@ pub(super) struct StatsArgs {
     json: bool,
 }
 
-/// Shows them once or again and again.
+/// Shows the statistics once, or again and again.
 pub(super) fn run(args: &StatsArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
@@ -37,7 +37,7 @@ pub(super) fn run(args: &StatsArgs) -> Result<Exit, Failure> {
             let now = daemon.client.statistics().await.map_err(|error| Failure::new(Exit::NoDaemon, error))?;
             let shown = std::array::from_fn(|class| now[class].since(&before[class]));
             let text = if args.json { json(&shown)? } else { table(&shown) };
-            // Whoever read it has seen enough.
+            // The reader has seen enough.
             let unread = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()).is_err();
             let Some(interval) = args.interval.filter(|_| !unread) else { return Ok(Exit::Ok) };
             before = now;
@@ -51,7 +51,7 @@ fn json(statistics: &RpcStatistics) -> Result<String, Failure> {
     serde_json::to_string(statistics).map(|text| text + "\n").map_err(failed)
 }
 
-/// A line for each class, and what the columns are.
+/// Formats a line for each class, below the names of the columns.
 fn table(statistics: &RpcStatistics) -> String {
     let mut text = format!(
         "{:<9}{:>9}{:>8}{:>12}{:>12}{:>20}{:>20}\n{:>50}{:>20}{:>20}\n",
@@ -76,7 +76,7 @@ fn table(statistics: &RpcStatistics) -> String {
     text
 }
 
-/// The median and the 99th percentile.
+/// Formats the median and the 99th percentile.
 fn times(durations: &Durations) -> String {
     let ms = |percent| match durations.percentile(percent) {
         Some(time) => format!("{:.1}", time.as_secs_f64() * 1000.0),

@@ -11,7 +11,7 @@ use super::reach::{all_daemons, daemon_of, dead_mounts};
 use super::status_text::describe;
 use super::{Exit, Failure, command_runtime, json_text};
 
-/// How often `--watch` looks.
+/// The time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// Moves to the top of the terminal and clears it.
@@ -24,7 +24,7 @@ pub(super) struct StatusArgs {
     /// For programs: one JSON object per mount with DIR, an array without.
     #[arg(long)]
     json: bool,
-    /// Again every second, until Ctrl-C.
+    /// Show the status again every second, until Ctrl-C.
     #[arg(long)]
     watch: bool,
 }
@@ -39,7 +39,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
             let mut stdout = std::io::stdout().lock();
             let written = write!(stdout, "{}{text}", if repaint { CLEAR } else { "" }).and_then(|()| stdout.flush());
             drop(stdout);
-            // Whoever read it has seen enough.
+            // The reader has seen enough.
             if written.is_err() || !args.watch {
                 return Ok(Exit::Ok);
             }

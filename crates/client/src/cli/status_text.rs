@@ -15,7 +15,7 @@ const LEFT_SHOWN: usize = 5;
 /// Refused updates that are listed; the rest is counted.
 const REFUSED_SHOWN: usize = 10;
 
-/// Several lines, the last ended too.
+/// Describes a mount in several lines, each with its line end.
 pub(crate) fn describe(status: &MountStatus) -> String {
     let report = &status.report;
     let mut text = format!("{}  {}\n", status.mount_point, status.target);
@@ -86,7 +86,7 @@ pub(crate) fn describe(status: &MountStatus) -> String {
     text
 }
 
-/// The most important of it in one line without an end.
+/// Describes the most important parts of a status in one line, without a line end.
 #[cfg(feature = "quickstart")]
 pub(crate) fn one_line(report: &StatusReport) -> String {
     let link = match (report.connected, report.disconnected) {
@@ -99,7 +99,7 @@ pub(crate) fn one_line(report: &StatusReport) -> String {
     format!("{link}{over}, unsent: {}, cached: {} ({cached})", unsent(report), files(report.cache_files))
 }
 
-/// What was damaged on its way, and did not come to be anybody's content.
+/// Tells of contents that were damaged on their way, and were not taken.
 fn damaged(report: &StatusReport) -> String {
     let contents = (report.damaged_contents, "content sent again", "contents sent again");
     let connections = (report.damaged_connections, "connection begun anew", "connections begun anew");
@@ -112,7 +112,7 @@ fn damaged(report: &StatusReport) -> String {
     format!("{} since the mount: what arrived was not what was sent", parts.join(", "))
 }
 
-/// What programs hold, and how much of it the server knows.
+/// Tells how many locks programs hold, and how many of them the server does not know.
 fn locks(report: &StatusReport) -> String {
     match report.locks_here {
         0 => format!("{} held", report.locks),
@@ -120,12 +120,12 @@ fn locks(report: &StatusReport) -> String {
     }
 }
 
-/// What the server does not have.
+/// Tells how many files, bytes and changes the server does not have.
 pub(crate) fn unsent(report: &StatusReport) -> String {
     what_lacks(report.unsent_files, report.unsent_bytes, report.unsent_changes)
 }
 
-/// What has not arrived of what somebody waits for.
+/// Tells how much of what a `sync` waits for has not arrived.
 pub(super) fn left(progress: &SyncProgress) -> String {
     what_lacks(progress.contents, progress.bytes, progress.changes)
 }
@@ -146,7 +146,7 @@ fn what_lacks(count: u64, bytes: u64, changes: u64) -> String {
     }
 }
 
-/// The modify log: what waits in it, since when, and how long that will take.
+/// Describes the modify log: its records, their age, and how long sending them will take.
 pub(super) fn log(report: &LogReport) -> String {
     let mut parts = vec![counted(report.records, "record")];
     if report.paused {
@@ -173,7 +173,7 @@ pub(super) fn log(report: &LogReport) -> String {
     parts.join(", ")
 }
 
-/// A time in its largest unit.
+/// Formats a time in a fitting unit.
 pub(super) fn brief(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -183,7 +183,7 @@ pub(super) fn brief(seconds: u64) -> String {
     }
 }
 
-/// Which files the server does not have at the end of a mount, in one line; `None` if it has all.
+/// Names the files that the server does not have at the end of a mount, in one line; `None` if it has all.
 pub(crate) fn left_behind(report: &StatusReport) -> Option<String> {
     if report.unsent_files == 0 {
         let changes = counted(report.unsent_changes, "change");
@@ -224,7 +224,7 @@ fn link(report: &StatusReport) -> String {
     format!("connected for {since}{}{}{}", rtt.unwrap_or_default(), rate.unwrap_or_default(), loss.unwrap_or_default())
 }
 
-/// Parts of a million with one digit behind the point, where that says something.
+/// Formats parts of a million as percent, with one digit behind the point where that says something.
 fn percent(ppm: u32) -> String {
     match ppm {
         0 => "0 %".to_owned(),
@@ -233,7 +233,7 @@ fn percent(ppm: u32) -> String {
     }
 }
 
-/// The carrier, unless it is TCP and nothing else was wanted.
+/// Describes the carrier, unless it is TCP and nothing else was wanted.
 fn carrier_of(report: &StatusReport) -> String {
     let (name, why) = (&report.carrier, &report.carrier_why);
     match (name.as_str(), report.udp_blocked_s.zip(report.udp_again_s)) {
@@ -244,14 +244,14 @@ fn carrier_of(report: &StatusReport) -> String {
     }
 }
 
-/// What waits to be sent, the most urgent first.
+/// Lists the bytes that wait to be sent by class, the most urgent class first.
 fn queued(report: &StatusReport) -> String {
     let waiting = Class::ALL.into_iter().zip(report.queued_bytes).filter(|(_, bytes)| *bytes > 0);
     let parts = waiting.map(|(class, bytes)| format!("{} {class}", HumanBytes(bytes)));
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// What the user has limited.
+/// Lists the classes that the user has limited.
 fn limited(report: &StatusReport) -> String {
     let limits = Class::ALL.into_iter().zip(report.limits_bytes_per_s);
     let parts = limits.filter_map(|(class, rate)| Some(format!("{class} to {}/s", HumanBytes(rate?))));
@@ -279,7 +279,7 @@ fn cache(report: &StatusReport) -> String {
     format!("{used} of {limit}, {}, {} open", files(report.cache_files), report.open_files)
 }
 
-/// What is to be in the cache, and what of it is not.
+/// Describes the hoard: how much is to be in the cache, and how much of it is missing.
 pub(super) fn hoard(report: &HoardReport) -> String {
     let entries = match (report.entries, report.pins) {
         (entries, 0) => counted(entries, "hoarded path"),
@@ -298,7 +298,7 @@ pub(super) fn hoard(report: &HoardReport) -> String {
     format!("{entries}: {}, {}, {missing}{walking}", counted(report.objects, "object"), HumanBytes(report.bytes))
 }
 
-/// What was fetched before anybody opened it.
+/// Describes the prefetched files: those fetched before any program opened them.
 fn prefetch(report: &PrefetchReport) -> String {
     let part = |count, bytes| format!("{}, {}", files(count), HumanBytes(bytes));
     let (all, used) = (part(report.files, report.bytes), part(report.used_files, report.used_bytes));

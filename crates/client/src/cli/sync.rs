@@ -15,19 +15,19 @@ use super::reach::{all_daemons, object_at};
 use super::status_text::{left, unsent};
 use super::{Exit, Failure, command_runtime};
 
-/// How often the bar moves.
+/// The time between two moves of the bar.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What waits without `--timeout`: longer than any process lives.
+/// The patience without `--timeout`: longer than any process lives.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// The daemon gets this much more than the time given, to say that there was nothing to do, or how much there is.
+/// The time that the daemon gets beyond `--timeout`, to say that there was nothing to do, or how much there is.
 const LAST_LOOK: Duration = Duration::from_millis(300);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct SyncArgs {
-    /// Mount points, or files and directories below them: of these only what they hold is waited for. All mounts of
-    /// this user if none is given.
+    /// Mount points, or files and directories below them: sync waits only for what these hold. All mounts of this user
+    /// if none is given.
     paths: Vec<PathBuf>,
     /// Give up after this long: 90, 90s, 5m or 1h; the exit code is 4 then, and what remains is told. 0 only looks.
     /// Without it sync waits for as long as the server can be reached.
@@ -35,27 +35,27 @@ pub(super) struct SyncArgs {
     timeout: Option<Duration>,
 }
 
-/// What a command is about.
+/// An object that a command is about.
 pub(super) struct Target {
-    /// For people.
+    /// Its name for people.
     pub(super) name: String,
-    /// Of the daemon.
+    /// The daemon's socket.
     pub(super) socket: PathBuf,
     /// The path below the mount point; empty for everything.
     pub(super) below: Vec<u8>,
 }
 
-/// What came of waiting.
+/// Outcome of waiting.
 pub(super) enum Waited {
     /// The server has everything.
     Done,
-    /// It has not; why, and what it lacks as far as that is known.
+    /// The server lacks something: the reason, and how much it lacks as far as that is known.
     Unsent { why: String, left: Option<String>, by_hand: bool },
     /// The daemon does not answer.
     Gone(String),
 }
 
-/// Waits for one after the other.
+/// Waits for the targets one after the other.
 pub(super) fn run(args: &SyncArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     let give_up = args.timeout.map(|patience| Instant::now() + patience);
@@ -82,7 +82,8 @@ pub(super) fn run(args: &SyncArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// Found before anything is waited for, so that a mistake is told at once. No connection is kept: a daemon has few.
+/// Finds all targets before the command waits for any, so that a mistake is told at once. Keeps no connection: a
+/// daemon has few.
 pub(super) async fn targets(paths: &[PathBuf], runtime_dir: &RuntimeDir) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::new();
     for path in paths {
@@ -102,7 +103,7 @@ pub(super) async fn targets(paths: &[PathBuf], runtime_dir: &RuntimeDir) -> Resu
     Ok(targets)
 }
 
-/// Waits until the server has everything, `patience` long at most, and shows how far it is on a terminal.
+/// Waits until the server has everything, `patience` long at most, and shows the progress on a terminal.
 pub(super) async fn wait_for(target: &Target, patience: Option<Duration>) -> Waited {
     match try_wait(target, patience).await {
         Ok(waited) => waited,
@@ -144,7 +145,7 @@ async fn try_wait(target: &Target, patience: Option<Duration>) -> Result<Waited,
     let progress = asking.progress(ticket).await?.or(seen.get());
     let mut lacking = progress.filter(|progress| !progress.is_nothing()).map(|progress| left(&progress));
     if target.below.is_empty() {
-        // What was refused is in no queue, but it is unsent too.
+        // Refused changes are in no queue, but they are unsent too.
         let report = asking.status().await?.report;
         lacking = (report.unsent_files + report.unsent_changes > 0).then(|| unsent(&report));
     }
@@ -159,7 +160,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// Moves the bar until the daemon does not answer any more, and notes what is left.
+/// Moves the bar until the daemon does not answer any more, and notes the last progress in `seen`.
 async fn show(
     client: &mut Client,
     ticket: u64,
@@ -183,15 +184,15 @@ async fn show(
     }
 }
 
-/// Makes a bar's position and length out of what is unsent, which shrinks as files arrive and grows as others are
-/// written.
+/// The most unsent bytes so far. Makes a bar's position and length out of the unsent bytes, which shrink as files
+/// arrive and grow as others are written.
 #[derive(Default)]
 struct Progress {
     most_unsent: u64,
 }
 
 impl Progress {
-    /// Bytes that have arrived, and bytes in all.
+    /// Returns the bytes that have arrived, and the bytes in all.
     fn update(&mut self, unsent_bytes: u64) -> (u64, u64) {
         self.most_unsent = self.most_unsent.max(unsent_bytes);
         (self.most_unsent - unsent_bytes, self.most_unsent)

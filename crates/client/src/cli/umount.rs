@@ -12,14 +12,14 @@ use super::status_text::left_behind;
 use super::sync::{Target, Waited, parse_time, wait_for};
 use super::{Exit, Failure, command_runtime};
 
-/// How long a client may take to end: what it gives itself, and some more.
+/// The time a client may take to end: the time it gives itself, and some more.
 const END_MAX: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct UmountArgs {
     /// Unmount only if the server has everything, and wait up to this long for that (30 s if no time is given): 90,
-    /// 90s, 5m or 1h. Else it stays mounted and the exit code is 4, so that whoever is about to switch the machine off
-    /// knows. Without it what is unsent stays in the cache and is sent at the next mount.
+    /// 90s, 5m or 1h. Else it stays mounted and the exit code is 4, so that a user about to switch the machine off
+    /// knows. Without this option unsent changes stay in the cache and are sent at the next mount.
     #[arg(
         long,
         value_name = "TIME",
@@ -80,7 +80,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// Waits until the server has everything, or says what it lacks.
+/// Waits until the server has everything, or fails with what it lacks.
 async fn flush(path: &Path, runtime_dir: &RuntimeDir, patience: Duration) -> Result<(), Failure> {
     let place = printable_path(path);
     let target = Target { name: place.clone(), socket: runtime_dir.socket(path), below: Vec::new() };
@@ -98,7 +98,7 @@ async fn flush(path: &Path, runtime_dir: &RuntimeDir, patience: Duration) -> Res
     }
 }
 
-/// The daemon of the mount, asked for its last status.
+/// Connects to the daemon of the mount and asks for its last status.
 async fn connect(socket: &Path) -> Result<Client, ControlError> {
     let mut client = Client::connect(socket).await?;
     client.ask_end().await?;

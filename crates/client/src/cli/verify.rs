@@ -23,7 +23,7 @@ pub(super) struct VerifyArgs {
     json: bool,
 }
 
-/// What was found at one path.
+/// The result of verifying one path.
 #[derive(Serialize)]
 struct Shown {
     path: String,
@@ -31,7 +31,7 @@ struct Shown {
     verified: Verified,
 }
 
-/// Has one after the other read.
+/// Has the daemons read the cached contents of the paths, one after the other.
 pub(super) fn run(args: &VerifyArgs) -> Result<Exit, Failure> {
     let runtime_dir = RuntimeDir::open().map_err(|error| Failure::new(Exit::Failed, error))?;
     command_runtime()?.block_on(async {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<Exit, Failure> {
             if shown.verified.damaged_files > 0 {
                 exit = Exit::Damage;
             }
-            // Whoever reads it may have seen enough.
+            // The reader may have seen enough.
             if !args.json && std::io::stdout().write_all(describe(&shown).as_bytes()).is_err() {
                 return Ok(exit);
             }
@@ -67,7 +67,7 @@ async fn verify(Target { name, socket, below }: Target) -> Result<Shown, Failure
     }
 }
 
-/// One line, and one for each of the damaged that are named.
+/// Formats one line, and one for each damaged file that is named.
 fn describe(Shown { path, verified }: &Shown) -> String {
     let Verified { files, bytes, damaged_files, damaged } = verified;
     let read = format!("{path}: {}, {} read", counted(*files, "cached file"), HumanBytes(*bytes));

@@ -16,7 +16,7 @@ use super::reach::place_of;
 use super::status_text::counted;
 use super::{Exit, Failure, command_runtime, json_text};
 
-/// How often the bar moves.
+/// The time between two moves of the bar.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Missing objects that are listed; the rest is counted.
@@ -42,7 +42,7 @@ pub(super) struct EvictArgs {
     paths: Vec<PathBuf>,
 }
 
-/// What of one path is here.
+/// The state of one path: how much of it is here.
 #[derive(Serialize)]
 struct Shown {
     path: String,
@@ -101,7 +101,7 @@ async fn warm(runtime_dir: &RuntimeDir, path: &Path, check: bool) -> Result<Show
     }
 }
 
-/// Waits for something and shows on a terminal how much of it is `missing`, as another connection tells.
+/// Waits for `waiting`, and shows on a terminal how much is `missing`, as another connection tells.
 pub(super) async fn with_bar<T>(
     socket: &Path,
     name: &str,
@@ -136,7 +136,7 @@ pub(super) async fn with_bar<T>(
     outcome
 }
 
-/// One line, and one for each of the first that are missing.
+/// Formats one line, and one for each of the first missing objects.
 fn describe(shown: &Shown) -> String {
     let Shown { path, warmed } = shown;
     let all = format!("{}, {}", counted(warmed.objects, "object"), HumanBytes(warmed.bytes));
@@ -158,7 +158,7 @@ fn describe(shown: &Shown) -> String {
     }
 }
 
-/// Drops what is cached below some paths.
+/// Drops the cached contents below some paths.
 pub(super) fn evict(args: &EvictArgs) -> Result<Exit, Failure> {
     each(&args.paths, async |client, below, shown| {
         let HoardResponse::Evicted(evicted) = client.hoard(HoardRequest::Evict(below)).await? else {

@@ -16,28 +16,28 @@ use super::{HoardRequest, HoardResponse, MountStatus, Request, Response, SyncReq
 use crate::limit::ClassLimit;
 use crate::vfs::{ConflictsReport, ObjectReport, QueuePage, QueueReport, RpcStatistics, SyncProgress, Verified};
 
-/// How long a daemon may take to say how it is. It never waits for the network to do so.
+/// The time a daemon may take to tell its status. The daemon never waits for the network to do so.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often an ending process is looked at.
+/// The time between two looks at an ending process.
 const END_LOOK: Duration = Duration::from_millis(2);
 
-/// Why a daemon does not answer as wished.
+/// The reason why a daemon does not answer as wished.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens.
+    /// No daemon listens.
     #[error("no client is running for it")]
     NoDaemon,
-    /// It ended, or answers nothing that makes sense.
+    /// The daemon has ended, or its answer makes no sense.
     #[error("the client does not answer: {0}")]
     Broken(#[from] io::Error),
-    /// It says that it cannot.
+    /// The daemon says that it cannot do this.
     #[error("{0}")]
     Failed(String),
-    /// It has no connection, which this needs.
+    /// The daemon has no connection to the server, which this needs.
     #[error("{0}")]
     OutOfReach(String),
-    /// It knows no object by this path.
+    /// The daemon knows no object by this path.
     #[error("there is no such file, as far as this client knows")]
     Unknown,
 }
@@ -79,7 +79,7 @@ impl Client {
         response.ok_or_else(|| ControlError::Broken(io::Error::other("it has ended")))
     }
 
-    /// Asks what is going on.
+    /// Asks for the mount's status.
     ///
     /// # Errors
     /// As for [`Self::ask`], and if the answer takes longer than 5 s.
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// Asks what calls have taken.
+    /// Asks for the statistics of calls.
     ///
     /// # Errors
     /// As for [`Self::status`].
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// Limits what is sent of a class.
+    /// Limits the traffic of a class.
     ///
     /// # Errors
     /// As for [`Self::status`].
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Ends the connection to the server, and has none made until [`Self::reconnect`]. Returns the status then.
+    /// Ends the connection to the server, and has none made until [`Self::reconnect`]. Returns the status after that.
     ///
     /// # Errors
     /// As for [`Self::ask`].
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Ends that, and waits for a connection.
+    /// Ends [`Self::disconnect`], and waits for a connection.
     ///
     /// # Errors
     /// As for [`Self::ask`]; [`ControlError::OutOfReach`] if there is none soon.
@@ -134,7 +134,6 @@ impl Client {
         }
     }
 
-    /// Asks something that never waits for the network.
     /// Says that the network is about to change, and for how long that may take.
     ///
     /// # Errors
@@ -147,6 +146,7 @@ impl Client {
         }
     }
 
+    /// Asks something that never waits for the network.
     async fn ask_at_once(&mut self, request: Request) -> Result<Response, ControlError> {
         let answer = tokio::time::timeout(STATUS_LIMIT, self.ask(request)).await;
         answer.map_err(|_| ControlError::Broken(io::Error::other("no answer within 5 s")))?
@@ -164,7 +164,7 @@ impl Client {
         }
     }
 
-    /// Asks how much is left of what [`Self::sync`] waits for on another connection; none if it has not begun, or has
+    /// Asks how much is left for the [`Self::sync`] that waits on another connection; none if it has not begun, or has
     /// ended.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Asks for a part of what waits for the server.
+    /// Asks for a part of the queue.
     ///
     /// # Errors
     /// As for [`Self::status`].
@@ -198,7 +198,7 @@ impl Client {
         }
     }
 
-    /// Has records of the log sent before others. Returns those that are not there.
+    /// Has records of the log sent before others. Returns the ids that the log does not have.
     ///
     /// # Errors
     /// As for [`Self::status`].
@@ -209,7 +209,7 @@ impl Client {
         }
     }
 
-    /// Asks what is in conflict. The daemon asks the server.
+    /// Asks for the conflicts. The daemon asks the server.
     ///
     /// # Errors
     /// As for [`Self::ask`]; [`ControlError::Failed`] if the server cannot be asked.
@@ -220,8 +220,8 @@ impl Client {
         }
     }
 
-    /// Has what the server has refused about a path below the mount point listed no more. Returns how many changes that
-    /// were.
+    /// Takes changes off the list that the server has refused about a path below the mount point. Returns their
+    /// number.
     ///
     /// # Errors
     /// As for [`Self::status`].
@@ -301,12 +301,13 @@ impl Client {
     }
 }
 
-/// A descriptor of a process is readable when the process has ended. What cannot be asked counts as ended.
+/// Whether a process has ended: its descriptor is readable then. A process that cannot be asked counts as ended.
 fn has_ended(process: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0)
 }
 
-/// `None` if the kernel does not say, as for a daemon in another container.
+/// Returns a descriptor of the process at the other end; `None` if the kernel does not say, as for a daemon in another
+/// container.
 fn process_behind(stream: &UnixStream) -> Option<OwnedFd> {
     let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()

@@ -1,54 +1,54 @@
-//! What commands ask about the hoard. Paths are those below the mount point.
+//! Questions of commands about the hoard. Paths are those below the mount point.
 
 use serde::{Deserialize, Serialize};
 
 use crate::hoard::{HoardSpec, Rank};
 use crate::vfs::{Evicted, HoardEntry, HoardReport, Recorded, Warmed};
 
-/// What a command asks.
+/// A command's question about the hoard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoardRequest {
-    /// Have what is or will be at a path here.
+    /// Keep in the cache what is or will be at a path.
     Add {
-        /// Where.
+        /// The path.
         below: Vec<u8>,
-        /// How much of it, and for how much.
+        /// The part that is meant, and its rank.
         spec: HoardSpec,
     },
-    /// End that.
+    /// End [`Self::Add`].
     Remove {
-        /// Where.
+        /// The path.
         below: Vec<u8>,
-        /// Only if it is a pin.
+        /// Whether only a pin is removed.
         pin: bool,
     },
-    /// What is to be here?
+    /// List the entries of the hoard.
     List,
-    /// Look at all of it and fetch what is missing; answer when that has ended.
+    /// Walk the hoard and fetch what is missing; answer when the walk has ended.
     Walk,
     /// Fetch everything below a path once; answer when that has ended.
     Warm {
-        /// Where.
+        /// The path.
         below: Vec<u8>,
         /// A number of the command's choice, for [`Self::Warming`].
         ticket: u64,
     },
-    /// How far is the [`Self::Warm`] with this number?
+    /// Ask for the progress of the [`Self::Warm`] with this number.
     Warming(u64),
-    /// What of everything below a path is here?
+    /// Ask how much of everything below a path is here.
     Check(Vec<u8>),
     /// Drop what is here of everything below a path, as far as the server has it and nobody uses it.
     Evict(Vec<u8>),
     /// Note what is opened by programs that have this number in their environment, until the command goes away.
     Record(u64),
-    /// Has the [`Self::Record`] with this number begun?
+    /// Ask whether the [`Self::Record`] with this number has begun.
     Recording(u64),
-    /// Hoard what was noted by the [`Self::Record`] with this number, with this rank.
+    /// Hoard the objects that the [`Self::Record`] with this number has noted.
     EndRecord {
         /// Its number.
         ticket: u64,
-        /// What it is worth.
+        /// The rank of the hoarded objects.
         rank: Rank,
     },
 }
@@ -64,32 +64,32 @@ impl HoardRequest {
     }
 }
 
-/// What the daemon answers.
+/// The daemon's answer about the hoard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoardResponse {
-    /// To [`HoardRequest::Add`].
+    /// Answer to [`HoardRequest::Add`].
     Added {
         /// Whether the server can be asked for it now.
         connected: bool,
         /// Whether anything is known at this path.
         known: bool,
     },
-    /// To [`HoardRequest::Remove`]: whether there was such an entry.
+    /// Answer to [`HoardRequest::Remove`]: whether there was such an entry.
     Removed(bool),
-    /// To [`HoardRequest::List`].
+    /// Answer to [`HoardRequest::List`].
     List(Vec<HoardEntry>),
-    /// To [`HoardRequest::Walk`].
+    /// Answer to [`HoardRequest::Walk`].
     Walked(HoardReport),
-    /// To [`HoardRequest::Warm`] and [`HoardRequest::Check`].
+    /// Answer to [`HoardRequest::Warm`] and [`HoardRequest::Check`].
     Warmed(Warmed),
-    /// To [`HoardRequest::Warming`]; none if nobody waits with this number.
+    /// Answer to [`HoardRequest::Warming`]; none if nobody waits with this number.
     Warming(Option<Warmed>),
-    /// To [`HoardRequest::Evict`].
+    /// Answer to [`HoardRequest::Evict`].
     Evicted(Evicted),
-    /// To [`HoardRequest::Recording`].
+    /// Answer to [`HoardRequest::Recording`].
     Recording(bool),
-    /// To [`HoardRequest::EndRecord`], and to [`HoardRequest::Record`] if that cannot be; none if nothing is recorded
-    /// with this number.
+    /// Answer to [`HoardRequest::EndRecord`], and to [`HoardRequest::Record`] if that cannot begin; none if nothing is
+    /// recorded with this number.
     Recorded(Option<Recorded>),
 }

@@ -52,7 +52,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     if line.pop() != Some(b'\n') {
         return Err(invalid(format!("the message is cut short, or longer than {bytes_max} bytes")));
     }
-    // The version first: another version's message need not make sense.
+    // The version is read first: a message of another version need not make sense.
     let seal: Seal = serde_json::from_slice(&line).map_err(|error| invalid(format!("not a message: {error}")))?;
     if seal.version != VERSION {
         return Err(invalid(format!("the message has version {}, this program speaks {VERSION}", seal.version)));

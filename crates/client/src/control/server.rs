@@ -21,10 +21,10 @@ const CONNECTIONS_MAX: usize = 64;
 /// The most refused updates of one answer, the oldest first. Bounds its length.
 pub(super) const REFUSED_MAX: usize = 1_000;
 
-/// How long accepting rests after it failed, as it does when the process has no descriptor left.
+/// The rest after a failed accept, which fails when the process has no descriptor left.
 const ACCEPT_REST: Duration = Duration::from_millis(200);
 
-/// How long commands may take to read their last answers.
+/// The time commands may take to read their last answers.
 const LAST_ANSWERS_WAIT: Duration = Duration::from_secs(1);
 
 /// A listening control socket. Dropping it ends all connections and removes the socket.
@@ -60,7 +60,7 @@ impl Server {
         Ok(Self { path: path.to_path_buf(), accepting, stop })
     }
 
-    /// Accepts nobody any more and ends when all who are connected have gone, or after a second.
+    /// Accepts no more commands, and ends when all connected commands have gone, or after a second.
     pub async fn finish(mut self) {
         self.stop.notify_one();
         let _ = tokio::time::timeout(LAST_ANSWERS_WAIT, &mut self.accepting).await;
@@ -122,7 +122,7 @@ where
                 () = gone(&mut reader) => return,
             },
             Err(error) => {
-                // What follows a bad line cannot be made sense of.
+                // Lines behind a bad one cannot be understood.
                 let _ = line::write(&mut writer, Response::Failed(error.to_string())).await;
                 return;
             }
@@ -136,7 +136,7 @@ where
 /// Waits until the other end has closed the connection.
 async fn gone(reader: &mut (impl tokio::io::AsyncBufRead + Unpin)) {
     match reader.fill_buf().await {
-        // It has asked the next question already: it is there, and gets its answer in turn.
+        // The command has asked the next question already: it is there, and gets its answer in turn.
         Ok(bytes) if !bytes.is_empty() => std::future::pending().await,
         Ok(_) | Err(_) => {}
     }

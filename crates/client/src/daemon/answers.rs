@@ -1,4 +1,4 @@
-//! What the daemon answers to commands.
+//! The daemon's answers to commands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +23,8 @@ impl Answers {
         Self { vfs, target, mount_point, ended: watch::Sender::new(false) }
     }
 
-    /// The mount has ended and what could be sent has been: whoever waited for that gets the last status.
+    /// Notes that the mount has ended, after it has sent what it could: commands that waited for that get the last
+    /// status.
     pub(super) fn end(&self) {
         self.ended.send_replace(true);
     }

@@ -1,4 +1,4 @@
-//! How a request of the kernel gets its answer: at once if it can, later if it must, early if its caller is killed.
+//! Answers to requests of the kernel: at once if possible, later if necessary, early if the caller is killed.
 //!
 //! Invariants: a session thread polls an operation once and never waits for it. Every request is answered exactly once.
 //! An operation that has begun is never dropped, because its effects must reach the cache; if nobody waits for its
@@ -20,14 +20,15 @@ use crate::vfs::Error;
 /// requests (`handlers`), so that only callers which wait themselves can meet it; they get EBUSY.
 pub(super) const WAITING_MAX: usize = 4096;
 
-/// How often the caller of a waiting operation is looked at. fuser answers FUSE_INTERRUPT with ENOSYS, so nobody tells
-/// us. Two of these and the look itself stay below the 0.5 s within which a killed process must be let go.
+/// The time between two looks at the caller of a waiting operation. fuser answers FUSE_INTERRUPT with ENOSYS, so
+/// nothing tells us. Two of these and the look itself stay below the 0.5 s within which a killed process must be let
+/// go.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Says whether the thread with this id is to stop waiting. The seam to the kernel's process table.
 pub(super) type Killed = Arc<dyn Fn(u32) -> bool + Send + Sync>;
 
-/// Answers requests.
+/// Runs operations and answers requests with their results.
 pub(super) struct Answerer {
     runtime: Handle,
     places: Arc<Semaphore>,
@@ -35,12 +36,12 @@ pub(super) struct Answerer {
 }
 
 impl Answerer {
-    /// Operations that have to wait do so in `runtime`.
+    /// Makes one whose operations wait in `runtime`.
     pub(super) fn new(runtime: Handle, killed: Killed) -> Self {
         Self { runtime, places: Arc::new(Semaphore::new(WAITING_MAX)), killed }
     }
 
-    /// Where operations wait.
+    /// Returns the runtime in which operations wait.
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }
@@ -63,7 +64,8 @@ impl Answerer {
         self.run_until(pid, killed, operation, deliver, || {}, give_back);
     }
 
-    /// The same, until `interrupted` says so of the caller; the operation is told by `stop` before `deliver` is.
+    /// Runs an operation as [`Self::run`] does, but until `interrupted` is true of the caller; calls `stop`, to tell
+    /// the operation, before `deliver`.
     pub(super) fn run_until<T, D, S, G>(
         &self,
         pid: u32,
@@ -91,8 +93,8 @@ impl Answerer {
         }
     }
 
-    /// The waker does nothing: a pending operation is polled again, with a real waker, as the first thing its task
-    /// does.
+    /// Polls an operation with a waker that does nothing: its task polls a pending one again, with a real waker,
+    /// before anything else.
     fn poll_once<F: Future + ?Sized>(&self, operation: Pin<&mut F>) -> Poll<F::Output> {
         let _in_runtime = self.runtime.enter();
         operation.poll(&mut Context::from_waker(Waker::noop()))
@@ -145,7 +147,7 @@ mod tests {
 
     type Answer = (Result<u32, Error>, ThreadId);
 
-    /// Starts an operation that ends when the returned sender says so; its answer and what it gave back can be
+    /// Starts an operation that ends when the returned sender says so; its answer and the value it gave back can be
     /// received.
     fn start(answerer: &Answerer) -> (oneshot::Sender<u32>, mpsc::Receiver<Answer>, mpsc::Receiver<u32>) {
         let (end, ended) = oneshot::channel();

@@ -1,7 +1,7 @@
 //! Processors that stay awake while programs make one request after another.
 //!
 //! A request wakes a session thread and its answer wakes the program. In a virtual machine a processor with nothing to
-//! do is given back to the host, and waking it costs 50 µs and more: an open of a cached file took 50 to 150 µs, and
+//! do is given back to the host, and waking it costs 50 us and more: an open of a cached file took 50 to 150 us, and
 //! takes 19 when they stay awake (2 processors, `guest_halt_poll_ns` 0). So a burst of requests asks the kernel not to
 //! let them sleep, by way of its PM QoS interface, until the burst is over. Real machines are left alone: their idle
 //! states are chosen by how long the sleep will be, and the lightest is left in a microsecond.
@@ -14,24 +14,25 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-/// What the kernel calls the way a processor idles. It matters in guests of KVM only, and of latencies that are asked
-/// for it knows none but zero.
+/// The file with the kernel's name for the way a processor idles. This matters in guests of KVM only, and of latencies
+/// that are asked for the driver knows none but zero.
 const IDLE_DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 const HALT_POLLING: &str = "haltpoll";
 
-/// Takes the latency that waking may have, while it is open. Root's.
+/// The device that takes the latency which waking may have, for as long as it is open. Belongs to root.
 const LATENCY_DEVICE: &str = "/dev/cpu_dma_latency";
 const NO_LATENCY_US: i32 = 0;
 const ANY_LATENCY: i32 = -1;
 
-/// All processors are kept awake, whoever needs them: with more, that costs too much for one program that waits.
+/// The most processors: all are kept awake, whichever program needs them, and with more that costs too much for one
+/// program that waits.
 const PROCESSORS_MAX: usize = 8;
 
-/// This many requests within this time are a burst: `git status` makes 22 in 10 ms, a desktop that nobody uses none.
+/// The requests, and the time, that make a burst: `git status` makes 22 in 10 ms, a desktop that nobody uses none.
 const BURST_REQUESTS: u32 = 8;
 const BURST_WITHIN: Duration = Duration::from_millis(10);
 
-/// How long processors stay awake from the request that makes a burst. A burst that goes on renews it every
+/// The time that processors stay awake from the request that makes a burst. A burst that goes on renews it every
 /// [`BURST_WITHIN`].
 const STAY_AWAKE: Duration = Duration::from_millis(20);
 
@@ -52,8 +53,8 @@ struct Burst {
 }
 
 impl Awake {
-    /// `None` where waking is cheap or this process may not have a say. Lets processors sleep again from tasks in
-    /// `runtime`.
+    /// Makes one; `None` where waking is cheap, or this process may not change the latency. Lets processors sleep
+    /// again from tasks in `runtime`.
     pub(super) fn find(runtime: Handle) -> Option<Arc<Self>> {
         let driver = std::fs::read_to_string(IDLE_DRIVER).ok()?;
         let processors = std::thread::available_parallelism().ok()?.get();
@@ -69,7 +70,7 @@ impl Awake {
         Arc::new(Self { keep, runtime, burst: Mutex::new(burst) })
     }
 
-    /// A request has come.
+    /// Counts a request, and keeps the processors awake if it makes a burst.
     pub(super) fn note_request(self: &Arc<Self>) {
         let now = Instant::now();
         let mut burst = self.lock();
@@ -119,7 +120,7 @@ fn ask(mut device: &File, awake: bool) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What was asked for, and when.
+    /// The wishes, and the time of each.
     type Asked = Arc<Mutex<Vec<(Duration, bool)>>>;
 
     fn awake() -> (Arc<Awake>, Asked) {

@@ -1,9 +1,9 @@
 //! The containers that the kernel has, by the numbers it gave them.
 //!
-//! All handles of an inode must name the same number, and a number must live as long as its handles. It also lives
-//! until the answer that names it has been given, which may be after its last handle is gone: by then the inode may
-//! have another container, so numbers are found by container. Whether the kernel takes containers at all only a try
-//! tells (it needs Linux 6.9 and CAP_SYS_ADMIN): after the first refusal none is offered.
+//! All handles of an inode must name the same number, and a number must live as long as its handles. A number also
+//! lives until the answer that names it has been given, which may be after its last handle is gone: by then the inode
+//! may have another container, so numbers are found by container. Only a try tells whether the kernel takes containers
+//! at all (it needs Linux 6.9 and CAP_SYS_ADMIN): after the first refusal none is offered.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::vfs::{ContainerNumber, FileHandle};
 
-/// As many dead numbers may be there beside twice the live ones.
+/// Numbers, dead or alive, that may be kept beyond twice the number of handles.
 const SWEEP_SLACK: usize = 64;
 
 /// The containers the kernel has, by numbers of this kind: those of FUSE, or of the simulator's kernel.
@@ -44,10 +44,9 @@ impl<N> Inner<N> {
 }
 
 impl<N> Backings<N> {
-    /// The number for a new handle of a container: that of its other handles, or the one that `register` gets.
+    /// Returns the number for a new handle of a container: that of its other handles, or the one that `register` gets.
     ///
-    /// # Errors
-    /// If the kernel takes no containers; why, the first time.
+    /// # Errors If the kernel takes no containers; with the reason, the first time.
     pub fn add_handle(
         &self,
         container: ContainerNumber,
@@ -72,7 +71,7 @@ impl<N> Backings<N> {
         Ok(backing)
     }
 
-    /// A handle is gone; nothing happens if it was none of these.
+    /// Drops a handle that is gone; does nothing if the handle has no number.
     pub fn drop_handle(&self, handle: FileHandle) {
         let mut inner = self.lock();
         if let Some((container, backing)) = inner.by_handle.remove(&handle) {

@@ -5,9 +5,9 @@
 //! every thread.
 //!
 //! execve(2) closes descriptors, and so waits for us, with a lock held that every reader of the process's `stat` waits
-//! for: whoever reads that of a process in execve waits for himself (measured: for ever). `status` needs no such lock,
-//! and tells whether the thread has given up its memory, as it has before it closes files on its way out, and as no
-//! thread has that is in execve.
+//! for: a daemon that reads it of a process in execve waits for itself (measured: for ever). `status` needs no such
+//! lock, and tells whether the thread has given up its memory. An exiting thread has, before it closes files; a thread
+//! in execve never has.
 
 const SIGHUP: u32 = 1;
 const SIGINT: u32 = 2;
@@ -29,8 +29,8 @@ pub(super) fn is_killed(pid: u32) -> bool {
     interrupts(&status) || (is_without_memory(&status) && dies_by_signal(&read("stat")))
 }
 
-/// Whether the thread `pid` is also to be interrupted by a signal that its program has a handler for: as wherever a
-/// system call may wait for another program. alarm(2) around a lock is how programs bound that wait.
+/// Whether the thread `pid` is killed, or has a signal pending that its program handles. Such a signal interrupts
+/// every system call that may wait for another program. alarm(2) around a lock is how programs bound that wait.
 pub(super) fn is_interrupted(pid: u32) -> bool {
     let status = if pid == 0 { String::new() } else { std::fs::read_to_string(status_of(pid)).unwrap_or_default() };
     is_handled(&status) || is_killed(pid)
@@ -59,8 +59,8 @@ fn interrupts(status: &str) -> bool {
     pending & (bit(SIGKILL) | (stops & !deaf)) != 0
 }
 
-/// Whether the thread exits because of a signal: it closes its files on the way out, and no signal is pending any more.
-/// One that exits by itself waits for its close as it would have done before exiting.
+/// Whether the thread exits because of a signal: it closes its files on the way out, and no signal is pending any
+/// more. A thread that exits by itself waits for its close as it would have done before exiting.
 fn dies_by_signal(stat: &str) -> bool {
     // The second field is the command in brackets and may hold anything, spaces and brackets included.
     let Some((_, after_command)) = stat.rsplit_once(')') else { return false };

@@ -1,4 +1,4 @@
-//! What the kernel is asked for at the start.
+//! Capabilities and limits that the kernel is asked for at the start.
 
 use fuser::{InitFlags, KernelConfig};
 
@@ -7,9 +7,9 @@ use crate::vfs::{Locking, Vfs};
 /// The largest write the kernel sends: its own limit of 256 pages.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 
-/// How many requests nobody waits for by himself (read-ahead above all) the kernel has under way. Far above its default
-/// of 16, so that files which arrive slowly do not hold up those that are here; below `WAITING_MAX`, so that callers
-/// find a place.
+/// The most background requests (read-ahead above all) that the kernel has under way. Far above its default of 16, so
+/// that files which arrive slowly do not hold up those that are here; below `WAITING_MAX`, so that callers find a
+/// place.
 const BACKGROUND_MAX: u16 = 2048;
 
 /// Sets how much the kernel may send at once.
@@ -19,7 +19,7 @@ pub(super) fn set_limits(config: &mut KernelConfig) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Asks for what this file system can use. Returns what the kernel has.
+/// Asks for the capabilities that this file system can use. Returns those of the kernel.
 pub(super) fn ask_for_capabilities(vfs: &Vfs, config: &mut KernelConfig) -> InitFlags {
     let wanted = InitFlags::FUSE_ATOMIC_O_TRUNC
         | InitFlags::FUSE_PARALLEL_DIROPS
@@ -46,7 +46,7 @@ pub(super) fn ask_for_capabilities(vfs: &Vfs, config: &mut KernelConfig) -> Init
     config.capabilities()
 }
 
-/// Containers may lie on a file system of their own, but not on one that lies on another.
+/// Offers containers to the kernel. They may lie on a file system of their own, but not on one that lies on another.
 fn offer_containers(vfs: &Vfs, config: &mut KernelConfig) {
     if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err() {
         vfs.end_passthrough("the kernel has none (Linux 6.9 and later have)");

@@ -11,13 +11,13 @@ use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
 use crate::vfs::{Caller, Fallocate, FileHandle, OpenMode, Opened, SeekTarget, SetTime};
 
-/// What `st_blksize` says: the page size, the least the kernel reads and writes.
+/// The value of `st_blksize`: the page size, the least the kernel reads and writes.
 pub(super) const BLOCK_BYTES: u32 = 4096;
 
-/// What one of `st_blocks` stands for.
+/// The size of one block of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// How long the kernel may keep an answer that has nothing to keep.
+/// The time the kernel may keep an answer that has nothing to keep.
 pub(super) const NO_TIME: Duration = Duration::ZERO;
 
 pub(super) fn vnode(inode: INodeNo) -> VnodeId {
@@ -43,8 +43,8 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// The time a caller sets. fuser 0.18 subtracts the nanoseconds of times before 1970 instead of adding them (a TODO in
-/// its time.rs), so here they are taken back out as they went in.
+/// Converts a time that a caller sets. fuser 0.18 subtracts the nanoseconds of times before 1970 instead of adding
+/// them (a TODO in its time.rs), so here they are taken back out as they went in.
 fn time_set(time: SystemTime) -> Timestamp {
     let Err(before) = time.duration_since(UNIX_EPOCH) else { return time.into() };
     let before = before.duration();
@@ -52,7 +52,7 @@ fn time_set(time: SystemTime) -> Timestamp {
     Timestamp::new(-seconds, before.subsec_nanos()).unwrap_or_else(|| time.into())
 }
 
-/// `None` for the whiteouts of overlay file systems and for what is not known here.
+/// Converts flags of rename; `None` for the whiteouts of overlay file systems and for flags not known here.
 pub(super) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
     if flags.is_empty() {
         Some(RenameMode::Replace)
@@ -65,7 +65,7 @@ pub(super) fn rename_mode(flags: RenameFlags) -> Option<RenameMode> {
     }
 }
 
-/// `None` for what setxattr(2) does not know.
+/// Converts flags of setxattr(2); `None` for flags that it does not know.
 pub(super) fn xattr_mode(flags: i32) -> Option<XattrMode> {
     match XattrFlags::from_bits(flags.cast_unsigned())? {
         flags if flags.is_empty() => Some(XattrMode::Either),
@@ -75,7 +75,7 @@ pub(super) fn xattr_mode(flags: i32) -> Option<XattrMode> {
     }
 }
 
-/// As listxattr(2) gives them: each with a NUL behind it.
+/// Lists names as listxattr(2) does: each with a NUL behind it.
 pub(super) fn xattr_list(names: &[XattrName]) -> Vec<u8> {
     names.iter().flat_map(|name| [name.as_bytes(), b"\0"]).flatten().copied().collect()
 }
@@ -98,7 +98,7 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
     }
 }
 
-/// What a mode of fallocate(2) asks for; `None` for what moves bytes, which few file systems can.
+/// Converts a mode of fallocate(2); `None` for modes that move bytes, which few file systems have.
 pub(super) fn fallocate_mode(mode: i32) -> Option<Fallocate> {
     const KEEP_SIZE: FallocateFlags = FallocateFlags::KEEP_SIZE;
     let given = FallocateFlags::from_bits_retain(mode.cast_unsigned());
@@ -117,7 +117,7 @@ pub(super) fn fallocate_mode(mode: i32) -> Option<Fallocate> {
     }
 }
 
-/// What lseek(2) looks for; the kernel moves to other places by itself.
+/// Converts the target of lseek(2); the kernel moves to other places by itself.
 pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
     const SEEK_DATA: i32 = 3;
     const SEEK_HOLE: i32 = 4;
@@ -128,7 +128,7 @@ pub(super) fn seek_target(whence: i32) -> Option<SeekTarget> {
     }
 }
 
-/// `maps_direct`: the kernel maps files that it does not keep.
+/// Converts the result of an open. `maps_direct`: the kernel maps files that it does not keep.
 pub(super) fn open_answer(opened: Opened, maps_direct: bool) -> (fuser::FileHandle, FopenFlags) {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
@@ -137,8 +137,8 @@ pub(super) fn open_answer(opened: Opened, maps_direct: bool) -> (fuser::FileHand
     (fuser::FileHandle(opened.file.0), flags)
 }
 
-/// The kind of object that `mknod` with this mode makes; a mode without type makes a file. `None` for directories and
-/// what is not a type.
+/// Returns the kind of object that `mknod` with this mode makes; a mode without type makes a file. `None` for
+/// directories, symlinks and unknown types.
 pub(super) fn node_kind(mode: u32) -> Option<Kind> {
     use rustix::fs::FileType;
     match FileType::from_raw_mode(mode) {
@@ -164,7 +164,7 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// `room`: how many bytes the content takes.
+/// Converts an object's attributes. `room`: how many bytes the content takes.
 pub(super) fn attributes(object: &Object, room: u64) -> FileAttr {
     let status = &object.status;
     FileAttr {
@@ -187,7 +187,7 @@ pub(super) fn attributes(object: &Object, room: u64) -> FileAttr {
     }
 }
 
-/// The attributes of an entry of which only the type is said. With inode 0 the kernel looks nothing up by it.
+/// Makes the attributes of an entry of which only the type is known. With inode 0 the kernel looks nothing up by it.
 pub(super) fn bare_attributes(inode: INodeNo, kind: FileType) -> FileAttr {
     let never: SystemTime = UNIX_EPOCH;
     FileAttr {

@@ -1,4 +1,4 @@
-//! What every handler works with: the file system, the kernel's caches, and how results become replies.
+//! The common part of all handlers: the file system, the kernel's caches, and the way from results to replies.
 
 use std::future::Future;
 use std::io;
@@ -33,19 +33,19 @@ pub(super) struct Edge {
     pub(super) backings: Backings<BackingId>,
     pub(super) programs: Programs,
     pub(super) late: LateOpens,
-    /// Where waking a processor is dear.
+    /// Present where waking a processor is dear.
     pub(super) awake: Option<Arc<Awake>>,
 }
 
 impl Edge {
-    /// A program opens an object: if its needs are being recorded, that is one.
+    /// Notes that a program opens an object, if its opens are being recorded.
     pub(super) fn note_opened(&self, request: &Request, vnode: VnodeId) {
         if let Some(ticket) = self.recording(request) {
             self.vfs.note_opened(ticket, vnode);
         }
     }
 
-    /// The recording that a program belongs to.
+    /// Returns the recording that a program belongs to.
     pub(super) fn recording(&self, request: &Request) -> Option<u64> {
         if self.vfs.is_recording() { recording_of(request.pid()) } else { None }
     }
@@ -74,8 +74,8 @@ impl Edge {
         );
     }
 
-    /// The same of an operation that, if it `waits`, waits for other programs: any signal that its caller has asked to
-    /// hear of ends that. `stop` tells it so, and then it comes to its end by itself.
+    /// Runs an operation that, if it `waits`, waits for other programs: any signal that its caller handles ends the
+    /// wait. `stop` tells the operation so, and then it comes to its end by itself.
     pub(super) fn run_until_interrupted<F>(
         self: &Arc<Self>,
         request: &Request,
@@ -99,8 +99,8 @@ impl Edge {
         );
     }
 
-    /// The same of an operation whose answer the kernel keeps: if something that it may show has changed since it
-    /// began, the kernel is told behind the answer.
+    /// Runs an operation whose answer the kernel keeps: if something that it may show has changed since it began, the
+    /// kernel is told behind the answer.
     pub(super) fn show<T, F>(
         self: &Arc<Self>,
         request: &Request,
@@ -120,17 +120,17 @@ impl Edge {
         self.run(request, operation, reply, give_back);
     }
 
-    /// Whether a thread has just opened what was gone, so that the kernel tries once more for it.
+    /// Whether a thread has just opened an object that was gone, so that the kernel tries once more for it.
     pub(super) fn is_late(&self, request: &Request) -> bool {
         self.late.contains(request.pid(), Instant::now())
     }
 
-    /// What a thread opens from now on it opens once more: the name that was gone has been looked up for it.
+    /// Notes that a thread's next opens are second tries: the name that was gone has been looked up for it.
     pub(super) fn note_late(&self, thread: u32) {
         self.late.note(thread, Instant::now());
     }
 
-    /// The errno of an open that a thread has made in vain.
+    /// Returns the errno of an open that has failed, and notes the thread if the object was gone.
     pub(super) fn not_opened(&self, thread: u32, error: &Error) -> Errno {
         if matches!(error, Error::Refused(FsError::Stale)) {
             self.note_late(thread);
@@ -138,52 +138,53 @@ impl Edge {
         errno(error)
     }
 
-    /// Nobody was told of an object that was looked up.
+    /// Forgets an object that was looked up, and of which the caller was not told.
     pub(super) fn forget(&self, object: &Object) {
         self.vfs.forget(object.fid.vnode, 1);
     }
 
-    /// Nobody was told of an object that was made.
+    /// Forgets an object that was made, and of which the caller was not told.
     pub(super) fn forget_made(&self, parent: VnodeId, name: Bytes, object: &Object) {
         self.forget(object);
         self.forget_name(parent, name);
     }
 
-    /// Nobody was told that a name has changed its meaning: the kernel may still hold what it meant before.
+    /// Makes the kernel forget a name that has changed its meaning without an answer to the caller.
     pub(super) fn forget_name(&self, parent: VnodeId, name: Bytes) {
         if let Ok(name) = Name::new(name) {
             self.vfs.forget_name(parent, name);
         }
     }
 
-    /// Nobody was told that an object has changed.
+    /// Makes the kernel forget an object that has changed without an answer to the caller.
     pub(super) fn forget_attributes(&self, vnode: VnodeId) {
         let _in_runtime = self.answerer.runtime().enter();
         Arc::clone(&self.kernel).invalidate_inode_later(vnode);
     }
 
-    /// The last descriptor of an open file is gone, or nobody was told of it. Session threads are outside the runtime
-    /// otherwise.
+    /// Releases an open file whose last descriptor is gone, or of which the caller was not told. Enters the runtime,
+    /// since session threads are outside of it.
     pub(super) fn release(&self, file: FileHandle) {
         let _in_runtime = self.answerer.runtime().enter();
-        // First: once the handle is gone the file's content may move to another container.
+        // This comes first: once the handle is gone the file's content may move to another container.
         self.backings.drop_handle(file);
         self.vfs.release(file);
     }
 
-    /// How long the kernel may keep what it is told of an object in a directory.
+    /// Returns how long the kernel may keep what it is told of an object in a directory.
     pub(super) fn entry_time_to_live(&self, parent: VnodeId, name: &Bytes, object: &Object) -> Duration {
         self.vfs.entry_time_to_live(parent, name, object)
     }
 
-    /// The kernel is about to tell nobody of stores through mappings, so it must not remember attributes from before.
+    /// Drops the kernel's attributes of a file before it is mapped for stores: the kernel tells nobody of these, so it
+    /// must not remember attributes from before.
     pub(super) fn expect_stores(&self, vnode: VnodeId, mode: OpenMode) {
         if mode.read && mode.write {
             self.kernel.invalidate_attributes(vnode);
         }
     }
 
-    /// Has the kernel take the container behind an open file, if it is to and does. `register` asks it to.
+    /// Hands the container behind an open file to the kernel, if it is to have it and takes it. `register` asks it to.
     pub(super) fn hand_over(
         &self,
         opened: Opened,
@@ -226,7 +227,7 @@ impl Edge {
         reply.entry(&self.vfs.absence_time_to_live(parent), &nothing, Generation(0));
     }
 
-    /// An object's attributes as the kernel takes them.
+    /// Returns an object's attributes as the kernel takes them.
     pub(super) fn file_attr(&self, object: &Object) -> FileAttr {
         attributes(object, self.vfs.room_of(object))
     }
@@ -255,7 +256,8 @@ impl Edge {
         }
     }
 
-    /// The same with attributes. What the kernel gets is counted before it gets it, so that no forget comes first.
+    /// Answers with entries and their attributes. Each lookup is counted before the kernel gets it, so that no forget
+    /// comes first.
     pub(super) fn listing_plus(&self, mut reply: ReplyDirectoryPlus, result: Result<DirPage<DirEntryPlus>, Error>) {
         match result {
             Ok(DirPage { entries, keep: keep_names }) => {
@@ -265,7 +267,7 @@ impl Edge {
                             let keep = keep_names.min(self.vfs.time_to_live(object));
                             (self.file_attr(object), generation(object), keep)
                         }
-                        // `.` and `..`, of which the kernel takes the number only.
+                        // These are `.` and `..`, of which the kernel takes the number only.
                         None => {
                             (bare_attributes(INodeNo(entry.vnode.0), file_type(entry.kind)), Generation(0), NO_TIME)
                         }
@@ -285,7 +287,8 @@ impl Edge {
     }
 }
 
-/// Answers with the bytes of extended attributes if there is room for them, with their number if there is none to be.
+/// Answers with the bytes of extended attributes if there is room for them, with their number if the caller gives no
+/// room.
 pub(super) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, Error>) {
     match result {
         Ok(bytes) => match u32::try_from(bytes.len()) {

@@ -1,4 +1,4 @@
-//! What applications are told: the only table of errnos. No arm matches several errors by accident, because none is
+//! The only table of errnos, which applications are told. No arm matches several errors by accident, because none is
 //! `_`.
 
 use fuser::Errno;
@@ -6,23 +6,23 @@ use mafs_proto::FsError;
 
 use crate::vfs::Error;
 
-/// For flags no operation of `vfs` stands for.
+/// Answers flags that no operation of `vfs` stands for.
 pub(super) const INVALID: Errno = Errno::EINVAL;
 
-/// For modes of an operation that exist on other file systems only.
+/// Answers modes of an operation that exist on other file systems only.
 pub(super) const UNSUPPORTED: Errno = Errno::EOPNOTSUPP;
 
-/// For requests that the kernel need not send again as long as the mount lives.
+/// Answers requests that the kernel need not send again as long as the mount lives.
 pub(super) const NEEDLESS: Errno = Errno::ENOSYS;
 
-/// For answers that are longer than the room the caller has for them.
+/// Replaces answers that are longer than the room the caller has for them.
 pub(super) const TOO_SMALL: Errno = Errno::ERANGE;
 
-/// A file was to be opened, or made if there was none, and another client has made it since the kernel looked. Path
-/// walks answer this with a second try, in which the kernel asks for every name, and opens what is there.
+/// Answers the opening of a file, to be made if there was none, that another client has made since the kernel looked.
+/// Path walks answer this with a second try, in which the kernel asks for every name, and opens what is there.
 pub(super) const STALE: Errno = Errno::ESTALE;
 
-/// The errno of a failed operation. What a program is only told as EIO the log explains.
+/// Returns the errno of a failed operation. Logs an error that a program only sees as EIO.
 pub(super) fn errno(error: &Error) -> Errno {
     let errno = errno_of(error);
     if errno == Errno::EIO {
@@ -42,7 +42,7 @@ fn errno_of(error: &Error) -> Errno {
         Error::BadHandle => Errno::EBADF,
         Error::CacheFull => Errno::ENOSPC,
         Error::Cache(_) | Error::Damaged(_) => Errno::EIO,
-        // Not ESTALE: path walks answer that one with a second try, but what is gone here is content, not a name.
+        // Not ESTALE: path walks answer that one with a second try, but here content is gone, not a name.
         Error::VersionGone => Errno::EIO,
         Error::Interrupted => Errno::EINTR,
         // Never ENOSYS: the kernel would not send that operation again as long as the mount lives.
@@ -52,7 +52,7 @@ fn errno_of(error: &Error) -> Errno {
         Error::ReadOnly => Errno::EROFS,
         Error::NotPermitted => Errno::EPERM,
         Error::NoLocks => Errno::ENOLCK,
-        // Somebody else may have been in what was locked: what the program does next must not look as if it had not.
+        // Another program may have changed the locked bytes: the program must not go on as if it had not.
         Error::LockLost => Errno::EIO,
     }
 }
@@ -79,12 +79,12 @@ fn errno_of_refusal(refusal: FsError) -> Errno {
         FsError::ReadOnly => Errno::EROFS,
         FsError::Denied => Errno::EACCES,
         FsError::Io => Errno::EIO,
-        // The two ends do not understand each other: nothing an application could do differently.
+        // The two ends do not understand each other: an application could do nothing differently.
         FsError::Malformed | FsError::ProtocolMismatch => Errno::EPROTO,
         // The whole file system is not there; ENOENT would say that a file is not.
         FsError::NoVolume => Errno::ENODEV,
         FsError::VolumeDamaged => Errno::EIO,
-        // It has not come for as long as people wait.
+        // The content has not come for as long as people wait.
         FsError::Pulling => Errno::ETIMEDOUT,
         // Not ENOTCONN: that is how the kernel says that the daemon is dead.
         FsError::NotAttached => Errno::EIO,

@@ -33,9 +33,9 @@ const ENTRIES_PLUS_MAX: usize = 205;
 /// The file system as fuser calls it.
 pub(super) struct Handlers {
     edge: Arc<Edge>,
-    /// Whether the kernel has no other way to read them: before Linux 5.1.
+    /// Whether the kernel can only read directories that it has opened: before Linux 5.1.
     opens_directories: bool,
-    /// Whether it maps files whose reads go by the daemon: since Linux 6.6.
+    /// Whether the kernel maps files whose reads go by the daemon: since Linux 6.6.
     maps_direct: bool,
 }
 
@@ -342,7 +342,7 @@ impl Filesystem for Handlers {
                 }
                 match is_mapped {
                     true => vfs.write_back(file, offset, data).await.map(|()| offset),
-                    // fcntl(2) may have changed that since the open.
+                    // fcntl(2) may have changed this flag since the open.
                     false if open_mode(flags).append => vfs.append(file, data).await,
                     false => vfs.write(file, offset, data).await.map(|()| offset),
                 }
@@ -500,8 +500,8 @@ impl Filesystem for Handlers {
         reply.ok();
     }
 
-    /// Directories are read without being opened, and the kernel keeps what it reads of them. Once it has heard so it
-    /// opens and closes them by itself.
+    /// Tells the kernel that directories are read without being opened, and that it may keep their entries. Once it
+    /// has heard so, it opens and closes them by itself.
     fn opendir(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if self.opens_directories {
             reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);

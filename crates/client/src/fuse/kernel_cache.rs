@@ -1,4 +1,4 @@
-//! Tells the kernel what of its caches is out of date.
+//! Tells the kernel which parts of its caches are out of date.
 
 use std::ffi::OsStr;
 use std::io;
@@ -26,7 +26,7 @@ struct Channel {
 }
 
 impl Invalidator {
-    /// The mount is there; later calls change nothing.
+    /// Connects to the kernel once the mount is there; later calls change nothing.
     pub(super) fn connect(&self, notifier: Notifier, device: OwnedFd) {
         let _ = self.channel.set(Channel { notifier, device });
     }
@@ -34,14 +34,14 @@ impl Invalidator {
     fn expire(&self, parent: VnodeId, name: &[u8]) {
         if let Some(Channel { device, .. }) = self.channel.get() {
             match rustix::io::write(device, &expire_message(parent, name)) {
-                // The kernel does not have it.
+                // The kernel does not have this entry.
                 Err(rustix::io::Errno::NOENT) => {}
                 written => report(written.map(drop).map_err(io::Error::from)),
             }
         }
     }
 
-    /// Makes the kernel ask again what an object is, from a task: the kernel may block, so a blocking thread does it.
+    /// Makes the kernel ask again for an object, from a blocking thread: the kernel may block.
     pub(super) fn invalidate_inode_later(self: Arc<Self>, vnode: VnodeId) {
         tokio::task::spawn_blocking(move || self.invalidate_inode(vnode));
     }
@@ -63,8 +63,8 @@ impl KernelCache for Invalidator {
     }
 
     fn invalidate_listing(&self, vnode: VnodeId) {
-        // Nothing is called `.` there, but to look for it the kernel locks the directory, and so it waits until those
-        // who read it have put what they have read where the next line finds it.
+        // No entry is called `.`, but to look for one the kernel locks the directory. So it waits until programs that
+        // read the directory have put their entries where the next line finds them.
         self.expire(vnode, b".");
         self.invalidate_inode(vnode);
     }
@@ -74,7 +74,7 @@ impl KernelCache for Invalidator {
         let Some(place) = size.checked_sub(1) else { return };
         let Ok(offset) = i64::try_from(place) else { return };
         // A page that is stored is the one thing that moves the end of a file in the kernel (fs/fuse/dev.c,
-        // fuse_notify_store). It need not stay: the byte may be another by now.
+        // fuse_notify_store). The page need not stay: the byte may be another by now.
         report(notifier.store(INodeNo(vnode.0), place, &[last]));
         report(notifier.inval_inode(INodeNo(vnode.0), offset, 1));
     }
@@ -98,8 +98,8 @@ impl KernelCache for Invalidator {
     }
 }
 
-/// A notification that an entry has expired, as in include/uapi/linux/fuse.h. Kernels before 6.2 do not know the flag
-/// and take it for one that the entry is out of date.
+/// Builds a notification that an entry has expired, as in include/uapi/linux/fuse.h. Kernels before 6.2 do not know
+/// the flag and take it for one that the entry is out of date.
 fn expire_message(parent: VnodeId, name: &[u8]) -> Vec<u8> {
     const NOTIFY_INVAL_ENTRY: u32 = 3;
     const EXPIRE_ONLY: u32 = 1;
@@ -118,7 +118,7 @@ fn expire_message(parent: VnodeId, name: &[u8]) -> Vec<u8> {
     message
 }
 
-/// fuser keeps silent about what the kernel does not have; anything else means that the mount is ending.
+/// Logs a failed notification: the mount is ending. fuser keeps silent about things that the kernel does not have.
 fn report(outcome: io::Result<()>) {
     if let Err(error) = outcome {
         tracing::debug!(%error, "the kernel took no invalidation");

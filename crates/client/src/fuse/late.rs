@@ -1,21 +1,21 @@
-//! Programs that have opened a file too late: it was gone. The kernel then looks its name up once more, and opens what
-//! that means.
+//! Programs that have opened a file too late: the file was gone. The kernel then looks its name up once more, and
+//! opens the object that the name means now.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The kernel tries again at once; what it asks later is something else.
+/// The time for the second try, which the kernel makes at once: a later request is something else.
 const LATE_FOR: Duration = Duration::from_secs(1);
 
-/// So many are remembered, the latest ones.
+/// The most threads that are remembered, the latest ones.
 const LATE_MAX: usize = 64;
 
-/// Which threads have.
+/// Threads that have just opened a file too late, each with the time.
 #[derive(Debug, Default)]
 pub(super) struct LateOpens(Mutex<Vec<(u32, Instant)>>);
 
 impl LateOpens {
-    /// This thread has opened what is gone.
+    /// Notes that this thread has opened a file that is gone.
     pub(super) fn note(&self, thread: u32, now: Instant) {
         let mut late = self.late();
         late.retain(|(other, since)| *other != thread && now.duration_since(*since) < LATE_FOR);
@@ -25,7 +25,7 @@ impl LateOpens {
         late.push((thread, now));
     }
 
-    /// Whether it has done so just now.
+    /// Whether this thread has just opened a file that is gone.
     pub(super) fn contains(&self, thread: u32, now: Instant) -> bool {
         let late = self.late();
         late.iter().any(|(other, since)| *other == thread && now.duration_since(*since) < LATE_FOR)

@@ -1,4 +1,4 @@
-//! Locks: requests of the kernel, and what it is told.
+//! Locks: requests of the kernel, and their answers.
 //!
 //! flock(2) and fcntl(2) come as the same request: fuser does not pass on which of them it was. Their owners differ
 //! ([`LockOwner`](mafs_proto::LockOwner)).
@@ -49,7 +49,7 @@ impl AskedLock {
     }
 }
 
-/// Locks or unlocks.
+/// Locks or unlocks a range.
 pub(super) fn set(edge: &Arc<Edge>, request: &Request, asked: AskedLock, wait: bool, reply: ReplyEmpty) {
     let (file, owner) = (file(asked.handle), asked.owner.0);
     match (asked.kind, asked.range(), asked.lock()) {
@@ -74,7 +74,7 @@ pub(super) fn set(edge: &Arc<Edge>, request: &Request, asked: AskedLock, wait: b
     }
 }
 
-/// Says what is in the way of a lock.
+/// Answers with the lock that is in the way of another.
 pub(super) fn test(edge: &Arc<Edge>, request: &Request, asked: AskedLock, reply: ReplyLock) {
     let file = file(asked.handle);
     let Some(lock) = asked.lock() else { return reply.error(INVALID) };

@@ -1,4 +1,4 @@
-//! Programs: the name of who opens a file, as /proc tells it, for what is expected of it next.
+//! Programs: the name of the program that opens a file, as /proc tells it, to predict its next opens.
 //!
 //! A name is asked for once a second of each thread, not at each open: that would be half of an open of a cached file.
 //! A thread that runs another program within that time keeps the name of the one before, the next time as well.
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::vfs::Program;
 
-/// Threads whose name is remembered.
+/// The most threads whose name is remembered.
 const KNOWN_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
-/// For how long.
+/// The time for which a name is remembered.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// What is known of those who have opened something lately.
+/// The programs of threads that have opened something lately.
 pub(super) struct Programs {
     known: Mutex<LruCache<u32, (Program, Instant)>>,
 }
@@ -29,7 +29,7 @@ impl Default for Programs {
 }
 
 impl Programs {
-    /// The program that the thread `pid` runs. All that cannot be seen run one.
+    /// Returns the program that the thread `pid` runs. All threads that cannot be seen count as running one program.
     pub(super) fn of(&self, pid: u32) -> Program {
         if let Some((program, since)) = self.known().get(&pid).copied()
             && since.elapsed() < KNOWN_FOR
@@ -46,7 +46,8 @@ impl Programs {
     }
 }
 
-/// Unlike `stat` this may be read of a thread in execve (`caller.rs`): the name has a lock of its own.
+/// Reads a thread's program from `comm`. Unlike `stat`, this file may be read of a thread in execve (`caller.rs`): the
+/// name has a lock of its own.
 fn program_of(pid: u32) -> Program {
     // Pid 0 is a thread of the kernel or of another pid namespace.
     let name = if pid == 0 { Vec::new() } else { std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default() };
@@ -60,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that goes by its own name: it is started a little before that.
+    /// Starts a program and waits until it goes by its own name, a little after its start.
     fn sleeping() -> Child {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         let comm = format!("/proc/{}/comm", child.id());

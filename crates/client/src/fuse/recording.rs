@@ -1,17 +1,17 @@
 //! Recording: whether a program that asks for something belongs to a command whose needs are being recorded.
 //!
-//! It does if the number of the recording is in its environment: that goes from a program to those that it starts,
-//! whatever becomes of process groups and sessions, and reading it needs no more than the daemon may.
+//! The program does if the number of the recording is in its environment: a program hands its environment to those
+//! that it starts, whatever becomes of process groups and sessions, and the daemon may read it.
 
 use std::fs::File;
 use std::io::Read;
 
 use crate::hoard::RECORDING_VARIABLE;
 
-/// More than the kernel lets a program have, arguments included, by default.
+/// The most bytes read of an environment: more than the kernel lets a program have, arguments included, by default.
 const ENVIRONMENT_BYTES_MAX: u64 = 2 << 20;
 
-/// The number of the recording that a process belongs to.
+/// Returns the number of the recording that a process belongs to.
 pub(super) fn recording_of(pid: u32) -> Option<u64> {
     let mut environment = Vec::new();
     let file = File::open(format!("/proc/{pid}/environ")).ok()?;
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn it_is_handed_on_to_programs_of_programs() {
-        // It has begun by then, so that it has its own environment.
+        // The inner shell has begun by then, so it has its own environment.
         let script = "sh -c 'echo $$; kill -STOP $$' & wait";
         let mut shell = Command::new("sh");
         let shell = shell.args(["-c", script]).env(RECORDING_VARIABLE, "123").stdout(Stdio::piped());

@@ -25,11 +25,11 @@ use crate::vfs::Vfs;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// What the kernel reads ahead of sequential readers, in KiB. FUSE's own limit is 128, which costs a request every 128
+/// The kernel's read-ahead for sequential readers, in KiB. FUSE's own limit is 128, which costs a request every 128
 /// KiB.
 const READ_AHEAD_KB: &str = "512";
 
-/// Why FUSE cannot be used, with what to do about it.
+/// The reason why FUSE cannot be used, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
     /// The kernel has no FUSE here.
@@ -50,14 +50,14 @@ pub enum FuseError {
     /// The mount failed.
     #[error("{}: cannot mount: {error}", mount_point.display())]
     Mount {
-        /// Where.
+        /// The mount point.
         mount_point: PathBuf,
-        /// Why not.
+        /// The reason.
         error: io::Error,
     },
 }
 
-/// Who may use a mount.
+/// The users that may use a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Only the user who mounts.
@@ -66,18 +66,18 @@ pub enum Access {
     Everybody,
 }
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionOptions {
-    /// What the mount table calls the mount.
+    /// The mount's name in the mount table.
     pub source: String,
-    /// Nothing may be changed.
+    /// Whether nothing may be changed.
     pub read_only: bool,
-    /// Who may use it.
+    /// The users that may use the mount.
     pub access: Access,
     /// Flags of mount(8).
     pub flags: KernelFlags,
-    /// Processors may be kept awake during bursts of requests.
+    /// Whether processors may be kept awake during bursts of requests.
     pub keep_awake: bool,
 }
 
@@ -111,13 +111,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts `vfs` at an absolute path. Blocks for a moment; must be called in a tokio runtime, which then runs what
-    /// has to wait.
+    /// Mounts `vfs` at an absolute path. Blocks for a moment; must be called in a tokio runtime, which then runs the
+    /// operations that have to wait.
     ///
     /// # Errors
     /// [`FuseError::Mount`].
     pub fn mount(vfs: Vfs, mount_point: &Path, options: &SessionOptions) -> Result<Self, FuseError> {
-        // What the helper says ends with a line feed.
+        // The helper's message ends with a line feed.
         let failed = |error: io::Error| FuseError::Mount {
             mount_point: mount_point.to_path_buf(),
             error: io::Error::new(error.kind(), error.to_string().trim().to_owned()),
@@ -147,13 +147,13 @@ impl Session {
         Ok(Self { mount_point: mount_point.to_path_buf(), ended })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     #[must_use]
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// Waits until the volume is unmounted, by whomever. May be called again if it was not awaited to its end.
+    /// Waits until the volume is unmounted, by any program. May be called again if it was not awaited to its end.
     ///
     /// # Errors
     /// If the connection to the kernel failed.
@@ -171,7 +171,7 @@ fn config(options: &SessionOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.source.clone()),
-        // As a custom option: fuser does not tell the kernel of `MountOption::Subtype` when it mounts without the
+        // This is a custom option: fuser does not tell the kernel of `MountOption::Subtype` when it mounts without the
         // helper.
         MountOption::CUSTOM("subtype=mafs".to_owned()),
         MountOption::DefaultPermissions,
@@ -194,14 +194,14 @@ fn config(options: &SessionOptions) -> Config {
     config
 }
 
-/// Session threads never wait for the network; more of them than processors would only add read buffers. But the disk
-/// may hold one up, and what another is asked for may be what the disk waits for (a write from a mapped file of the
-/// same mount), so there are three. On two processors an open takes 19 µs by three, 30 by two or four.
+/// Returns the number of session threads. They never wait for the network; more of them than processors would only add
+/// read buffers. But the disk may hold one up, and may itself wait for a request to another (a write from a mapped
+/// file of the same mount), so there are three. On two processors an open takes 19 us by three, 30 by two or four.
 fn session_threads() -> usize {
     std::thread::available_parallelism().map_or(3, |processors| processors.get().clamp(3, 4))
 }
 
-/// Only root may; for others 128 KiB remain.
+/// Raises the kernel's read-ahead. Only root may do this; for other users 128 KiB remain.
 fn raise_read_ahead(mount_point: &Path) {
     let Ok(Some(mount)) = mafs_mount_at(mount_point) else { return };
     let setting = format!("/sys/class/bdi/{}/read_ahead_kb", mount.device);

@@ -11,13 +11,13 @@ use super::FS_TYPE;
 pub struct MountEntry {
     /// `major:minor` of the device that the mount is to the kernel.
     pub device: String,
-    /// Where.
+    /// The mount point.
     pub mount_point: PathBuf,
-    /// What: the target as it was given to `mount`.
+    /// The target as it was given to `mount`.
     pub source: String,
 }
 
-/// The mafs mount that is seen at `mount_point`, an absolute path.
+/// Finds the mafs mount that is seen at `mount_point`, an absolute path.
 ///
 /// # Errors
 /// If the mount table cannot be read.
@@ -26,7 +26,7 @@ pub fn mafs_mount_at(mount_point: &Path) -> std::io::Result<Option<MountEntry>> 
     Ok(topmost(&table, mount_point))
 }
 
-/// All mafs mounts that this process can see.
+/// Lists all mafs mounts that this process can see.
 ///
 /// # Errors
 /// If the mount table cannot be read.
@@ -36,14 +36,14 @@ pub fn mafs_mounts() -> std::io::Result<Vec<MountEntry>> {
     Ok(lines.filter(|(fs_type, _)| fs_type == FS_TYPE).map(|(_, entry)| entry).collect())
 }
 
-/// The last mount at a path hides the ones before it.
+/// Finds the last mount at a path, which hides the ones before it.
 fn topmost(table: &[u8], mount_point: &Path) -> Option<MountEntry> {
     let lines = table.split(|byte| *byte == b'\n').filter_map(parse_line);
     let (fs_type, entry) = lines.rev().find(|(_, entry)| entry.mount_point == mount_point)?;
     (fs_type == FS_TYPE).then_some(entry)
 }
 
-/// `36 35 98:0 /root /mount/point rw,noatime master:1 - type source options`, with octal escapes. See
+/// Parses `36 35 98:0 /root /mount/point rw,noatime master:1 - type source options`, with octal escapes. See
 /// proc_pid_mountinfo(5).
 fn parse_line(line: &[u8]) -> Option<(String, MountEntry)> {
     let mut fields = line.split(|byte| *byte == b' ');
@@ -55,7 +55,7 @@ fn parse_line(line: &[u8]) -> Option<(String, MountEntry)> {
     Some((fs_type, MountEntry { device, mount_point, source }))
 }
 
-/// Undoes `\040` and its kin.
+/// Replaces octal escapes such as `\040` by their bytes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno as Code;
 use rustix::mount::UnmountFlags;
 
-/// Why something is still mounted.
+/// The reason why something is still mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
     /// Files are open or a process has its working directory there.
@@ -23,10 +23,9 @@ pub enum UnmountError {
     Refused(String),
 }
 
-/// Unmounts what nobody uses.
+/// Unmounts a file system that is not in use.
 ///
-/// # Errors
-/// [`UnmountError::Busy`] if it is used, and the others.
+/// # Errors [`UnmountError::Busy`] if it is in use, and the others.
 pub fn unmount(mount_point: &Path) -> Result<(), UnmountError> {
     detach(mount_point, UnmountFlags::NOFOLLOW, &["-u"])
 }
@@ -66,7 +65,7 @@ fn by_helper(mount_point: &Path, flags: &[&str]) -> Result<(), UnmountError> {
     if said.contains("busy") { Err(UnmountError::Busy) } else { Err(UnmountError::Refused(one_line(&said))) }
 }
 
-/// The helper that mounts and unmounts for users, if it is installed.
+/// Finds the helper that mounts and unmounts for users, if it is installed.
 #[must_use]
 pub fn fusermount() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Changes, as the kernel tells of them: of links, addresses and routes, and of the clock when this host resumes.
+//! Changes that the kernel tells of: of links, addresses and routes, and of the clock when this host resumes.
 //!
 //! A thread waits for them, which costs nothing while there are none.
 
@@ -22,9 +22,9 @@ use super::{Network, Way, way_of};
 
 /// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR and RTMGRP_IPV6_ROUTE.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
-/// What comes within so long of the first message is one change.
+/// Messages within this time of the first are one change.
 const GATHER: Duration = Duration::from_millis(10);
-/// So long nothing is looked at after a change, whatever comes.
+/// The rest after a change: nothing is looked at before it is over.
 const REST: Duration = Duration::from_millis(40);
 /// Messages that are taken at a time; their content is not looked at.
 const MESSAGES_MAX: usize = 256;
@@ -73,13 +73,13 @@ impl Network for HostNetwork {
     }
 }
 
-/// What the kernel tells by.
+/// The sources of changes.
 struct Sources {
     messages: OwnedFd,
     jumps: OwnedFd,
 }
 
-/// Starts the thread. Returns what ends it.
+/// Starts the thread. Returns the descriptor that ends it.
 fn watch(changes: &Arc<watch::Sender<()>>) -> io::Result<Arc<OwnedFd>> {
     let sources = Sources { messages: netlink_socket()?, jumps: jump_timer()? };
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -127,7 +127,7 @@ fn netlink_socket() -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes what is there. That some were lost says as much as any of them.
+/// Takes the messages that are there. An error that some were lost counts as a message.
 fn take_messages(socket: &OwnedFd) -> rustix::io::Result<()> {
     for _ in 0..MESSAGES_MAX {
         match recv(socket, &mut [0; 16][..], RecvFlags::DONTWAIT) {
@@ -139,7 +139,7 @@ fn take_messages(socket: &OwnedFd) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// A timer that goes off when the wall clock jumps, as it does after a suspend.
+/// Makes a timer that goes off when the wall clock jumps, as it does after a suspend.
 fn jump_timer() -> rustix::io::Result<OwnedFd> {
     let timer = timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
     arm(&timer)?;
@@ -151,7 +151,7 @@ fn arm(timer: &OwnedFd) -> rustix::io::Result<()> {
     timerfd_settime(timer, TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET, &once).map(drop)
 }
 
-/// Takes a jump, which reading the timer fails with, and waits for the next.
+/// Takes a jump, with which reading the timer fails, and arms the timer for the next.
 fn take_jump(timer: &OwnedFd) -> rustix::io::Result<()> {
     match rustix::io::read(timer, &mut [0; 8][..]) {
         Ok(_) | Err(Errno::CANCELED | Errno::AGAIN | Errno::INTR) => arm(timer),

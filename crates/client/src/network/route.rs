@@ -1,8 +1,8 @@
 //! Routes, as the kernel has them at this moment (NETLINK_ROUTE).
 //!
 //! The question is that of `ip route get` and needs no privilege; the structures are those of the kernel's
-//! `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_link.h`, to which later kernels only append. Of the answer two
-//! numbers are read, so no library is needed that knows all of it.
+//! `linux/netlink.h`, `linux/rtnetlink.h` and `linux/if_link.h`, to which later kernels only append. Only few fields
+//! of the answers are read, so no library is needed that knows all of them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,11 +12,11 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 /// The way that a packet would take now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Route {
-    /// There is none.
+    /// There is no route.
     None,
-    /// It goes out here.
+    /// The packet goes out by this link.
     Over {
-        /// Its name, or its number if it has no name.
+        /// The link's name, or its number if it has no name.
         link: String,
         /// Whether packets go out.
         is_running: bool,
@@ -33,7 +33,7 @@ const ROUTE_BYTES: usize = 12;
 const LINK_BYTES: usize = 16;
 /// The head of an attribute, and what attributes are aligned to.
 const ATTRIBUTE_HEAD_BYTES: usize = 4;
-/// A link that has more to tell is cut, behind what is read of it.
+/// The most bytes of a reply: a longer one, of a link, is cut behind the fields that are read.
 const REPLY_BYTES_MAX: usize = 4096;
 
 const AF_INET: u8 = 2;
@@ -47,13 +47,13 @@ const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const IFLA_IFNAME: u16 = 3;
-/// Taken up by whoever configures it, and able to send.
+/// Flags of a link: taken up by the configuration, and able to send.
 const IFF_UP: u32 = 1 << 0;
 const IFF_RUNNING: u32 = 1 << 6;
-/// What the kernel says of an address to which there is no route: ENETUNREACH, EHOSTUNREACH.
+/// The kernel's errors for an address to which there is no route: ENETUNREACH, EHOSTUNREACH.
 const NO_ROUTE: [i32; 2] = [-101, -113];
 
-/// The route to an address.
+/// Asks the kernel for the route to an address.
 pub(super) fn to(address: SocketAddr) -> Route {
     let Some(reply) = ask(&route_request(address)) else { return Route::Unknown };
     match output_of(&reply) {
@@ -73,7 +73,7 @@ fn ask(request: &[u8]) -> Option<Vec<u8>> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     sendto(&socket, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0)).ok()?;
     let mut reply = vec![0; REPLY_BYTES_MAX];
-    // The kernel has answered before it returns from the question.
+    // The kernel answers before it returns from the question.
     let (bytes, _) = recv(&socket, &mut reply[..], RecvFlags::DONTWAIT).ok()?;
     reply.truncate(bytes);
     Some(reply)
@@ -103,7 +103,7 @@ fn link_request(index: u32) -> Vec<u8> {
 }
 
 fn message(kind: u16, body: &[u8]) -> Vec<u8> {
-    // Some tens of bytes; a length that is none the kernel refuses.
+    // A message has some tens of bytes; the kernel refuses a wrong length.
     let bytes = u32::try_from(HEADER_BYTES + body.len()).unwrap_or_default();
     let mut message = bytes.to_ne_bytes().to_vec();
     message.extend([kind, NLM_F_REQUEST].into_iter().flat_map(u16::to_ne_bytes));
@@ -112,14 +112,14 @@ fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// The content's length is a multiple of four, and at most 16.
+/// Appends an attribute. The content's length is a multiple of four, and at most 16.
 fn push_attribute(body: &mut Vec<u8>, kind: u16, content: &[u8]) {
     let bytes = u16::try_from(ATTRIBUTE_HEAD_BYTES + content.len()).unwrap_or_default();
     body.extend([bytes, kind].into_iter().flat_map(u16::to_ne_bytes));
     body.extend(content);
 }
 
-/// Where a packet goes out.
+/// The link by which a packet goes out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Output {
     None,
@@ -138,7 +138,7 @@ fn output_of(reply: &[u8]) -> Output {
     index.map_or(Output::Unknown, Output::Link)
 }
 
-/// The name of a link, and whether packets go out by it.
+/// Returns the name of a link, and whether packets go out by it.
 fn link_of(reply: &[u8]) -> Option<(Option<String>, bool)> {
     (u16_at(reply, 4)? == RTM_NEWLINK).then_some(())?;
     let flags = u32_at(reply, HEADER_BYTES + 8)?;
@@ -147,7 +147,7 @@ fn link_of(reply: &[u8]) -> Option<(Option<String>, bool)> {
     Some((name, flags & (IFF_UP | IFF_RUNNING) == IFF_UP | IFF_RUNNING))
 }
 
-/// The first attribute of a kind.
+/// Finds the first attribute of a kind.
 fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let (bytes, found) = (usize::from(u16_at(attributes, 0)?), u16_at(attributes, 2)?);

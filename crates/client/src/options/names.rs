@@ -1,9 +1,9 @@
 //! Every mount option by its name: one table.
 
-/// What an option is about.
+/// A mount option, with the form of its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
-    /// Stands for itself.
+    /// An option without value.
     Flag(Flag),
     /// Tenths of a second.
     Timeo,
@@ -25,7 +25,7 @@ pub(super) enum Known {
     Awake,
     /// `sync`, `async`, `sirp` or `sirp-c`.
     Writeback,
-    /// `logged` or `announced`.
+    /// `auto`, `logged` or `announced`.
     Close,
     /// `error` or `serve`.
     Stale,
@@ -45,15 +45,15 @@ pub(super) enum Known {
     Lock,
     /// An emulated link by its name.
     Profile,
-    /// `tcp` or `quic`.
+    /// `auto`, `quic` or `tcp`.
     Proto,
-    /// For other readers of fstab; with or without value.
+    /// An option for other readers of fstab; with or without value.
     Ignored,
-    /// Described in the manual, not there yet.
+    /// An option that the manual describes, and that is not supported yet.
     NotYet,
 }
 
-/// What an option without value switches.
+/// The setting that an option without value switches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flag {
     ReadOnly(bool),
@@ -66,7 +66,7 @@ pub(super) enum Flag {
     Sync(bool),
     DirSync,
     NoLock,
-    /// Says what is so anyway.
+    /// No setting: the option changes nothing here.
     Nothing,
 }
 
@@ -121,7 +121,7 @@ const NOT_YET: [&str; 15] = [
     "allow_root",
 ];
 
-/// The option with this name.
+/// Finds the option with this name.
 pub(super) fn find(name: &str) -> Option<Known> {
     let flag = |flag| Some(Known::Flag(flag));
     match name {

@@ -1,4 +1,4 @@
-//! Targets: which volume of which server.
+//! Targets: a volume of a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,19 +7,19 @@ use std::str::FromStr;
 use mafs_arpc::carrier::grpc::Address;
 use mafs_proto::VolumeName;
 
-/// The port of servers that do not say another.
+/// The port of a target that names none.
 pub const PORT_DEFAULT: u16 = 6237;
 
 /// `host[:port]:/volume` or `unix:/socket:/volume`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// Where the server is.
+    /// The server's address.
     pub address: Address,
-    /// Which of its volumes.
+    /// One of its volumes.
     pub volume: VolumeName,
 }
 
-/// Why a text is not a target.
+/// The reason why a text is not a target.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text}: {why}; a target is host[:port]:/volume, for example fileserver:/home")]
 pub struct InvalidTarget {
@@ -53,7 +53,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// `host:port` with the default port filled in. IPv6 addresses are in brackets, so that a colon means a port.
+/// Returns `host:port` with the default port filled in. IPv6 addresses are in brackets, so that a colon means a port.
 fn host_and_port(server: &str) -> Result<String, String> {
     let (host, port) = match server.strip_prefix('[') {
         Some(rest) => {

@@ -12,7 +12,7 @@ use crate::core::promises::SessionNumber;
 /// call that kills its connection.
 const IN_VAIN_MAX: u32 = 8;
 
-/// Why an attempt has brought no answer.
+/// The reason why an attempt has brought no answer.
 pub(super) enum Failure {
     /// The connection has ended; on the next one there may be an answer.
     Broken(String),
@@ -30,9 +30,9 @@ impl From<RemoteError> for Failure {
 
 /// The attempts of one call.
 pub(super) struct Attempts {
-    /// Those that failed and brought nothing.
+    /// Attempts in a row that failed and brought nothing.
     in_vain: u32,
-    /// Whether it was, or may have been, sent before.
+    /// Whether the request was, or may have been, sent before.
     pub(super) repeated: bool,
     patience: Duration,
     patience_end: Instant,
@@ -43,8 +43,8 @@ impl Attempts {
         Self { in_vain: 0, repeated, patience: config.deadline, patience_end: Instant::now() + config.deadline }
     }
 
-    /// How long a call without a deadline waits for a connection. What it has waited for a silent server counts;
-    /// whether it was silent all the time is not known, so some is left in any case.
+    /// Returns until when a call without a deadline waits for a connection. Time spent on a silent server counts;
+    /// whether the server was silent all the time is not known, so some time is left in any case.
     pub(super) fn connect_by(&self) -> Instant {
         let now = Instant::now();
         if now < self.patience_end { self.patience_end.max(now + self.patience / 2) } else { now + self.patience }
@@ -59,18 +59,19 @@ impl Attempts {
         }
     }
 
-    /// An attempt that failed has brought something all the same.
+    /// Notes that a failed attempt has brought something all the same.
     pub(super) fn progressed(&mut self) {
         self.in_vain = 0;
     }
 
-    /// The answer. What a mutation that is sent again shows was perhaps promised in an earlier session.
+    /// Returns the answer. If a mutation was sent again, its reply was perhaps promised in an earlier session, so no
+    /// session is named.
     pub(super) fn answered<R>(&self, method: Method, answer: Answer<R>) -> Answer<R> {
         let kept = self.repeated && method == Method::Apply;
         Answer { session: if kept { SessionNumber::NONE } else { answer.session }, ..answer }
     }
 
-    /// Counts an attempt that was not made.
+    /// Fails once the patience is over for an attempt that could not be made.
     pub(super) fn busy(&self) -> Result<(), RemoteError> {
         match Instant::now() < self.patience_end {
             true => Ok(()),

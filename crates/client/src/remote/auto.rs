@@ -1,11 +1,11 @@
 //! `proto=auto`: attempts over QUIC and TCP side by side, of which one is kept. Decisions are in `core/carriers.rs`.
 //!
 //! A server that is known by its key and shows another is refused, as with `proto=quic`: TCP, which shows none, is not
-//! taken instead. Where UDP is blocked TCP is taken, whatever is known: whoever can block UDP can say what he likes
-//! over TCP, so there `auto` protects no better than `tcp`, and no worse.
+//! taken instead. Where UDP is blocked TCP is taken, whatever is known: an attacker that can block UDP can say
+//! anything over TCP, so there `auto` protects no better than `tcp`, and no worse.
 //!
 //! An attempt over QUIC that was too slow goes on beside the connection over TCP, and others follow at long intervals.
-//! One that comes about carries the next connection, and the one over TCP ends.
+//! An attempt that succeeds carries the next connection, and the one over TCP ends.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -24,7 +24,7 @@ use crate::core::carriers::{Carried, Carriers, Network, Race, Step};
 
 /// A connection that has come about beside another is used within this time, or not at all.
 const READY_MAX: Duration = Duration::from_secs(5);
-/// Timers do not run through suspend: the clock is looked at so often.
+/// The time between looks at the clock: timers do not run through suspend.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// An attempt over QUIC, under way.
@@ -36,7 +36,7 @@ pub(super) struct Auto {
     link: Option<Shaper>,
     known: KnownServer,
     clock: Arc<dyn Clock>,
-    /// Whether QUIC is tried also where nothing leaves this machine: over an emulated link that says nothing.
+    /// Whether QUIC is tried also where nothing leaves this machine, as over an emulated link.
     races_here: bool,
     state: Mutex<State>,
 }
@@ -46,7 +46,7 @@ struct State {
     carriers: Carriers,
     /// QUIC's attempt of the race that TCP has won.
     late: Option<QuicConnecting>,
-    /// The outcome of an attempt beside a connection: it is that of the next one.
+    /// The outcome of an attempt beside a connection, to be that of the next attempt.
     ready: Option<Ready>,
 }
 
@@ -121,7 +121,8 @@ impl Auto {
         Ok(carrier)
     }
 
-    /// Tries QUIC while TCP carries. When this ends the next attempt to connect has its outcome at once; says why.
+    /// Tries QUIC while TCP carries. When this ends the next attempt to connect has its outcome at once. Returns the
+    /// reason.
     pub(super) async fn until_better(&self) -> String {
         let Some(network) = self.state().carriers.network_of_tcp() else { return std::future::pending().await };
         loop {
@@ -165,7 +166,7 @@ impl Auto {
         }
     }
 
-    /// The outcome of an attempt beside the last connection, if it is of use.
+    /// Takes the outcome of an attempt beside the last connection, if it is of use.
     fn take_ready(&self, network: Network) -> Option<Result<Carrier, ConnectError>> {
         let mut state = self.state();
         let ready = state.ready.take()?;
@@ -203,7 +204,7 @@ impl Auto {
     }
 }
 
-/// The end of an attempt, if there is one under way; then there is none any more.
+/// Waits for the end of an attempt, and drops it; never ends if none is under way.
 async fn end_of<T>(attempt: &mut Option<BoxFuture<'static, T>>) -> T {
     let Some(under_way) = attempt else { return std::future::pending().await };
     let ended = under_way.await;
@@ -225,7 +226,7 @@ fn in_short(error: &ConnectError) -> String {
     }
 }
 
-/// The network that leads to a server. A UDP socket is given the way to it for that; nothing is sent.
+/// Finds the network that leads to a server, by connecting a UDP socket to it; nothing is sent.
 async fn network(host_port: &str) -> Result<Network, ConnectError> {
     let unknown = |source| ConnectError::UnknownHost { address: host_port.to_owned(), source };
     let mut failed = None;

@@ -1,7 +1,7 @@
-//! By hand: the user ends the connection, and wants none until he says otherwise.
+//! By hand: the user ends the connection, and wants none until `reconnect`.
 //!
-//! From then on nothing is sent, and whoever needs the server finds it out of reach. The session is given back, so that
-//! nobody else waits for what this client was promised or holds.
+//! From then on nothing is sent, and every call finds the server out of reach. The session is given back, so that no
+//! other client waits for this client's promises or locks.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use super::link::{Reach, ending};
 use super::roaming::changed;
 use super::{DETACH_WAIT, Link, Remote, RemoteError, Shared};
 
-/// For people, where the reason of an outage is told.
+/// The reason of the outage, for people.
 const WHY: &str = "disconnected by hand";
-/// For people, until there is a connection again.
+/// The reason until there is a connection again, for people.
 const TRYING: &str = "connecting";
-/// More than it takes the keeper of the connection to say goodbye.
+/// The wait for the keeper of the connection to say goodbye: more than it takes.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
-/// How long whoever reconnects waits for the connection: as long as an attempt to connect may take.
+/// The wait of `reconnect` for the connection: as long as an attempt to connect may take.
 const RECONNECT_WAIT: Duration = Duration::from_secs(10);
 
-/// What the user has said.
+/// The user's wish about the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Wish {
-    /// Nothing: there is to be a connection.
+    /// There is to be a connection: the user has not said otherwise.
     #[default]
     Connected,
-    /// There is to be none.
+    /// There is to be no connection.
     Apart,
-    /// The same, and there is none any more.
+    /// There is to be no connection, and the last one has ended.
     Left,
 }
 
@@ -52,7 +52,7 @@ impl Remote {
             is_new
         });
         let mut wish = self.shared.wish.subscribe();
-        // If the mount ends meanwhile nobody is left to do it.
+        // If the mount ends meanwhile, the keeper of the connection has gone.
         let _ = timeout(LEAVE_MAX, wish.wait_for(|wish| *wish != Wish::Apart)).await;
     }
 
@@ -78,12 +78,12 @@ impl Remote {
         self.shared.is_apart_by_hand()
     }
 
-    /// Waits until that is so.
+    /// Waits until the user has ended the connection.
     pub(crate) async fn until_apart_by_hand(&self) {
         self.shared.until_apart_by_hand().await;
     }
 
-    /// Waits until that is so and it is in vain to wait for its end: never, if the user has said so.
+    /// Waits until the user has ended the connection, so that waiting for the server is in vain: never with `hard`.
     pub(crate) async fn until_in_vain_by_hand(&self) {
         match self.shared.config.waits_for_ever() {
             true => std::future::pending().await,
@@ -103,7 +103,7 @@ impl Shared {
         let _ = self.wish.subscribe().wait_for(|wish| wish.is_apart()).await;
     }
 
-    /// Attempts something as long as the user wants a connection, until the mount ends.
+    /// Makes an attempt as long as the user wants a connection, until the mount ends.
     pub(super) async fn unless_by_hand<T>(
         &self,
         attempt: impl Future<Output = Result<T, RemoteError>>,
@@ -117,11 +117,12 @@ impl Shared {
         }
     }
 
-    /// The user wants no connection: no call goes out from now on, and the session is given back. Returns why.
+    /// Ends the connection because the user wants none: no call goes out from now on, and the session is given back.
+    /// Returns the reason.
     pub(super) async fn leave(&self, peer: &Peer, generation: Generation) -> String {
         self.set_down(WHY.to_owned(), Reach::Out);
         self.end_session(generation);
-        // What was promised in it is worth nothing from the moment on at which the server hears of it.
+        // The session's promises are worth nothing from the moment on at which the server hears of its end.
         self.listener.renewed(self.clock.now(), Duration::ZERO);
         self.listener.lapsed();
         let goodbye = self.to_call(&DetachRequest, Purpose::Ask, Some(DETACH_WAIT), Payload::None);
@@ -132,9 +133,9 @@ impl Shared {
         WHY.to_owned()
     }
 
-    /// Waits until the next attempt to connect is due: for the pause between attempts, or until somebody is impatient,
-    /// or the network has changed, with which a new series begins; and for as long as the user wants no connection.
-    /// Returns whether there is to be an attempt.
+    /// Waits until the next attempt to connect is due: for the pause between attempts, or until a caller hurries it,
+    /// or until the network has changed, which begins a new series of pauses; and for as long as the user wants no
+    /// connection. Returns whether there is to be an attempt.
     pub(super) async fn rest(&self, backoff: &mut Backoff, changes: &mut watch::Receiver<()>) -> bool {
         let mut link = self.link.subscribe();
         let pause = backoff.next_delay();

@@ -1,4 +1,4 @@
-//! Keeping a connection and a session: connect, attach, hold, renew the lease, and again.
+//! Keeps a connection and a session: connects, attaches, renews the lease, and begins again.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,34 +23,34 @@ use crate::core::fids::Part;
 use crate::core::promises::SessionNumber;
 use crate::options::{RETRANS_DEFAULT, TIMEO_DEFAULT};
 
-/// Connecting and attaching take a few round trips; a server that needs longer is not there.
+/// The time for connecting, and for attaching, which take a few round trips: a server that needs longer is not there.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// A mount that has a cache waits so long for its first connection: one round trip of a satellite link, and some.
+/// The wait of a mount that has a cache for its first connection: one round trip of a satellite link, and some.
 const FIRST_CONNECT_WAIT: Duration = Duration::from_millis(900);
 /// The pauses between attempts to connect.
 pub(crate) const RECONNECT_STEP: Duration = Duration::from_millis(100);
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(3);
-/// A server that does not answer for so long when a connection is made is out of reach, or for four round trips if that
-/// is more: as one that gives no sign of life over a connection (cli.md, "Path dead").
+/// The silence after which a server is out of reach when a connection is made, or four round trips if that is more: as
+/// for a server that gives no sign of life over a connection (cli.md, "Path dead").
 const DEAD_AFTER: Duration = Duration::from_secs(5);
-/// After the silence of one carrier another has so long to lead to the server before that is out of reach, or four
-/// round trips.
+/// The time that another carrier has, after the silence of one, to lead to the server before that is out of reach, or
+/// four round trips.
 const OTHER_CARRIER_WITHIN: Duration = Duration::from_secs(2);
-/// One whose machine answers, and that is not there, may be back soon: it is out of reach when calls have ended that
-/// wait for it, or after this time if they wait for ever.
+/// The wait for a server that is not there but whose machine answers, if calls wait for ever: it may be back soon. If
+/// calls have a deadline, the server is out of reach when those that wait for it have ended.
 const GONE_AFTER_MAX: Duration = Duration::from_millis(100 * TIMEO_DEFAULT as u64 * RETRANS_DEFAULT as u64);
-/// So many attempts to connect are under way at a time: more only while the network changes.
+/// The most attempts to connect at a time: there is more than one only while the network changes.
 const ATTEMPTS_MAX: usize = 3;
-/// A lease is renewed so many times before it ends.
+/// The number of renewals before a lease ends.
 const RENEWALS_PER_LEASE: u32 = 3;
-/// Timers do not run through suspend, leases do: the clock is looked at so many times in a lease.
+/// The number of looks at the clock in a lease: timers do not run through suspend, leases do.
 const LOOKS_PER_LEASE: u32 = 12;
 /// The pause before a renewal that failed is tried again.
 const RENEWAL_PAUSE: Duration = Duration::from_millis(200);
-/// What has changed comes in so many parts at most: that many times 4,096 objects are no fewer than a client asks for
-/// again by itself.
+/// The most parts of a list of changes: that many times 4,096 objects are no fewer than a client asks for again by
+/// itself.
 const CHANGED_PARTS_MAX: usize = 32;
-/// The kernel takes an invalidation within far less, unless an operation of this client holds the inode.
+/// The kernel's time for an invalidation: it needs far less, unless an operation of this client holds the inode.
 const KERNEL_GRACE: Duration = Duration::from_millis(5);
 
 /// A connection by which the volume is attached.
@@ -60,7 +60,7 @@ pub(super) struct Attached {
     generation: Generation,
     session: SessionNumber,
     lease: Duration,
-    /// The first call, and when it was made.
+    /// The first renewal, and when it was sent.
     renewal: (CallHandle, Instant),
 }
 
@@ -112,17 +112,17 @@ pub(super) async fn keep(shared: Arc<Shared>, mut attached: Option<Attached>) {
     }
 }
 
-/// How long a server that was there is waited for.
+/// The patience with a server that was there.
 #[derive(Clone, Copy)]
 struct Patience {
-    /// When nothing answers.
+    /// The wait if nothing answers.
     silent: Duration,
-    /// Whatever answers.
+    /// The end of the wait, whatever answers.
     until: tokio::time::Instant,
 }
 
 impl Patience {
-    /// From now on, `silent` or more; `rtt`: what a round trip took last.
+    /// Begins to wait now; for a silent server `silent` or more. `rtt`: the time of the last round trip.
     fn new(shared: &Shared, silent: Duration, rtt: Duration) -> Self {
         let gone = if shared.config.waits_for_ever() { GONE_AFTER_MAX } else { shared.config.deadline };
         // Where no link leads to the server nothing answers, and each attempt ends at once.
@@ -135,7 +135,7 @@ impl Patience {
     }
 }
 
-/// Makes an attempt; if it takes longer than `patience`, and than a handoff, nobody waits for the server any more.
+/// Makes an attempt. If it takes longer than `patience` and than a handoff, the server counts as out of reach.
 async fn giving_up<T>(shared: &Shared, patience: Duration, attempt: impl Future<Output = T>) -> T {
     let mut attempt = std::pin::pin!(attempt);
     if let Ok(ended) = timeout(patience, &mut attempt).await {
@@ -149,7 +149,7 @@ async fn giving_up<T>(shared: &Shared, patience: Duration, attempt: impl Future<
     attempt.await
 }
 
-/// Takes the server's calls and renews the lease. Returns why the connection has ended, or was given up.
+/// Takes the server's calls and renews the lease. Returns the reason why the connection has ended, or was given up.
 async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
     let Attached { peer, mut incoming, generation, session, lease, renewal } = attached;
     let take_calls = async {
@@ -158,7 +158,7 @@ async fn hold(shared: &Arc<Shared>, attached: Attached) -> String {
         }
         peer.closed().await
     };
-    // In a fixed order, so that runs of the simulator repeat. Calls, which may come without end, are last.
+    // The order is fixed, so that runs of the simulator repeat. Calls, which may come without end, are last.
     tokio::select! {
         biased;
         why = peer.closed() => why,
@@ -193,8 +193,8 @@ async fn log_link(peer: &Peer) -> Infallible {
     }
 }
 
-/// The server makes two kinds of calls; those of a newer one are refused. There are as many tasks at most as the peer
-/// may have calls under way.
+/// Takes a call of the server, which makes two kinds; calls of newer kinds are refused. There are as many tasks at
+/// most as the peer may have calls under way.
 fn take_call(shared: &Arc<Shared>, call: IncomingCall) {
     match Method::from_number(call.method) {
         Some(Method::Break) => take_break(shared, call),
@@ -226,7 +226,7 @@ fn refuse(call: IncomingCall, error: FsError) {
     call.reply(error.number(), bytes::Bytes::new(), Payload::None);
 }
 
-/// Waits until the kernel has been told, as long as nothing speaks against it.
+/// Waits until the kernel has been told, unless the wait could block an operation.
 async fn told(shared: &Shared, kernel_told: BoxFuture<'static, ()>) {
     tokio::select! {
         biased;
@@ -244,7 +244,8 @@ async fn must_not_wait(shared: &Shared) {
     let _ = waiting.wait_for(|calls| *calls > 0).await;
 }
 
-/// Renews the lease as long as the server does. Returns why the session is over; never if the connection is.
+/// Renews the lease as long as the server does. Returns the reason why the session is over; never if the connection
+/// is.
 async fn keep_lease(
     shared: &Shared,
     peer: &Peer,
@@ -258,8 +259,8 @@ async fn keep_lease(
             Renewal::Renewed { mark, lock_grants } => {
                 shared.renew(generation, sent, lease);
                 shared.listener.locks_granted(lock_grants);
-                // What is under way may be at the server by then, and its answer, once it has been noted, can be lost
-                // with the power: then that object would count as known.
+                // A record under way may be at the server by then, and its answer, once it has been noted, can be lost
+                // with the power: then its object would count as known.
                 if let Some(mark) = mark.filter(|_| shared.ids().outstanding.is_empty()) {
                     shared.listener.caught_up(session, mark);
                 }
@@ -276,9 +277,9 @@ async fn keep_lease(
     }
 }
 
-/// What became of an attempt to renew.
+/// Outcome of an attempt to renew.
 enum Renewal {
-    /// By a server that has granted so many locks.
+    /// Renewed, by a server that has granted `lock_grants` locks.
     Renewed {
         mark: Option<Mark>,
         lock_grants: u64,
@@ -327,7 +328,7 @@ async fn attach(shared: &Shared, changes: &mut watch::Receiver<()>) -> Result<At
     attach_over(shared, carrier, changes).await
 }
 
-/// The same for the first time; with a cache to go on with a mount does not wait long for a connection.
+/// Makes the first connection and attaches the volume; a mount with a cache does not wait long for a connection.
 pub(super) async fn attach_first(shared: &Shared, has_cache: bool) -> Result<Attached, RemoteError> {
     let patience = if has_cache { FIRST_CONNECT_WAIT } else { CONNECT_WAIT };
     let mut changes = shared.config.network.watch();
@@ -335,8 +336,8 @@ pub(super) async fn attach_first(shared: &Shared, has_cache: bool) -> Result<Att
     attach_over(shared, carrier, &mut changes).await
 }
 
-/// Connects. When the network changes meanwhile another attempt is made beside the one under way, which may wait for an
-/// answer from where nothing leads any more.
+/// Connects. When the network changes meanwhile, another attempt is made beside the one under way, which may wait for
+/// an answer over a way that leads nowhere any more.
 async fn connect(
     shared: &Shared,
     patience: Duration,
@@ -407,7 +408,7 @@ async fn attach_by(shared: &Shared, peer: Peer, incoming: Incoming) -> Result<At
     Ok(Attached { peer, incoming, generation: reply.generation, session, lease: reply.lease, renewal })
 }
 
-/// All that has changed since this client heard from the server last. `None`: that is not known.
+/// Asks for all objects that have changed since this client heard from the server last. `None`: that is not known.
 async fn all_changed(shared: &Shared, peer: &Peer, mark: Option<Mark>) -> Option<Vec<ChangedObject>> {
     let (mut mark, mut changed) = (mark?, Vec::new());
     for _ in 0..CHANGED_PARTS_MAX {
@@ -424,7 +425,7 @@ async fn all_changed(shared: &Shared, peer: &Peer, mark: Option<Mark>) -> Option
     None
 }
 
-/// Checks what the server granted and makes it durable before any record is made of it.
+/// Checks the server's grants and makes them durable before any record uses them.
 fn take_in(
     shared: &Shared,
     reply: &AttachReply,
@@ -438,7 +439,7 @@ fn take_in(
         );
         return Err(RemoteError::refused(FsError::ProtocolMismatch, &message));
     }
-    // Until this attach is taken in, none is to be continued.
+    // Until this attach is taken in, no session is to be continued.
     *shared.held() = None;
     let attached = shared.listener.attached(reply, changed).map_err(RemoteError::Unreachable)?;
     shared.listener.renewed(sent, reply.lease);

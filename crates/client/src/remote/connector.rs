@@ -1,4 +1,4 @@
-//! How connections are made.
+//! Connectors: the ways to make a connection.
 
 use std::fmt;
 use std::io;
@@ -19,15 +19,15 @@ use super::known_server::KnownServer;
 /// An attempt to connect, under way.
 pub(super) type Connecting = BoxFuture<'static, Result<Carrier, ConnectError>>;
 
-/// Makes connections to the server. Clones are the same.
+/// Makes connections to the server. Clones share their state.
 #[derive(Clone)]
 pub struct Connector(Way);
 
 #[derive(Clone)]
 enum Way {
-    /// By one carrier.
+    /// One carrier.
     One(Proto, Arc<dyn Fn() -> Connecting + Send + Sync>),
-    /// By the better one of those that work.
+    /// The better one of the carriers that work.
     Auto(Arc<Auto>),
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct CarrierReport {
     pub(crate) proto: Proto,
     /// Empty if there was no choice.
     pub(crate) why: String,
-    /// Since when QUIC was not possible, and when it is tried again: both from now, in seconds.
+    /// The seconds for which QUIC has not been possible, and those until it is tried again.
     pub(crate) blocked: Option<(u64, u64)>,
 }
 
@@ -81,8 +81,8 @@ impl Connector {
         }
     }
 
-    /// Waits until there is a better carrier than that of the present connection, and says why that one is to end;
-    /// never, if there is no other.
+    /// Waits until there is a better carrier than that of the present connection, and returns the reason why that one
+    /// is to end; never, if there is no other.
     pub(super) async fn until_better(&self) -> String {
         match &self.0 {
             Way::One(..) => std::future::pending().await,
@@ -106,18 +106,18 @@ impl Connector {
     }
 }
 
-/// What is random in an emulated link is the same in every mount, so that what has been seen is seen again.
+/// The seed of an emulated link: its random events are the same in every mount, so that they can be reproduced.
 const LINK_SEED: u64 = 1;
 
-/// Connects over gRPC; over an emulated link if one is given, whose time begins now.
+/// Returns a connector over gRPC; over an emulated link if one is given, whose time begins now.
 #[must_use]
 pub fn grpc_connector(address: Address, link: Option<ProfileName>) -> Connector {
     let link = shaper(link);
     Connector::new(Proto::Tcp, move || connect_tcp(address.clone(), link.clone()))
 }
 
-/// Connects over QUIC to `host:port`, likewise. What the server is known by is noted in the directory of the cache at
-/// the first connection, before anything is said, and nobody else is taken for the server afterwards.
+/// Returns a connector over QUIC to `host:port`, likewise. The fingerprint of the server's key is noted in the
+/// directory of the cache at the first connection, before anything is said, and no other key is accepted afterwards.
 #[must_use]
 pub fn quic_connector(host_port: String, link: Option<ProfileName>, cache: PathBuf) -> Connector {
     let (link, known) = (shaper(link), KnownServer::in_cache(cache));
@@ -127,17 +127,18 @@ pub fn quic_connector(host_port: String, link: Option<ProfileName>, cache: PathB
     })
 }
 
-/// Connects to `host:port` over both at once, and keeps QUIC if it is there soon, else TCP.
+/// Returns a connector to `host:port` over both at once, which keeps QUIC if it is there soon, else TCP.
 #[must_use]
 pub fn auto_connector(host_port: String, link: Option<ProfileName>, cache: PathBuf) -> Connector {
     let (link, known) = (shaper(link), KnownServer::in_cache(cache));
     Connector(Way::Auto(Arc::new(Auto::new(host_port, link, known, Arc::new(BootClock)))))
 }
 
-/// Why there is no connection over QUIC.
+/// The reason why there is no connection over QUIC.
 #[derive(Debug)]
 pub(super) enum QuicFailure {
-    /// Whoever answers is not the server that is known, or nobody can say: no other carrier may be taken instead.
+    /// The machine that answers is not the known server, or that cannot be checked: no other carrier may be taken
+    /// instead.
     Untrusted(ConnectError),
     /// QUIC cannot be used.
     Unusable(ConnectError),

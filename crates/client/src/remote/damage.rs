@@ -1,5 +1,5 @@
-//! Damage: what was found not to be what was sent, on its way or at an end of it. Everything is sent again then; who
-//! has such a machine or network should hear of it.
+//! Damage: data that differ from those that were sent, on their way or at an end of it. Everything is sent again then;
+//! the users of such a machine or network should hear of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use mafs_proto::CmlRecord;
 
 use super::{Remote, Shared};
 
-/// Counts since the mount.
+/// Counts of damage since the mount.
 #[derive(Default)]
 pub(crate) struct Damage {
     contents: AtomicU64,
@@ -16,32 +16,32 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    /// How often a content was damaged on its way to the server.
+    /// Returns how often a content was damaged on its way to the server.
     pub(crate) fn contents(&self) -> u64 {
         self.contents.load(Ordering::Relaxed)
     }
 
-    /// How many connections were ended because of a damaged frame.
+    /// Returns how many connections were ended because of a damaged frame.
     pub(crate) fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
 }
 
 impl Shared {
-    /// What came of a content at the server was not what was sent.
+    /// Notes that a content was damaged on its way to the server.
     pub(super) fn note_damaged(&self, record: &CmlRecord) {
         self.damage.contents.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(fid = %record.op.fid(), "what the server got of a content was not what was sent");
     }
 
-    /// A connection has ended; if because of a damaged frame, that is counted.
+    /// Counts a connection that has ended, if it has ended because of a damaged frame.
     pub(super) fn note_end(&self, peer: &Peer) {
         self.damage.connections.fetch_add(u64::from(peer.ended_by_damage()), Ordering::Relaxed);
     }
 }
 
 impl Remote {
-    /// What was damaged since the mount.
+    /// Returns the counts of damage since the mount.
     pub(crate) fn damage(&self) -> &Damage {
         &self.shared.damage
     }

@@ -1,11 +1,11 @@
-//! Why the server did not do what it was asked.
+//! Errors of calls to the server.
 
 use mafs_proto::{FsError, Malformed};
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// The server refused; its message says the reason again with more of it, or is empty.
+    /// The server refused; its message repeats the reason with more detail, or is empty.
     #[error("{}", if .message.is_empty() { .error.to_string() } else { .message.clone() })]
     Refused {
         /// The reason.
@@ -13,7 +13,7 @@ pub enum RemoteError {
         /// More about it, for people.
         message: String,
     },
-    /// Another client has announced what was asked for and has not brought it in time; what it brings goes on.
+    /// Another client has announced an update that was asked for, and has not sent it in time; the transfer goes on.
     #[error("another client has not sent yet what was asked for")]
     Pulling {
         /// Rises as long as something arrives.
@@ -25,10 +25,10 @@ pub enum RemoteError {
     /// No answer within the deadline.
     #[error("{0}")]
     TimedOut(String),
-    /// The server is known to be out of reach, so nobody has waited for it.
+    /// The server is known to be out of reach, so the call has not waited for it.
     #[error("{0}")]
     OutOfReach(String),
-    /// The same, because the user wants it so.
+    /// The user has disconnected by hand, so the call has not waited for the server.
     #[error("disconnected by hand: `mafs-client reconnect` ends that")]
     ByHand,
 }
@@ -38,12 +38,12 @@ impl RemoteError {
         Self::Refused { error, message: message.to_owned() }
     }
 
-    /// Whether the server has said nothing.
+    /// Whether the server has given no answer.
     pub(crate) fn is_unanswered(&self) -> bool {
         !matches!(self, Self::Refused { .. })
     }
 
-    /// Whether another attempt may succeed although nobody does anything about it.
+    /// Whether another attempt may succeed without any repair.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Refused { error, .. } => matches!(error, FsError::Busy | FsError::ShuttingDown),

@@ -11,8 +11,8 @@ use super::{Answer, Remote, RemoteError};
 use crate::options::FOR_EVER;
 
 impl Remote {
-    /// Asks for the content of a file, for the `purpose` that it has then, and again as long as connections break. Each
-    /// attempt is handed to `asked` as soon as it is made. Has no deadline: whoever waits, waits as long as he likes.
+    /// Asks for the content of a file, for the `purpose` at that moment, and again as long as connections break. Each
+    /// attempt is handed to `asked` as soon as it is made. Has no deadline: the caller waits as long as it likes.
     pub(crate) async fn fetch(
         &self,
         request: &FetchRequest,

@@ -10,7 +10,7 @@ use super::{Ids, Remote, RemoteError, Shared};
 use crate::core::fids::Part;
 
 impl Remote {
-    /// A fid for a new object. Asks for more in the background in good time.
+    /// Takes a fid for a new object. Asks for more in the background in good time.
     pub(crate) async fn take_fid(&self) -> Result<Fid, RemoteError> {
         let (taken, ahead, ask) = {
             let mut ids = self.shared.ids();
@@ -46,7 +46,7 @@ impl Remote {
 }
 
 impl Shared {
-    /// The next fid, if there is one.
+    /// Takes the next fid, if there is one.
     fn next_fid(&self, ids: &mut Ids) -> Result<Option<Fid>, RemoteError> {
         if let Some(fid) = ids.fids.take() {
             return Ok(Some(fid));
@@ -63,7 +63,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The next part, once it is time to make it ready. Logs here, where nobody else decides, what is spared besides.
+    /// Returns the next part, once it is time to make it ready. Logs the spare fids here, under the lock of `ids`.
     fn log_part_ahead(&self, ids: &Ids) -> Option<Part> {
         ids.fids.part_ahead().filter(|part| told(self.listener.spare(part.spare)))
     }
@@ -76,7 +76,8 @@ impl Shared {
     }
 }
 
-/// Whether a step of making a part ready has succeeded. If not, whoever needs the part tries again and is told why.
+/// Whether a step of making a part ready has succeeded. If not, the operation that needs the part tries again and is
+/// told the reason.
 fn told(step: Result<(), String>) -> bool {
     step.inspect_err(|why| tracing::debug!(why, "no part of fids is ready ahead")).is_ok()
 }

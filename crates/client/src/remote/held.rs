@@ -12,7 +12,7 @@ impl Shared {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The attach whose promises are trusted. Notes if they have just ended.
+    /// Returns the attach whose promises are trusted. Notes if they have just ended.
     pub(super) fn trusted_session(&self, now: Instant) -> Option<Generation> {
         let mut held = self.held();
         if held.as_ref().is_some_and(|held| held.until <= now) {
@@ -22,7 +22,7 @@ impl Shared {
         held.as_ref().map(|held| held.generation)
     }
 
-    /// The session of an attach goes on.
+    /// Extends the session of an attach by a lease.
     pub(super) fn renew(&self, generation: Generation, sent: Instant, lease: Duration) {
         if let Some(held) = self.held().as_mut().filter(|held| held.generation == generation) {
             held.until = sent + lease;
@@ -35,7 +35,7 @@ impl Shared {
         self.trusted_session(self.clock.now()) == Some(generation)
     }
 
-    /// The session of an attach is not to be continued.
+    /// Ends the session of an attach, so that it is not continued.
     pub(super) fn end_session(&self, generation: Generation) {
         let mut held = self.held();
         if held.as_ref().is_some_and(|held| held.generation == generation) {

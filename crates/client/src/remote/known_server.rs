@@ -1,7 +1,7 @@
 //! The key by which a server is known: a file beside the cache of its volume.
 //!
-//! A cache is of one server, so the fingerprint of that server's key lies with it. It is no secret. A file that cannot
-//! be read is an error, for without it anybody could pass for the server.
+//! A cache is of one server, so the fingerprint of that server's key lies with it. The fingerprint is no secret. A
+//! file that cannot be read is an error, for without it anybody could pass for the server.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use mafs_arpc::carrier::quic::Fingerprint;
 use mafs_durable::{DirDisk, Disk, write_file_atomically};
 
 const FILE: &str = "server-key";
-/// A fingerprint and the end of its line.
+/// The most bytes of the file: more than a fingerprint and the end of its line.
 const FILE_BYTES_MAX: usize = 100;
 
 /// The server of one cache.
@@ -27,12 +27,12 @@ impl fmt::Display for KnownServer {
 }
 
 impl KnownServer {
-    /// The one whose volume is cached in this directory.
+    /// Names the server whose volume is cached in this directory.
     pub(super) fn in_cache(cache: PathBuf) -> Self {
         Self { cache }
     }
 
-    /// The fingerprint of its key; `None` before the first connection.
+    /// Reads the fingerprint of its key; `None` before the first connection.
     pub(super) fn load(&self) -> io::Result<Option<Fingerprint>> {
         let disk = DirDisk::new(self.cache.clone())?;
         let file = match disk.open(FILE) {
@@ -47,7 +47,7 @@ impl KnownServer {
         text.ok().and_then(|text| text.parse().ok()).map(Some).ok_or_else(damaged)
     }
 
-    /// Notes what it is known by from now on, durably.
+    /// Notes, durably, the fingerprint by which the server is known from now on.
     pub(super) fn save(&self, fingerprint: Fingerprint) -> io::Result<()> {
         let disk = DirDisk::new(self.cache.clone())?;
         write_file_atomically(&disk, FILE, format!("{fingerprint}\n").as_bytes())

@@ -1,4 +1,4 @@
-//! What travels of each class at most, over whichever connection.
+//! Limits of what each class may send and get, over whichever connection.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use mafs_arpc::Rate;
 use super::{Link, Remote, Shared};
 use crate::limit::ClassLimit;
 
-/// By [`mafs_proto::Class::index`].
+/// The limits, by [`mafs_proto::Class::index`].
 pub(crate) type Limits = [Option<Rate>; 5];
 
 impl Remote {
@@ -18,19 +18,19 @@ impl Remote {
         self.shared.tell_connection(&limits);
     }
 
-    /// The limits that are set.
+    /// Returns the limits that are set.
     pub(crate) fn limits(&self) -> Limits {
         *self.shared.limits()
     }
 }
 
 impl Shared {
-    /// Lets a connection that is new know the limits.
+    /// Tells a new connection the limits.
     pub(super) fn apply_limits(&self) {
         self.tell_connection(&self.limits());
     }
 
-    /// The lock is held, so that no older limits are told after newer ones.
+    /// Tells the connection the limits. The lock is held, so that no older limits are told after newer ones.
     fn tell_connection(&self, limits: &MutexGuard<'_, Limits>) {
         if let Link::Up(connection) = &*self.link.borrow() {
             connection.peer.set_limits(**limits);

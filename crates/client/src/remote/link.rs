@@ -1,4 +1,4 @@
-//! The link: whether calls go out, and whether anybody need wait for that.
+//! The link: whether calls go out, and whether waiting for that makes sense.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connector::CarrierReport;
 use super::{Connection, Remote, RemoteError, Shared};
 
-/// An ended connection is noticed at once; this only bounds the wait.
+/// The wait for notice of an ended connection, which comes at once; this only bounds it.
 const NOTICE_WAIT: Duration = Duration::from_secs(5);
 
 /// The connection's state.
@@ -18,31 +18,31 @@ const NOTICE_WAIT: Duration = Duration::from_secs(5);
 pub(crate) enum Link {
     /// Calls go out.
     Up(Connection),
-    /// Being tried again.
+    /// Connecting is tried again.
     Down(Outage),
-    /// Given up for good.
+    /// The mount has ended the link for good.
     Closed,
 }
 
-/// That calls do not go out.
+/// An outage: calls do not go out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Outage {
-    /// For people.
+    /// The reason, for people.
     pub(crate) why: String,
-    /// How far the server is out of reach.
+    /// The degree to which the server is out of reach.
     pub(crate) reach: Reach,
     /// Whether the user wants it so.
     pub(crate) by_hand: bool,
 }
 
-/// How far a server is out of reach that no call goes out to. In the course of an outage it only grows.
+/// The degree to which the server is out of reach during an outage. In the course of one this only grows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Reach {
     /// Nothing is known yet: a connection is being made.
     Unknown,
-    /// It may be back in a moment: what is cached counts, and whoever needs the server waits.
+    /// The server may be back in a moment: cached state counts, and calls that need the server wait.
     OutForNow,
-    /// For longer than that: nobody waits (cli.md, "Path dead").
+    /// The server is out of reach for longer than that: no call waits (cli.md, "Path dead").
     Out,
 }
 
@@ -56,12 +56,12 @@ impl Outage {
         self.reach >= Reach::OutForNow
     }
 
-    /// Whether nobody need wait for its end.
+    /// Whether it is in vain to wait for the outage's end.
     fn is_in_vain(&self) -> bool {
         self.reach == Reach::Out || self.by_hand
     }
 
-    /// Why a call has failed that was not sent.
+    /// Returns the error of a call that was not sent.
     fn error(self) -> RemoteError {
         match self {
             Self { by_hand: true, .. } => RemoteError::ByHand,
@@ -75,7 +75,7 @@ impl Outage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Transition {
     Connected,
-    /// It may be back soon.
+    /// The connection has ended; the server may be back soon.
     Ended,
     OutOfReach,
     ByHand,
@@ -113,7 +113,7 @@ impl Transition {
 }
 
 impl Remote {
-    /// Why nobody has answered.
+    /// Returns the error of a call that nobody has answered.
     pub(crate) fn unanswered(&self) -> RemoteError {
         match self.link().0 {
             Link::Down(outage) => outage.error(),
@@ -121,13 +121,13 @@ impl Remote {
         }
     }
 
-    /// The connection's state, and when it changed last.
+    /// Returns the connection's state, and when it changed last.
     pub(crate) fn link(&self) -> (Link, mafs_proto::Instant) {
         let since = *self.shared.link_since.lock().unwrap_or_else(PoisonError::into_inner);
         (self.shared.link.borrow().clone(), since)
     }
 
-    /// The carrier of the connection.
+    /// Returns the carrier of the connection.
     pub(crate) fn carrier(&self) -> CarrierReport {
         self.shared.config.connector.carrier()
     }
@@ -147,19 +147,19 @@ impl Remote {
         is_out_of_reach(&self.shared.link.borrow())
     }
 
-    /// Waits until that is so.
+    /// Waits until the server is known to be out of reach for longer than a moment.
     pub(crate) async fn until_out_of_reach(&self) {
         // The sender lives in `self`.
         let _ = self.shared.link.subscribe().wait_for(is_out_of_reach).await;
     }
 
-    /// Waits until it is not known to be so.
+    /// Waits until the server is not known to be out of reach.
     pub(crate) async fn until_within_reach(&self) {
         // The sender lives in `self`.
         let _ = self.shared.link.subscribe().wait_for(|link| !is_out_of_reach(link)).await;
     }
 
-    /// Waits until it is in vain to wait for the server: never, if the user has said so.
+    /// Waits until it is in vain to wait for the server: never with `hard`.
     pub(crate) async fn until_in_vain(&self) {
         match self.shared.config.waits_for_ever() {
             true => std::future::pending().await,
@@ -182,8 +182,8 @@ impl Remote {
         self.connected_unless(deadline, |outage| outage.is_in_vain() && !waits).await
     }
 
-    /// The same, be the server out of reach or not, unless the user wants it so: for changes, which whoever makes them
-    /// cannot do without.
+    /// Waits for a connection even if the server is out of reach, unless the user has ended the connection: for
+    /// changes, which their callers cannot do without.
     pub(super) async fn connected_by(&self, deadline: Instant) -> Result<Connection, RemoteError> {
         let waits = self.shared.config.waits_for_ever();
         self.connected_unless(deadline, |outage| outage.by_hand && !waits).await
@@ -228,7 +228,7 @@ impl Shared {
             let open = !matches!(current, Link::Closed);
             if open {
                 transition = Transition::of(current, &link);
-                // Another failed attempt does not begin another outage, nor does the wish that it may end.
+                // Another failed attempt does not begin another outage, nor does the user's wish for its end.
                 let is_another = !matches!(transition, None | Some(Transition::OutOfReach | Transition::Again));
                 if is_another || !matches!((&*current, &link), (Link::Down(_), Link::Down(_))) {
                     *self.link_since.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.now();
@@ -247,8 +247,8 @@ impl Shared {
         reach_of(&self.link.borrow()) >= Reach::OutForNow
     }
 
-    /// Calls do not go out, and the server is so far out of reach as far as is known now. With
-    /// `disconnected=off` it never is.
+    /// Notes that calls do not go out, and how far the server is known to be out of reach now. With `disconnected=off`
+    /// it never is.
     pub(super) fn set_down(&self, why: String, reach: Reach) {
         let reach = if self.config.disconnects { reach } else { Reach::Unknown };
         let before = reach_of(&self.link.borrow());
@@ -258,7 +258,7 @@ impl Shared {
         self.set_link(Link::Down(Outage { why, reach: reach.max(before), by_hand: self.is_apart_by_hand() }));
     }
 
-    /// Nothing has led to the server for as long as one waits for that.
+    /// Notes that the server is out of reach, after nothing has led to it for as long as the patience lasts.
     pub(super) fn give_up(&self) {
         let why = match &*self.link.borrow() {
             Link::Down(outage) => outage.why.clone(),
@@ -267,16 +267,16 @@ impl Shared {
         self.set_down(why, Reach::Out);
     }
 
-    /// Calls go out.
+    /// Notes that calls go out.
     pub(super) fn set_up(&self, connection: Connection) {
         self.reached.store(true, Ordering::Release);
         self.set_link(Link::Up(connection));
-        // Afterwards: who finds that what is known is not valid any more can ask.
+        // This comes afterwards: an operation that finds cached state not valid any more can ask the server.
         self.listener.out_of_reach(false);
     }
 }
 
-/// Says that nobody is to wait for the server any more.
+/// Makes the error that nobody is to wait for the server any more.
 pub(super) fn ending() -> RemoteError {
     RemoteError::Unreachable("the mount is ending".to_owned())
 }

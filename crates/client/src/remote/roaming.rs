@@ -1,4 +1,4 @@
-//! Roaming: the connection while this host's network changes, and handoffs that somebody has announced.
+//! Roaming: the connection while this host's network changes, and announced handoffs.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::link::Reach;
 use super::{Remote, Shared};
 use crate::core::roaming::{Roaming, Step, Way};
 
-/// For people, where the reason of an outage is told.
+/// The reason of an outage, for people.
 const MOVED: &str = "this host has another address";
 
 impl Remote {
     /// Takes the server for out of reach no sooner than after `time`, whatever the network does and however silent the
-    /// server is: who needs it waits.
+    /// server is: calls that need it wait.
     pub(crate) fn hand_off(&self, time: Duration) {
         tracing::info!(?time, "a handoff has been announced");
         let until = self.shared.clock.now() + time;
@@ -40,7 +40,7 @@ impl Shared {
         until.map(|until| until.since(self.clock.now())).filter(|left| !left.is_zero())
     }
 
-    /// Looks after a connection when the network changes. Returns why it is of no use any more.
+    /// Looks after a connection when the network changes. Returns the reason why it is of no use any more.
     pub(super) async fn until_left(&self, peer: &Peer) -> String {
         let Some(ends) = peer.ends() else { return std::future::pending().await };
         let mut changes = self.config.network.watch();
@@ -62,7 +62,7 @@ impl Shared {
         }
     }
 
-    /// Waits until a connection that is being made leads nowhere because the network has changed. Returns why.
+    /// Waits until a connection that is being made leads nowhere because the network has changed. Returns the reason.
     pub(super) async fn until_useless(&self, peer: &Peer, changes: &mut watch::Receiver<()>) -> String {
         loop {
             next_look(self, changes, None).await;
@@ -76,7 +76,7 @@ impl Shared {
     }
 }
 
-/// Waits for a change, or until a time if there is one.
+/// Waits for a change, or until `at` if that is given.
 async fn next_look(shared: &Shared, changes: &mut watch::Receiver<()>, at: Option<Instant>) {
     let time = async {
         match at {
@@ -91,7 +91,7 @@ async fn next_look(shared: &Shared, changes: &mut watch::Receiver<()>, at: Optio
     }
 }
 
-/// Waits for a change of the network; for ever if nobody knows of any.
+/// Waits for a change of the network; for ever if nothing watches for changes.
 pub(super) async fn changed(changes: &mut watch::Receiver<()>) {
     if changes.changed().await.is_err() {
         std::future::pending::<()>().await;

@@ -12,37 +12,37 @@ use super::attempts::{Attempts, Failure};
 use super::waiting::Waiting;
 use super::{Answer, Connection, Remote, RemoteError, Urgency};
 
-/// A content that arrives damaged is sent so many times at once; then its caller decides when it comes again.
+/// The most sendings of a content that arrives damaged; then the caller decides when it comes again.
 const SENDINGS_MAX: u32 = 4;
-/// The pause before the second of them; each is twice the one before.
+/// The pause before the second sending; each later pause is twice the one before.
 const DAMAGED_PAUSE: Duration = Duration::from_millis(100);
 
 /// The content of a store, sent from where the server has it.
 pub(crate) trait StoreContent: Send + Sync {
-    /// Its size.
+    /// Returns the content's size.
     fn bytes(&self) -> u64;
-    /// All of it from `offset` on, and its hash, to which `begun` has what is before.
+    /// Returns all of the content from `offset` on, and its hash; `begun` has hashed the bytes before.
     fn payload(&self, offset: u64, begun: ContentHasher) -> Payload;
-    /// Begins its hash with the first bytes.
+    /// Begins the content's hash with its first bytes.
     fn begin_hash(&self, bytes: u64) -> io::Result<ContentHasher>;
-    /// Its hash, if all of it has been sent.
+    /// Returns the content's hash, if all of it has been sent.
     fn hash(&self) -> Option<ContentHash>;
-    /// What it is sent for now.
+    /// Returns the purpose for which the content is sent now.
     fn purpose(&self) -> Purpose;
-    /// What is behind `offset` is on its way.
+    /// Notes that the content behind `offset` is on its way.
     fn sending(&self, offset: u64, progress: CallProgress, urgency: Urgency);
 }
 
-/// How a content is sent.
+/// The terms on which a content is sent.
 pub(crate) struct Terms {
-    /// Part of it may be at the server.
+    /// Whether part of the content may be at the server.
     pub(crate) interrupted: bool,
     pub(crate) on_conflict: OnConflict,
-    /// As in [`ApplyRequest`].
+    /// The field of the same name in [`ApplyRequest`].
     pub(crate) lock_lost: bool,
 }
 
-/// What the server has of a content already, and its hash as it is here.
+/// The part of a content that the server has already, and the hash of that part as it is here.
 #[derive(Default)]
 struct Kept {
     bytes: u64,
@@ -50,9 +50,9 @@ struct Kept {
 }
 
 impl Remote {
-    /// Finds out what became of a store whose content is not there any more: sent without, it is refused for good
-    /// unless it has been applied, and what depends on it need not wait for it. The record stays outstanding until its
-    /// end is noted.
+    /// Finds out the fate of a store whose content is not there any more: sent without content, the store is refused
+    /// for good unless it has been applied, and records that depend on it need not wait for it. The record stays
+    /// outstanding until its end is noted.
     pub(crate) async fn resolve(&self, record: &CmlRecord) -> Result<Answer<ApplyReply>, RemoteError> {
         let attempts = Attempts::new(&self.shared.config, true);
         let request = ApplyRequest { comes_again: false, ..self.apply_request(record) };
@@ -60,8 +60,9 @@ impl Remote {
     }
 
     /// Sends a store with its content; the record stays outstanding until its end is noted. A store has no deadline
-    /// while it is being sent; a connection must be there within the deadline. What an attempt before has brought to
-    /// the server is not sent again: one of this call, or an earlier one, if that was `interrupted`.
+    /// while it is being sent; a connection must be there within the deadline. Bytes that an attempt before has
+    /// brought to the server are not sent again: an attempt of this call, or of an earlier one if that was
+    /// `interrupted`.
     pub(crate) async fn store(
         &self,
         record: &CmlRecord,
@@ -70,7 +71,7 @@ impl Remote {
     ) -> Result<Answer<ApplyReply>, RemoteError> {
         let _waiting = Waiting::begin(&self.shared);
         let request = ApplyRequest { on_conflict, lock_lost, ..self.apply_request(record) };
-        // Nobody is to wait for what may be in conflict with what is locked.
+        // Nobody is to wait for a content that may be in conflict with locked bytes.
         let request = ApplyRequest { announces: request.announces && !lock_lost, ..request };
         let mut attempts = Attempts::new(&self.shared.config, interrupted);
         let (mut brought, mut sendings) = (0, 1);
@@ -86,7 +87,7 @@ impl Remote {
             }
             match self.send_rest(&connection, &request, content, kept).await {
                 Ok(answer) => return Ok(attempts.answered(Method::Apply, self.compared(record, answer, content))),
-                // It has gone since: the next attempt finds that out.
+                // The kept part has gone since: the next attempt finds that out.
                 Err(Failure::Final(RemoteError::Refused { error: FsError::NotKept, message })) => {
                     attempts.failed(message)?;
                 }
@@ -107,8 +108,8 @@ impl Remote {
         }
     }
 
-    /// An answer that says what was sent: the server has compared it, so it can only be wrong about that if it is
-    /// damaged itself. Then what is here is right.
+    /// Returns the answer with the hash of the content that was sent. The server has compared the content with that
+    /// hash, so its answer only differs if the server is damaged itself. Then the hash here is right.
     fn compared(
         &self,
         record: &CmlRecord,
@@ -137,7 +138,7 @@ impl Remote {
         self.finish(connection, call).await
     }
 
-    /// How much of a content the server has.
+    /// Asks how much of a content the server has.
     async fn kept(&self, connection: &Connection, fid: Fid, content: &dyn StoreContent) -> Result<Kept, Failure> {
         let deadline = Instant::now() + self.shared.config.deadline;
         let request = ResumeStoreRequest { fid };

@@ -1,8 +1,8 @@
-//! Who waits for the server, and may hold up the kernel meanwhile.
+//! Operations that wait for the server, and may hold up the kernel meanwhile.
 
 use super::{Remote, Shared};
 
-/// Counts a call that waits.
+/// A call that waits, counted as long as the value lives.
 pub(crate) struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {
@@ -19,7 +19,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Remote {
-    /// An operation waits for the server as long as the value lives.
+    /// Counts an operation that waits for the server, as long as the value lives.
     pub(crate) fn waiting(&self) -> Waiting<'_> {
         Waiting::begin(&self.shared)
     }

@@ -1,18 +1,18 @@
-//! The call about what is kept of records in conflict.
+//! The call about the objects that are kept of records in conflict.
 
 use crate::{Conflict, PlacedName};
 
-/// Asks what has been kept of records in conflict, and not been resolved yet.
+/// Asks for the conflicts that are not resolved yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ConflictsRequest {
-    /// The last one of the page before.
+    /// The place of the last conflict of the page before.
     pub after: Option<PlacedName>,
 }
 
 /// Answers [`ConflictsRequest`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConflictsReply {
-    /// In the order of their places, at most [`ConflictsReply::CONFLICTS_MAX`].
+    /// The conflicts in the order of their places, at most [`ConflictsReply::CONFLICTS_MAX`].
     pub conflicts: Vec<Conflict>,
     /// Whether there are no more.
     pub end: bool,

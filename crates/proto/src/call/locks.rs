@@ -1,4 +1,4 @@
-//! The calls about locks, and what an attach says of them.
+//! The calls about locks, and the locks that an attach names.
 
 use super::GetStatusReply;
 use crate::{Fid, Lock, LockKind, LockRange, ServerEpoch, StoreId};
@@ -6,14 +6,15 @@ use crate::{Fid, Lock, LockKind, LockRange, ServerEpoch, StoreId};
 /// The locks that a client believes its programs to hold.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HeldLocks {
-    /// The life of the server in which it knew that last; `None`: it has never been connected.
+    /// The life of the server in which the client knew that last; `None`: the client has never been connected.
     pub epoch: Option<ServerEpoch>,
-    /// How many locks the server had granted then: whether others were granted some since tells whether these hold.
+    /// The number of locks the server had granted then: grants to others since then tell whether these locks still
+    /// hold.
     pub grants: u64,
-    /// At most [`HeldLocks::LOCKS_MAX`].
+    /// The locks, at most [`HeldLocks::LOCKS_MAX`].
     pub locks: Vec<HeldLock>,
-    /// Whether what it has written to a file under a lock that it has lost is in conflict once another client has had
-    /// that. Otherwise what others have written to the file decides.
+    /// Whether a content written under a lock that the client has lost is in conflict once another client has had the
+    /// lock. Otherwise the contents that others have written to the file decide.
     pub fenced: bool,
 }
 
@@ -31,43 +32,44 @@ pub struct HeldLock {
     pub granted: bool,
 }
 
-/// Asks for a lock, in place of what its owner has of the range. Asked once more it is the same lock.
+/// Asks for a lock, in place of the locks its owner has in the range. A repeated request means the same lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockRequest {
     /// The lock.
     pub lock: Lock,
-    /// Whether it waits in the queue while others have it. While that takes long the answer is
-    /// [`FsError::Locked`](crate::FsError), and its place is kept for who asks again soon.
+    /// Whether the request waits in the queue while others have the lock. While that takes long the answer is
+    /// [`FsError::Locked`](crate::FsError), and the place is kept for a client that asks again soon.
     pub wait: bool,
-    /// Tells requests of one client apart: one that waits is asked again under its number.
+    /// Tells requests of one client apart: a request that waits is repeated under its number.
     pub number: u64,
-    /// Whether the client has something of the range that it is about to give up. If only that is in the way the answer
-    /// is [`FsError::LockedByOwn`](crate::FsError): the client may grant the lock, and gives up what it has later.
+    /// Whether the client has locks in the range that it is about to give up. If only these are in the way the answer
+    /// is [`FsError::LockedByOwn`](crate::FsError): the client may grant the lock, and gives up its own later.
     pub given_up: bool,
     /// As in [`GetStatusRequest`](super::GetStatusRequest).
     pub unanswered: Vec<StoreId>,
 }
 
-/// Answers [`LockRequest`]: the lock is held, and what other clients have announced of the file until then is applied.
+/// Answers [`LockRequest`]: the lock is held, and the updates of the file that other clients had announced by then are
+/// applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockReply {
     /// As in [`AttachReply`](super::AttachReply).
     pub lock_grants: u64,
-    /// The file, as it is under the lock.
+    /// The status of the file under the lock.
     pub status: GetStatusReply,
 }
 
-/// Gives up what an owner has of a range. May be repeated.
+/// Gives up the locks that an owner has in a range. May be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnlockRequest {
     /// The file.
     pub fid: Fid,
     /// [`LockOwner::id`](crate::LockOwner).
     pub owner: u64,
-    /// Which bytes.
+    /// The bytes.
     pub range: LockRange,
-    /// [`LockOwner::file`](crate::LockOwner) of requests of this owner that are under way: what was locked through
-    /// these open files is not given up. At most [`UnlockRequest::EXCEPT_MAX`].
+    /// [`LockOwner::file`](crate::LockOwner) of requests of this owner that are under way: locks made through these
+    /// open files are not given up. At most [`UnlockRequest::EXCEPT_MAX`].
     pub except: Vec<u64>,
 }
 
@@ -80,7 +82,7 @@ impl UnlockRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnlockReply;
 
-/// Asks what would keep a lock from being granted.
+/// Asks for the lock that would keep another from being granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TestLockRequest {
     /// The lock.
@@ -90,22 +92,22 @@ pub struct TestLockRequest {
 /// Answers [`TestLockRequest`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TestLockReply {
-    /// The first of the locks that do; `None`: it would be granted.
+    /// The first lock in the way; `None`: the lock would be granted.
     pub conflict: Option<LockConflict>,
 }
 
 /// A lock that is in the way of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockConflict {
-    /// Which bytes.
+    /// The bytes.
     pub range: LockRange,
-    /// What it lets others do.
+    /// Whether others may share it.
     pub kind: LockKind,
-    /// Whose it is if it is the asking client's own: the process. Otherwise 0.
+    /// The process that holds the lock, if it is the asking client's own. Otherwise 0.
     pub process: u32,
 }
 
-/// Nobody waits for a lock any more: it is taken out of the queue. What has been granted stays.
+/// Takes a request for a lock out of the queue, because nobody waits for it any more. A granted lock stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CancelLockRequest {
     /// [`LockRequest::number`].

@@ -1,4 +1,5 @@
-//! Asking what there is: the status of objects, what names mean, what is in directories, and extended attributes.
+//! Questions to the server: about the status of objects, the meaning of names, entries of directories, and extended
+//! attributes.
 
 use super::nouns::{name, optional_object};
 use super::{Convert, Malformed, list, required, to_messages, wire};

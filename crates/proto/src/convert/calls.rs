@@ -19,13 +19,13 @@ use crate::{
     ServerId, VolumeName,
 };
 
-/// The most directories or objects one mutation changes: far above what any does but one that is kept below a path that
-/// has to be made.
+/// The most directories or objects one mutation changes: far above that of any mutation but one that is kept below a
+/// path that has to be made.
 const CHANGES_MAX: usize = Outcome::PLACED_MAX + 16;
 const CLIENT_NAME_BYTES_MAX: usize = 255;
 const ERROR_MESSAGE_BYTES_MAX: usize = 1000;
 
-/// Messages without fields.
+/// Implements `Convert` for messages without fields.
 macro_rules! empty_messages {
     ($($name:ident),+) => {
         $(impl Convert for $name {

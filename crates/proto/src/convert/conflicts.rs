@@ -1,4 +1,4 @@
-//! Conflicts and what is kept of them.
+//! Conflicts, and the objects that are kept of them.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{ConflictsReply, ConflictsRequest};
 use crate::{ClientId, Conflict, ConflictKind, DataVersion, Name, Origin, Outcome, PlacedName, Removals};
 
-/// As of host names elsewhere.
+/// The most bytes of a host name, as elsewhere.
 const CLIENT_NAME_BYTES_MAX: usize = 255;
 
 pub(super) fn outcome_to_message(outcome: &Outcome) -> (u32, Vec<wire::PlacedName>) {

@@ -206,7 +206,7 @@ impl Convert for Entry {
     }
 }
 
-/// An absent object, where absence has a meaning.
+/// Parses an object that may be absent, where absence has a meaning.
 pub(super) fn optional_object(message: Option<wire::Object>) -> Result<Option<Object>, Malformed> {
     optional(message)
 }

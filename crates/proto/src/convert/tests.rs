@@ -1,4 +1,4 @@
-//! Every domain type survives the wire; no bytes make a parser panic.
+//! Tests that every domain type survives the wire, and that no bytes make a parser panic.
 
 use std::time::Duration;
 
@@ -344,7 +344,7 @@ fn apply_reply() -> impl Strategy<Value = ApplyReply> {
         })
 }
 
-/// One property per type: what is encoded decodes to the same.
+/// Makes one property test per type: an encoded value decodes to the same value.
 macro_rules! round_trips {
     ($($test:ident: $type:ty = $strategy:expr;)+) => {
         proptest! {
@@ -577,7 +577,7 @@ fn an_attribute_that_comes_twice_is_refused() {
     assert!(matches!(Xattrs::decode(twice.into()), Err(Malformed::Invalid { field: "xattrs", .. })));
 }
 
-/// The bytes of an empty file, mode 644, as they were before there were extended attributes.
+/// Decodes the bytes of an empty file's status, mode 644, from before there were extended attributes.
 #[test]
 fn a_status_without_the_field_has_no_attributes() {
     let bytes: &[u8] = b"\x08\x01\x10\xa4\x03\x18\x01\x42\x00\x4a\x00\x52\x00\x5a\x00\x60\x01\x68\x01";

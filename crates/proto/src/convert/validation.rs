@@ -1,4 +1,4 @@
-//! What has changed since a mark, and what is held.
+//! Changes since a mark, and held objects.
 
 use super::{Convert, Malformed, list, optional, required, to_messages, wire};
 use crate::call::{Changed, ChangedObject, ChangedSinceReply, ChangedSinceRequest, HoldReply, HoldRequest, Mark};

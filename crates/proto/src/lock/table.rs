@@ -2,11 +2,11 @@
 
 use super::{LockKind, LockOwner, LockRange};
 
-/// Whoever may hold locks.
+/// A possible holder of locks.
 pub trait Holder: Clone + Eq {
-    /// Whether what one locks replaces what the other has locked before.
+    /// Whether a lock of one replaces the locks of the other.
     fn is_same(&self, other: &Self) -> bool;
-    /// Whether their locks do not exclude each other.
+    /// Whether locks of the two do not exclude each other.
     fn is_kin(&self, other: &Self) -> bool;
 }
 
@@ -20,26 +20,26 @@ impl Holder for LockOwner {
     }
 }
 
-/// A range that somebody holds.
+/// A range with its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldRange<H> {
-    /// Who.
+    /// The holder.
     pub holder: H,
-    /// Which bytes.
+    /// The bytes.
     pub range: LockRange,
-    /// What it lets others do.
+    /// The kind: whether others may share the lock.
     pub kind: LockKind,
 }
 
 impl<H> HeldRange<H> {
-    /// Whether nobody else can have anything of the file.
+    /// Whether no other holder can have any lock in the file.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.range == LockRange::ALL && self.kind == LockKind::Exclusive
     }
 }
 
-/// Who holds which bytes of a file.
+/// The table of the held ranges of one file.
 ///
 /// Invariants: no two ranges of one holder overlap, and none touches another of the same kind that was locked in the
 /// same way; ranges of different holders overlap only if they do not exclude each other.
@@ -53,30 +53,30 @@ impl<H> Default for LockTable<H> {
 }
 
 impl<H: Holder> LockTable<H> {
-    /// Whether nobody holds anything.
+    /// Whether no range is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many ranges there are.
+    /// Returns how many ranges there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All ranges, in the order of their first bytes.
+    /// Lists all ranges, in the order of their first bytes.
     pub fn iter(&self) -> impl Iterator<Item = &HeldRange<H>> {
         self.0.iter()
     }
 
-    /// What keeps somebody from locking a range, in the order of the first bytes.
+    /// Lists the ranges that keep a holder from locking a range, in the order of their first bytes.
     pub fn conflicts(&self, holder: &H, range: LockRange, kind: LockKind) -> impl Iterator<Item = &HeldRange<H>> {
         let excludes = move |held: &&HeldRange<H>| held.kind.excludes(kind) && held.range.overlaps(range);
         self.0.iter().filter(excludes).filter(move |held| !held.holder.is_kin(holder))
     }
 
-    /// Whether somebody holds all of a range, as a lock of this kind or a stronger one.
+    /// Whether a holder has all of a range, as a lock of this kind or a stronger one.
     #[must_use]
     pub fn holds(&self, holder: &H, range: LockRange, kind: LockKind) -> bool {
         let mut missing = vec![range];
@@ -86,12 +86,12 @@ impl<H: Holder> LockTable<H> {
         missing.is_empty()
     }
 
-    /// Gives somebody a range, in place of what he has of it. Whether he may have it is for the caller to see to.
+    /// Gives a holder a range, in place of its locks there. The caller must make sure that the holder may have it.
     pub fn lock(&mut self, holder: H, range: LockRange, kind: LockKind) {
         self.unlock(&holder, range);
         let mut range = range;
         let joins = |held: &HeldRange<H>| held.holder == holder && held.kind == kind;
-        // What touches it on both sides is at most two ranges, which touch nothing else.
+        // At most two ranges touch it, one on each side, and they touch nothing else.
         self.0.retain(|held| {
             let joined = joins(held) && held.range.touches(range);
             if joined {
@@ -103,12 +103,12 @@ impl<H: Holder> LockTable<H> {
         self.insert(HeldRange { holder, range, kind });
     }
 
-    /// Takes a range from somebody. Returns whether he had any of it.
+    /// Takes a range from a holder. Returns whether it had any of the range.
     pub fn unlock(&mut self, holder: &H, range: LockRange) -> bool {
         self.unlock_where(holder, range, |_| true)
     }
 
-    /// Takes a range from somebody where he holds it as one who `may` lose it. Returns whether he had any of that.
+    /// Takes a range from a holder, where the entry's holder `may` lose it. Returns whether anything was taken.
     pub fn unlock_where(&mut self, holder: &H, range: LockRange, may: impl Fn(&H) -> bool) -> bool {
         let is_meant =
             |held: &HeldRange<H>| held.holder.is_same(holder) && held.range.overlaps(range) && may(&held.holder);
@@ -126,7 +126,7 @@ impl<H: Holder> LockTable<H> {
         true
     }
 
-    /// Keeps only what is wanted.
+    /// Keeps only the wanted ranges.
     pub fn retain(&mut self, wanted: impl FnMut(&HeldRange<H>) -> bool) {
         self.0.retain(wanted);
     }
@@ -156,7 +156,7 @@ mod tests {
         LockRange::new(first as u64, if last == BYTES - 1 { u64::MAX } else { last as u64 }).unwrap()
     }
 
-    /// What each byte is locked as, by owner.
+    /// The kind of lock on each byte, by owner.
     type Bytes = [[Option<LockKind>; BYTES]; OWNERS];
 
     #[derive(Default)]
