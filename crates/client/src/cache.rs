@@ -33,7 +33,7 @@ pub(crate) use record::tests::example;
 pub(crate) use record::{CachedContent, CachedEntries, CachedEntry, CachedObject, CachedPart, RunId};
 pub use storage::{CacheStorage, StorageError};
 
-/// Why the cache cannot be used.
+/// Reason why the cache cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The disk failed or is full.
@@ -56,7 +56,7 @@ pub enum CacheError {
     Damaged(String),
 }
 
-/// What to do about a log that does not open. The files it tells of may exist nowhere else.
+/// Returns advice for a log that does not open: the files it tells of may exist nowhere else.
 fn log_advice(error: &LogError) -> &'static str {
     match error {
         LogError::Damaged { .. } => {
@@ -79,19 +79,19 @@ impl CacheError {
     }
 }
 
-/// Everything that is on this disk.
+/// The cache on this disk, with all its parts.
 pub(crate) struct Cache {
-    /// Who this cache is to servers.
+    /// Identity of this cache to servers.
     pub(crate) client: ClientId,
-    /// The disk under all of it.
+    /// Disk that holds all of it.
     pub(crate) disk: Arc<dyn Disk>,
-    /// What is known of objects and names.
+    /// Index of the known objects and names.
     pub(crate) index: Index,
-    /// Contents.
+    /// Contents of files.
     pub(crate) containers: Containers,
-    /// What the server does not have.
+    /// Modify log: the changes that the server does not have.
     pub(crate) cml: Cml,
-    /// What is to be here.
+    /// Hoard: the paths that are to be in the cache.
     pub(crate) hoard: HoardFile,
     /// Whether the machine has been started again since this cache was last in use.
     pub(crate) power_lost: bool,
@@ -138,8 +138,8 @@ impl Cache {
     }
 }
 
-/// Who this cache is. A copy becomes a client of its own: what the original may have sent is not sent again under its
-/// name, and contents that it left are sent as the copy's.
+/// Finds the identity of this cache. A copy becomes a client of its own: records that the original may have sent are
+/// not sent again under its name, and contents that it left are sent as the copy's.
 fn identify(disk: &dyn Disk, place: &str, cml: &Cml) -> Result<ClientId, CacheError> {
     match Identity::load(disk, place)? {
         Identity::Own(client) => Ok(client),
@@ -150,7 +150,7 @@ fn identify(disk: &dyn Disk, place: &str, cml: &Cml) -> Result<ClientId, CacheEr
                 cml.append(LogEntry::Abandoned { id })?;
             }
             cml.append(LogEntry::Incarnation(Incarnation(0)))?;
-            // What was granted in advance is the original's.
+            // Lives granted in advance are the original's.
             cml.append(LogEntry::LastLife(Incarnation(0)))?;
             cml.sync()?;
             Identity::make(disk, place)

@@ -18,24 +18,24 @@ use crate::core::queue::Queued;
 const SEGMENT_BYTES: u64 = 4 << 20;
 const COMPACTION_BYTES: u64 = 2 * SEGMENT_BYTES;
 
-/// The log and what it says.
+/// The modify log of a cache, with the state that its entries add up to.
 pub(crate) struct Cml {
     disk: Arc<dyn Disk>,
     inner: Mutex<Inner>,
-    /// A sync has ended.
+    /// Signal that a sync has ended.
     synced: Condvar,
 }
 
 struct Inner {
     log: AppendLog,
     state: LogState,
-    /// How often the log was opened: what was appended before the last time may be gone.
+    /// How often the log was opened again: entries appended before the last time may be gone.
     opened: u64,
     /// Whether somebody waits for the disk.
     syncing: bool,
     /// The newest entry that makes durable contents unwanted.
     dropped: Option<Lsn>,
-    /// How long the log was when it was shortened last.
+    /// Length of the log in bytes when it was shortened last.
     shortest: u64,
 }
 
@@ -45,7 +45,7 @@ impl Cml {
         Ok(Self { disk: Arc::clone(disk), inner: Mutex::new(Inner::open(disk)?), synced: Condvar::new() })
     }
 
-    /// What the log says now.
+    /// Returns the state that the log's entries add up to now.
     pub(crate) fn state(&self) -> LogState {
         self.lock().state.clone()
     }
@@ -55,8 +55,9 @@ impl Cml {
         self.lock().state.boot.as_ref().is_some_and(|last| last != boot)
     }
 
-    /// The machine's run `boot` goes on, or begins, which is durable then. Only once all that the one before has left
-    /// is taken up: a start that fails before must not make the next one believe that nothing was lost.
+    /// Notes durably that the machine's run is `boot`, unless the log says so already. Called only once all that the
+    /// run before has left is taken up: a start that fails before must not make the next one believe that nothing was
+    /// lost.
     pub(crate) fn begin_run(&self, boot: &str) -> Result<(), CacheError> {
         let last = self.lock().state.boot.clone();
         if last.as_deref() != Some(boot) {
@@ -71,7 +72,7 @@ impl Cml {
         let mut inner = self.lock();
         let bytes = encode(&entry);
         let number = match inner.log.append(&bytes) {
-            // A write failed earlier, as on a full disk. What of it is there only reading can tell.
+            // A write failed earlier, as on a full disk. Only reading tells how much of it is there.
             Err(LogError::Poisoned) => {
                 inner.open_again(&self.disk)?;
                 inner.log.append(&bytes)?
@@ -85,7 +86,8 @@ impl Cml {
         Ok(())
     }
 
-    /// Before a removal is sent: a loss of power must not bring back contents of what is not at the server any more.
+    /// Syncs the log before a removal is sent, if an entry that drops durable contents is not durable yet: a loss of
+    /// power must not bring back contents of what is not at the server any more.
     pub(crate) fn sync_drops(&self) -> Result<(), CacheError> {
         let is_unsynced = {
             let inner = self.lock();
@@ -94,8 +96,8 @@ impl Cml {
         if is_unsynced { self.sync() } else { Ok(()) }
     }
 
-    /// Whether a loss of power may take from the log that the server has a content of a file: what is in its container
-    /// next would be taken for that content.
+    /// Whether a loss of power may take from the log that the server has a content of a file: the next bytes in its
+    /// container would be taken for that content.
     pub(crate) fn may_forget_answer(&self, fid: Fid) -> bool {
         let inner = self.lock();
         inner.is_unsynced() && inner.state.versions.contains_key(&fid)
@@ -139,11 +141,11 @@ impl Cml {
     /// Whether the log is long enough to be worth shortening.
     pub(crate) fn compaction_due(&self) -> bool {
         let inner = self.lock();
-        // What a long queue needs is not written again and again.
+        // The entries of a long queue are not written again and again.
         inner.log.bytes() > COMPACTION_BYTES.max(2 * inner.shortest)
     }
 
-    /// Writes what still counts again at the end and drops what was before. The index must be durable.
+    /// Writes the entries that still count again at the end of the log and drops all before. The index must be durable.
     pub(crate) fn compact(&self) -> Result<(), CacheError> {
         let (opened, start) = {
             let mut inner = self.lock();
@@ -227,8 +229,8 @@ const FREED: u8 = 22;
 const LAST_LIFE: u8 = 23;
 const SPARE_FIDS: u8 = 24;
 
-/// One byte for the kind, numbers in little endian, then at most two messages, the first with its length (u32) before
-/// it.
+/// Encodes an entry: one byte for the kind, numbers in little endian, then at most two messages, the first with its
+/// length (u32) before it.
 fn encode(entry: &LogEntry) -> Vec<u8> {
     match entry {
         LogEntry::Run(boot) => joined(RUN, &[boot.as_bytes()]),
@@ -277,7 +279,7 @@ fn joined(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Two short messages.
+/// Joins two short messages, the first with its length before it.
 fn joined_pair(kind: u8, first: &[u8], second: &[u8]) -> Vec<u8> {
     let length = u8::try_from(first.len()).unwrap_or(u8::MAX);
     joined(kind, &[&[length], first, second])
@@ -313,7 +315,7 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
             base: DataVersion(take_u64(&mut bytes)?),
             container: ContainerId(take_u64(&mut bytes)?),
             fid: Fid::decode(bytes)?,
-            // Clients that knew one kind only did not say: perhaps.
+            // Older clients, which knew one kind only, did not say: perhaps.
             lent: kind == WRITING,
         },
         LENT => LogEntry::Lent { fid: Fid::decode(bytes)? },
@@ -359,7 +361,7 @@ fn decode(mut bytes: Bytes) -> Result<LogEntry, BadEntry> {
     })
 }
 
-/// The first of two messages.
+/// Takes the first of two messages.
 fn take_first(bytes: &mut Bytes) -> Result<Bytes, BadEntry> {
     let length = usize::from(take_u8(bytes)?);
     take(bytes, length)

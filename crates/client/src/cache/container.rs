@@ -1,9 +1,9 @@
 //! A container of a file in use, which is open only as long as it must be.
 //!
-//! Any number of files may wait for the server, and a process may have few descriptors. So a container is open while
-//! it is *held*, by the programs that have the file open and by what is being sent; all others are opened when they are
-//! used, and a bounded number of those stays open (`containers.rs`). Its name stays while its file is in use, and
-//! what the server lacks is in use until the server has it.
+//! Any number of files may wait for the server, and a process may have few descriptors. So a container is open while it
+//! is *held*, by the programs that have the file open and by what is being sent; all others are opened when they are
+//! used, and a bounded number of those stays open (`containers.rs`). A container's name stays while its file is in use,
+//! and what the server lacks is in use until the server has it.
 
 use std::fs::File;
 use std::io;
@@ -49,12 +49,12 @@ impl Drop for Hold {
 }
 
 impl Container {
-    /// A container that nobody holds.
+    /// Makes a container that nobody holds.
     pub(super) fn new(opened: Arc<Opened>, vnode: VnodeId, id: ContainerId) -> Arc<Self> {
         Arc::new(Self { id, vnode, opened, held: Mutex::default() })
     }
 
-    /// The open file; it is opened for this if nobody holds it.
+    /// Returns the open file; opens it for this call if nobody holds it.
     pub(crate) fn file(&self) -> io::Result<Arc<dyn DiskFile>> {
         match &self.held().file {
             Some(file) => Ok(Arc::clone(file)),
@@ -62,7 +62,7 @@ impl Container {
         }
     }
 
-    /// Keeps it open until as many [`Self::let_go`].
+    /// Keeps the file open until as many [`Self::let_go`].
     pub(crate) fn hold(&self) -> io::Result<()> {
         let mut held = self.held();
         if held.file.is_none() {
@@ -115,7 +115,7 @@ impl DiskFile for Container {
         self.file()?.seek_hole(offset)
     }
 
-    /// None that would outlive the call: [`Self::file`] has one.
+    /// Returns none, as none would outlive the call: [`Self::file`] has one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }

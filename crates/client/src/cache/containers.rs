@@ -46,12 +46,12 @@ pub(crate) struct Containers {
 /// Containers that stay open for the next user.
 pub(super) struct Opened {
     disk: Arc<dyn Disk>,
-    /// Those used last.
+    /// Containers used last.
     latest: Mutex<LruCache<(VnodeId, ContainerId), Arc<dyn DiskFile>>>,
 }
 
 impl Opened {
-    /// A container, opened if it is not.
+    /// Returns a container, and opens it if it is not open.
     pub(super) fn get(&self, vnode: VnodeId, id: ContainerId) -> io::Result<Arc<dyn DiskFile>> {
         let mut latest = self.latest();
         if let Some(file) = latest.get(&(vnode, id)) {
@@ -100,12 +100,12 @@ impl Containers {
         Ok(Self { disk, opened, snapshots: AtomicU64::new(0), first_id, next_id: AtomicU64::new(first_id) })
     }
 
-    /// This run of the client.
+    /// Returns the number of this run of the client.
     pub(crate) fn run(&self) -> RunId {
         RunId(self.first_id)
     }
 
-    /// A container of a file; `None` if it is not there.
+    /// Returns a container of a file; `None` if it is not there.
     pub(crate) fn get(&self, vnode: VnodeId, id: ContainerId) -> io::Result<Option<Arc<dyn DiskFile>>> {
         match self.opened.get(vnode, id) {
             Ok(file) => Ok(Some(file)),
@@ -114,12 +114,12 @@ impl Containers {
         }
     }
 
-    /// A container for a file in use, which is opened when it is needed.
+    /// Makes a container for a file in use, which is opened when it is needed.
     pub(crate) fn lazy(&self, vnode: VnodeId, id: ContainerId) -> Arc<Container> {
         Container::new(Arc::clone(&self.opened), vnode, id)
     }
 
-    /// A new, empty container.
+    /// Creates a new, empty container.
     pub(crate) fn create(&self, vnode: VnodeId) -> io::Result<(ContainerId, Arc<dyn DiskFile>)> {
         let id = ContainerId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let created = self.disk.create(&path(vnode, id))?;
@@ -171,7 +171,7 @@ impl Containers {
         Ok(())
     }
 
-    /// A file of this size that reads as zeros, for what is to be seen beside a container.
+    /// Creates a file of this size that reads as zeros, for what is to be seen beside a container.
     pub(crate) fn beside(&self, size: u64) -> io::Result<ContainerCopy> {
         let path = format!("{SNAPSHOT_DIR}/{}", self.snapshots.fetch_add(1, Ordering::Relaxed));
         let file = self.disk.create(&path)?;
@@ -215,7 +215,7 @@ pub(crate) fn is_sealed(container: &dyn DiskFile, version: DataVersion, size: u6
     Ok(shows_seal(&container.stat()?, version, size))
 }
 
-/// The same of a container that was looked at.
+/// Whether a look at a container shows the whole, unchanged `version` of `size` bytes.
 pub(crate) fn shows_seal(stat: &FileStat, version: DataVersion, size: u64) -> bool {
     stat.bytes == size && stat.modified == seal_time(version)
 }
@@ -225,12 +225,12 @@ pub(crate) fn unseal(container: &dyn DiskFile) -> io::Result<()> {
     container.set_modified(unsealed_time())
 }
 
-/// When the content last changed, unless the time is one that was set as a mark.
+/// Returns when the content last changed, unless the time is one that was set as a mark.
 pub(crate) fn last_change(modified: SystemTime, version: DataVersion) -> Option<SystemTime> {
     (modified != unsealed_time() && modified != seal_time(version)).then_some(modified)
 }
 
-/// When the content last changed.
+/// Returns when the content last changed.
 pub(crate) fn stamp(container: &dyn DiskFile) -> io::Result<Stamp> {
     let since = container.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(Stamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
@@ -240,7 +240,7 @@ fn seal_time(version: DataVersion) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(version.0)
 }
 
-/// In 1961: no clock shows it, and every file system of Linux can keep it.
+/// Returns a time in 1961: no clock shows it, and every file system of Linux can keep it.
 fn unsealed_time() -> SystemTime {
     UNIX_EPOCH - Duration::from_secs(1 << 28)
 }
@@ -251,7 +251,7 @@ fn create_directories(disk: &dyn Disk) -> io::Result<()> {
     disk.create_dir_all(&directories.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The directories of containers, one for each value of the lowest byte of an object's number.
+/// Names the directories of containers, one for each value of the lowest byte of an object's number.
 fn directories() -> impl Iterator<Item = String> {
     (0..=u8::MAX).map(|low_byte| directory(VnodeId(u64::from(low_byte))))
 }

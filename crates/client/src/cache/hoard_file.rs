@@ -10,7 +10,7 @@ use crate::core::hoard::Hoard;
 
 const FILE: &str = "hoard";
 
-/// Where the hoard is kept.
+/// The file in which the hoard is kept.
 pub(crate) struct HoardFile(Arc<dyn Disk>);
 
 impl HoardFile {
@@ -18,7 +18,7 @@ impl HoardFile {
         Self(disk)
     }
 
-    /// What is written; nothing if that is damaged, which the user hears of: he can hoard it again.
+    /// Reads the hoard; it is empty if the file is damaged, which the user hears of: he can hoard again.
     pub(crate) fn load(&self) -> Result<Hoard, CacheError> {
         let file = match self.0.open(FILE) {
             Ok(file) => file,
@@ -33,7 +33,7 @@ impl HoardFile {
         }))
     }
 
-    /// Writes it, durably.
+    /// Writes the hoard, durably.
     pub(crate) fn store(&self, hoard: &Hoard) -> Result<(), CacheError> {
         Ok(write_file_atomically(self.0.as_ref(), FILE, &hoard.encode())?)
     }

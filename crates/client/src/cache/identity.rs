@@ -1,4 +1,4 @@
-//! Identity: who a cache is to servers, and where it was made, so that a copy is not taken for the original
+//! Identity: which client a cache is to servers, and where it was made, so that a copy is not taken for the original
 //! (consistency.md, "Objects").
 
 use std::io::{self, ErrorKind};
@@ -11,17 +11,17 @@ use super::CacheError;
 const FILE: &str = "identity";
 const ID_BYTES: usize = 16;
 
-/// Far longer than a machine id and an inode number.
+/// Bound on a place: far longer than a machine id and an inode number.
 const PLACE_BYTES_MAX: usize = 256;
 
-/// Who a cache is, as far as its file says.
+/// Identity of a cache, as far as its file says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Identity {
     /// The cache is new.
     None,
-    /// This one.
+    /// The cache is this client.
     Own(ClientId),
-    /// It is a copy: the original may be in use elsewhere.
+    /// The cache is a copy: the original may be in use elsewhere.
     OfAnother,
 }
 
@@ -41,7 +41,7 @@ impl Identity {
         Ok(if made_at == place.as_bytes() { Self::Own(ClientId(*id)) } else { Self::OfAnother })
     }
 
-    /// Makes a new one, at random, and writes it.
+    /// Makes a new identity, at random, and writes it.
     pub(super) fn make(disk: &dyn Disk, place: &str) -> Result<ClientId, CacheError> {
         let mut id = [0; ID_BYTES];
         getrandom::fill(&mut id).map_err(io::Error::other)?;

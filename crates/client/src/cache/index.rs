@@ -37,17 +37,17 @@ pub(crate) use promises::AttachedVolume;
 use recent::RecentObjects;
 
 const SCAN_MAX: usize = 1024;
-/// Never the trust of an index, which starts at 1.
+/// No trust: never that of an index, which starts at 1.
 const NO_TRUST: u64 = 0;
-/// Nor this one.
+/// Trust of an index that has missed something: no object has it.
 const MISSED: u64 = u64::MAX;
-/// Of what was shown without a promise: it must be asked for again, but is newer than what is shown with a smaller
-/// version by an answer that took longer.
+/// Trust of an object that was shown without a promise: it must be asked for again, but is newer than one that is shown
+/// with a smaller version by an answer that took longer.
 const DOUBTED: u64 = u64::MAX - 1;
 
 /// The index of one cache. Reads take no lock; changes that depend on what is there take turns.
 ///
-/// Locks, in this order: `pending`, `volume`, and which names `pending` changes. So what is handed in is values: a
+/// Locks are taken in this order: `pending`, `volume`, and which names `pending` changes. So callers hand in values: a
 /// closure, or an iterator that filters, would be run under `volume` and might look at what is pending.
 pub(crate) struct Index {
     kv: Arc<dyn Kv>,
@@ -56,7 +56,7 @@ pub(crate) struct Index {
     trust: AtomicU64,
     clock: Arc<dyn Clock>,
     lease: Lease,
-    /// The server is out of reach: what is known counts, as nobody can be asked.
+    /// Whether the server is out of reach: then what is known counts, as nobody can be asked.
     apart: AtomicBool,
     /// Whether there is anything that is not durable.
     changed: AtomicBool,
@@ -64,19 +64,19 @@ pub(crate) struct Index {
     pending: Pending,
 }
 
-/// Is told of names that the index has forgotten: of whom nobody will tell when a directory is broken.
+/// Callback that is told of names that the index has forgotten: nobody will tell of them when a directory is broken.
 type OnForgotten = Box<dyn Fn(VnodeId, Vec<(Name, CachedEntry)>) + Send + Sync>;
 
 struct Volume {
     known: Option<KnownVolume>,
     breaks: Breaks,
-    /// Directories in which this client decides names, by what said so.
+    /// Directories in which this client decides names, each with the grant that says so.
     exclusive: HashMap<VnodeId, Grant>,
     /// The session in which the server tells of every change, because it does not know yet what this client holds.
     unnamed: Option<SessionNumber>,
-    /// What has changed since the session before and is to be asked for at once.
+    /// Objects that have changed since the session before and are to be asked for at once.
     stale: Vec<Fid>,
-    /// Whether something that this client did could not be noted: nothing is valid until the trust has been raised.
+    /// Whether something could not be noted: nothing is valid until the trust has been raised.
     missed: bool,
 }
 
@@ -100,14 +100,14 @@ impl Index {
         })
     }
 
-    /// Has somebody told of the names that the index forgets of directories which it still knows.
+    /// Sets the callback that is told of names that the index forgets of directories which it still knows.
     pub(crate) fn set_on_forgotten(&self, told: OnForgotten) {
         if self.on_forgotten.set(told).is_err() {
             tracing::debug!("who is told of forgotten names was set before");
         }
     }
 
-    /// The volume this index belongs to, once it has been attached.
+    /// Returns the volume this index belongs to, once it has been attached.
     pub(crate) fn known_volume(&self) -> Option<KnownVolume> {
         self.lock().known
     }
@@ -121,12 +121,12 @@ impl Index {
         Ok(())
     }
 
-    /// What the server has shown of an object.
+    /// Returns what the server has shown of an object.
     fn shown(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         self.recent.get(vnode, || Ok(self.kv.get(&object_key(vnode))?.and_then(CachedObject::decode)))
     }
 
-    /// The same, if its status is valid.
+    /// Returns what the server has shown of an object, if its status is valid.
     fn valid_shown(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         if self.is_apart() {
             return self.shown(vnode);
@@ -134,7 +134,7 @@ impl Index {
         self.promised_shown(vnode)
     }
 
-    /// The same, if the server has promised to tell of a change.
+    /// Returns what the server has shown of an object, if it has promised to tell of a change.
     fn promised_shown(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         if !self.lease.holds(self.clock.now()) {
             return Ok(None);
@@ -143,22 +143,22 @@ impl Index {
         Ok(self.shown(vnode)?.filter(|cached| cached.trust == trust))
     }
 
-    /// The server is out of reach, or is so no more.
+    /// Notes whether the server is out of reach.
     pub(crate) fn set_apart(&self, apart: bool) {
         self.apart.store(apart, Ordering::Release);
     }
 
-    /// Whether it is.
+    /// Whether the server is out of reach.
     pub(crate) fn is_apart(&self) -> bool {
         self.apart.load(Ordering::Acquire)
     }
 
-    /// The server has shown objects.
+    /// Takes in objects that the server has shown.
     pub(crate) fn install(&self, objects: &[Object], grant: Grant) -> Result<(), CacheError> {
         self.install_all(objects.iter(), &[], grant)
     }
 
-    /// The same, without a promise for the `doubtful` ones.
+    /// Takes in objects that the server has shown, without a promise for the `doubtful` ones.
     pub(crate) fn install_some(
         &self,
         objects: &[&Object],
@@ -189,7 +189,7 @@ impl Index {
         Ok(self.kv.check_writable()?)
     }
 
-    /// A mutation of this client was applied by the server: `edits` are what it did to names.
+    /// Notes that the server has applied a mutation of this client: `edits` are what it did to names.
     pub(crate) fn applied(
         &self,
         reply: &ApplyReply,
@@ -199,8 +199,9 @@ impl Index {
         self.applied_with_links(reply, session, edits, None)
     }
 
-    /// The same. With `links`, which are what it did to the numbers of names, these go on from what is known: in what
-    /// the answer says there may be other changes that are still laid over that.
+    /// Notes an applied mutation like [`Self::applied`]. With `links`, which are its changes to the numbers of names,
+    /// these numbers go on from what is known: those in the answer may count other changes that are still laid over
+    /// what is known.
     fn applied_with_links(
         &self,
         reply: &ApplyReply,
@@ -219,7 +220,7 @@ impl Index {
         noted
     }
 
-    /// The same, and what it did to names is not known.
+    /// Notes that the server has applied a mutation of which it is not known what it did to names.
     pub(crate) fn applied_elsewhere(&self, reply: &ApplyReply, session: SessionNumber) -> Result<(), CacheError> {
         self.distrust(reply.directories.iter().map(|change| change.fid))?;
         let reply = ApplyReply { directories: Vec::new(), ..reply.clone() };
@@ -245,7 +246,7 @@ impl Index {
             let parent = edits.iter().find(|edit| edit.entry.is_some_and(|entry| entry.fid == object.fid));
             let known = self.shown(object.fid.vnode)?.filter(|known| known.object.fid == object.fid);
             let broken = known.as_ref().is_some_and(|known| known.trust != self.trust());
-            // What another client has announced of it meanwhile is not in the answer.
+            // The answer lacks what another client has announced of the object meanwhile.
             let grant = if broken { grant.without_promise() } else { grant };
             let place = parent.map(|edit| (edit.parent.vnode, &edit.name));
             if object.status.nlink == 0 {
@@ -260,8 +261,8 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// Where the content of a file is whole, not durable yet; `None`: nowhere. What was here in part is so no more.
-    /// Returns where it was whole.
+    /// Sets where the content of a file is whole, not durable yet; `None`: nowhere. Forgets the part that was here.
+    /// Returns where the content was whole before.
     pub(crate) fn set_content(
         &self,
         vnode: VnodeId,
@@ -281,8 +282,8 @@ impl Index {
         Ok(before)
     }
 
-    /// Where the content of an object is, whole and as the server has shown it last, whatever this client has changed
-    /// of the object since; and with which status.
+    /// Returns where the content of an object is, whole and as the server has shown it last, and its status then; what
+    /// this client has changed of the object since does not count.
     pub(crate) fn known_content(&self, fid: Fid) -> Result<Option<(CachedContent, Status)>, CacheError> {
         let known = self.shown(fid.vnode)?.filter(|known| known.object.fid == fid);
         Ok(known.and_then(|known| {
@@ -291,7 +292,7 @@ impl Index {
         }))
     }
 
-    /// A content has been found to be intact in this run, unless another has come since.
+    /// Notes that a content has been found to be intact in this run, unless another has come since.
     pub(crate) fn content_intact(&self, vnode: VnodeId, content: CachedContent, run: RunId) -> Result<(), CacheError> {
         let _turn = self.lock();
         let Some(mut cached) = self.shown(vnode)?.filter(|now| now.content == Some(content)) else { return Ok(()) };
@@ -301,7 +302,7 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// What is known of objects may be out of date: they must be validated.
+    /// Takes the trust from objects: what is known of them may be out of date and must be validated.
     pub(crate) fn distrust(&self, fids: impl Iterator<Item = Fid>) -> Result<(), CacheError> {
         let mut volume = self.lock();
         self.distrust_all(fids).inspect_err(|_| self.miss(&mut volume))
@@ -318,7 +319,7 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// An object does not exist any more.
+    /// Removes an object that does not exist any more.
     pub(crate) fn remove(&self, vnode: VnodeId) -> Result<(), CacheError> {
         let _turn = self.lock();
         let mut batch = Batch::default();
@@ -326,8 +327,8 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// The power was lost: contents that were not durable are forgotten, because their containers may hold anything
-    /// under a good seal.
+    /// Forgets contents that were not durable when the power was lost: their containers may hold anything under a good
+    /// seal.
     pub(crate) fn forget_unsynced_contents(&self) -> Result<(), CacheError> {
         loop {
             let unsynced = self.unsynced_contents()?;
@@ -347,7 +348,7 @@ impl Index {
         Ok(here && self.kv.get(&vnode_key(b'y', vnode))?.is_none())
     }
 
-    /// Some of the files whose contents are not durable yet; empty: there are none.
+    /// Returns some of the files whose contents are not durable yet; empty: there are none.
     pub(crate) fn unsynced_contents(&self) -> Result<Vec<Fid>, CacheError> {
         let page = self.kv.scan(b"y", None, SCAN_MAX)?;
         page.into_iter()
@@ -358,7 +359,7 @@ impl Index {
             .collect()
     }
 
-    /// The content of a file is durable.
+    /// Notes that the content of a file is durable.
     pub(crate) fn content_synced(&self, vnode: VnodeId) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         batch.remove(vnode_key(b'y', vnode));
@@ -373,18 +374,19 @@ impl Index {
         Ok(())
     }
 
-    /// Whose statuses are valid while the lease holds. Goes up when changes may have been missed.
+    /// Returns the trust of objects whose statuses are valid while the lease holds. Goes up when changes may have been
+    /// missed.
     fn trust(&self) -> u64 {
         self.trust.load(Ordering::Acquire)
     }
 
-    /// What has happened could not be noted.
+    /// Takes the trust from all objects, as something that has happened could not be noted.
     fn miss(&self, volume: &mut Volume) {
         volume.missed = true;
         self.trust.store(MISSED, Ordering::Release);
     }
 
-    /// The volume, once what was missed has been made good.
+    /// Locks the volume, and makes good what was missed.
     fn settled(&self) -> Result<MutexGuard<'_, Volume>, CacheError> {
         let mut volume = self.lock();
         if volume.missed {
@@ -414,8 +416,7 @@ impl Index {
         Ok(())
     }
 
-    /// What is known of an object together with what the server shows now; an older answer than the known one is
-    /// ignored.
+    /// Merges what is known of an object with what the server shows now; an older answer than the known one is ignored.
     fn merged(
         &self,
         volume: &Volume,
@@ -446,7 +447,7 @@ impl Index {
         } else {
             (object.clone(), trust)
         };
-        // While promises hold nobody else has changed its names: what they lack are changes of this client, which are
+        // While promises hold no other client has changed its names: they lack only changes of this client, which are
         // laid over them as long as their answers are on the way.
         let lack_own = trust == trusted && was_trusted && self.pending.changes_names(object.fid.vnode);
         let version = object.status.data_version;
@@ -475,7 +476,7 @@ impl Index {
         if let Some(known) = known
             && (is_older(&known) || volume.breaks.overtakes(grant, object.fid.vnode))
         {
-            // It may lack a name that this client has given, which is counted in what is known.
+            // The answer may lack a name that this client has given, which is counted in what is known.
             merged.object.status.nlink = counted(&known.object, &[]).unwrap_or(merged.object.status.nlink);
         }
         batch.put(object_key(object.fid.vnode), merged.encode());
@@ -508,14 +509,14 @@ impl Index {
     }
 }
 
-/// How many names a known object has when it has won and lost these; `None`: only the server can tell.
+/// Returns how many names a known object has when it has won and lost these; `None`: only the server can tell.
 fn counted(known: &Object, links: &[(VnodeId, i64)]) -> Option<u32> {
     let won: i64 = links.iter().filter(|(vnode, _)| *vnode == known.fid.vnode).map(|(_, links)| links).sum();
     let nlink = u32::try_from(i64::from(known.status.nlink) + won).ok();
     nlink.filter(|nlink| *nlink > 0 && known.status.kind != Kind::Directory)
 }
 
-/// Where an object is by now, and as what, by what is said of it now or was before.
+/// Returns where an object is by now, and under which name, as is said now or was known before.
 fn placed(now: Option<(VnodeId, &Name)>, before: Option<&CachedObject>) -> (Option<VnodeId>, Option<Name>) {
     match now {
         Some((parent, name)) => (Some(parent), Some(name.detached())),
@@ -533,7 +534,7 @@ fn object_key(vnode: VnodeId) -> Vec<u8> {
     vnode_key(b'o', vnode)
 }
 
-/// The object whose key of this kind this is.
+/// Returns the object whose key of this kind this is.
 fn vnode_of(kind: &[u8], key: &[u8]) -> Option<VnodeId> {
     let number = key.strip_prefix(kind)?.try_into().ok()?;
     Some(VnodeId(u64::from_be_bytes(number)))

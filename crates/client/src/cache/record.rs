@@ -1,4 +1,4 @@
-//! What the index says of an object, a name and the volume, and how that is written. Formats are in docs/formats.md.
+//! Records of the index about objects, names and the volume, and how they are written. Formats are in docs/formats.md.
 
 use bytes::Bytes;
 use mafs_durable::RangeSet;
@@ -12,7 +12,7 @@ use crate::core::log::ContainerId;
 
 const FORMAT: u8 = 2;
 
-/// Which of a directory's entries are in the index.
+/// Entries of a directory that are in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CachedEntries {
     /// The version of the directory they belong to.
@@ -24,33 +24,33 @@ pub(crate) struct CachedEntries {
 /// A whole version of a file in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CachedContent {
-    /// Which version.
+    /// Version of the file.
     pub(crate) version: DataVersion,
-    /// Where.
+    /// Container that holds it.
     pub(crate) container: ContainerId,
-    /// What it must hash to.
+    /// Hash that it must have.
     pub(crate) hash: ContentHash,
     /// The run in which it was written, or last found to be intact.
     pub(crate) intact_in: RunId,
 }
 
-/// What of a version of a file is in a container, if not all.
+/// Part of a version of a file that is in a container.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CachedPart {
-    /// Which object under the vnode.
+    /// Uniquifier of the object under the vnode.
     pub(crate) unique: Uniquifier,
-    /// Which version.
+    /// Version of the file.
     pub(crate) version: DataVersion,
-    /// Where.
+    /// Container that holds it.
     pub(crate) container: ContainerId,
-    /// Whether that is durable.
+    /// Whether the part is durable.
     pub(crate) durable: bool,
-    /// Which bytes.
+    /// Bytes that are in the container.
     pub(crate) present: RangeSet,
 }
 
 impl CachedPart {
-    /// What is in more ranges than that is fetched again: somebody has read here and there.
+    /// Most ranges that are kept. Bytes in more are fetched again: somebody has read here and there.
     const RANGES_MAX: usize = 1000;
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -65,7 +65,7 @@ impl CachedPart {
         out
     }
 
-    /// `None` if the bytes make no sense.
+    /// Decodes bytes; `None` if they make no sense.
     pub(super) fn decode(bytes: Bytes) -> Option<Self> {
         let mut reader = Reader(bytes);
         let durable = match reader.u8()? {
@@ -83,29 +83,29 @@ impl CachedPart {
     }
 }
 
-/// Tells the runs of the client on one cache apart.
+/// Number that tells the runs of the client on one cache apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RunId(pub(crate) u64);
 
-/// What is known of an object.
+/// Known state of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CachedObject {
     /// Fid, status, target.
     pub(crate) object: Object,
-    /// The status is current while the index has this trust.
+    /// Trust of the object: the status is current while the index has the same.
     pub(crate) trust: u64,
     /// The directory it is in, if known.
     pub(crate) parent: Option<VnodeId>,
-    /// What it was called there when it was seen last.
+    /// Name that it had there when it was seen last.
     pub(crate) name: Option<Name>,
-    /// Of a directory: its entries.
+    /// Entries of a directory.
     pub(crate) entries: Option<CachedEntries>,
-    /// Of a file: its content, if that is here whole.
+    /// Content of a file, if that is here whole.
     pub(crate) content: Option<CachedContent>,
 }
 
 impl CachedObject {
-    /// An object as it was shown, without trust.
+    /// Makes an object as it was shown, without trust.
     pub(crate) fn shown(object: Object) -> Self {
         Self { object, trust: 0, parent: None, name: None, entries: None, content: None }
     }
@@ -134,7 +134,7 @@ impl CachedObject {
         out
     }
 
-    /// `None` if the bytes make no sense.
+    /// Decodes bytes; `None` if they make no sense.
     pub(super) fn decode(bytes: Vec<u8>) -> Option<Self> {
         let mut reader = Reader(Bytes::from(bytes));
         if reader.u8()? != FORMAT {
@@ -162,7 +162,7 @@ impl CachedObject {
     }
 }
 
-/// What a name means.
+/// Meaning of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CachedEntry {
     /// The object.
@@ -197,9 +197,9 @@ impl CachedEntry {
 /// All extended attributes of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CachedXattrs {
-    /// Current while this is the version that the object's status names.
+    /// Version of the attributes: they are current while the object's status names it.
     pub(crate) version: StatusVersion,
-    /// Which object under the vnode.
+    /// Uniquifier of the object under the vnode.
     pub(crate) unique: Uniquifier,
     /// Names and values.
     pub(crate) xattrs: Xattrs,
@@ -220,16 +220,16 @@ impl CachedXattrs {
     }
 }
 
-/// What is known of the volume.
+/// Known state of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KnownVolume {
-    /// Whose it is.
+    /// Server that has the volume.
     pub(crate) server: ServerId,
-    /// Which history.
+    /// History of the volume.
     pub(crate) history: HistoryId,
-    /// Up to there this client has heard of everything that it was promised to.
+    /// Mark up to which this client has heard of everything that it was promised to.
     pub(crate) mark: Option<Mark>,
-    /// Rises whenever changes may have been missed, so that every older status must be validated.
+    /// Trust of the index: rises whenever changes may have been missed, so that every older status must be validated.
     pub(crate) trust: u64,
 }
 
@@ -256,7 +256,7 @@ impl KnownVolume {
 const KINDS: [Kind; 7] =
     [Kind::File, Kind::Directory, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice];
 
-/// The kind with this number.
+/// Returns the kind with this number.
 pub(super) fn kind_from_number(number: u8) -> Option<Kind> {
     KINDS.get(usize::from(number)).copied()
 }
@@ -311,7 +311,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A directory of which everything is known.
+    /// Returns a directory of which everything is known.
     pub(crate) fn example() -> CachedObject {
         let time = Timestamp::default();
         let status = Status {

@@ -1,4 +1,4 @@
-//! Where a cache lives: a directory of its own, locked against a second client; or memory, for tests and the simulator.
+//! Storage of a cache: a directory of its own, locked against a second client; or memory, for tests and the simulator.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mafs_durable::{DirDisk, Disk, Kv, KvError, KvOpen, OpenKv, sled_opener};
 
-/// Why a directory cannot be a cache.
+/// Reason why a directory cannot be a cache.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// Another client uses it.
@@ -16,7 +16,7 @@ pub enum StorageError {
         /// The directory.
         path: PathBuf,
     },
-    /// It cannot be made, read or written.
+    /// The directory cannot be made, read or written.
     #[error("cannot use the cache {path}: {source}; choose another with -o cache=DIR")]
     Unusable {
         /// The directory.
@@ -29,7 +29,7 @@ pub enum StorageError {
 const MACHINE_ID: &str = "/etc/machine-id";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Where a cache lives.
+/// Place where a cache lives.
 pub struct CacheStorage {
     disk: Arc<dyn Disk>,
     open_kv: OpenKv,
@@ -41,7 +41,8 @@ pub struct CacheStorage {
 }
 
 impl CacheStorage {
-    /// A real directory, made if absent, readable by its owner only. It is locked while the storage lives.
+    /// Uses a real directory, made if absent, readable by its owner only. The directory is locked while the storage
+    /// lives.
     ///
     /// # Errors
     /// [`StorageError`] if the directory is in use or cannot be used.
@@ -65,7 +66,7 @@ impl CacheStorage {
         Ok(Self { disk: Arc::new(disk), open_kv, boot, run, place, tells_changes, _lock: Some(lock) })
     }
 
-    /// Any disk and index, which nobody copies; `boot` differs after a power loss, and `run` in every use.
+    /// Uses any disk and index, which nobody copies; `boot` differs after a power loss, and `run` in every use.
     #[must_use]
     pub fn custom(disk: Arc<dyn Disk>, open_kv: OpenKv, boot: String, run: u64) -> Self {
         Self { disk, open_kv, boot, run, place: String::new(), tells_changes: true, _lock: None }
@@ -81,14 +82,14 @@ impl CacheStorage {
         &self.boot
     }
 
-    /// Where it is: another machine, or another directory, is another place.
+    /// Names the place of the cache: another machine, or another directory, is another place.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
     /// Whether any change of a file here, by a store through a mapping too, moves its time of change to one that no
-    /// look before has seen, and the kernel says who has the file open for writing. Without that nobody knows what the
-    /// kernel writes by itself.
+    /// look before has seen, and the kernel says whether the file is open for writing. Without that nobody knows what
+    /// the kernel writes by itself.
     pub(crate) fn tells_changes(&self) -> bool {
         self.tells_changes
     }
@@ -102,15 +103,15 @@ impl CacheStorage {
     }
 }
 
-/// The machine and the directory's inode. Machines without an id count as one.
+/// Names the machine and the directory's inode.
 fn place_of(path: &Path) -> io::Result<String> {
     use std::os::unix::fs::MetadataExt;
     let machine = std::fs::read_to_string(MACHINE_ID).unwrap_or_default();
     Ok(format!("{} {}", machine.trim(), std::fs::metadata(path)?.ino()))
 }
 
-/// Whether the file system is not memory: that takes stores through mappings without being told (`shmem_vm_ops` and
-/// `ramfs` have no `page_mkwrite`).
+/// Whether the file system is not in memory: one in memory takes stores through mappings without being told
+/// (`shmem_vm_ops` and `ramfs` have no `page_mkwrite`).
 fn is_on_disk(file: &File) -> io::Result<bool> {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
@@ -141,7 +142,7 @@ fn tells_changes(disk: &DirDisk) -> io::Result<bool> {
     Ok(moved == WRITES && is_open.unwrap_or(false) && is_closed.unwrap_or(false))
 }
 
-/// Contents of other people's files are in there.
+/// Closes a directory to other users: contents of other people's files are in there.
 fn restrict(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))

@@ -1,4 +1,4 @@
-//! A cache as a whole: who it is.
+//! Tests of a cache as a whole: its identity.
 
 use std::fs;
 use std::path::Path;

@@ -1,15 +1,15 @@
 //! Arrivals: answers to records of the queue, brought into the order of the changes that they tell of.
 //!
-//! The server makes changes of one directory one after the other, but its answers overtake each other. What is known of
-//! a directory's names goes from one of its versions to the next, and is lost when one is left out. So an answer waits
-//! for those before it: as long as there are records under way that may be answered with them. And of an object that is
-//! not known yet nothing can be noted: what is told of it waits for the answer to the record that makes it. What of a
-//! name or an object is still pending is shown over what is known, so that an answer also waits for records before its
-//! own about the same.
+//! The server makes changes of one directory one after the other, but its answers overtake each other. The known names
+//! of a directory go from one of its versions to the next, and are lost when one is left out. So an answer waits for
+//! those before it, as long as there are records under way that may be answered with them. Nothing can be noted of an
+//! object that is not known yet: an answer that tells of it waits for the answer to the record that makes it. A pending
+//! change of a name or an object is shown over what is known. So an answer also waits for records before its own about
+//! the same name or object.
 //!
-//! An answer that is here and waits is waited for as one that is to come. Where the server has done a record before one
-//! that was made earlier, they wait for each other: then the order of the changes counts. So they do where the earlier
-//! one was refused, and is sent again only when something else has been taken in.
+//! An answer that is here and waits is waited for like one that is to come. Where the server has done a record before
+//! one that was made earlier, their answers wait for each other: then the order of the changes counts. They also wait
+//! for each other where the earlier one was refused, and is sent again only when something else has been taken in.
 //!
 //! A record whose answer is lost with the connection counts as under way until it has been sent again and answered:
 //! else those behind it would cost what is known of the directory, just when the server cannot be asked.
@@ -24,11 +24,11 @@ use super::touched::{directories_of, waits_for};
 
 /// The answers that have arrived and are not taken in yet. No more than there are records under way.
 pub(crate) struct Arrivals<A> {
-    /// Records without answer, and what they do.
+    /// Records without answer, and their operations.
     under_way: BTreeMap<StoreId, CmlOp>,
-    /// Those of them whose answers are lost.
+    /// Records under way whose answers are lost.
     lost: BTreeSet<StoreId>,
-    /// What is to be said of these.
+    /// Answers that tell of these losses.
     losses: Vec<A>,
     held: Vec<Held<A>>,
 }
@@ -36,23 +36,23 @@ pub(crate) struct Arrivals<A> {
 struct Held<A> {
     answer: A,
     id: StoreId,
-    /// The change that it tells of.
+    /// Number of the change that the answer tells of.
     change: Option<u64>,
-    /// What its record is about.
+    /// Object that its record is about.
     object: Fid,
-    /// What its record makes.
+    /// Object that its record makes.
     made: Option<Fid>,
     directories: Vec<DirectoryChange>,
-    /// Records that were under way when it came, and change names of the same directories.
+    /// Records that were under way when the answer came, and change names of the same directories.
     behind: BTreeSet<StoreId>,
-    /// Records that were under way when it came, and make what it tells of.
+    /// Records that were under way when the answer came, and make an object that it tells of.
     makers: BTreeSet<StoreId>,
-    /// Records before its own that had no answer when it came, and are about the same.
+    /// Records before its own that had no answer when this one came, and are about the same.
     earlier: BTreeSet<StoreId>,
 }
 
 impl<A> Held<A> {
-    /// Where it stands among those that may be taken in: answers that tell of no change come last.
+    /// Returns the answer's place among those that may be taken in: answers that tell of no change come last.
     fn order(&self) -> (u64, StoreId) {
         (self.change.unwrap_or(u64::MAX), self.id)
     }
@@ -89,19 +89,20 @@ impl<A> Default for Arrivals<A> {
 }
 
 impl<A> Arrivals<A> {
-    /// A record has been sent.
+    /// Notes that a record has been sent.
     pub(crate) fn sent(&mut self, id: StoreId, op: &CmlOp) {
         self.under_way.insert(id, op.clone());
         self.lost.remove(&id);
     }
 
-    /// There was no answer, and the record is to be sent again; `answer` says so, and waits for nobody.
+    /// Notes that there was no answer, and the record is to be sent again; `answer` says so, and waits for no other.
     pub(crate) fn lost(&mut self, id: StoreId, answer: A) {
         self.lost.insert(id);
         self.losses.push(answer);
     }
 
-    /// Its answer is there; `change` is the number of the change that it became, and `directories` what that did.
+    /// Takes the answer to a record; `change` is the number of the change that the record became, and `directories`
+    /// what that did.
     pub(crate) fn arrived(
         &mut self,
         (id, object): (StoreId, Fid),
@@ -132,8 +133,8 @@ impl<A> Arrivals<A> {
         self.under_way.iter().filter(|(id, other)| is_one(**id, other)).map(|(id, _)| *id).collect()
     }
 
-    /// The next answer to be taken in, if there is one: which version of a directory's names is `known`, which records
-    /// are `pending`, and which of them keep another from being sent, has changed with the one before.
+    /// Returns the next answer to be taken in, if there is one: which version of a directory's names is `known`, which
+    /// records are `pending`, and which of them keep another from being sent, has changed with the one before.
     pub(crate) fn take(
         &mut self,
         known: impl Fn(Fid) -> Option<DataVersion>,
@@ -151,7 +152,7 @@ impl<A> Arrivals<A> {
     }
 }
 
-/// What the answers that are here wait for, as long as `known` and `pending` are so.
+/// Waits of the answers that are here, as long as `known` and `pending` are so.
 struct Waiting<'a, A, K, P, H> {
     held: &'a [Held<A>],
     under_way: &'a BTreeMap<StoreId, CmlOp>,
@@ -166,13 +167,14 @@ where
     P: Fn(StoreId) -> bool,
     H: Fn(StoreId) -> Vec<StoreId>,
 {
-    /// The place of the first answer that waits for none.
+    /// Finds the place of the first answer that waits for none.
     fn first_ready(&self) -> Option<usize> {
         self.first(|held| !self.waits_for_coming(held, |_| false) && self.waits_for_here(held).next().is_none())
     }
 
-    /// The place of the first that waits for none that is to come, not by way of others either: these wait for each
-    /// other. So it is where the server has done a record before one that was made earlier, which was in conflict.
+    /// Finds the place of the first answer that waits for none that is to come, not by way of others either: such
+    /// answers wait for each other. This happens where the server has done a record before one that was made earlier,
+    /// which was in conflict.
     fn first_in_a_circle(&self) -> Option<usize> {
         let mut open: BTreeSet<StoreId> = self.held.iter().map(|held| held.id).collect();
         loop {
@@ -218,9 +220,9 @@ where
         awaited(&held.makers) || held.earlier.iter().any(covers) || (awaited(&held.behind) && !self.fits(held))
     }
 
-    /// The answers that have come and are to be taken in before another.
+    /// Returns the answers that have come and are to be taken in before another.
     fn waits_for_here(&self, held: &Held<A>) -> impl Iterator<Item = &Held<A>> {
-        // That is looked up in the index.
+        // Lazy, because `known` looks in the index.
         let fits = LazyCell::new(|| self.fits(held));
         self.held.iter().filter(move |other| {
             let covers = held.earlier.contains(&other.id) && (self.pending)(other.id);
@@ -242,7 +244,7 @@ mod tests {
     use super::*;
 
     impl<A> Arrivals<A> {
-        /// Where nothing is held up.
+        /// Takes the next answer where nothing is held up.
         fn take_free(
             &mut self,
             known: impl Fn(Fid) -> Option<DataVersion>,
@@ -281,7 +283,7 @@ mod tests {
         [DirectoryChange { fid: fid(vnode), before: DataVersion(before), after: DataVersion(before + 1) }]
     }
 
-    /// With these records under way, numbered from 1 on.
+    /// Makes arrivals with these records under way, numbered from 1 on.
     fn under_way(ops: &[CmlOp]) -> Arrivals<u64> {
         let mut arrivals = Arrivals::default();
         ops.iter().zip(1..).for_each(|(op, seq)| arrivals.sent(id(seq), op));
@@ -329,7 +331,7 @@ mod tests {
         arrivals.arrived((id(2), fid(2)), Some(12), &change(5, 12), 12);
         arrivals.sent(id(4), &removal(5));
         assert_eq!(take_all(&mut arrivals, 10), (vec![], 10));
-        // Somebody else has changed the directory in between; and this one was refused.
+        // Another client has changed the directory in between; and the first record was refused.
         arrivals.arrived((id(1), fid(1)), None, &[], 1);
         assert_eq!(take_all(&mut arrivals, 10).0, [12, 1]);
     }
@@ -376,7 +378,7 @@ mod tests {
         assert_eq!(arrivals.take_free(|_| None, |_| true), Some(12));
         assert_eq!(arrivals.take_free(|_| None, |_| true), None);
         arrivals.arrived((id(3), fid(99)), Some(13), &[], 13);
-        // It is refused, and sent again.
+        // The first record is refused, and sent again.
         arrivals.arrived((id(1), fid(99)), None, &[], 1);
         assert_eq!(arrivals.take_free(|_| None, |id| id.seq == 1), Some(1));
         assert_eq!(arrivals.take_free(|_| None, |id| id.seq == 1), None);
@@ -387,7 +389,7 @@ mod tests {
     #[test]
     fn what_is_behind_an_answer_that_waits_itself_waits_with_it() {
         let mut arrivals = under_way(&[setting(99), removal(5), making(5, 6)]);
-        // It waits for the attributes of what is removed, and the name beside it for that.
+        // The removal waits for the attributes of what is removed, and the name beside it for the removal.
         arrivals.arrived((id(2), fid(99)), Some(12), &change(5, 10), 10);
         arrivals.arrived((id(3), fid(6)), Some(13), &change(5, 11), 11);
         assert_eq!(arrivals.take_free(|_| Some(DataVersion(10)), |id| id.seq == 1), None);

@@ -1,6 +1,6 @@
-//! Who asks for an operation.
+//! Caller: the user that asks for an operation.
 
-/// The owner of what is created, and in whose name a content is stored.
+/// Owner of created objects, in whose name a content is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caller {
     /// fsuid.

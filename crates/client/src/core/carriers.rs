@@ -1,5 +1,5 @@
-//! Which carrier a connection gets where two may do (`proto=auto`), and what is remembered of networks that let no UDP
-//! through.
+//! Carriers: which one a connection gets where two may do (`proto=auto`), and what is remembered of networks that let
+//! no UDP through.
 //!
 //! QUIC is wanted where both work: it loses least on wireless links and outlives a change of address. So it goes first,
 //! and TCP follows after [`HEAD_START`]; when TCP is there QUIC still has the time in which one lost packet is sent
@@ -13,18 +13,18 @@ use ::core::net::IpAddr;
 
 use mafs_proto::Instant;
 
-/// QUIC goes first by so much. Near servers have answered by then, so there is no connection over TCP that nobody
+/// Time by which QUIC goes first. Near servers have answered by then, so there is no connection over TCP that nobody
 /// wants; and far ones have not heard of it yet when QUIC is there and it is dropped.
 pub(crate) const HEAD_START: Duration = Duration::from_millis(50);
 /// A lost first packet of QUIC is sent again after so long (`carrier/quic.rs`).
 const RESENT_AFTER: Duration = Duration::from_millis(300);
 /// QUIC has no more time than this once TCP is there.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// How long a network counts as one that lets no UDP through: at first, and at most.
+/// Time for which a network counts as one that lets no UDP through: at first, and at most.
 const PAUSES: [Duration; 2] = [Duration::from_secs(2 * 60), Duration::from_secs(64 * 60)];
 /// The reason, for people, where QUIC answers and is not taken yet.
 const COMES_AND_GOES: &str = "UDP comes and goes";
-/// So many networks are remembered, the last ones.
+/// Most networks that are remembered, the last ones.
 const NETWORKS_MAX: usize = 16;
 
 /// A network, as far as it can be told from others: by this machine's address towards the server, and the server's.
@@ -42,7 +42,7 @@ impl Network {
     }
 }
 
-/// How far TCP is in a race.
+/// Progress of TCP in a race.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tcp {
     NotBegun,
@@ -59,7 +59,7 @@ pub(crate) enum Step {
     TakeTcp,
     /// TCP has failed, and so has QUIC, or it had its time.
     GiveUp,
-    /// Until an attempt ends, or this moment has come.
+    /// Wait until an attempt ends, or this moment has come.
     Wait(Option<Instant>),
 }
 
@@ -108,7 +108,7 @@ impl Race {
     }
 }
 
-/// How long QUIC has, from the end of TCP's attempt, which took so long: two round trips, where QUIC needs one.
+/// Returns how long QUIC has, from the end of TCP's attempt, which took so long: two round trips, where QUIC needs one.
 fn patience(took: Duration) -> Duration {
     (RESENT_AFTER + took / 2).min(PATIENCE_MAX)
 }
@@ -137,9 +137,9 @@ pub(crate) enum Carried {
     /// TCP, because QUIC did not come about.
     Tcp {
         why: String,
-        /// For how long it has not.
+        /// For how long QUIC has not come about.
         since: Duration,
-        /// When it is tried again, at the latest.
+        /// Time until it is tried again, at the latest.
         again_in: Duration,
     },
 }
@@ -165,24 +165,24 @@ impl Carriers {
         self.trouble(network).is_none_or(|trouble| trouble.answers || now >= trouble.until)
     }
 
-    /// QUIC carries from now on. That it did not is remembered for the next time.
+    /// Notes that QUIC carries from now on. Earlier trouble with it stays remembered for the next time.
     pub(crate) fn quic_taken(&mut self, network: Network) {
         self.used = Some(Used::Quic);
         self.answered(network);
     }
 
-    /// TCP carries from now on, because nothing leaves this machine.
+    /// Notes that TCP carries from now on, because nothing leaves this machine.
     pub(crate) fn tcp_taken_here(&mut self) {
         self.used = Some(Used::TcpHere);
     }
 
-    /// TCP carries from now on, although QUIC was tried.
+    /// Notes that TCP carries from now on, although QUIC was tried.
     pub(crate) fn tcp_taken(&mut self, network: Network, why: &str, now: Instant) {
         self.used = Some(Used::Tcp(network));
         self.failed(network, why, now);
     }
 
-    /// The network of a connection over TCP, where QUIC may come about later.
+    /// Returns the network of a connection over TCP, where QUIC may come about later.
     pub(crate) fn network_of_tcp(&self) -> Option<Network> {
         match self.used {
             Some(Used::Tcp(network)) => Some(network),
@@ -190,14 +190,14 @@ impl Carriers {
         }
     }
 
-    /// QUIC answers, whoever it is: the next race waits for it.
+    /// Notes that QUIC answers, to whichever attempt: the next race waits for it.
     pub(crate) fn answered(&mut self, network: Network) {
         if let Some(trouble) = self.trouble_mut(network) {
             trouble.answers = true;
         }
     }
 
-    /// QUIC was tried, and is not there.
+    /// Notes that QUIC was tried, and is not there.
     pub(crate) fn failed(&mut self, network: Network, why: &str, now: Instant) {
         let Some(place) = self.troubles.iter().position(|trouble| trouble.network == network) else {
             if self.troubles.len() == NETWORKS_MAX {
@@ -229,7 +229,7 @@ impl Carriers {
         self.trouble(network).is_none_or(|trouble| trouble.pause == PAUSES[0] || now >= trouble.until)
     }
 
-    /// When QUIC is tried again in a network, while TCP carries.
+    /// Returns when QUIC is tried again in a network, while TCP carries.
     pub(crate) fn next_try(&self, network: Network, now: Instant) -> Instant {
         self.trouble(network).map_or(now + PAUSES[0], |trouble| trouble.until)
     }

@@ -4,9 +4,9 @@
 //! values. Nothing here touches a file, a clock or the network, and nobody but the machine changes its fields. Each of
 //! its parts guards what it alone tells; what follows from several of them is decided here:
 //!
-//! - What the kernel may be writing counts as changed, until a look that comes behind the last writer says otherwise.
-//! - What was changed here is replaced by no version of the server's, and is based on what it was made from.
-//! - What is neither changed nor here is whatever the server has.
+//! - A content that the kernel may be writing counts as changed, until a look behind the last writer says otherwise.
+//! - A changed content is replaced by no version of the server's, and stays based on the one it was made from.
+//! - A content that is neither changed nor here is whatever the server has.
 
 pub(crate) mod arrival;
 pub(crate) mod basis;
@@ -30,12 +30,12 @@ use self::watch::Sight;
 use crate::core::caller::Caller;
 use crate::core::log::Stamp;
 
-/// For whom a content is fetched.
+/// User for whom a content is fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holder {
-    /// For a program that opens the file: a content that is open for writing stays as it is.
+    /// A program that opens the file: a content that is open for writing stays as it is.
     Reader,
-    /// For a program that has locked it.
+    /// A program that has locked the file.
     Locker,
 }
 
@@ -57,9 +57,9 @@ pub(crate) enum Rest {
 pub(crate) struct Content<E, H, C> {
     /// Open handles.
     handles: u32,
-    /// Those of them that write, or have cut the file.
+    /// Open handles that write, or have cut the file.
     changers: u32,
-    /// How the kernel uses those that are its own.
+    /// Use that the kernel makes of its own handles.
     users: Users,
     arrival: Arrival<E, H>,
     basis: Basis,
@@ -72,18 +72,18 @@ pub(crate) struct Content<E, H, C> {
 }
 
 impl<E: Clone, H, C> Content<E, H, C> {
-    /// Of a file that the server shows like this, whose version hashes to that, if it is known.
+    /// Makes the content of a file that the server shows like this, whose version hashes to that, if it is known.
     pub(crate) fn shown(status: &Status, hash: Option<ContentHash>, arrival: Arrival<E, H>) -> Self {
         let basis = Basis::new(status.data_version, hash);
         Self::new((arrival, basis), Edits::default(), (Fate::named(), Stat::of(status)))
     }
 
-    /// Of a file without a name.
+    /// Makes the content of a file without a name.
     pub(crate) fn nameless(status: &Status, unlinked: Unlinked) -> Self {
         Self { fate: Fate::unlinked(unlinked), ..Self::shown(status, None, Arrival::whole()) }
     }
 
-    /// Of a file that an earlier life has left with changes of this version.
+    /// Makes the content of a file that an earlier life has left with changes of this version.
     pub(crate) fn taken_up(base: DataVersion, edits: Edits, fate: Fate, stat: Stat) -> Self {
         let content = Self::new((Arrival::whole(), Basis::new(base, None)), edits, (fate, stat));
         Self { writing_logged: true, ..content }
@@ -121,12 +121,12 @@ impl<E: Clone, H, C> Content<E, H, C> {
         self.changers += 1;
     }
 
-    /// Counts one less of them.
+    /// Counts such a handle less.
     pub(crate) fn end_changing(&mut self) {
         self.changers -= 1;
     }
 
-    /// Whether one of them is left, whose program will close it.
+    /// Whether such a handle is left, whose program will close it.
     pub(crate) fn has_changers(&self) -> bool {
         self.changers > 0
     }
@@ -165,15 +165,16 @@ impl<E: Clone, H, C> Content<E, H, C> {
         }
     }
 
-    /// The content is about to be replaced as a whole, by what is made from this version. Returns what it was based on
-    /// before if that was an older one; what was changed here stays based on that. A newer one has come since whoever
-    /// replaces it was shown this, as the answer to a store of its own does: to go back would be a conflict with that.
+    /// Bases the content on this version, as it is about to be replaced as a whole by something made from that. Returns
+    /// the older basis before. Content that was changed here keeps its basis. So does one with a newer basis, which has
+    /// come since the program was shown this version, as the answer to a store of its own does: to go back would be a
+    /// conflict with that.
     pub(crate) fn rebase(&mut self, version: DataVersion) -> Option<Basis> {
         let stays = self.may_be_changed() || version <= self.basis.version();
         (!stays).then(|| self.basis.begin(version))
     }
 
-    /// Notes that it was not replaced after all.
+    /// Notes that the content was not replaced after all.
     pub(crate) fn undo_rebase(&mut self, before: Basis) {
         self.basis = before;
     }
@@ -265,7 +266,7 @@ impl<E: Clone, H, C> Content<E, H, C> {
         Some(changed)
     }
 
-    /// How many handles are open.
+    /// Returns how many handles are open.
     pub(crate) fn handles(&self) -> u32 {
         self.handles
     }
@@ -309,7 +310,7 @@ impl<E: Clone, H, C> Content<E, H, C> {
         }
     }
 
-    /// Whether somebody who opens the file, having been shown this version, can have it without a fetch.
+    /// Whether a program that opens the file, having been shown this version, can have it without a fetch.
     pub(crate) fn is_ready(&self, version: DataVersion) -> bool {
         let without_name = self.fate.is_unlinked() && self.is_complete();
         without_name || self.is_current(version) && !self.arrival.is_stalled()
@@ -338,7 +339,7 @@ impl<E: Clone, H, C> Content<E, H, C> {
         self.is_being_read() && self.is_complete()
     }
 
-    /// As [`Self::is_only_read`], also while the content is still on its way.
+    /// Whether the content is only read, as in [`Self::is_only_read`], also while it is still on its way.
     pub(crate) fn is_being_read(&self) -> bool {
         let is_here_or_coming = !self.arrival.is_absent() && !self.basis.is_elsewhere();
         self.handles > 0 && self.is_unchanged() && is_here_or_coming && !self.users.may_write()
@@ -349,13 +350,13 @@ impl<E: Clone, H, C> Content<E, H, C> {
         self.users.has_writers() && !self.is_dirty() && self.basis.version() != shown
     }
 
-    /// What content is fetched for: the rest of a file that nobody has open any more must not delay one that somebody
-    /// waits for.
+    /// Returns the purpose of a fetch: the rest of a file that nobody has open any more must not delay one that
+    /// somebody waits for.
     pub(crate) fn purpose(&self) -> Purpose {
         if self.handles > 0 { Purpose::Fetch } else { Purpose::Prefetch }
     }
 
-    /// What the next version of the file is made from.
+    /// Returns the base of the file's next version.
     pub(crate) fn base_of_next(&self) -> Base {
         self.versions.newest().map_or_else(|| self.basis.of_store(), |newest| Base::Record(newest.id()))
     }
@@ -385,7 +386,7 @@ impl<E: Clone, H, C> Content<E, H, C> {
         }
     }
 
-    /// How much of the content is here.
+    /// Returns how much of the content is here.
     pub(crate) fn presence(&self) -> Presence {
         self.arrival.presence(self.basis.version())
     }
@@ -400,82 +401,82 @@ impl<E: Clone, H, C> Content<E, H, C> {
         self.fate.left().filter(|_| self.is_complete())?.left_with(&self.stat)
     }
 
-    /// The kernel's ways to the content.
+    /// Returns the kernel's ways to the content.
     pub(crate) fn users(&self) -> &Users {
         &self.users
     }
 
-    /// The kernel's ways to the content, to change what concerns nothing else.
+    /// Returns the kernel's ways to the content, to change what concerns nothing else.
     pub(crate) fn users_mut(&mut self) -> &mut Users {
         &mut self.users
     }
 
-    /// The bytes that have arrived.
+    /// Returns the bytes that have arrived.
     pub(crate) fn arrival(&self) -> &Arrival<E, H> {
         &self.arrival
     }
 
-    /// The bytes that have arrived, for the steps of a fetch that concern nothing else.
+    /// Returns the bytes that have arrived, for the steps of a fetch that concern nothing else.
     pub(crate) fn arrival_mut(&mut self) -> &mut Arrival<E, H> {
         &mut self.arrival
     }
 
-    /// The version that the content was made from.
+    /// Returns the version that the content was made from.
     pub(crate) fn basis(&self) -> &Basis {
         &self.basis
     }
 
-    /// The version that the content was made from, for answers to stores.
+    /// Returns the version that the content was made from, for answers to stores.
     pub(crate) fn basis_mut(&mut self) -> &mut Basis {
         &mut self.basis
     }
 
-    /// How far it has been changed here, and what of that is safe where.
+    /// Returns the edits: how far the content has been changed here, and what of that is safe where.
     pub(crate) fn edits(&self) -> &Edits {
         &self.edits
     }
 
-    /// The edits, for whatever makes one safe.
+    /// Returns the edits, for whatever makes one safe.
     pub(crate) fn edits_mut(&mut self) -> &mut Edits {
         &mut self.edits
     }
 
-    /// Whether the file has a name still, and whether the server has refused the content.
+    /// Returns the fate: whether the file has a name still, and whether the server has refused the content.
     pub(crate) fn fate(&self) -> &Fate {
         &self.fate
     }
 
-    /// The fate of the file, to change what concerns nothing else.
+    /// Returns the fate of the file, to change what concerns nothing else.
     pub(crate) fn fate_mut(&mut self) -> &mut Fate {
         &mut self.fate
     }
 
-    /// Size and times of the content.
+    /// Returns size and times of the content.
     pub(crate) fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// Size and times of the content, to change what concerns nothing else.
+    /// Returns size and times of the content, to change what concerns nothing else.
     pub(crate) fn stat_mut(&mut self) -> &mut Stat {
         &mut self.stat
     }
 
-    /// What of it is logged and not acknowledged.
+    /// Returns the versions that are logged and not acknowledged.
     pub(crate) fn versions(&self) -> &Versions<C, E> {
         &self.versions
     }
 
-    /// The versions, to change what concerns nothing else.
+    /// Returns the versions, to change what concerns nothing else.
     pub(crate) fn versions_mut(&mut self) -> &mut Versions<C, E> {
         &mut self.versions
     }
 
-    /// Who opened the file for writing last: in whose name it is stored.
+    /// Returns the caller that opened the file for writing last: the file is stored in its name.
     pub(crate) fn writer(&self) -> Caller {
         self.writer
     }
 
-    /// Notes who has opened the file for writing.
+    /// Notes the caller that has opened the file for writing.
     pub(crate) fn note_writer(&mut self, writer: Caller) {
         self.writer = writer;
     }
@@ -492,12 +493,12 @@ impl<E: Clone, H, C> Content<E, H, C> {
 }
 
 impl<E: Clone, H, C: Frozen> Content<E, H, C> {
-    /// The version that `shown` may be, or be made from, although the answer to it has not come.
+    /// Returns the version that `shown` may be, or be made from, although the answer to it has not come.
     pub(crate) fn unplaced(&self, shown: DataVersion) -> Option<StoreId> {
         self.versions.arrived().filter(|_| self.basis.version() != shown)
     }
 
-    /// Whether what was changed here comes after the version `shown`. It does not if all of it is one version that the
+    /// Whether what was changed here comes after the version `shown`. Not so if all of it is one version that the
     /// server may have: then `shown` is that, or was made from it, or it will be refused.
     pub(crate) fn is_newer_than(&self, shown: DataVersion) -> bool {
         let is_that = self.unplaced(shown).is_some() && self.versions.is_only(self.edits.newest());

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use mafs_proto::Instant;
 
-/// What was longer ago says little about the link.
+/// Time over which the rate is measured: older samples say little about the link.
 const WINDOW: Duration = Duration::from_secs(30);
 /// Samples closer together than this say no more than one.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// A rate over less is chance.
+/// Shortest time over which a rate is measured: over less it is chance.
 const MEASURED_MIN: Duration = Duration::from_secs(1);
 
 /// Bytes that have arrived at the server, over time.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
-    /// Of contents that have arrived whole.
+    /// Bytes of contents that have arrived whole.
     done_bytes: u64,
-    /// When how much had arrived in all.
+    /// Moments, each with the bytes that had arrived in all by then.
     samples: VecDeque<(Instant, u64)>,
 }
 
@@ -28,12 +28,12 @@ impl Drain {
         self.samples.back().is_none_or(|(last, _)| now.since(*last) >= SAMPLE_EVERY)
     }
 
-    /// A content of this size has arrived whole.
+    /// Notes that a content of this size has arrived whole.
     pub(crate) fn finish(&mut self, bytes: u64) {
         self.done_bytes = self.done_bytes.saturating_add(bytes);
     }
 
-    /// Of the contents that are on their way so much has arrived.
+    /// Notes how many bytes have arrived of the contents that are on their way.
     pub(crate) fn note(&mut self, now: Instant, arriving_bytes: u64) {
         while self.samples.get(1).is_some_and(|(second, _)| now.since(*second) >= WINDOW) {
             self.samples.pop_front();
@@ -43,12 +43,12 @@ impl Drain {
         }
     }
 
-    /// There is nothing to send: what comes is measured by itself.
+    /// Forgets the samples when there is nothing to send: what comes is measured by itself.
     pub(crate) fn rest(&mut self) {
         self.samples.clear();
     }
 
-    /// Bytes per second; `None` while nothing was measured, or nothing arrives.
+    /// Returns the rate in bytes per second; `None` while nothing was measured, or nothing arrives.
     pub(crate) fn bytes_per_s(&self, now: Instant, arriving_bytes: u64) -> Option<u64> {
         let (since, before) = self.samples.front()?;
         let took = now.since(*since);

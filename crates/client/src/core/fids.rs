@@ -1,21 +1,21 @@
 //! Fids for new objects: those that this life of the client may use, and those that are spared for what comes after.
 //!
-//! A life takes them in parts. What it leaves of a part nobody uses any more: after a loss of power it is not known
-//! which of them have been used. So the log says what is spared, durably, before a part is used.
+//! A life takes them in parts. The rest that it leaves of a part nobody uses any more: after a loss of power it is not
+//! known which of them have been used. So the log says what is spared, durably, before a part is used.
 
 use mafs_proto::{Fid, FidRange};
 
 /// Fids of one part: a life wastes as many at most.
 const PART: u64 = 1024;
 
-/// When so many of a part are left the next one is made ready: no program that makes an object waits until what is
-/// spared is durable.
+/// Fids left of a part when the next one is made ready: no program that makes an object waits until what is spared is
+/// durable.
 const AHEAD: u64 = PART / 4;
 
-/// When fewer are left more are asked for: so many objects can always be made while the server is out of reach.
+/// When fewer fids are left, more are asked for: so many objects can always be made while the server is out of reach.
 const LOW: u64 = 16_384;
 
-/// What there is.
+/// Fids at hand.
 #[derive(Debug, Default)]
 pub(crate) struct Fids {
     own: Option<FidRange>,
@@ -32,7 +32,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The first part of a range.
+    /// Takes the first part of a range.
     pub(crate) fn of(mut range: FidRange) -> Self {
         let own = range.take_first(PART);
         Self { own, spare: range }
@@ -40,7 +40,7 @@ impl Part {
 }
 
 impl Fids {
-    /// The next fid of this life's part.
+    /// Takes the next fid of this life's part.
     pub(crate) fn take(&mut self) -> Option<Fid> {
         let fid = self.own.as_mut().and_then(FidRange::take);
         fid.or_else(|| {
@@ -49,8 +49,8 @@ impl Fids {
         })
     }
 
-    /// The next part, once it is time to make it ready: what is spared then must be logged before anything else is
-    /// decided here, and durable before [`Self::add`].
+    /// Returns the next part, once it is time to make it ready: what is spared then must be logged before anything else
+    /// is decided here, and durable before [`Self::add`].
     pub(crate) fn part_ahead(&self) -> Option<Part> {
         let is_time = self.ahead.is_none() && self.own.is_some_and(|own| own.count() == AHEAD);
         is_time.then(|| self.next_part()).flatten()
@@ -63,12 +63,12 @@ impl Fids {
         }
     }
 
-    /// The next part, if there is one: what is spared then must be durable before [`Self::begin`].
+    /// Returns the next part, if there is one: what is spared then must be durable before [`Self::begin`].
     pub(crate) fn next_part(&self) -> Option<Part> {
         self.spare.filter(|spare| spare.count() > 0).map(Part::of)
     }
 
-    /// This life uses a part from now on, and no other.
+    /// Has this life use a part from now on, and no other.
     pub(crate) fn begin(&mut self, part: Part) {
         (self.own, self.ahead, self.spare) = (Some(part.own), None, Some(part.spare));
     }

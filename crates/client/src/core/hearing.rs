@@ -3,25 +3,25 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How many announcements are remembered. Some take longer because a machine is busy; that all of so many do says that
+/// Most announcements that are remembered. Some take longer because a machine is busy; that all of so many do says that
 /// somebody who has to be told is far away.
 const REMEMBERED: usize = 16;
 
-/// How long the last announcements have taken.
+/// Times that the last announcements have taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HearingTime {
     took: VecDeque<Duration>,
 }
 
 impl HearingTime {
-    /// The server has answered an announcement after so long.
+    /// Notes that the server has answered an announcement after so long.
     pub(crate) fn observe(&mut self, took: Duration) {
         self.took.truncate(REMEMBERED - 1);
         self.took.push_front(took);
     }
 
-    /// How long the next announcement will take over a link of this round trip, with nothing in its way; `None`: nobody
-    /// knows.
+    /// Returns how long the next announcement will take over a link of this round trip, with nothing in its way;
+    /// `None`: nobody knows.
     pub(crate) fn expected(&self, round_trip: Option<Duration>) -> Option<Duration> {
         self.took.iter().min().copied().max(round_trip)
     }

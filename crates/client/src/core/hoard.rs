@@ -1,7 +1,7 @@
 //! The hoard: which paths are to be in the cache, be there a connection or not, and what that means for objects.
 //!
-//! A path means what it means when the hoard is walked, as in Coda: it may be one that does not exist yet. Of an entry
-//! for what is there now, the first walk makes one for each thing that it finds.
+//! A path means what it means when the hoard is walked, as in Coda: it may be one that does not exist yet. An entry for
+//! what is there now becomes, at the first walk, one for each thing that the walk finds.
 
 mod marks;
 mod plan;
@@ -24,7 +24,7 @@ const ONE_PATH_BYTES_MAX: usize = 4096;
 /// The first byte of the written form.
 const FORMAT: u8 = 1;
 
-/// Why an entry cannot be added.
+/// Reason why an entry cannot be added.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HoardError {
     /// There are too many.
@@ -75,13 +75,13 @@ impl Hoard {
         Some(removed)
     }
 
-    /// The entry with this path.
+    /// Returns the entry with this path.
     pub(crate) fn get(&self, path: &[u8]) -> Option<HoardSpec> {
         self.entries.get(path).copied()
     }
 
-    /// What an entry for what is there now has meant has been found: it becomes an entry for each. Stays as it is if
-    /// they are too many.
+    /// Turns an entry for what is there now into one for each path that was found. The hoard stays as it is if they are
+    /// too many.
     pub(crate) fn expand(&mut self, path: &[u8], found: &[Vec<u8>]) -> Result<(), HoardError> {
         let Some(spec) = self.get(path).filter(|spec| spec.scope.is_of_now()) else { return Ok(()) };
         let before = self.clone();
@@ -94,24 +94,24 @@ impl Hoard {
         added
     }
 
-    /// All entries, by their paths.
+    /// Lists all entries, by their paths.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], HoardSpec)> {
         self.entries.iter().map(|(path, spec)| (path.as_slice(), *spec))
     }
 
-    /// All entries, those of the highest rank first.
+    /// Lists all entries, those of the highest rank first.
     pub(crate) fn by_rank(&self) -> Vec<(Vec<u8>, HoardSpec)> {
         let mut entries: Vec<_> = self.entries.iter().map(|(path, spec)| (path.clone(), *spec)).collect();
         entries.sort_by_key(|(_, spec)| std::cmp::Reverse(spec.rank));
         entries
     }
 
-    /// How many there are.
+    /// Returns how many entries there are.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// As it is written: a hash of all that follows; the format; of each entry the rank, the scope and the path.
+    /// Encodes the hoard: a hash of all that follows; the format; of each entry the rank, the scope and the path.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = vec![FORMAT];
         for (path, spec) in &self.entries {
@@ -162,7 +162,7 @@ fn scope_number(scope: Scope) -> u8 {
     }
 }
 
-/// The names of a path.
+/// Splits a path into its names.
 pub(crate) fn names_of(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
 }

@@ -1,7 +1,7 @@
-//! Locks: what programs of this machine hold, as far as this client knows, and which of it the server has granted.
+//! Locks: those that programs of this machine hold, as far as is known here, and which of them the server has granted.
 //!
-//! The server decides while it can be asked. This table is what the client tells it after a break (`HeldLocks`), who
-//! decides while it cannot, and which open files have lost a lock that their programs rely on.
+//! The server decides while it can be asked. This table says what the client tells it after a break (`HeldLocks`),
+//! decides while it cannot be asked, and says which open files have lost a lock that their programs rely on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use mafs_proto::call::{AttachReply, HeldLock, HeldLocks, LockConflict};
 use mafs_proto::{Fid, HeldRange, Holder, Instant, Lock, LockKind, LockOwner, LockRange, LockTable, ServerEpoch};
 
-/// How many locks are kept that no program holds: each has to be told at every attach.
+/// Most locks that are kept though no program holds them: each has to be told at every attach.
 const KEPT_MAX: usize = 64;
 
-/// Of so many files it is known that programs lock them; some 1 MB.
+/// Most files of which it is known that programs lock them; some 1 MB.
 const ASKED_FOR_MAX: usize = 1 << 15;
 
-/// How long no lock of a file is kept that others wanted: clients that take turns would have to be asked each time.
+/// Time for which no lock of a file is kept that others wanted: clients that take turns would be asked each time.
 const SHARED_FOR: Duration = Duration::from_secs(60);
 
-/// Who has granted a lock.
+/// Grantor of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Granted {
     /// The server.
@@ -27,7 +27,7 @@ pub(crate) enum Granted {
     Here,
 }
 
-/// Who holds a lock.
+/// Holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Held {
     owner: LockOwner,
@@ -50,25 +50,25 @@ struct FileLocks {
     table: LockTable<Held>,
     /// How many changes there had been when the first of them was taken.
     since: u64,
-    /// Other clients have wanted some since then.
+    /// Whether other clients have wanted some since then.
     is_wanted: bool,
 }
 
-/// What an owner has given up here, of which the server does not know yet. Until it is told, another program of this
-/// machine can have it in turn, without the server.
+/// Locks that an owner has given up here, of which the server does not know yet. Until it is told, another program of
+/// this machine can have them in turn, without the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Releasing {
     release: Release,
     ranges: Vec<HeldRange<Held>>,
-    /// No program of this machine gets it in turn any more: the server is being told, or may have given it to others.
+    /// Whether nobody gets them in turn any more: the server is being told, or may have given them to others.
     is_closed: bool,
-    /// A program waits for the end of it.
+    /// Whether a program waits for the end of the release.
     is_awaited: bool,
-    /// How often others have taken it since, or given it up.
+    /// How often others have taken them since, or given them up.
     turn: u64,
-    /// In which turn the server had all that was written until then.
+    /// Turn in which the server had all that was written until then.
     settled: Option<u64>,
-    /// Other clients want it.
+    /// Whether other clients want them.
     is_wanted: bool,
 }
 
@@ -99,17 +99,17 @@ impl Releasing {
     }
 }
 
-/// What is to be done after something was given up.
+/// Next step after something was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Released {
     /// The server is to be told, under this number.
     There(u64),
-    /// It was another program's before, of which the server is to be told: what was written since there had been so
-    /// many changes is to be sent.
+    /// Another program had it before, of which the server is to be told: contents written since there had been so many
+    /// changes are to be sent.
     InTurn(u64),
 }
 
-/// What has been given up here and the server may not know of.
+/// Locks that have been given up here and that the server may not know of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Release {
     pub(crate) fid: Fid,
@@ -119,12 +119,12 @@ pub(crate) struct Release {
     pub(crate) since: u64,
 }
 
-/// How many locks there are, for people.
+/// Numbers of locks, for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LockCounts {
     /// All that programs hold.
     pub(crate) held: u64,
-    /// Those that the server does not know of.
+    /// Locks that the server does not know of.
     pub(crate) here: u64,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct LockCounts {
 #[derive(Default)]
 pub(crate) struct Locks {
     files: BTreeMap<Fid, FileLocks>,
-    /// By number.
+    /// Releases by number.
     releases: BTreeMap<u64, Releasing>,
     /// Files that other clients wanted to lock, and when they did last.
     shared: BTreeMap<Fid, Instant>,
@@ -146,20 +146,20 @@ pub(crate) struct Locks {
     doubtful: BTreeSet<Fid>,
     epoch: Option<ServerEpoch>,
     grants: u64,
-    /// What the server has been told when the attach under way was asked for.
+    /// Locks that the server was told of when the attach under way was asked for.
     told: Vec<HeldLock>,
     next: u64,
 }
 
 impl Locks {
-    /// A number that no request has had.
+    /// Returns a number that no request has had.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// A lock is held, in place of what its owner had; there had been so many changes. If it was granted here while the
-    /// server does not know yet of what another has given up, what that one has done goes with it.
+    /// Notes that a lock is held, in place of what its owner had; there had been so many changes. If it was granted
+    /// here while the server does not know yet of what another owner has given up, that owner's changes go with it.
     pub(crate) fn grant(&mut self, lock: &Lock, granted: Granted, changes: u64) {
         let before = self.releases.values_mut().filter(|releasing| releasing.release.fid == lock.fid);
         let changes = before.fold(changes, |changes, releasing| {
@@ -177,7 +177,7 @@ impl Locks {
         }
     }
 
-    /// The server has granted so many locks.
+    /// Notes that the server has granted so many locks.
     pub(crate) fn note_grants(&mut self, grants: u64) {
         self.grants = self.grants.max(grants);
     }
@@ -187,7 +187,7 @@ impl Locks {
         self.counts().held + 2 < HeldLocks::LOCKS_MAX as u64
     }
 
-    /// What another program of this machine holds that excludes a lock.
+    /// Returns what another program of this machine holds that excludes a lock.
     pub(crate) fn conflict(&self, lock: &Lock) -> Option<LockConflict> {
         let holder = Held { owner: lock.owner, granted: Granted::Here };
         let conflict = self.files.get(&lock.fid)?.table.conflicts(&holder, lock.range, lock.kind).next()?;
@@ -207,9 +207,9 @@ impl Locks {
         weakens.then(|| self.files.get(&lock.fid).map_or(0, |file| file.since))
     }
 
-    /// Whether a lock can be had in turn, without the server, if that says that no other client waits: another program
-    /// of this machine has given up what covers it, and does not wait until the server knows. Only for itself: others
-    /// could share it with programs that have it from the server.
+    /// Whether a lock can be had in turn, without the server, if the server says that no other client waits: another
+    /// program of this machine has given up what covers it, and does not wait until the server knows. Only an exclusive
+    /// one can: others could share a shared one with programs that have it from the server.
     pub(crate) fn may_take_over(&self, lock: &Lock) -> bool {
         let covers = |releasing: &Releasing| releasing.covers(lock) && !releasing.is_awaited;
         lock.kind == LockKind::Exclusive && self.releases.values().any(covers)
@@ -234,7 +234,7 @@ impl Locks {
         self.files.get(&release.fid).is_some_and(|file| file.table.iter().any(is_of))
     }
 
-    /// An owner gives up what it has of a range. `None`: there is nothing to be done.
+    /// Gives up what an owner has of a range. `None`: there is nothing to be done.
     pub(crate) fn release(&mut self, fid: Fid, owner: u64, range: LockRange) -> Option<Released> {
         let meant: Vec<_> = self.of(fid, owner).filter(|held| held.range.overlaps(range)).copied().collect();
         let holder = meant.first()?.holder;
@@ -271,12 +271,12 @@ impl Locks {
         Some(Released::There(number))
     }
 
-    /// What is to be given up under a number, and in which turn.
+    /// Returns what is to be given up under a number, and in which turn.
     pub(crate) fn released(&self, number: u64) -> Option<(Release, u64)> {
         self.releases.get(&number).map(|releasing| (releasing.release, releasing.turn))
     }
 
-    /// The server has all that was written by `turn`, when there had been so many changes.
+    /// Notes that the server has all that was written by `turn`, when there had been so many changes.
     pub(crate) fn settle(&mut self, number: u64, turn: u64, changes: u64) {
         if let Some(releasing) = self.releases.get_mut(&number).filter(|releasing| releasing.turn == turn) {
             releasing.settled = Some(turn);
@@ -298,8 +298,9 @@ impl Locks {
         kept.any(|(kept, _)| *kept == number)
     }
 
-    /// The server is about to be told, all that was written being there: from now on no program of this machine gets it
-    /// in turn. Returns whether that may be: not if another program has had it in turn since `turn`, or has it now.
+    /// Closes a release, as the server has all that was written and is about to be told: from now on no program of this
+    /// machine gets it in turn. Returns whether that may be: not if another program has had it in turn since `turn`, or
+    /// has it now.
     pub(crate) fn begin_unlock(&mut self, number: u64, turn: u64) -> bool {
         let is_taken_over = self.is_taken_over(number);
         let Some(releasing) = self.releases.get_mut(&number) else { return true };
@@ -310,8 +311,8 @@ impl Locks {
         true
     }
 
-    /// Ranges that are to be given up at the server now: those that the owner has not taken again since, nor taken and
-    /// given up again.
+    /// Returns the ranges that are to be given up at the server now: those that the owner has not taken again since,
+    /// nor taken and given up again.
     pub(crate) fn to_unlock(&self, number: u64) -> Vec<LockRange> {
         let Some(Releasing { release, ranges, .. }) = self.releases.get(&number) else { return Vec::new() };
         let mut table = LockTable::default();
@@ -332,12 +333,12 @@ impl Locks {
         ranges.into_iter().flatten().map(|held| held.holder.owner.file).collect()
     }
 
-    /// The server knows.
+    /// Ends a release that the server knows of.
     pub(crate) fn end_release(&mut self, number: u64) {
         self.releases.remove(&number);
     }
 
-    /// Others want to lock these files: what programs have given up of them is kept no more.
+    /// Notes that other clients want to lock these files: what programs have given up of them is kept no more.
     pub(crate) fn want(&mut self, fids: &[Fid], now: Instant) {
         self.shared.retain(|_, wanted| now < *wanted + SHARED_FOR);
         for fid in fids {
@@ -351,7 +352,7 @@ impl Locks {
         self.files.contains_key(&fid)
     }
 
-    /// A program of this machine waits at the server for a lock of a file: what is locked of it is not kept.
+    /// Notes that a program of this machine waits at the server for a lock of a file: what is locked of it is not kept.
     pub(crate) fn want_here(&mut self, fid: Fid) {
         self.releases.values_mut().filter(|of| of.release.fid == fid).for_each(|of| of.is_wanted = true);
         self.files.get_mut(&fid).into_iter().for_each(|file| file.is_wanted = true);
@@ -369,8 +370,8 @@ impl Locks {
         !self.is_shared(lock.fid, now) && of_file.any(Releasing::is_this_clients)
     }
 
-    /// An owner has again all of a file that it has given up, of which the server was not told and which nobody wants.
-    /// Returns whether it has.
+    /// Gives an owner back all of a file that it has given up, if the server was not told and nobody wants it. Returns
+    /// whether it has it.
     pub(crate) fn take_back(&mut self, lock: &Lock, changes: u64, now: Instant) -> bool {
         let is_it = |releasing: &Releasing| {
             let is_own = (releasing.release.fid, releasing.release.owner) == (lock.fid, lock.owner.id);
@@ -386,9 +387,9 @@ impl Locks {
     }
 
     /// Whether the server may not know yet of something that has to be given up before a lock can be asked for: what
-    /// its owner has given up, what is kept that it cannot have in turn, and, for who does not `wait`, all that it
-    /// cannot have in turn. Then the lock waits for that, and nobody else gets it before. Also returns whether who
-    /// gives it up has not heard of that yet.
+    /// its owner has given up, what is kept that it cannot have in turn, and, for a caller that does not `wait`, all
+    /// that it cannot have in turn. Then the lock waits for that, and nobody else gets it before. Also returns whether
+    /// the side that gives it up has not heard of that yet.
     pub(crate) fn await_release(&mut self, lock: &Lock, wait: bool) -> (bool, bool) {
         let is_shared = lock.kind == LockKind::Shared;
         let must_be_told = !wait && !self.may_take_over(lock) && !self.has_taken_over(lock);
@@ -403,20 +404,20 @@ impl Locks {
         })
     }
 
-    /// A program has asked for a lock of a file.
+    /// Notes that a program has asked for a lock of a file.
     pub(crate) fn note_asked(&mut self, fid: Fid) {
         if self.asked_for.len() < ASKED_FOR_MAX {
             self.asked_for.insert(fid);
         }
     }
 
-    /// Whether programs lock a file, as far as is known: whoever closes a descriptor of it has to be noticed.
+    /// Whether programs lock a file, as far as is known: a close of one of its descriptors has to be noticed.
     pub(crate) fn may_be_locked(&self, fid: Fid) -> bool {
         self.asked_for.contains(&fid) || self.asked_for.len() == ASKED_FOR_MAX
     }
 
-    /// A descriptor of an open file is closed, perhaps the last. Returns whether there is anything that it may end or
-    /// have to tell of: a lock that is held, or one that is lost.
+    /// Notes that a descriptor of an open file is closed, perhaps the last. Returns whether there is anything that it
+    /// may end or have to tell of: a lock that is held, or one that is lost.
     pub(crate) fn begin_close(&mut self, open_file: u64) -> bool {
         let has_locks = !self.files.is_empty();
         if has_locks
@@ -433,22 +434,22 @@ impl Locks {
         self.files_against(lock).iter().all(|open_file| self.closing.contains(open_file))
     }
 
-    /// The same of all locks of a file.
+    /// Whether all locks of a file may be gone in a moment, as in [`Self::may_be_closed`].
     pub(crate) fn is_closing(&self, fid: Fid) -> bool {
         let is_closing = |held: &HeldRange<Held>| self.closing.contains(&held.holder.owner.file);
         self.files.get(&fid).is_some_and(|file| file.table.iter().all(is_closing))
     }
 
-    /// Other descriptors are left of the open files that a file was locked by: they have not gone in that moment.
+    /// Notes that other descriptors are left of the open files that locked a file: they have not gone in that moment.
     pub(crate) fn stay_open(&mut self, fid: Fid) {
         for held in self.files.get(&fid).into_iter().flat_map(|file| file.table.iter()) {
             self.closing.remove(&held.holder.owner.file);
         }
     }
 
-    /// An open file is gone: what was locked through it is given up, in one step with finding it. The kernel names the
-    /// owner of an flock by the place of the open file in its memory, which the next one may have at once. What was
-    /// lost with it is of no interest any more.
+    /// Gives up all that was locked through an open file that is gone, in one step with finding it. The kernel names
+    /// the owner of an flock by the place of the open file in its memory, which the next one may have at once. Locks
+    /// that were lost with it are of no interest any more.
     pub(crate) fn close(&mut self, open_file: u64) -> Vec<(Fid, Released)> {
         self.lost.remove(&open_file);
         self.closing.remove(&open_file);
@@ -467,27 +468,27 @@ impl Locks {
         self.lost.contains(&open_file)
     }
 
-    /// Whether what a file holds may have been written by who relies on a lock that was lost.
+    /// Whether what a file holds may have been written by a program that relies on a lock that was lost.
     pub(crate) fn is_doubtful(&self, fid: Fid) -> bool {
         self.doubtful.contains(&fid)
     }
 
-    /// Nobody has a file open any more, and the server has all of it.
+    /// Ends the doubt about a file that nobody has open any more and that the server has all of.
     pub(crate) fn end_doubt(&mut self, fid: Fid) {
         self.doubtful.remove(&fid);
     }
 
-    /// What the server has granted does not hold any more, nor what programs of this machine had of it in turn.
+    /// Ends what the server has granted, and what programs of this machine had of it in turn.
     pub(crate) fn lapse(&mut self) {
         let in_turn: BTreeSet<Fid> = self.releases.values().map(|releasing| releasing.release.fid).collect();
         self.releases.values_mut().for_each(|releasing| releasing.is_closed = true);
         self.lose_where(|fid, held| held.holder.granted == Granted::There || in_turn.contains(&fid));
     }
 
-    /// The client is about to attach: what it relies on.
+    /// Returns what the client relies on, as it is about to attach.
     pub(crate) fn tell(&mut self) -> HeldLocks {
         let covered = self.covered();
-        // What is had in turn of what the server has granted it keeps others from as well.
+        // The server also keeps others from a lock that is had in turn of what it has granted.
         let as_held = |fid: Fid, held: &HeldRange<Held>| HeldLock {
             lock: Lock { fid, owner: held.holder.owner, range: held.range, kind: held.kind },
             granted: held.holder.granted == Granted::There || covered.contains(&fid),
@@ -495,14 +496,14 @@ impl Locks {
         let released = self.releases.values();
         let released = released.flat_map(|of| of.ranges.iter().map(|held| as_held(of.release.fid, held)));
         let held = self.files.iter().flat_map(|(fid, file)| file.table.iter().map(|held| as_held(*fid, held)));
-        // Those first that programs hold.
+        // Locks that programs hold come first.
         let locks: Vec<HeldLock> = held.chain(released).take(HeldLocks::LOCKS_MAX).collect();
         self.told.clone_from(&locks);
         HeldLocks { epoch: self.epoch, grants: self.grants, locks, fenced: false }
     }
 
-    /// The client has attached: what it was told of holds, but for what the reply names as lost. Returns how many of
-    /// those that programs hold do not.
+    /// Takes in the reply to an attach: what the server was told of holds, but for what the reply names as lost.
+    /// Returns how many of those that programs hold do not.
     pub(crate) fn attached(&mut self, reply: &AttachReply) -> usize {
         let told = std::mem::take(&mut self.told);
         let lost: BTreeSet<usize> = reply.lost_locks.iter().filter_map(|place| usize::try_from(*place).ok()).collect();
@@ -518,7 +519,7 @@ impl Locks {
             let is_gone = gone.iter().any(|(_, told)| is_about(told, fid, held));
             let is_kept = kept.iter().any(|(_, told)| is_about(told, fid, held));
             let is_in_turn = held.holder.granted == Granted::Here && covered.contains(&fid);
-            // What came after the attach was asked for is known to an earlier session only.
+            // A lock that came after the attach was asked for is known to an earlier session only.
             is_gone || (!reply.resumed && !is_kept && !is_in_turn)
         });
         for (_, HeldLock { lock, .. }) in kept {
@@ -534,18 +535,18 @@ impl Locks {
         count
     }
 
-    /// The files from which the server keeps other clients for what has been given up here.
+    /// Returns the files from which the server keeps other clients for what has been given up here.
     fn covered(&self) -> BTreeSet<Fid> {
         let whole = self.releases.values().filter(|releasing| releasing.is_whole());
         whole.map(|releasing| releasing.release.fid).collect()
     }
 
-    /// Whose locks exclude one.
+    /// Returns the owners whose locks exclude one.
     pub(crate) fn holders_against(&self, lock: &Lock) -> Vec<u64> {
         self.owners_against(lock).into_iter().map(|owner| owner.id).collect()
     }
 
-    /// Through which open files these were taken.
+    /// Returns the open files through which these were taken.
     fn files_against(&self, lock: &Lock) -> Vec<u64> {
         self.owners_against(lock).into_iter().map(|owner| owner.file).collect()
     }
@@ -557,7 +558,7 @@ impl Locks {
         conflicts.map(|held| held.holder.owner).collect()
     }
 
-    /// How many there are.
+    /// Counts the locks that programs hold.
     pub(crate) fn counts(&self) -> LockCounts {
         let all = self.files.values().flat_map(|file| file.table.iter());
         all.fold(LockCounts::default(), |counts, held| LockCounts {
@@ -571,7 +572,7 @@ impl Locks {
         table.into_iter().flatten().filter(move |held| held.holder.owner.id == owner)
     }
 
-    /// Returns how many are lost.
+    /// Drops the lost locks. Returns how many there are.
     fn lose_where(&mut self, is_lost: impl Fn(Fid, &HeldRange<Held>) -> bool) -> usize {
         let (lost, doubtful, mut count) = (&mut self.lost, &mut self.doubtful, 0);
         for (fid, file) in &mut self.files {

@@ -11,13 +11,13 @@ use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, FidRange, FsError, In
 
 use super::queue::Queued;
 
-/// Names a container file of one object. Never used twice, so that an index that has lost its last changes names the
-/// old file, and never new bytes.
+/// Number of a container file of one object. Never used twice, so that an index that has lost its last changes names
+/// the old file, and never new bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ContainerId(pub(crate) u64);
 
-/// When a container last changed, in nanoseconds since 1970: tells whether its content is still what a record was made
-/// of.
+/// Time when a container last changed, in nanoseconds since 1970: tells whether its content is still what a record was
+/// made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Stamp(pub(crate) u64);
 
@@ -38,7 +38,7 @@ pub(crate) enum LogEntry {
         fid: Fid,
         /// The version its content was made from.
         base: DataVersion,
-        /// Where the content is.
+        /// Container that holds the content.
         container: ContainerId,
         /// Whether the kernel may have that container, to write to it by itself.
         lent: bool,
@@ -63,7 +63,7 @@ pub(crate) enum LogEntry {
         /// see to that with `writeback=sync`.
         immutable: bool,
     },
-    /// What a file being changed holds now has been made durable here by fsync(2).
+    /// The present content of a file being changed has been made durable here by fsync(2).
     Synced {
         /// The file.
         fid: Fid,
@@ -90,7 +90,7 @@ pub(crate) enum LogEntry {
     Moved {
         /// The file.
         fid: Fid,
-        /// Where the content is.
+        /// Container that holds the content.
         container: ContainerId,
     },
     /// The server is about to be asked to remove the last name of a file being changed.
@@ -141,7 +141,7 @@ pub(crate) enum LogEntry {
     Snapshot {
         /// The record.
         id: StoreId,
-        /// Where the content is.
+        /// Container that holds the content.
         container: ContainerId,
     },
     /// The content of a logged store is durable here.
@@ -158,7 +158,7 @@ pub(crate) struct LoggedStore {
     pub(crate) stamp: Stamp,
     /// Whether its content is what it was when it was logged.
     pub(crate) immutable: bool,
-    /// Where its content is, if no longer where the file is changed.
+    /// Container that holds its content, if no longer the one where the file is changed.
     pub(crate) snapshot: Option<ContainerId>,
     /// Whether its content survives a loss of power.
     pub(crate) durable: bool,
@@ -169,7 +169,7 @@ pub(crate) struct LoggedStore {
 pub(crate) struct Writing {
     /// The version its content was made from.
     pub(crate) base: DataVersion,
-    /// Where it is.
+    /// Container that holds it.
     pub(crate) container: ContainerId,
     /// Whether the kernel may have that container: then programs may write to it for as long as this machine runs,
     /// whatever becomes of this daemon.
@@ -189,7 +189,7 @@ pub(crate) struct Spare {
     pub(crate) fids: FidRange,
 }
 
-/// What the log says now.
+/// State that the log's entries add up to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LogState {
     /// The machine's run that the log was last written in.
@@ -204,11 +204,11 @@ pub(crate) struct LogState {
     pub(crate) writing: BTreeMap<Fid, Writing>,
     /// Unanswered stores.
     pub(crate) logged: BTreeMap<StoreId, LoggedStore>,
-    /// The same by their files, so that an answer costs no look at all of them.
+    /// Unanswered stores by their files, so that an answer costs no look at all of them.
     stores_of: BTreeMap<Fid, BTreeSet<StoreId>>,
     /// Unanswered changes of names and attributes.
     pub(crate) queued: BTreeMap<StoreId, Queued>,
-    /// Those that the server has refused, and why.
+    /// Queued records that the server has refused, and why.
     pub(crate) refused: BTreeMap<StoreId, (Queued, FsError)>,
     /// The version each file's last acknowledged store made: the index may lag behind.
     pub(crate) versions: BTreeMap<Fid, DataVersion>,
@@ -226,7 +226,7 @@ impl LogState {
             LogEntry::Lent { fid } => self.change_writing(fid, |writing| writing.lent = true),
             LogEntry::Returned { fid } => self.change_writing(fid, |writing| writing.lent = false),
             LogEntry::Synced { fid } => self.change_writing(fid, |writing| writing.synced = true),
-            // The kernel does not know that one.
+            // The kernel does not know the new container.
             LogEntry::Moved { fid, container } => {
                 self.change_writing(fid, |writing| (writing.container, writing.lent) = (container, false));
             }
@@ -279,7 +279,7 @@ impl LogState {
         }
     }
 
-    /// What a life can be begun with while the server is out of reach; `None`: nothing is left.
+    /// Returns what a life can be begun with while the server is out of reach; `None`: nothing is left.
     pub(crate) fn spare(&self) -> Option<Spare> {
         let (newest, last) = self.incarnation.zip(self.last_life)?;
         let incarnation = Incarnation(newest.0.checked_add(1)?);
@@ -294,21 +294,21 @@ impl LogState {
         queued.record.op.unnamed_fid().is_some_and(|fid| self.stores_of(fid).any(is_durable))
     }
 
-    /// The changed files from which a record takes a name, and that may have been the last: a crash came before the log
-    /// was told.
+    /// Returns the changed files from which a record takes a name, and that may have been the last: a crash came before
+    /// the log was told.
     pub(crate) fn perhaps_unlinked(&self) -> Vec<Fid> {
         let is_left = |fid: &Fid| self.writing.get(fid).is_some_and(|writing| writing.unlinked.is_none());
         self.queued.values().filter_map(|queued| queued.record.op.unnamed_fid()).filter(is_left).collect()
     }
 
-    /// The records that the server may have, or is to get.
+    /// Returns the records that the server may have, or is to get.
     pub(crate) fn unanswered(&self) -> Vec<CmlRecord> {
         let queued = self.queued.values().map(|queued| queued.record.clone());
         self.logged.values().map(|store| store.record.clone()).chain(queued).collect()
     }
 
     fn begin_writing(&mut self, fid: Fid, base: DataVersion, container: ContainerId, lent: bool) {
-        // A compaction that was interrupted says it again, and not what else is known.
+        // A compaction that was interrupted says this again, and not what else is known.
         match self.writing.get_mut(&fid) {
             Some(writing) if (writing.base, writing.container) == (base, container) => writing.lent = lent,
             _ => {
@@ -330,8 +330,9 @@ impl LogState {
         }
     }
 
-    /// The newest content of a file has gone out of the way of what is written next. If it was durable, nothing of that
-    /// was fsynced yet. A compaction says it before it says that it is durable, or again.
+    /// Notes that the newest content of a file has gone out of the way of what is written next. If it was durable,
+    /// nothing of the latter was fsynced yet. A compaction says this before it says that the content is durable, or
+    /// says it again.
     fn move_out(&mut self, id: StoreId, container: ContainerId) {
         let Some(store) = self.logged.get_mut(&id) else { return };
         let (fid, is_first) = (store.record.op.fid(), store.snapshot.replace(container).is_none());
@@ -353,7 +354,8 @@ impl LogState {
             && let Some(writing) = self.writing.get_mut(fid)
             && *base > writing.base
         {
-            // The `Done` that told of it was lost to a full disk, and that what was fsynced before is stored.
+            // The `Done` that told of this version, and that what was fsynced before is stored, was lost to a full
+            // disk.
             (writing.base, writing.synced) = (*base, false);
         }
         let again = |store: &LoggedStore| store.record == record && store.stamp == stamp;
@@ -381,14 +383,14 @@ impl LogState {
         Some(store)
     }
 
-    /// Of a file without a name nothing is left with the last of its stores.
+    /// Forgets a file without a name when the last of its stores is gone.
     fn forget_unlinked(&mut self, fid: Fid) {
         if self.stores_of(fid).next().is_none() && self.writing.get(&fid).is_some_and(|file| file.unlinked.is_some()) {
             self.writing.remove(&fid);
         }
     }
 
-    /// Another run of the machine has none of the programs that the kernel had lent a container to.
+    /// Notes the machine's run. Another run has none of the programs that the kernel had lent a container to.
     fn begin_run(&mut self, boot: String) {
         if self.boot.as_ref().is_some_and(|last| *last != boot) {
             self.writing.values_mut().for_each(|writing| writing.lent = false);
@@ -407,10 +409,11 @@ impl LogState {
         ids
     }
 
-    /// The power was lost: what was not durable may be torn or zero, so these stores are not sent, nor is anything that
-    /// depends on them. Takes them out and returns them, the stores first.
+    /// Takes out what a loss of power has cost, and returns it, the stores first: bytes that were not durable may be
+    /// torn or zero, so these stores are not sent, nor is anything that depends on them.
     pub(crate) fn take_lost(&mut self) -> (Vec<LoggedStore>, Vec<Queued>) {
-        // Of what was fsynced, and written to in its place since, there is as much as of any file of this disk.
+        // There is as much of a content that was fsynced, and written to in its place since, as of any file of this
+        // disk.
         let is_fsynced = |store: &LoggedStore| {
             let writing = self.writing.get(&store.record.op.fid());
             store.snapshot.is_none() && writing.is_some_and(|writing| writing.synced)
@@ -429,14 +432,15 @@ impl LogState {
             }
         }
         for writing in self.writing.values_mut().filter(|file| file.unlinked.is_some_and(|by| lost.contains(&by))) {
-            // It keeps its name.
+            // The file keeps its name.
             writing.unlinked = None;
         }
         let stores = lost.into_iter().filter_map(|id| self.remove_store(id)).collect();
         (stores, others)
     }
 
-    /// The entries that say the same in the fewest words. The versions are left out: the index must be durable first.
+    /// Returns the fewest entries that add up to this state. The versions are left out: the index must be durable
+    /// first.
     pub(crate) fn compacted(&self) -> Vec<LogEntry> {
         let run = self.boot.clone().map(LogEntry::Run).into_iter();
         let life = run.chain(self.incarnation.map(LogEntry::Incarnation));

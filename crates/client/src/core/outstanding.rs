@@ -20,19 +20,20 @@ pub(crate) struct Outstanding {
     last_seq: u64,
     records: BTreeMap<StoreId, CmlRecord>,
     touched: TouchIndex,
-    /// Those in the log that have been answered, of which a loss of power may take that from the log: they would be
+    /// Records in the log that have been answered; a loss of power may take the answer from the log. Then they would be
     /// sent again, so the server must not forget them.
     ended: BTreeSet<StoreId>,
-    /// Those that are sent again if they are refused for a reason that passes.
+    /// Records that are sent again if they are refused for a reason that passes.
     queued: BTreeSet<StoreId>,
-    /// Every later record depends on these.
+    /// Records on which every later one depends.
     barrier: BTreeSet<StoreId>,
     /// The last files that were fsynced: the names they are given are behind the barrier with what they hold.
     fsynced: VecDeque<Fid>,
 }
 
 impl Outstanding {
-    /// No records; `incarnation` is the newest one known of, and no records are made in it before [`Self::begin_life`].
+    /// Makes one without records; `incarnation` is the newest one known of, and no records are made in it before
+    /// [`Self::begin_life`].
     pub(crate) fn new(client: ClientId, incarnation: Incarnation) -> Self {
         Self {
             client,
@@ -52,7 +53,7 @@ impl Outstanding {
         self.records.is_empty()
     }
 
-    /// The server has granted a new incarnation and it is durable here.
+    /// Begins a life in an incarnation that the server has granted and that is durable here.
     pub(crate) fn begin_life(&mut self, incarnation: Incarnation) {
         self.incarnation = incarnation;
         self.last_seq = 0;
@@ -63,7 +64,7 @@ impl Outstanding {
         self.make(op, None, time, (uid, gid)).0
     }
 
-    /// The same of one that waits in a queue, with what it must wait for besides what it names.
+    /// Makes the record of a mutation that waits in a queue, with what it must wait for besides what it names.
     pub(crate) fn begin_queued(
         &mut self,
         (op, removes): (CmlOp, Option<Removed>),
@@ -93,12 +94,13 @@ impl Outstanding {
         (record, unlisted)
     }
 
-    /// A record of an earlier life waits in a queue.
+    /// Notes that a record of an earlier life waits in a queue.
     pub(crate) fn note_queued(&mut self, id: StoreId) {
         self.queued.insert(id);
     }
 
-    /// The server's first word about a record is its last: who made it waits for that, and it does not come again.
+    /// Notes that the server's first word about a record is its last: its maker waits for that, and the record does not
+    /// come again.
     pub(crate) fn ask_once(&mut self, id: StoreId) {
         self.queued.remove(&id);
     }
@@ -114,7 +116,7 @@ impl Outstanding {
         self.records.insert(record.id, record);
     }
 
-    /// The record has been answered for good.
+    /// Ends a record that has been answered for good.
     pub(crate) fn end(&mut self, id: StoreId) {
         let is_queued = self.queued.remove(&id);
         if let Some(record) = self.records.remove(&id) {
@@ -126,29 +128,29 @@ impl Outstanding {
         self.barrier.remove(&id);
     }
 
-    /// The records that have ended, as far as the log may forget that.
+    /// Returns the records that have ended, as far as the log may forget that.
     pub(crate) fn ended(&self) -> BTreeSet<StoreId> {
         self.ended.clone()
     }
 
-    /// The log will not forget that these have ended.
+    /// Notes that the log will not forget that these have ended.
     pub(crate) fn note_ended_durable(&mut self, ids: &BTreeSet<StoreId>) {
         self.ended.retain(|id| !ids.contains(id));
     }
 
-    /// What these records say is durable here: no later record may reach the server before them.
+    /// Raises the barrier to these records, which are durable here: no later record may reach the server before them.
     pub(crate) fn raise_barrier(&mut self, ids: impl IntoIterator<Item = StoreId>) {
         for id in ids {
             if let Some(record) = self.records.get(&id) {
-                // Whoever depends on it depends on these as well.
+                // A record that depends on this one depends on these as well.
                 self.barrier.retain(|before| !record.depends_on.contains(before));
                 self.barrier.insert(id);
             }
         }
     }
 
-    /// A file has been fsynced. Programs give it its name afterwards, and then take away what it replaces: no later
-    /// record may reach the server before that name either.
+    /// Notes that a file has been fsynced. Programs give it its name afterwards, and then take away what it replaces:
+    /// no later record may reach the server before that name either.
     pub(crate) fn note_fsynced(&mut self, fid: Fid) {
         self.fsynced.retain(|other| *other != fid);
         self.fsynced.push_back(fid);
@@ -167,7 +169,8 @@ impl Outstanding {
         self.barrier.iter().all(|before| self.is_behind(id, *before))
     }
 
-    /// The same of one that may itself have been made durable, because what of it was stays so.
+    /// Whether a record may take in a later change as in [`Self::may_take_in`], though it may itself have been made
+    /// durable: the part of it that was stays so.
     pub(crate) fn may_go_on(&self, id: StoreId) -> bool {
         self.barrier.iter().all(|before| *before == id || self.is_behind(id, *before))
     }
@@ -176,17 +179,17 @@ impl Outstanding {
         self.records.get(&id).is_some_and(|record| record.depends_on.contains(&before))
     }
 
-    /// The newest record about an object.
+    /// Returns the newest record about an object.
     pub(crate) fn newest(&self, fid: Fid) -> Option<StoreId> {
         self.touched.newest(fid)
     }
 
-    /// The records about an object, oldest first.
+    /// Lists the records about an object, oldest first.
     pub(crate) fn about(&self, fid: Fid) -> Vec<StoreId> {
         self.touched.about(fid).collect()
     }
 
-    /// The records that change names in a directory, oldest first.
+    /// Lists the records that change names in a directory, oldest first.
     pub(crate) fn below(&self, directory: Fid) -> Vec<StoreId> {
         self.touched.below(directory).collect()
     }
@@ -196,7 +199,7 @@ impl Outstanding {
         self.confirmed_below().incarnation < self.incarnation
     }
 
-    /// All replies to records before this id have arrived, for good.
+    /// Returns the id such that all replies to records before it have arrived, for good.
     pub(crate) fn confirmed_below(&self) -> StoreId {
         match self.records.keys().next().into_iter().chain(self.ended.first()).min() {
             Some(first) => *first,
@@ -204,7 +207,7 @@ impl Outstanding {
         }
     }
 
-    /// The outstanding records that touch what `op` touches, as far as it depends on them, and those behind which
+    /// Finds the outstanding records that touch what `op` touches, as far as it depends on them, and those behind which
     /// everything is.
     fn dependencies(&self, op: &CmlOp) -> Dependencies {
         let discarded = |id: &StoreId| self.records.get(id).is_some_and(|earlier| discards(op, &earlier.op));
@@ -220,15 +223,16 @@ impl Outstanding {
         Dependencies { listed, unlisted }
     }
 
-    /// Of the contents of a file the last is enough, which is behind the others: some programs add to a file for hours.
+    /// Keeps only the last of the contents of a file, which is behind the others: some programs add to a file for
+    /// hours.
     fn keep_last_store(&self, ids: &mut BTreeSet<StoreId>) {
         let is_content = |id: &StoreId| self.records.get(id).is_some_and(|record| is_store(&record.op));
         let last = ids.iter().rev().find(|id| is_content(id)).copied();
         ids.retain(|id| !is_content(id) || Some(*id) == last);
     }
 
-    /// These, with those of the others that none of all is behind: git gives the same names at every commit. The server
-    /// may do a removal ahead of what it is behind (`server/src/core/refused.rs`).
+    /// Adds to these those of the others that none of all is behind: git gives the same names at every commit. The
+    /// server may do a removal ahead of what it is behind (`server/src/core/refused.rs`).
     fn with_last(&self, mut these: BTreeSet<StoreId>, others: &BTreeSet<StoreId>) -> BTreeSet<StoreId> {
         let all: BTreeSet<StoreId> = these.union(others).copied().collect();
         let mut covered: BTreeSet<StoreId> = BTreeSet::new();
@@ -252,7 +256,7 @@ fn is_removal(op: &CmlOp) -> bool {
     matches!(op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. })
 }
 
-/// What a record depends on, oldest first.
+/// Dependencies of a record, oldest first.
 struct Dependencies {
     /// The newest: as many as a record may name.
     listed: Vec<StoreId>,
@@ -422,7 +426,7 @@ mod tests {
         assert_eq!(log.fsynced.len(), FSYNCED_MAX);
     }
 
-    /// What git does at every commit, for hours without a connection.
+    /// Git does this at every commit, for hours without a connection.
     #[test]
     fn a_name_that_is_given_again_and_again_makes_no_record_longer() {
         let mut log = log();
@@ -467,7 +471,7 @@ mod tests {
         }
     }
 
-    /// All that are before a record by way of what is before others.
+    /// Finds all that are before a record by way of what is before others.
     fn closure(before: &BTreeMap<StoreId, BTreeSet<StoreId>>, id: StoreId) -> BTreeSet<StoreId> {
         let (mut all, mut open) = (BTreeSet::new(), vec![id]);
         while let Some(next) = open.pop() {

@@ -1,8 +1,8 @@
-//! The overlay: what the records that the server does not have yet make of what it has shown.
+//! The overlay: the effects that records which the server does not have yet have on what it has shown.
 //!
-//! What programs see is always the server's version with this client's own changes on top (consistency.md, "What a user
-//! may rely on"). Each record's effects go when the server's answer to it is taken in, in whatever order answers come,
-//! so sums are kept as sums and of times and attributes the newest counts.
+//! Programs always see the server's version with this client's own changes on top (consistency.md, "What a user may
+//! rely on"). Each record's effects go when the server's answer to it is taken in, in whatever order answers come, so
+//! sums are kept as sums and of times and attributes the newest counts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use mafs_proto::{
 
 use super::queue::Queued;
 
-/// What a name means: an object of a kind, or nothing.
+/// Meaning of a name: an object of a kind, or nothing.
 pub(crate) type Meaning = Option<(Fid, Kind)>;
 
 /// The effects of unanswered records.
@@ -28,7 +28,7 @@ pub(crate) struct Overlay {
     restored: BTreeSet<StoreId>,
 }
 
-/// What happens to the names of one directory.
+/// Changes of the names of one directory.
 #[derive(Debug, Default)]
 struct Names {
     meanings: BTreeMap<Name, BTreeMap<StoreId, Meaning>>,
@@ -36,10 +36,10 @@ struct Names {
     edit: u64,
 }
 
-/// What happens to one object.
+/// Changes of one object.
 #[derive(Clone, Debug, Default)]
 struct Changes {
-    /// As it was made, if the record is unanswered that makes it.
+    /// The object as it was made, if the record that makes it is unanswered.
     made: Option<(StoreId, Object)>,
     /// Names that it wins and loses.
     links: BTreeMap<StoreId, i64>,
@@ -51,7 +51,7 @@ struct Changes {
     ctimes: BTreeMap<StoreId, Timestamp>,
     /// Extended attributes that it gets or loses.
     xattrs: BTreeMap<StoreId, (XattrName, Option<XattrValue>)>,
-    /// Where it is, and as what.
+    /// Directory in which it is, and its name there.
     places: BTreeMap<StoreId, (VnodeId, Name)>,
 }
 
@@ -66,7 +66,7 @@ impl Overlay {
         self.objects.is_empty() && self.names.is_empty()
     }
 
-    /// Which state of a directory's names this is; `None`: as the server has shown them.
+    /// Returns a number for the state of a directory's names; `None`: they are as the server has shown them.
     pub(crate) fn name_edit(&self, parent: VnodeId) -> Option<u64> {
         self.names.get(&parent).map(|names| names.edit)
     }
@@ -120,8 +120,8 @@ impl Overlay {
         self.objects.get(&vnode).is_some_and(|changes| changes.links.keys().any(|id| self.restored.contains(id)))
     }
 
-    /// How many names objects win and lose by a record, if its effects are here. A loss of a life before is left out:
-    /// it may be counted in what the server has shown.
+    /// Returns how many names objects win and lose by a record, if its effects are here. A loss of a life before is
+    /// left out: it may be counted in what the server has shown.
     pub(crate) fn links_by(&self, queued: &Queued) -> Vec<(VnodeId, i64)> {
         let id = queued.record.id;
         let links = |fid: Fid| Some((fid.vnode, *self.objects.get(&fid.vnode)?.links.get(&id)?));
@@ -191,12 +191,13 @@ impl Overlay {
         }
     }
 
-    /// What a name means, if an unanswered record says.
+    /// Returns the meaning of a name, if an unanswered record says.
     pub(crate) fn name(&self, parent: VnodeId, name: &Name) -> Option<Meaning> {
         self.names.get(&parent)?.meanings.get(name)?.last_key_value().map(|(_, meaning)| *meaning)
     }
 
-    /// The names of a directory that unanswered records say something of, behind `after` and up to `last`, in order.
+    /// Returns the names of a directory that unanswered records say something of, behind `after` and up to `last`, in
+    /// order.
     pub(crate) fn names_between(
         &self,
         parent: VnodeId,
@@ -214,18 +215,18 @@ impl Overlay {
         names.map(|(name, meanings)| (name.clone(), meaning(meanings))).collect()
     }
 
-    /// An object that exists here only, as far as anybody knows.
+    /// Returns an object that exists here only, as far as anybody knows.
     pub(crate) fn made(&self, vnode: VnodeId) -> Option<&Object> {
         self.objects.get(&vnode)?.made.as_ref().map(|(_, object)| object)
     }
 
-    /// The object that a record makes, as it was made.
+    /// Returns the object that a record makes, as it was made.
     pub(crate) fn made_as(&self, queued: &Queued) -> Option<&Object> {
         let fid = queued.record.op.made()?;
         self.made(fid.vnode)
     }
 
-    /// The record that makes an object, if it is unanswered.
+    /// Returns the record that makes an object, if it is unanswered.
     pub(crate) fn made_by(&self, vnode: VnodeId) -> Option<StoreId> {
         self.objects.get(&vnode)?.made.as_ref().map(|(id, _)| *id)
     }
@@ -235,13 +236,13 @@ impl Overlay {
         self.objects.contains_key(&vnode)
     }
 
-    /// The directory in which an object is by now, and its name there, if unanswered records say.
+    /// Returns the directory in which an object is by now, and its name there, if unanswered records say.
     pub(crate) fn place(&self, vnode: VnodeId) -> Option<&(VnodeId, Name)> {
         self.objects.get(&vnode)?.places.last_key_value().map(|(_, place)| place)
     }
 
-    /// Lays the changes over what the server has shown of an object, or over what was made here. Of one that loses its
-    /// last name `nlink` is 0.
+    /// Lays the changes over what the server has shown of an object, or over what was made here. The `nlink` of one
+    /// that loses its last name is 0.
     pub(crate) fn lay_over(&self, object: &mut Object) {
         let Some(changes) = self.objects.get(&object.fid.vnode) else { return };
         let status = &mut object.status;
@@ -259,8 +260,8 @@ impl Overlay {
         status.ctime = changes.ctimes.last_key_value().map_or(status.ctime, |(_, time)| *time);
     }
 
-    /// Lays the changes over the extended attributes that the server has shown of an object. Which of several clients'
-    /// changes leave no room the server says.
+    /// Lays the changes over the extended attributes that the server has shown of an object. The server says which of
+    /// several clients' changes leave no room.
     pub(crate) fn lay_over_xattrs(&self, vnode: VnodeId, xattrs: &mut Xattrs) {
         let changes = self.objects.get(&vnode).map(|changes| changes.xattrs.values());
         for change in changes.into_iter().flatten() {
@@ -277,31 +278,31 @@ fn add(count: u64, change: i64) -> u64 {
     count.saturating_add_signed(change)
 }
 
-/// What the names mean behind a record that it changes.
+/// Returns the names that a record changes, and their meanings behind it.
 pub(crate) fn edits_of(queued: &Queued) -> Vec<(Fid, Name, Meaning)> {
     let names = names_of(&queued.record, queued.kind, queued.replaced);
     names.into_iter().map(|(parent, name, meaning)| (parent, name.clone(), meaning)).collect()
 }
 
-/// The objects that a record touches.
+/// Returns the objects that a record touches.
 pub(crate) fn touched_by(queued: &Queued) -> Vec<Fid> {
     let effects = effects_of(&queued.record, queued.kind, queued.replaced);
     effects.into_iter().map(|(fid, _)| fid).collect()
 }
 
-/// What a record does to one object.
+/// Effect of a record on one object.
 #[derive(Clone, Copy, Default)]
 struct Effect {
     links: i64,
     entries: i64,
     directories: i64,
-    /// A name comes for one that goes.
+    /// Whether a name comes for one that goes.
     names_changed: bool,
     set: Option<SetAttr>,
     parent: Option<VnodeId>,
 }
 
-/// What names mean behind a record.
+/// Returns the names that a record changes, and their meanings behind it.
 fn names_of(record: &CmlRecord, kind: Kind, replaced: Option<Kind>) -> Vec<(Fid, &Name, Meaning)> {
     match &record.op {
         CmlOp::Create { parent, name, fid, .. }
@@ -320,7 +321,7 @@ fn names_of(record: &CmlRecord, kind: Kind, replaced: Option<Kind>) -> Vec<(Fid,
     }
 }
 
-/// What a record does to the objects it touches.
+/// Returns the effects of a record on the objects it touches.
 fn effects_of(record: &CmlRecord, kind: Kind, replaced: Option<Kind>) -> Vec<(Fid, Effect)> {
     let directories = i64::from(kind == Kind::Directory);
     let none = Effect::default();
@@ -361,12 +362,12 @@ fn effects_of(record: &CmlRecord, kind: Kind, replaced: Option<Kind>) -> Vec<(Fi
         }
         CmlOp::SetAttr { fid, set } => vec![(*fid, Effect { set: Some(*set), ..none })],
         CmlOp::SetXattr { fid, .. } | CmlOp::RemoveXattr { fid, .. } => vec![(*fid, none)],
-        // What a file holds is known where it is held.
+        // The content of a file is known where it is held.
         CmlOp::Store { .. } => Vec::new(),
     }
 }
 
-/// The extended attribute that a record sets or removes.
+/// Returns the extended attribute that a record sets or removes.
 pub(crate) fn xattr_of(record: &CmlRecord) -> Option<(XattrName, Option<XattrValue>)> {
     match &record.op {
         CmlOp::SetXattr { name, value, .. } => Some((name.clone(), Some(value.clone()))),
@@ -386,7 +387,7 @@ pub(crate) fn change_xattr(
     }
 }
 
-/// The object that a record makes, as the server will (server/src/core/directory.rs, `new_node`).
+/// Makes the object that a record makes, as the server will (server/src/core/directory.rs, `new_node`).
 fn made_by(record: &CmlRecord) -> Option<Object> {
     let (fid, kind, mode, rdev, target) = match &record.op {
         CmlOp::Create { fid, kind, mode, rdev, .. } => (*fid, *kind, *mode, *rdev, None),

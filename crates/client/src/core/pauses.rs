@@ -10,7 +10,7 @@ use mafs_proto::Instant;
 /// The first pause and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// What the answers say about those to come.
+/// Verdict of the answers about those to come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Verdict {
     Done,
@@ -22,7 +22,7 @@ pub(crate) enum Verdict {
     Passes,
 }
 
-/// When the next attempt is due.
+/// Time when the next attempt is due.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     next: Duration,
@@ -31,12 +31,12 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// No pause.
+    /// Begins without a pause.
     pub(crate) fn new(now: Instant) -> Self {
         Self { next: PAUSES[0], until: now, is_full: false }
     }
 
-    /// Answers have come.
+    /// Takes in answers that have come.
     pub(crate) fn answered(&mut self, outcome: Verdict, now: Instant) {
         let pauses = self.left(now).is_some();
         match outcome {
@@ -52,12 +52,12 @@ impl Pauses {
         }
     }
 
-    /// Everything may be different now.
+    /// Ends the pause, as everything may be different now.
     pub(crate) fn end(&mut self, now: Instant) {
         self.until = now;
     }
 
-    /// How long nothing is tried again.
+    /// Returns how long nothing is tried again.
     pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         (self.until > now).then(|| self.until.since(now))
     }

@@ -6,8 +6,8 @@
 //! has shown goes with the program to the next directory. Programs that read one directory at a time do not disturb
 //! each other, and each has its own last time.
 //!
-//! What it may cost is bounded by what is wanted: what was fetched in vain, and what nobody has opened yet, is never
-//! more than a quarter of the bytes that programs have asked for, so at most a fifth of all. A scan of many files finds
+//! The cost is bounded by what is wanted: bytes that were fetched in vain, or that nobody has opened yet, are never
+//! more than a quarter of those that programs have asked for, so at most a fifth of all. A scan of many files finds
 //! itself fetched ahead in geometrically growing steps.
 
 use std::collections::BTreeMap;
@@ -26,34 +26,34 @@ const SUCCESSORS_MAX: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero"
 pub(crate) const STEPS_MAX: usize = 64;
 /// An open of one of the next few files is in order too: a program may leave out some.
 const NEAR: usize = 4;
-/// What nobody has opened after this time was fetched in vain.
+/// Time after which a file that nobody has opened was fetched in vain.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// So many bytes are wanted for each that may be fetched in vain.
+/// Wanted bytes for each one that may be fetched in vain.
 const WANTED_PARTS: u64 = 4;
 /// The most bytes that nobody has opened yet.
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
-/// What a fetch costs besides the content.
+/// Cost of a fetch besides the content.
 const FETCH_BYTES: u64 = 512;
 
-/// What has been fetched ahead, and what of it was of use.
+/// Report on what has been fetched ahead, and what of it was of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PrefetchReport {
     /// Files that were fetched before anybody opened them.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that somebody has opened since.
+    /// Files fetched ahead that somebody has opened since.
     pub used_files: u64,
     /// Their bytes.
     pub used_bytes: u64,
-    /// Those that nobody has opened within ten minutes, or before they had to go.
+    /// Files fetched ahead that nobody has opened within ten minutes, or before they had to go.
     pub wasted_files: u64,
     /// Their bytes.
     pub wasted_bytes: u64,
 }
 
-/// Which program it is, by the name of its executable: that is the same the next time, and for each of the processes
-/// that a script starts one after the other. Those whose name cannot be told are one.
+/// Program, by the name of its executable: that is the same the next time, and for each of the processes that a script
+/// starts one after the other. Those whose name cannot be told are one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Program([u8; Self::NAME_BYTES_MAX]);
 
@@ -61,7 +61,7 @@ impl Program {
     /// More than Linux keeps of a name.
     pub const NAME_BYTES_MAX: usize = 16;
 
-    /// The program of a name, of which the first bytes count.
+    /// Makes the program of a name, of which the first bytes count.
     #[must_use]
     pub fn named(name: &[u8]) -> Self {
         let mut program = Self::default();
@@ -70,7 +70,7 @@ impl Program {
     }
 }
 
-/// A program opens a file.
+/// Open of a file by a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     pub(crate) program: Program,
@@ -82,7 +82,7 @@ pub(crate) struct Open {
     pub(crate) here: bool,
 }
 
-/// In which order files are opened.
+/// Order in which files are opened.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Order {
     Names,
@@ -93,7 +93,8 @@ enum Order {
 impl Order {
     const ALL: [Self; 3] = [Self::Names, Self::Listing, Self::Learned];
 
-    /// After how many opens in this order it is believed: what has been so before needs no other proof than one.
+    /// Returns after how many opens in this order it is believed: an order of an earlier time needs no other proof than
+    /// one.
     fn proof(self) -> u32 {
         match self {
             Self::Names | Self::Listing => 2,
@@ -102,7 +103,7 @@ impl Order {
     }
 }
 
-/// What follows a file in its directory, the next [`STEPS_MAX`].
+/// Files that follow a file in its directory, the next [`STEPS_MAX`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Neighbours {
     /// In the order of names.
@@ -114,7 +115,7 @@ pub(crate) struct Neighbours {
 /// A program that reads a directory.
 struct Reader {
     last: VnodeId,
-    /// What comes next by each order, and how often in a row it did.
+    /// Files that come next by each order, and how often in a row they did.
     orders: [(Vec<VnodeId>, u32); 3],
 }
 
@@ -125,14 +126,14 @@ struct Ahead {
     since: Instant,
 }
 
-/// What is known of the order in which files are opened, and what came of believing in it.
+/// Knowledge of the order in which files are opened, and what came of believing in it.
 pub(crate) struct Prediction {
     readers: LruCache<(Program, VnodeId), Reader>,
     successors: LruCache<(Program, VnodeId), VnodeId>,
     ahead: BTreeMap<VnodeId, Ahead>,
-    /// What these cost.
+    /// Cost of these.
     ahead_cost: u64,
-    /// What programs have asked for has cost, or would have.
+    /// Cost of what programs have asked for, be it fetched then or before.
     wanted_cost: u64,
     wasted_cost: u64,
     report: PrefetchReport,
@@ -153,8 +154,8 @@ impl Default for Prediction {
 }
 
 impl Prediction {
-    /// A program opens a file. Returns whether it is worth saying what comes next ([`Self::next`]): not if the file was
-    /// here anyway.
+    /// Takes in that a program opens a file. Returns whether it is worth saying what comes next ([`Self::next`]): not
+    /// if the file was here anyway.
     pub(crate) fn opened(&mut self, open: Open, now: Instant) -> bool {
         self.expire(now);
         let used = self.take_ahead(open.vnode);
@@ -192,14 +193,16 @@ impl Prediction {
         self.successors.put((program, std::mem::replace(&mut reader.last, vnode)), vnode);
     }
 
-    /// What a program that comes to a directory has shown in the one before, by order: half of it. So `grep -r` is
-    /// followed from the first file on in small directories too, and who has opened three files in a row is not.
+    /// Returns half of what a program that comes to a directory has shown in the one before, by order. So `grep -r` is
+    /// followed from the first file on in small directories too, and a program that has opened three files in a row is
+    /// not.
     fn brought(&self, program: Program) -> [u32; 3] {
         let before = self.readers.iter().find(|((reader, _), _)| *reader == program);
         before.map_or([0; 3], |(_, reader)| Order::ALL.map(|order| reader.orders[order as usize].1 / 2))
     }
 
-    /// What will be opened after this file, which has just been: the next first, nothing if that cannot be told.
+    /// Says which files will be opened after this one, which has just been: the next first, nothing if that cannot be
+    /// told.
     pub(crate) fn next(&mut self, open: Open, neighbours: Neighbours) -> Vec<VnodeId> {
         let learned = self.learned(open.program, open.vnode);
         let reader = self.readers.get_mut(&(open.program, open.directory));
@@ -215,7 +218,7 @@ impl Prediction {
         expected.copied().filter(|vnode| !self.ahead.contains_key(vnode)).collect()
     }
 
-    /// What a program opened after a file the last time, and so on.
+    /// Returns the file that a program opened after a file the last time, the one after that, and so on.
     fn learned(&self, program: Program, from: VnodeId) -> Vec<VnodeId> {
         let mut chain = Vec::new();
         let mut at = from;
@@ -243,7 +246,7 @@ impl Prediction {
         true
     }
 
-    /// It did not come.
+    /// Notes that a file fetched ahead did not come.
     pub(crate) fn failed(&mut self, vnode: VnodeId) {
         if let Some(ahead) = self.take_ahead(vnode) {
             self.report.files -= 1;
@@ -251,14 +254,14 @@ impl Prediction {
         }
     }
 
-    /// It had to go.
+    /// Notes that a file fetched ahead had to go.
     pub(crate) fn evicted(&mut self, vnode: VnodeId) {
         if let Some(ahead) = self.take_ahead(vnode) {
             self.waste(ahead);
         }
     }
 
-    /// What has been fetched, and what of it was of use.
+    /// Reports what has been fetched, and what of it was of use.
     pub(crate) fn report(&mut self, now: Instant) -> PrefetchReport {
         self.expire(now);
         self.report
@@ -310,7 +313,7 @@ mod tests {
         read_all_by(prediction, &opens, neighbours)
     }
 
-    /// The same by several programs.
+    /// Opens files like [`read_all`], by several programs.
     fn read_all_by(
         prediction: &mut Prediction,
         opens: &[(Program, u64)],
@@ -363,7 +366,7 @@ mod tests {
         [Program::named(b"cat"), Program::named(b"tar")]
     }
 
-    /// What two programs open, each in its own order and in turn.
+    /// Lists what two programs open, each in its own order and in turn.
     fn in_turn(orders: [&[u64]; 2]) -> Vec<(Program, u64)> {
         let [one, other] = programs();
         let both = orders[0].iter().zip(orders[1]);
@@ -439,7 +442,7 @@ mod tests {
     fn who_reads_a_tree_of_small_directories_waits_for_one_file_of_each() {
         let waits = read_tree(&mut Prediction::default(), 30, 5);
         assert!(waits < 30 + 10, "{waits} of 150");
-        // Of two files there is nothing to learn, and nothing to gain.
+        // There is nothing to learn of two files, and nothing to gain.
         assert_eq!(read_tree(&mut Prediction::default(), 30, 2), 60);
     }
 

@@ -16,20 +16,20 @@ const OBJECTS_MAX: usize = 4096;
 /// has counts as out of date.
 const LOG_MAX: usize = 1024;
 
-/// Until when the promises of a session hold. Of a session that has none, they have ended.
+/// Lease: until when the promises of a session hold. Those of a session that has none have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Lease {
     until: AtomicU64,
 }
 
 impl Lease {
-    /// A request that was sent at `sent` has been answered with a lease. The server counts from a later moment, when
-    /// the request came, so promises end here first.
+    /// Renews the lease: a request that was sent at `sent` has been answered with one. The server counts from a later
+    /// moment, when the request came, so promises end here first.
     pub(crate) fn renew(&self, sent: Instant, lease: Duration) {
         self.until.store((sent + lease).0, Ordering::Release);
     }
 
-    /// How long the promises hold yet.
+    /// Returns how long the promises hold yet.
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
         Instant(self.until.load(Ordering::Acquire)).since(now)
     }
@@ -40,21 +40,21 @@ impl Lease {
     }
 }
 
-/// Tells the sessions of this client apart, in the order of their beginning.
+/// Number that tells the sessions of this client apart, in the order of their beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SessionNumber(u64);
 
 impl SessionNumber {
-    /// Never the number of a session: of answers that bring no promise.
+    /// Never the number of a session: stands with answers that bring no promise.
     pub(crate) const NONE: Self = Self(0);
 
-    /// The session that begins when this one has ended.
+    /// Returns the session that begins when this one has ended.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// What comes with an answer of the server.
+/// Promises that come with an answer of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     /// The session to which the promises were made.
@@ -64,7 +64,7 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// The same of what must be asked for again.
+    /// Returns the grant without its promise, for what must be asked for again.
     pub(crate) fn without_promise(self) -> Self {
         Self { session: SessionNumber::NONE, ..self }
     }
@@ -81,23 +81,23 @@ pub(crate) struct Breaks {
 }
 
 impl Breaks {
-    /// A session begins: what was promised in earlier ones holds no more. Change numbers may begin anew with it.
+    /// Begins a session: what was promised in earlier ones holds no more. Change numbers may begin anew with it.
     pub(crate) fn begin(&mut self) -> SessionNumber {
         *self = Self { session: self.session.next(), ..Self::default() };
         self.session
     }
 
-    /// The present session.
+    /// Returns the present session.
     pub(crate) fn session(&self) -> SessionNumber {
         self.session
     }
 
-    /// The last break.
+    /// Returns the last break.
     pub(crate) fn newest(&self) -> ChangeNumber {
         self.newest
     }
 
-    /// Promises on an object are broken.
+    /// Notes that promises on an object are broken.
     pub(crate) fn note(&mut self, vnode: VnodeId, change: ChangeNumber) {
         self.newest = self.newest.max(change);
         if self.objects.len() >= OBJECTS_MAX && !self.objects.contains_key(&vnode) {
@@ -107,7 +107,7 @@ impl Breaks {
         *last = change.max(*last);
     }
 
-    /// Promises on everything are broken.
+    /// Notes that promises on everything are broken.
     pub(crate) fn note_all(&mut self, change: ChangeNumber) {
         self.newest = self.newest.max(change);
         self.floor = self.newest;
@@ -127,16 +127,16 @@ impl Breaks {
     }
 }
 
-/// What the kernel was told of late, for operations that began before and answer after: what they show may be from
-/// before.
+/// Breaks that the kernel was told of lately, for operations that began before and answer after: these may show the
+/// state before a break.
 #[derive(Debug, Default)]
 pub(crate) struct BreakLog {
     told: VecDeque<BrokenObject>,
-    /// How many came before the first of `told`.
+    /// How many breaks came before the first of `told`.
     before: u64,
 }
 
-/// What an operation has missed.
+/// Breaks that an operation has missed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Missed {
     /// These objects, perhaps none.
@@ -146,12 +146,12 @@ pub(crate) enum Missed {
 }
 
 impl BreakLog {
-    /// How many there have been.
+    /// Returns how many breaks there have been.
     pub(crate) fn count(&self) -> u64 {
         self.before + self.told.len() as u64
     }
 
-    /// Objects are broken.
+    /// Notes that objects are broken.
     pub(crate) fn note(&mut self, objects: &[BrokenObject]) {
         self.told.extend(objects.iter().cloned());
         let excess = self.told.len().saturating_sub(LOG_MAX);
@@ -159,13 +159,13 @@ impl BreakLog {
         self.before += excess as u64;
     }
 
-    /// Everything is broken.
+    /// Notes that everything is broken.
     pub(crate) fn note_all(&mut self) {
         self.before = self.count() + 1;
         self.told.clear();
     }
 
-    /// What has been broken since there were `count`.
+    /// Returns what has been broken since there were `count`.
     pub(crate) fn since(&self, count: u64) -> Missed {
         let Some(skip) = count.checked_sub(self.before) else { return Missed::Anything };
         Missed::Objects(self.told.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)).cloned().collect())

@@ -25,11 +25,13 @@ use self::under_way::UnderWay;
 pub(crate) use self::up_to::HeldUp;
 use super::touched::discards;
 
-/// Where what waits is announced, no more is begun than the link holds twice: what has been sent in part cannot make
-/// way for what somebody asks for. At least and at most, and where nothing is known of the link.
+/// Bytes of stores under way where waiting records are announced: at least, at most, and where nothing is known of the
+/// link. No more is begun than the link holds twice: a store that has been sent in part cannot make way for what
+/// somebody asks for.
 const FOLLOWING_BYTES: [u64; 3] = [64 << 10, 8 << 20, 256 << 10];
 
-/// How many bytes of stores may be under way over a link of this rate, in bytes per second, and this round trip.
+/// Returns how many bytes of stores may be under way over a link of this rate, in bytes per second, and this round
+/// trip.
 pub(crate) fn store_bytes_for(link: Option<(u64, Duration)>) -> u64 {
     let [min, max, unknown] = FOLLOWING_BYTES;
     let holds = |(rate, rtt): (u64, Duration)| u128::from(rate) * rtt.as_micros() / 1_000_000;
@@ -42,13 +44,13 @@ pub(crate) fn store_bytes_for(link: Option<(u64, Duration)>) -> u64 {
 pub(crate) struct Queued {
     /// The record.
     pub(crate) record: CmlRecord,
-    /// What the object is that it is about.
+    /// Kind of the object that it is about.
     pub(crate) kind: Kind,
-    /// What that is which a rename meets at its target.
+    /// Kind of what a rename meets at its target.
     pub(crate) replaced: Option<Kind>,
 }
 
-/// Where a record is.
+/// Place of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     Waiting,
@@ -59,35 +61,35 @@ enum Place {
 struct Entry {
     queued: Queued,
     place: Place,
-    /// It has been sent, so the server may have it: it is never changed again.
+    /// Whether it has been sent, so that the server may have it: then it is never changed again.
     frozen: bool,
-    /// The server has refused it before, so what depends on it waits until it is answered.
+    /// Whether the server has refused it before, so that what depends on it waits until it is answered.
     alone: bool,
-    /// The server has refused it since it was changed last.
+    /// Whether the server has refused it since it was changed last.
     refused: bool,
-    /// That was for want of room.
+    /// Whether the refusal was for want of room.
     no_room: bool,
-    /// The server was busy when it was sent before.
+    /// Whether the server was busy when it was sent before.
     busy: bool,
-    /// Somebody waits for it.
+    /// Whether somebody waits for it.
     raised: bool,
-    /// Somebody has asked for it to go before others, be the queue paused.
+    /// Whether somebody has asked for it to go before others, be the queue paused.
     asked: bool,
-    /// It may change for a long time yet, and nobody needs it: it is not sent before somebody does.
+    /// Whether it is held back until somebody needs it, because it may change for a long time yet.
     held_back: bool,
-    /// It is in conflict with what others have done, and is sent with its origin.
+    /// Whether it is in conflict with what others have done, and is sent with its origin.
     kept: bool,
-    /// What it is about goes by a later record of this client's, which the server may do first.
+    /// Whether its object goes by a later record of this client's, which the server may do first.
     moot: bool,
-    /// What the server has been told of it.
+    /// State of its announcement.
     telling: Telling,
-    /// What it depends on besides what it names.
+    /// Records that it depends on besides those it names.
     unlisted: Vec<StoreId>,
     /// How many of those it depends on keep it from being sent.
     blocked_by: usize,
-    /// Those that depend on it, and whether they name it.
+    /// Records that depend on it, and whether they name it.
     dependents: Vec<(StoreId, bool)>,
-    /// How many changes of the queue there had been with the last one of it.
+    /// How many changes of the queue there had been with its own last one.
     changed: u64,
 }
 
@@ -97,7 +99,7 @@ impl Entry {
         !(self.place == Place::UnderWay && is_named && !self.alone)
     }
 
-    /// What it depends on, be it answered or not.
+    /// Lists the records that it depends on, be they answered or not.
     fn before(&self) -> impl Iterator<Item = StoreId> {
         self.queued.record.depends_on.iter().chain(&self.unlisted).copied()
     }
@@ -132,17 +134,17 @@ pub(crate) struct Queue {
     /// Waiting ones that nothing keeps from being sent: without content, with, those that somebody waits for, and those
     /// that somebody has asked for.
     ready: [BTreeSet<StoreId>; 4],
-    /// Contents that nobody has asked for are not sent.
+    /// Whether contents that nobody has asked for are not sent.
     paused: bool,
     stores: usize,
     /// Bytes of all stores.
     store_bytes: u64,
-    /// How many were refused and come again, and the bytes of the stores among them.
+    /// How many records were refused and come again, and the bytes of the stores among them.
     refused: usize,
     refused_bytes: u64,
     /// Counts what may let one more be held up: refusals, and changes of what a record depends on.
     held_up_changes: u64,
-    /// The last of those that were made while the server was out of reach.
+    /// The last of the records that were made while the server was out of reach.
     made_apart: Option<StoreId>,
     under_way: UnderWay,
     announcing: Announcing,
@@ -192,7 +194,7 @@ impl Queue {
         self.note_candidate(id);
     }
 
-    /// How many bytes of stores may be under way from now on.
+    /// Sets how many bytes of stores may be under way from now on.
     pub(crate) fn set_store_bytes_max(&mut self, bytes: u64) {
         self.under_way.store_bytes_max = bytes;
     }
@@ -207,12 +209,12 @@ impl Queue {
         self.note_decided(id);
     }
 
-    /// The next record to be sent, which is under way from now on. A store may be rewritten until it is frozen.
+    /// Takes the next record to be sent, which is under way from now on. A store may be rewritten until it is frozen.
     pub(crate) fn poll_next(&mut self) -> Option<Polled> {
         self.poll_next_of(|_| true)
     }
 
-    /// The same, leaving out what was refused before.
+    /// Takes the next record to be sent, leaving out those that were refused before.
     pub(crate) fn poll_next_untried(&mut self) -> Option<Polled> {
         self.poll_next_of(|entry| !entry.refused)
     }
@@ -243,8 +245,8 @@ impl Queue {
         small.filter(has_room).into_iter().chain(stores.filter(has_room)).min().copied()
     }
 
-    /// The record was not answered for good: it waits again. If it was `refused`, what depends on it waits for it from
-    /// now on.
+    /// Has a record wait again that was not answered for good. If it was `refused`, what depends on it waits for it
+    /// from now on.
     pub(crate) fn postpone(&mut self, id: StoreId, refused: bool) {
         let Some(entry) = self.entries.get(&id).filter(|entry| entry.place == Place::UnderWay) else { return };
         self.under_way.end(id, entry);
@@ -259,7 +261,8 @@ impl Queue {
         self.note_candidate(id);
     }
 
-    /// The server had no room for the record. A rename may still be taken back: nothing of it has been done.
+    /// Postpones a record for which the server had no room. A rename may still be taken back: nothing of it has been
+    /// done.
     pub(crate) fn postpone_for_room(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.no_room = true;
@@ -268,8 +271,9 @@ impl Queue {
         self.postpone(id, true);
     }
 
-    /// The server was busy, which says nothing about the record, or it has waited in vain for what the record depends
-    /// on. It lets what depends on it wait, so that need not be done here. For who waits twice counts as refused.
+    /// Postpones a record because the server was busy, or has waited in vain for what the record depends on: neither
+    /// says anything about the record. The server lets what depends on it wait, so that need not be done here. The
+    /// second time it counts as refused for those that wait.
     pub(crate) fn postpone_busy(&mut self, id: StoreId) {
         if self.entries.get_mut(&id).is_some_and(|entry| std::mem::replace(&mut entry.busy, true)) {
             self.note_refused(id);
@@ -277,13 +281,13 @@ impl Queue {
         self.postpone(id, false);
     }
 
-    /// The record is not wanted any more, and will never be sent.
+    /// Withdraws a record that is not wanted any more and will never be sent.
     pub(crate) fn withdraw(&mut self, id: StoreId) -> Option<Queued> {
         self.retract(id);
         self.remove(id)
     }
 
-    /// What these are about goes. Returns those without a content that are here.
+    /// Notes that the objects of these records go. Returns those without a content that are here.
     pub(crate) fn note_moot(&mut self, ids: &[StoreId]) -> Vec<StoreId> {
         let mut moot = Vec::new();
         for id in ids {
@@ -295,13 +299,13 @@ impl Queue {
         moot
     }
 
-    /// From now on the record is sent with its origin, to be kept beside what it is in conflict with. Returns whether
-    /// it was not before.
+    /// Has a record sent with its origin from now on, to be kept beside what it is in conflict with. Returns whether it
+    /// was not before.
     pub(crate) fn keep(&mut self, id: StoreId) -> bool {
         self.entries.get_mut(&id).is_some_and(|entry| !std::mem::replace(&mut entry.kept, true))
     }
 
-    /// Whether it is.
+    /// Whether a record is sent with its origin.
     pub(crate) fn is_kept(&self, id: StoreId) -> bool {
         self.entries.get(&id).is_some_and(|entry| entry.kept)
     }
@@ -311,7 +315,7 @@ impl Queue {
         self.entries.get(&id).is_some_and(|entry| entry.moot)
     }
 
-    /// The record has been answered for good.
+    /// Removes a record that has been answered for good.
     pub(crate) fn remove(&mut self, id: StoreId) -> Option<Queued> {
         let entry = self.entries.get(&id)?;
         if entry.place == Place::UnderWay {
@@ -351,14 +355,14 @@ impl Queue {
         self.note_changed(id);
     }
 
-    /// The record is about to be sent: it stays as it is. Returns it, unless it is not wanted any more.
+    /// Freezes a record that is about to be sent: it stays as it is. Returns it, unless it is not wanted any more.
     pub(crate) fn freeze(&mut self, id: StoreId) -> Option<CmlRecord> {
         let entry = self.entries.get_mut(&id)?;
         entry.frozen = true;
         Some(entry.queued.record.clone())
     }
 
-    /// The server does not have this record, so it may be another when it is sent next.
+    /// Thaws a record that the server does not have: it may be another when it is sent next.
     pub(crate) fn thaw(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.frozen = false;
@@ -379,7 +383,7 @@ impl Queue {
         self.entries.get(&id).is_some_and(|entry| entry.frozen)
     }
 
-    /// A record that was never sent and that no other waits for.
+    /// Returns a record, if it was never sent and no other waits for it.
     pub(crate) fn rewritable(&self, id: StoreId) -> Option<&Queued> {
         let is_last = |entry: &&Entry| !entry.dependents.iter().any(|(id, _)| self.entries.contains_key(id));
         let entry = self.entries.get(&id).filter(|entry| !entry.frozen).filter(is_last)?;
@@ -388,7 +392,7 @@ impl Queue {
 
     /// Takes out a record that was not sent, and out of those that name it; returns these. `None` if it may have been
     /// sent, or one of them, if one is the next content of its file, or if one gives a name to its file: others, and
-    /// whoever comes after a crash of this client, would find an empty file there, in place of what the name meant
+    /// those that come after a crash of this client, would find an empty file there, in place of what the name meant
     /// before.
     pub(crate) fn detach(&mut self, id: StoreId) -> Option<Vec<Queued>> {
         let dependents: Vec<StoreId> = self.entries.get(&id)?.dependents.iter().map(|(id, _)| *id).collect();
@@ -404,8 +408,9 @@ impl Queue {
         Some(changed)
     }
 
-    /// Takes a record that will never be applied out of those that name it and were not sent; returns these. What those
-    /// without content were behind by way of it they name from now on; those with content name all that they touch.
+    /// Takes a record that will never be applied out of those that name it and were not sent; returns these. Those
+    /// without content name from now on what they were behind by way of it; those with content name all that they
+    /// touch.
     pub(crate) fn free_dependents(&mut self, id: StoreId) -> Vec<Queued> {
         let Some(entry) = self.entries.get(&id) else { return Vec::new() };
         let (dependents, before) = (entry.dependents.clone(), entry.before().collect::<Vec<_>>());
@@ -424,7 +429,7 @@ impl Queue {
         changed
     }
 
-    /// A record without content that was not sent depends on another, if it has to wait for that.
+    /// Makes a record without content that was not sent depend on another, if it has to wait for that.
     fn put_behind(&mut self, id: StoreId, before: StoreId) {
         let Some(earlier) = self.get(before).map(|queued| queued.record.op.clone()) else { return };
         let is_new = |entry: &&mut Entry| entry.store_bytes().is_none() && entry.before().all(|known| known != before);
@@ -461,7 +466,7 @@ impl Queue {
         self.entries.get(&id).is_none_or(|entry| !entry.dependents.iter().any(wants))
     }
 
-    /// What keeps a record that waits from being sent.
+    /// Returns the records that keep a waiting one from being sent.
     pub(crate) fn held_up_by(&self, id: StoreId) -> Vec<StoreId> {
         let Some(entry) = self.entries.get(&id).filter(|entry| entry.place == Place::Waiting) else {
             return Vec::new();
@@ -476,7 +481,7 @@ impl Queue {
         self.entries.contains_key(&id)
     }
 
-    /// The oldest record.
+    /// Returns the oldest record.
     pub(crate) fn first(&self) -> Option<StoreId> {
         self.entries.keys().next().copied()
     }
@@ -485,7 +490,7 @@ impl Queue {
         self.entries.len()
     }
 
-    /// How many bytes of stores have not had the server's word yet.
+    /// Returns how many bytes of stores have not had the server's word yet.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         self.store_bytes.saturating_sub(self.refused_bytes)
     }
@@ -513,7 +518,7 @@ impl Queue {
         }
     }
 
-    /// Changes where a record is, and whom it keeps from being sent.
+    /// Changes where a record is, and which others it keeps from being sent.
     fn change(&mut self, id: StoreId, change: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let [named, unnamed] = [true, false].map(|is_named| entry.blocks(is_named));

@@ -10,10 +10,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The pause after the first attempt that failed; each after that waits twice as long.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// So many attempts in a row may fail. The next change, look or connection begins anew.
+/// Attempts in a row that may fail. The next change, look or connection begins anew.
 const FAILURES_MAX: u32 = 6;
 
-/// Whether somebody brings newer versions of a file, and has to look once more.
+/// State of the task that brings newer versions of a file: whether it is there, and has to look once more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Watch {
     #[default]
@@ -23,19 +23,19 @@ pub(crate) enum Watch {
 }
 
 impl Watch {
-    /// There is reason to look. Returns whether somebody has to begin.
+    /// Notes that there is reason to look. Returns whether somebody has to begin.
     pub(crate) fn ask(&mut self) -> bool {
         let begins = *self == Self::Nobody;
         *self = if begins { Self::Looking } else { Self::LooksAgain };
         begins
     }
 
-    /// Whoever looks is about to look: what was asked before is seen by it.
+    /// Notes that the task is about to look: the look sees what was asked before.
     pub(crate) fn look(&mut self) {
         *self = Self::Looking;
     }
 
-    /// Whoever looks has found nothing. Returns whether that is all.
+    /// Notes that the task has found nothing. Returns whether that is all.
     pub(crate) fn end(&mut self) -> bool {
         let ends = *self != Self::LooksAgain;
         *self = if ends { Self::Nobody } else { Self::Looking };
@@ -48,23 +48,23 @@ impl Watch {
     }
 }
 
-/// The bytes of a version that are fetched first: of one that has grown what is behind the old end, which is all if it
-/// was only appended to. `None`: nothing of it tells whether it was.
+/// Returns the bytes of a version that are fetched first: of one that has grown those behind the old end, which are all
+/// if it was only appended to. `None`: nothing of it tells whether it was.
 pub(crate) fn tail(before: u64, now: u64) -> Option<Range<u64>> {
     (now > before).then_some(before..now)
 }
 
-/// The bytes that are fetched if the `tail` has come and is not all that has changed.
+/// Returns the bytes that are fetched if the `tail` has come and is not all that has changed.
 pub(crate) fn rest(tail: Option<&Range<u64>>, now: u64) -> Range<u64> {
     0..tail.map_or(now, |tail| tail.start)
 }
 
-/// How long the next version waits after one that took so long.
+/// Returns how long the next version waits after one that took so long.
 pub(crate) fn pause_after(took: Duration) -> Duration {
     took.clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
-/// How long the next attempt waits after so many that failed; `None`: there is none.
+/// Returns how long the next attempt waits after so many that failed; `None`: there is none.
 pub(crate) fn pause_after_failures(failures: u32) -> Option<Duration> {
     (failures <= FAILURES_MAX).then(|| RETRY_PAUSE * (1 << failures.saturating_sub(1).min(FAILURES_MAX)))
 }

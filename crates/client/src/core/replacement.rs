@@ -1,5 +1,5 @@
-//! Replacement: which cached files go when the cache is full. Those that are worth the least first, by how lately they
-//! were used and by what they are hoarded with; what is busy (open, dirty) or pinned never.
+//! Replacement: which cached files go when the cache is full. Those that are worth the least go first, by how lately
+//! they were used and by what they are hoarded with; busy (open, dirty) or pinned files never go.
 //!
 //! A file is worth three parts of its hoard priority and one part of its recency, as in Coda. Recency falls from 1,000
 //! to nothing while as much is used as the cache holds. So a file hoarded with 334 or more outlives any that was only
@@ -17,13 +17,13 @@ const RECENCY_MAX: u64 = 1000;
 /// Parts of the priority to one part of recency.
 const PRIORITY_PARTS: u64 = 3;
 
-/// What a use counts besides the bytes of the file: a block, so that empty files grow old too.
+/// Bytes that a use counts besides those of the file: a block, so that empty files grow old too.
 const USE_BYTES: u64 = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Cached {
     bytes: u64,
-    /// What had been used when it was.
+    /// Bytes that had been used when it was used last.
     used_at: u64,
     rank: Rank,
 }
@@ -41,18 +41,18 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// An empty cache that may hold `limit_bytes`.
+    /// Makes an empty cache that may hold `limit_bytes`.
     pub(crate) fn new(limit_bytes: u64) -> Self {
         Self { limit_bytes, used_bytes: 0, files: HashMap::new(), queues: BTreeMap::new(), clock: 0 }
     }
 
-    /// A file of this size and rank is in the cache and was used just now.
+    /// Notes that a file of this size and rank is in the cache and was used just now.
     pub(crate) fn touch(&mut self, vnode: VnodeId, bytes: u64, rank: Rank) {
         self.clock = self.clock.saturating_add(bytes).saturating_add(USE_BYTES);
         self.put(vnode, Cached { bytes, used_at: self.clock, rank });
     }
 
-    /// What a file is worth has changed, if it is in the cache.
+    /// Sets the rank of a file, if it is in the cache.
     pub(crate) fn set_rank(&mut self, vnode: VnodeId, rank: Rank) {
         if let Some(cached) = self.files.get(&vnode).copied().filter(|cached| cached.rank != rank) {
             self.put(vnode, Cached { rank, ..cached });
@@ -66,7 +66,7 @@ impl Replacement {
         self.queues.entry(cached.rank).or_default().insert((cached.used_at, vnode));
     }
 
-    /// A file is no longer in the cache.
+    /// Removes a file that is no longer in the cache.
     pub(crate) fn remove(&mut self, vnode: VnodeId) {
         let Some(cached) = self.files.remove(&vnode) else { return };
         self.used_bytes -= cached.bytes;
@@ -78,7 +78,7 @@ impl Replacement {
         }
     }
 
-    /// How many bytes too many the cache would hold with `wanted_bytes` more.
+    /// Returns how many bytes too many the cache would hold with `wanted_bytes` more.
     pub(crate) fn excess_bytes(&self, wanted_bytes: u64) -> u64 {
         self.excess_over(self.limit_bytes, wanted_bytes)
     }
@@ -87,13 +87,15 @@ impl Replacement {
         self.used_bytes.saturating_add(wanted_bytes).saturating_sub(limit_bytes)
     }
 
-    /// Files to evict, in order, so that `bytes` become free; fewer if the rest is busy. They stay until `remove`.
+    /// Plans which files to evict, in order, so that `bytes` become free; fewer if the rest is busy. They stay until
+    /// `remove`.
     pub(crate) fn plan(&self, bytes: u64, busy: impl Fn(VnodeId) -> bool) -> Vec<VnodeId> {
         self.plan_below(u64::MAX, bytes, busy).0
     }
 
-    /// Files to evict for one of this rank that nobody has used yet, so that with `wanted_bytes` more a part of the
-    /// cache stays free, and `short_bytes` become free besides if that is more. `None`: what is there is worth as much.
+    /// Plans which files to evict for one of this rank that nobody has used yet, so that with `wanted_bytes` more a
+    /// part of the cache stays free, and `short_bytes` become free besides if that is more. `None`: the files there are
+    /// worth as much.
     pub(crate) fn make_way(
         &self,
         rank: Rank,
@@ -107,12 +109,13 @@ impl Replacement {
         (missing == 0).then_some(evicted)
     }
 
-    /// What may be filled with what nobody asks for now: so much of the cache stays free for those who do.
+    /// Returns the bytes that may be filled with files that nobody asks for now: the rest of the cache stays free for
+    /// programs that ask.
     pub(crate) fn hoard_limit_bytes(&self) -> u64 {
         self.limit_bytes - self.limit_bytes / 10
     }
 
-    /// The same, of files that are worth less than `worth`, and how many bytes are missing.
+    /// Plans which files that are worth less than `worth` to evict. Also returns how many bytes are missing.
     fn plan_below(&self, worth: u64, bytes: u64, busy: impl Fn(VnodeId) -> bool) -> (Vec<VnodeId>, u64) {
         let (mut evicted, mut missing) = (Vec::new(), bytes);
         let unpinned = self.queues.iter().filter(|(rank, _)| !rank.is_pinned());
@@ -140,19 +143,19 @@ impl Replacement {
         PRIORITY_PARTS * u64::from(u16::from(rank)) + recency
     }
 
-    /// What a file takes, if it is in the cache.
+    /// Returns the bytes of a file, if it is in the cache.
     pub(crate) fn bytes_of(&self, vnode: VnodeId) -> Option<u64> {
         self.files.get(&vnode).map(|cached| cached.bytes)
     }
 
-    /// All files, least recently used first.
+    /// Lists all files, least recently used first.
     pub(crate) fn by_use(&self) -> Vec<VnodeId> {
         let mut files: Vec<_> = self.files.iter().map(|(vnode, cached)| (cached.used_at, *vnode)).collect();
         files.sort_unstable();
         files.into_iter().map(|(_, vnode)| vnode).collect()
     }
 
-    /// Bytes of those files that have this rank or a higher one and are `counted`.
+    /// Returns the bytes of those files that have this rank or a higher one and are `counted`.
     pub(crate) fn bytes_from(&self, rank: Rank, counted: impl Fn(VnodeId) -> bool) -> u64 {
         let ranked = self.queues.range(rank..).flat_map(|(_, queue)| queue.iter().map(|(_, vnode)| *vnode));
         ranked.filter(|vnode| counted(*vnode)).filter_map(|vnode| self.bytes_of(vnode)).sum()
@@ -202,7 +205,7 @@ mod tests {
         for vnode in 4..200 {
             cache.touch(VnodeId(vnode), MB, Rank::NONE);
         }
-        // With 100, it is worth less than what was used just now and more than what was not for long.
+        // With 100, a file is worth less than one that was used just now and more than one that was not for long.
         let order = cache.plan(u64::MAX, |_| false);
         let place = |vnode| order.iter().position(|at| *at == VnodeId(vnode));
         assert_eq!((order.len(), place(1), place(2)), (198, None, Some(197)));

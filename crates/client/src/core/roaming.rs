@@ -1,4 +1,4 @@
-//! Roaming: what becomes of a connection when this host's network has changed.
+//! Roaming: what is done about a connection when this host's network has changed.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub enum Way {
     Closed(String),
 }
 
-/// What is to be done.
+/// Next step for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Ask the server for a sign of life.
@@ -40,12 +40,12 @@ pub(crate) struct Roaming {
 }
 
 impl Roaming {
-    /// Of a connection with an open way. `moves`: it goes on from another address.
+    /// Begins with a connection that has an open way. `moves`: it goes on from another address.
     pub(crate) fn new(moves: bool) -> Self {
         Self { moves, closed_since: None }
     }
 
-    /// What to do now that the way is like this. A handoff that has been announced lasts until `held_until`.
+    /// Decides the next step now that the way is like this. A handoff that has been announced lasts until `held_until`.
     pub(crate) fn step(&mut self, way: Way, held_until: Option<Instant>, now: Instant) -> Step {
         let Way::Closed(why) = way else {
             self.closed_since = None;

@@ -1,4 +1,4 @@
-//! What calls of each class have taken, as nfsiostat tells of NFS.
+//! Statistics of the calls of each class, as nfsiostat has for NFS.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,35 +12,35 @@ pub type RpcStatistics = [ClassStatistics; 5];
 /// Calls of one class since the mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ClassStatistics {
-    /// Those that were answered.
+    /// Calls that were answered.
     pub calls: u64,
-    /// Those that were made again, because the connection broke or too many were under way.
+    /// Calls that were made again, because the connection broke or too many were under way.
     pub retries: u64,
     /// Bytes of bodies and payloads sent. A large call of class Control travels as Fetch.
     pub sent_bytes: u64,
-    /// The same received.
+    /// Bytes of bodies and payloads received.
     pub received_bytes: u64,
     /// How long requests waited until the first of them went.
     pub queued: Durations,
-    /// From then to the reply.
+    /// How long it took from then to the reply.
     pub served: Durations,
 }
 
 impl ClassStatistics {
-    /// A call was answered.
+    /// Counts a call that was answered.
     pub(crate) fn answered(&mut self, timing: Timing) {
         self.calls += 1;
         self.queued.record(timing.queued);
         self.served.record(timing.served);
     }
 
-    /// So much went over a connection.
+    /// Adds what went over a connection.
     pub(crate) fn add_traffic(&mut self, traffic: Traffic) {
         self.sent_bytes += traffic.sent_bytes;
         self.received_bytes += traffic.received_bytes;
     }
 
-    /// What has come since `before`.
+    /// Returns what has come since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl ClassStatistics {
     }
 }
 
-/// How often something took how long, in microseconds rounded down to four binary digits: within 12 %.
+/// Counts of how long something took, in microseconds rounded down to four binary digits: within 12 %.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Durations(BTreeMap<u64, u64>);
 
@@ -65,7 +65,7 @@ impl Durations {
         *self.0.entry(micros >> dropped << dropped).or_default() += 1;
     }
 
-    /// What this share of them did not exceed, in percent; `None` if there are none.
+    /// Returns the duration that this share of them, in percent, did not exceed; `None` if there are none.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Option<Duration> {
         let rank = (self.0.values().sum::<u64>() * percent).div_ceil(100).max(1);

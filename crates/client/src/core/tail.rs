@@ -3,18 +3,18 @@
 //! A mapping may store in that page beyond the end. Such bytes are not part of the file: where it grows it has zeros.
 //! The kernel cuts them off when it writes the page back, but not when the file grows first (fs/fuse of Linux 6.18).
 //!
-//! Must not know files or the kernel. A doubt is decided for what a program has stored: it may have stored it after the
-//! file has grown.
+//! This module must not know files or the kernel. A doubt is decided for what a program has stored: it may have stored
+//! it after the file has grown.
 
 use std::ops::Range;
 
 /// The size of a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// What the kernel may have of the end of a file.
+/// State of the end of a file as the kernel may have it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tail {
-    /// Up to where it has read: only in a page that was read can a mapping store.
+    /// Offset up to which it has read: only in a page that was read can a mapping store.
     read_to: u64,
     /// Bytes that were beyond the end when a program has made the file longer: what comes next from a mapping is from
     /// before that.
@@ -22,42 +22,44 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// The kernel reads a range.
+    /// Notes that the kernel reads a range.
     pub(crate) fn read(&mut self, range: Range<u64>) {
         self.read_to = self.read_to.max(range.end);
         // The page is a new one.
         self.end_zeros(&range);
     }
 
-    /// The file is opened again, and the kernel keeps the pages that it has read before.
+    /// Notes that the file is opened again, and the kernel keeps the pages that it has read before.
     pub(crate) fn kept(&mut self) {
         self.read_to = u64::MAX;
     }
 
-    /// A program has written a range.
+    /// Notes that a program has written a range.
     pub(crate) fn written(&mut self, range: &Range<u64>) {
         self.end_zeros(range);
     }
 
-    /// The page that the kernel must forget before a file of this size holds something from `start` on: else it would
-    /// go on showing what a mapping has stored beyond the end.
+    /// Returns the page that the kernel must forget before a file of this size holds something from `start` on: else it
+    /// would go on showing what a mapping has stored beyond the end.
     pub(crate) fn to_forget(&self, size: u64, start: u64) -> Option<Range<u64>> {
         let page = size - size % PAGE_BYTES;
         (start > size && page < size && page < self.read_to).then_some(page..page + PAGE_BYTES)
     }
 
-    /// The kernel has forgotten its pages from this one on.
+    /// Notes that the kernel has forgotten its pages from this one on.
     pub(crate) fn forgotten(&mut self, page: u64) {
         self.read_to = self.read_to.min(page);
     }
 
-    /// A program sets the size. The kernel drops its pages behind that, but writes back those that were changed.
+    /// Notes that a program sets the size. The kernel drops its pages behind that, but writes back those that were
+    /// changed.
     pub(crate) fn resized(&mut self, before: u64, size: u64) {
         self.zeros = self.to_forget(before, size).map_or(0..0, |page| before..page.end.min(size));
         self.read_to = 0;
     }
 
-    /// The kernel writes back pages: which of these bytes are zeros all the same. Once: the pages are new ones then.
+    /// Returns which bytes are zeros all the same of those that the kernel writes back. Once: the pages are new ones
+    /// then.
     pub(crate) fn take_zeros(&mut self, range: &Range<u64>) -> Range<u64> {
         if !overlap(&self.zeros, range) {
             return 0..0;

@@ -1,4 +1,4 @@
-//! What records touch: objects, and names in directories. Two records that touch the same are in order; all others may
+//! Touched things: objects, and names in directories. Two records that touch the same are in order; all others may
 //! overtake each other on their way to the server.
 
 use std::collections::{BTreeSet, HashMap};
@@ -16,12 +16,12 @@ enum Key {
     Below(Fid),
 }
 
-/// The records that touch what another does.
+/// Records that touch what another does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Conflicting {
-    /// Those about an object that it is about.
+    /// Records about an object that it is about.
     pub(crate) objects: BTreeSet<StoreId>,
-    /// Those that it only has a name in common with, or a directory.
+    /// Records that it only has a name in common with, or a directory.
     pub(crate) names: BTreeSet<StoreId>,
 }
 
@@ -49,7 +49,7 @@ impl TouchIndex {
         }
     }
 
-    /// The records that touch what `op` touches.
+    /// Finds the records that touch what `op` touches.
     pub(crate) fn conflicting(&self, op: &CmlOp) -> Conflicting {
         let (objects, names) = looked_for_by(op);
         let of = |keys: &[Key]| keys.iter().filter_map(|key| self.by_key.get(key)).flatten().copied().collect();
@@ -59,17 +59,17 @@ impl TouchIndex {
         Conflicting { objects, names }
     }
 
-    /// The newest record about an object itself.
+    /// Returns the newest record about an object itself.
     pub(crate) fn newest(&self, fid: Fid) -> Option<StoreId> {
         self.by_key.get(&Key::Object(fid))?.last().copied()
     }
 
-    /// The records that change names in a directory, oldest first.
+    /// Lists the records that change names in a directory, oldest first.
     pub(crate) fn below(&self, directory: Fid) -> impl Iterator<Item = StoreId> + '_ {
         self.by_key.get(&Key::Below(directory)).into_iter().flatten().copied()
     }
 
-    /// The records about an object itself, oldest first.
+    /// Lists the records about an object itself, oldest first.
     pub(crate) fn about(&self, fid: Fid) -> impl DoubleEndedIterator<Item = StoreId> + '_ {
         self.by_key.get(&Key::Object(fid)).into_iter().flatten().copied()
     }
@@ -93,7 +93,7 @@ pub(crate) fn waits_for(op: &CmlOp, earlier: &CmlOp) -> bool {
 /// A name in a directory.
 type NameIn<'op> = (Fid, &'op Name);
 
-/// The objects an operation is about, and the names it gives or takes.
+/// Returns the objects an operation is about, and the names it gives or takes.
 fn touched(op: &CmlOp) -> ([Option<Fid>; 2], [Option<NameIn<'_>>; 2]) {
     match op {
         CmlOp::Create { parent, name, fid, .. }
@@ -112,7 +112,7 @@ fn touched(op: &CmlOp) -> ([Option<Fid>; 2], [Option<NameIn<'_>>; 2]) {
     }
 }
 
-/// The directories of which an operation changes names.
+/// Lists the directories of which an operation changes names.
 pub(crate) fn directories_of(op: &CmlOp) -> impl Iterator<Item = Fid> {
     touched(op).1.into_iter().flatten().map(|(parent, _)| parent)
 }
@@ -124,8 +124,8 @@ fn left_by(op: &CmlOp) -> Vec<Key> {
     objects.chain(names.flat_map(|(parent, name)| [Key::Name(parent, name.clone()), Key::Below(parent)])).collect()
 }
 
-/// The objects, then the names and the directories: one must be there before names in it are made, and empty before it
-/// is removed.
+/// Returns the keys of the objects, then of the names and the directories: a directory must be there before names in it
+/// are made, and empty before it is removed.
 fn looked_for_by(op: &CmlOp) -> (Vec<Key>, Vec<Key>) {
     let (objects, names) = touched(op);
     let (objects, names) = (objects.into_iter().flatten(), names.into_iter().flatten());

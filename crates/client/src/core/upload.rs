@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Before anything was sent: the slow end of what people call broadband.
+/// Rate before anything was sent: the slow end of what people call broadband.
 const FIRST_BYTES_PER_S: f64 = 1e6;
-/// Smaller ones say more of the round trip than of the rate.
+/// Smallest content that counts: smaller ones say more of the round trip than of the rate.
 const SAMPLE_BYTES_MIN: u64 = 16 * 1024;
 /// Weight of a new sample; four or five of them outweigh the past.
 const WEIGHT: f64 = 0.2;
@@ -22,7 +22,7 @@ impl Default for UploadRate {
 }
 
 impl UploadRate {
-    /// A content of this size took so long.
+    /// Notes that a content of this size took so long.
     pub(crate) fn observe(&mut self, bytes: u64, took: Duration) {
         let seconds = took.as_secs_f64();
         if bytes >= SAMPLE_BYTES_MIN && seconds > 0.0 {
@@ -30,7 +30,7 @@ impl UploadRate {
         }
     }
 
-    /// How long a content of this size will take, without the round trip.
+    /// Returns how long a content of this size will take, without the round trip.
     pub(crate) fn expected(&self, bytes: u64) -> Duration {
         Duration::try_from_secs_f64(to_float(bytes) / self.bytes_per_s).unwrap_or(Duration::MAX)
     }

@@ -134,8 +134,8 @@ fn entries_have_the_bytes_that_formats_md_shows() {
     assert_eq!(refused, [&[14, 7, 0, 0, 0][..], &id.encode()[..]].concat());
 }
 
-/// What so many files leave that are made, stored and closed, and of which each fourth is removed. What is made is
-/// of no account here.
+/// Returns the entries of so many files that are made, stored and closed; each fourth of them is removed. The kind of
+/// object that is made does not matter here.
 fn queue_of(files: u64) -> impl Iterator<Item = LogEntry> {
     let id = |seq| StoreId { client: ClientId([3; 16]), incarnation: Incarnation(4), seq };
     let record = move |seq, depends_on: &[u64], op| {

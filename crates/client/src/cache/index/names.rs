@@ -1,4 +1,4 @@
-//! What is known of the names in directories.
+//! Names in directories, as far as they are known.
 
 use std::collections::BTreeSet;
 
@@ -11,30 +11,30 @@ use crate::cache::CacheError;
 use crate::cache::record::{CachedEntries, CachedEntry, CachedObject};
 use crate::core::promises::{Grant, SessionNumber};
 
-/// How a mutation changes a name.
+/// Change that a mutation makes to a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NameEdit {
     /// The directory.
     pub(crate) parent: Fid,
     /// The name.
     pub(crate) name: Name,
-    /// What it means now; `None`: nothing.
+    /// New meaning of the name; `None`: it means nothing.
     pub(crate) entry: Option<CachedEntry>,
 }
 
 impl Index {
-    /// What a name means, as far as the server has shown.
+    /// Returns the meaning of a name, as far as the server has shown it.
     pub(super) fn shown_entry(&self, parent: VnodeId, name: &Name) -> Result<Option<CachedEntry>, CacheError> {
         Ok(self.kv.get(&entry_key(parent, name.as_bytes()))?.and_then(CachedEntry::decode))
     }
 
-    /// Which version of a directory's names is known, if any is.
+    /// Returns the version of a directory's names that is known, if any is.
     pub(crate) fn names_version(&self, directory: Fid) -> Option<DataVersion> {
         let shown = self.shown(directory.vnode).ok()??;
         shown.entries.filter(|_| shown.object.fid == directory).map(|entries| entries.version)
     }
 
-    /// The entries of a directory behind `after` that the server has shown, in order, at most `count_max`.
+    /// Returns the entries of a directory behind `after` that the server has shown, in order, at most `count_max`.
     pub(super) fn shown_entries(
         &self,
         count_max: usize,
@@ -50,7 +50,7 @@ impl Index {
         Ok(parsed.collect())
     }
 
-    /// Notes what the server has said that a name means, and `with_object` what it has said of that object.
+    /// Notes the meaning of a name that the server has told, and `with_object` what it has told of that object.
     pub(crate) fn install_lookup(
         &self,
         parent: Fid,
@@ -68,7 +68,7 @@ impl Index {
             self.install_one(&volume, object, place, grant, &mut batch)?;
         }
         if reply.name_pending {
-            // The name means something else yet.
+            // The name still means something else.
             return self.apply(&batch);
         }
         if let Some(mut directory) = self.shown(parent.vnode)?.filter(|directory| directory.object.fid == parent) {
@@ -90,8 +90,8 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// A page of a listing has come; `first` drops what was known of the directory's names. Of objects that are
-    /// `unsaid` nothing is noted but the names.
+    /// Takes in a page of a listing; `first` drops what was known of the directory's names. For objects that are
+    /// `unsaid` only the names are noted.
     pub(crate) fn install_page(
         &self,
         page: &ReadDirPage,
@@ -123,8 +123,8 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// Carries the names known of a directory over a change of this client; after anybody else's they are worth
-    /// nothing.
+    /// Carries the names known of a directory over a change of this client; after a change of another client they are
+    /// worth nothing.
     pub(super) fn adopt<'a>(
         &self,
         directory: Fid,
@@ -142,10 +142,10 @@ impl Index {
             cached.entries = Some(CachedEntries { version: before, complete: false });
         }
         if cached.entries.is_some_and(|entries| entries.version >= after) {
-            // The answer is late: what it tells of is in them, and what came on top of it.
+            // The answer is late: the names have its change already, and what came on top of it.
             return Ok(());
         }
-        // These names the kernel knows, so they are kept in any case, and must be forgotten in the open.
+        // The kernel knows these names, so they are kept in any case, and must be forgotten in the open.
         for edit in edits {
             let key = entry_key(directory.vnode, edit.name.as_bytes());
             match edit.entry {
@@ -167,7 +167,7 @@ impl Index {
         Ok(())
     }
 
-    /// All entries of a directory that has none.
+    /// Returns the entries of a directory that is empty: they are complete.
     pub(super) fn no_entries(&self, object: &Object) -> Result<Option<CachedEntries>, CacheError> {
         if object.status.kind != Kind::Directory || object.status.size != 0 {
             return Ok(None);
@@ -176,9 +176,9 @@ impl Index {
         Ok(Some(CachedEntries { version: object.status.data_version, complete: true }))
     }
 
-    /// Removes the names of a directory, of which none count as known from before on: a crash may come between. They
-    /// stay behind when its entries are dropped, until the next are begun: that is when they must go, or they would
-    /// come back to life.
+    /// Removes the names of a directory; before that, none counts as known any more, as a crash may come between. Names
+    /// stay behind when the entries of a directory are dropped. They must go when the next entries are begun, or they
+    /// would come back to life.
     pub(super) fn forget_names(&self, vnode: VnodeId) -> Result<(), CacheError> {
         if let Some(directory) = self.shown(vnode)?.filter(|directory| directory.entries.is_some()) {
             let mut batch = Batch::default();
@@ -188,7 +188,7 @@ impl Index {
         loop {
             let page = self.shown_entries(SCAN_MAX, vnode, None)?;
             if page.is_empty() {
-                // What makes no sense as an entry.
+                // Only keys that make no sense as entries are left.
                 return self.remove_all(&entry_key(vnode, b""));
             }
             let mut batch = Batch::default();

@@ -8,14 +8,14 @@ use crate::cache::CacheError;
 use crate::cache::record::CachedPart;
 
 impl Index {
-    /// What is here of the content of a file, as far as the index was told; it may be of another version than the file
-    /// has now.
+    /// Returns the part of a file's content that is here, as far as the index was told; it may be of another version
+    /// than the file has now.
     pub(crate) fn part(&self, fid: Fid) -> Result<Option<CachedPart>, CacheError> {
         let part = self.kv.get(&part_key(fid.vnode))?.and_then(|bytes| CachedPart::decode(bytes.into()));
         Ok(part.filter(|part| part.unique == fid.unique))
     }
 
-    /// That much of a content is here.
+    /// Notes which part of a content is here.
     pub(crate) fn set_part(&self, vnode: VnodeId, part: &CachedPart) -> Result<(), CacheError> {
         let _turn = self.lock();
         // An object that has gone meanwhile must leave nothing behind.
@@ -27,7 +27,7 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// Nothing is here but what is here whole. Returns what was.
+    /// Forgets the part of a content that is here. Returns that part.
     pub(crate) fn take_part(&self, vnode: VnodeId) -> Result<Option<CachedPart>, CacheError> {
         let _turn = self.lock();
         let Some(bytes) = self.kv.get(&part_key(vnode))? else { return Ok(None) };
@@ -37,7 +37,7 @@ impl Index {
         Ok(CachedPart::decode(bytes.into()))
     }
 
-    /// All of them, with their objects.
+    /// Returns all parts, with their objects.
     pub(crate) fn parts(&self) -> Result<Vec<(VnodeId, CachedPart)>, CacheError> {
         let mut found = Vec::new();
         let mut after: Option<Vec<u8>> = None;
@@ -51,7 +51,7 @@ impl Index {
         }
     }
 
-    /// The power was lost, and with it what was not durable.
+    /// Forgets the parts that were not durable when the power was lost.
     pub(crate) fn forget_unsynced_parts(&self) -> Result<(), CacheError> {
         for (vnode, part) in self.parts()? {
             if !part.durable {

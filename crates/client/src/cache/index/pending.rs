@@ -1,6 +1,6 @@
-//! What the index says with the changes on top that the server does not have yet.
+//! The index with pending changes on top: those that the server does not have yet.
 //!
-//! When the server's answer to such a change is taken in, it moves from one side to the other: whoever looks sees it
+//! When the server's answer to such a change is taken in, the change moves from one side to the other: a reader sees it
 //! once, never twice and never not at all.
 
 use std::collections::HashSet;
@@ -19,13 +19,14 @@ use crate::core::promises::{Grant, SessionNumber};
 use crate::core::queue::Queued;
 use crate::core::touched::directories_of;
 
-/// The changes.
+/// Changes that the server does not have yet.
 #[derive(Default)]
 pub(super) struct Pending {
     overlay: RwLock<Overlay>,
-    /// Whether there are any, so that a mount without takes no lock.
+    /// Whether there are any, so that a mount without changes takes no lock.
     any: AtomicBool,
-    /// The directories whose names they change. Beside them, for who takes an answer in has them locked and asks.
+    /// Directories whose names the changes change. Kept beside them, because code that takes an answer in has them
+    /// locked and asks.
     naming: Mutex<HashSet<VnodeId>>,
 }
 
@@ -35,10 +36,10 @@ impl Pending {
         any.then(|| self.overlay.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a change with the effects of records.
+    /// Changes the overlay with the effects of records.
     fn change<T>(&self, records: &[&Queued], change: impl FnOnce(&mut Overlay) -> T) -> T {
         let mut overlay: RwLockWriteGuard<'_, Overlay> = self.overlay.write().unwrap_or_else(PoisonError::into_inner);
-        // Before the change: who comes now waits for it.
+        // Before the change: a reader that comes now waits for it.
         self.any.store(true, Ordering::Release);
         let changed = change(&mut overlay);
         self.any.store(!overlay.is_empty(), Ordering::Release);
@@ -58,7 +59,7 @@ impl Pending {
         self.naming().contains(&directory)
     }
 
-    /// Directories whose names they change.
+    /// Returns the directories whose names the changes change.
     pub(super) fn naming_directories(&self) -> Vec<VnodeId> {
         self.naming().iter().copied().collect()
     }
@@ -68,12 +69,12 @@ impl Pending {
     }
 }
 
-/// What is known of a name.
+/// Knowledge of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Known {
-    /// What it means, or that it means nothing.
+    /// The name means this, or nothing.
     Means(Option<CachedEntry>),
-    /// Nothing.
+    /// Nothing is known of the name.
     Unknown,
 }
 
@@ -88,19 +89,19 @@ fn entry_of(meaning: Meaning) -> Option<CachedEntry> {
 }
 
 impl Index {
-    /// What is known of an object; `None` too if it is about to be removed.
+    /// Returns what is known of an object; `None` too if it is about to be removed.
     pub(crate) fn object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         let Some(overlay) = self.pending.read() else { return self.shown(vnode) };
         let shown = self.shown(vnode)?;
         Ok(self.laid_over(&overlay, vnode, shown))
     }
 
-    /// What is known of an object, if its status is valid: of one that was made here it always is.
+    /// Returns what is known of an object, if its status is valid: that of one that was made here always is.
     pub(crate) fn valid_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         self.valid_below(self.pending.read().as_deref(), vnode)
     }
 
-    /// The same, if the server has promised to tell of a change.
+    /// Returns what is known of an object, if the server has promised to tell of a change.
     pub(crate) fn promised_object(&self, vnode: VnodeId) -> Result<Option<CachedObject>, CacheError> {
         let overlay = self.pending.read();
         self.below(overlay.as_deref(), vnode, |vnode| self.promised_shown(vnode))
@@ -110,7 +111,7 @@ impl Index {
         self.below(overlay, vnode, |vnode| self.valid_shown(vnode))
     }
 
-    /// An object with the changes on top, if it is `shown` or was made here.
+    /// Returns an object with the changes on top, if it is `shown` or was made here.
     fn below(
         &self,
         overlay: Option<&Overlay>,
@@ -132,7 +133,8 @@ impl Index {
         Ok((shown.is_some() || overlay.made(vnode).is_some()) && self.laid_over(&overlay, vnode, shown).is_none())
     }
 
-    /// As [`Self::is_removed`], but not if a name that the object loses may have been counted before.
+    /// Whether this client has removed an object, as [`Self::is_removed`] says, and no name that it loses may have been
+    /// counted before.
     pub(crate) fn is_certainly_removed(&self, vnode: VnodeId) -> Result<bool, CacheError> {
         let may_count_twice = self.pending.read().is_some_and(|overlay| overlay.may_count_twice(vnode));
         Ok(!may_count_twice && self.is_removed(vnode)?)
@@ -143,12 +145,12 @@ impl Index {
         self.pending.read().is_some_and(|overlay| overlay.made(vnode).is_some())
     }
 
-    /// The record that makes an object, if the server has not answered to it.
+    /// Returns the record that makes an object, if the server has not answered to it.
     pub(crate) fn made_by(&self, vnode: VnodeId) -> Option<StoreId> {
         self.pending.read()?.made_by(vnode)
     }
 
-    /// What a name means, as far as it is known.
+    /// Returns the meaning of a name, as far as it is known.
     pub(crate) fn entry(&self, parent: VnodeId, name: &Name) -> Result<Option<CachedEntry>, CacheError> {
         let overlay = self.pending.read();
         match overlay.and_then(|overlay| overlay.name(parent, name)) {
@@ -157,17 +159,17 @@ impl Index {
         }
     }
 
-    /// What a change that the server does not have yet makes of a name; `None`: there is none.
+    /// Returns the meaning that a pending change gives a name; `None`: there is no such change.
     pub(crate) fn pending_entry(&self, parent: VnodeId, name: &Name) -> Option<Option<CachedEntry>> {
         self.pending.read()?.name(parent, name).map(entry_of)
     }
 
-    /// What is known of a name, be it that it means nothing.
+    /// Returns what is known of a name; knowing that it means nothing counts too.
     pub(crate) fn known_entry(&self, parent: VnodeId, name: &Name) -> Result<Known, CacheError> {
         self.entry_below((parent, name), |vnode| self.valid_shown(vnode))
     }
 
-    /// The same, be it valid or not: what counts if the server is out of reach.
+    /// Returns what was last known of a name, be it valid or not: this counts if the server is out of reach.
     pub(crate) fn last_known_entry(&self, parent: VnodeId, name: &Name) -> Result<Known, CacheError> {
         self.entry_below((parent, name), |vnode| self.shown(vnode))
     }
@@ -191,12 +193,13 @@ impl Index {
         }
     }
 
-    /// Which state the names of a directory are in besides what the server has shown; `None`: in no other.
+    /// Returns a number for the state of a directory's names with pending changes; `None`: they are as the server has
+    /// shown.
     pub(crate) fn name_edit(&self, parent: VnodeId) -> Option<u64> {
         self.pending.read()?.name_edit(parent)
     }
 
-    /// The entries of a directory behind `after`, in order, at most 1,024.
+    /// Returns the entries of a directory behind `after`, in order, at most 1,024.
     pub(crate) fn entries(
         &self,
         parent: VnodeId,
@@ -205,7 +208,7 @@ impl Index {
         self.entries_up_to(SCAN_MAX, parent, after)
     }
 
-    /// The same, at most `count_max`.
+    /// Returns the entries of a directory behind `after`, in order, at most `count_max`.
     pub(crate) fn entries_up_to(
         &self,
         count_max: usize,
@@ -224,7 +227,7 @@ impl Index {
                 page.retain(|(name, _)| name <= cut);
             }
             let merged = merge(page, edits, count_max);
-            // All of them are about to be removed; there may be more behind.
+            // All names of the page are about to be removed; there may be more behind.
             match cut.or(last) {
                 Some(behind) if merged.is_empty() => after = Some(behind),
                 _ => return Ok(merged),
@@ -232,22 +235,22 @@ impl Index {
         }
     }
 
-    /// A change is in the log that the server does not have.
+    /// Adds a change that is in the log and that the server does not have.
     pub(crate) fn push_pending(&self, queued: &Queued) {
         self.pending.change(&[queued], |overlay| overlay.push(queued));
     }
 
-    /// A change of a life before is in the log, of which the server may have told already what it has made of things.
+    /// Adds a change of a life before that is in the log. The server may have shown its effects already.
     pub(crate) fn restore_pending(&self, queued: &Queued) {
         self.pending.change(&[queued], |overlay| overlay.restore(queued));
     }
 
-    /// The server will not have it.
+    /// Drops a change that the server will not have.
     pub(crate) fn drop_pending(&self, queued: &Queued) {
         self.pending.change(&[queued], |overlay| overlay.remove(queued));
     }
 
-    /// A change that has not been sent yet has become others.
+    /// Replaces a change that has not been sent yet by others.
     pub(crate) fn replace_pending(&self, before: &Queued, now: &[&Queued]) {
         self.pending.change(&[&[before], now].concat(), |overlay| {
             overlay.remove(before);
@@ -255,7 +258,7 @@ impl Index {
         });
     }
 
-    /// The server has done what a record of the queue says.
+    /// Takes in that the server has done what a record of the queue says.
     pub(crate) fn applied_pending(
         &self,
         reply: &ApplyReply,
@@ -270,7 +273,7 @@ impl Index {
         let about = reply.objects.iter().find(|object| object.fid == queued.record.op.fid());
         self.pending.change(&[queued], |overlay| {
             let links = overlay.links_by(queued);
-            // Of a life before it is not known what has been counted.
+            // For records of a life before it is not known what has been counted.
             let is_known = !touched_by(queued).into_iter().any(|fid| overlay.may_count_twice(fid.vnode));
             let noted = self.applied_with_links(reply, session, &edits, is_known.then_some(&links));
             overlay.applied(queued);
@@ -278,13 +281,15 @@ impl Index {
         })
     }
 
-    /// The server has a content of a file. A change of its names that was made later may be in what the answer says.
+    /// Takes in that the server has a content of a file. Its answer may count a change of the file's names that was
+    /// made later.
     pub(crate) fn stored(&self, reply: &ApplyReply, session: SessionNumber, fid: Fid) -> Result<(), CacheError> {
         let is_changed = self.pending.read().is_some_and(|overlay| overlay.changes_object(fid.vnode));
         self.applied_with_links(reply, session, &[], is_changed.then_some(&[]))
     }
 
-    /// The server has done something else than what a record of the queue says, and shows these objects now.
+    /// Takes in that the server has done something else than what a record of the queue says, and shows these objects
+    /// now.
     pub(crate) fn applied_otherwise(
         &self,
         reply: &ApplyReply,
@@ -309,10 +314,11 @@ impl Index {
     }
 
     /// Takes records off that the server has done, though nobody has heard yet how that came out: they are not laid
-    /// over what the server shows from now on, and what was shown before of all that they touch is out of date. So is
-    /// what answers to earlier questions say: own changes break no promises, so it is noted here. Who says so in an
-    /// earlier session is not believed. All go in one step: a name would mean nothing while only its removal is left.
-    /// What they do to the number of an object's names is counted in what is known of it, for others may be left.
+    /// over what the server shows from now on, and all that was shown before of the objects they touch is out of date.
+    /// So are the answers to earlier questions: own changes break no promises, so it is noted here. A grant of an
+    /// earlier session is not believed. All records go in one step: a name would mean nothing while only its removal is
+    /// left. Their changes to the numbers of names are counted in what is known of the objects, for other changes may
+    /// be left.
     pub(crate) fn applied_unanswered(&self, records: &[Queued], grant: Grant) -> Result<(), CacheError> {
         self.pending.change(&records.iter().collect::<Vec<_>>(), |overlay| {
             if grant.session != self.session() {
@@ -334,8 +340,8 @@ impl Index {
         })
     }
 
-    /// An object that is about to become this, with the changes on top; `None` if they remove it. Nothing is said of
-    /// the names in it.
+    /// Returns an object that is about to become this, with the changes on top; `None` if they remove it. Says nothing
+    /// of the names in it.
     pub(crate) fn with_own_changes(&self, object: Object) -> Result<Option<CachedObject>, CacheError> {
         let vnode = object.fid.vnode;
         let overlay = self.pending.read();
@@ -348,7 +354,8 @@ impl Index {
         }
     }
 
-    /// Objects have won and lost names at the server; a file that has lost its last one it must be asked about.
+    /// Counts the names that objects have won and lost at the server. The server must be asked about a file that has
+    /// lost its last one.
     fn count_links(&self, links: &[(VnodeId, i64)]) -> Result<(), CacheError> {
         let _turn = self.lock();
         let mut batch = Batch::default();
@@ -363,7 +370,8 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// An object that was made here exists at the server too: as what by now, it must be asked.
+    /// Notes that an object that was made here exists at the server too: the server must be asked for its present
+    /// state.
     fn install_made(&self, made: &Object, place: Option<&(VnodeId, Name)>) -> Result<(), CacheError> {
         let _turn = self.lock();
         if self.shown(made.fid.vnode)?.is_some() {
@@ -376,7 +384,7 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// What was shown of an object, or made of it here, with the changes on top; `None` if they remove it.
+    /// Lays the changes over what was shown of an object, or made of it here; `None` if they remove it.
     fn laid_over(&self, overlay: &Overlay, vnode: VnodeId, shown: Option<CachedObject>) -> Option<CachedObject> {
         if !overlay.changes_object(vnode) {
             return shown;
@@ -390,7 +398,7 @@ impl Index {
         (cached.object.status.nlink > 0).then_some(cached)
     }
 
-    /// Of a directory that was made here all names are known.
+    /// Returns an object as it was made here: of a directory all names are known.
     fn as_made(&self, object: &Object) -> CachedObject {
         let status = object.status;
         let all = CachedEntries { version: status.data_version, complete: true };
@@ -399,7 +407,7 @@ impl Index {
     }
 }
 
-/// Both lists are in order.
+/// Merges two lists that are in order.
 fn merge(shown: Vec<(Name, CachedEntry)>, edits: Vec<(Name, Meaning)>, count_max: usize) -> Vec<(Name, CachedEntry)> {
     let mut merged = Vec::with_capacity(shown.len() + edits.len());
     let mut edits = edits.into_iter().peekable();

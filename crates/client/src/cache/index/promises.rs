@@ -1,4 +1,4 @@
-//! What the server has promised: when a session begins, until when its lease holds, and what is broken.
+//! Promises of the server: when a session begins, until when its lease holds, and what is broken.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use crate::cache::CacheError;
 use crate::cache::record::CachedObject;
 use crate::core::promises::{Grant, SessionNumber};
 
-/// Directories that are remembered as exclusive. Beyond, all are forgotten: the server is asked once more for each.
+/// Most directories that are remembered as exclusive. Beyond, all are forgotten: the server is asked once more for
+/// each.
 const EXCLUSIVE_MAX: usize = 65_536;
 
-/// Where an attach found the volume.
+/// State of the volume that an attach has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AttachedVolume {
     pub(crate) server: ServerId,
@@ -23,16 +24,16 @@ pub(crate) struct AttachedVolume {
 }
 
 impl Index {
-    /// Up to where this client has heard of everything that makes what is known not valid; `None`: it has missed
-    /// something.
+    /// Returns the mark up to which this client has heard of everything that makes what is known invalid; `None`: it
+    /// has missed something.
     pub(crate) fn mark(&self) -> Option<Mark> {
         let volume = self.lock();
         volume.known.and_then(|known| known.mark).filter(|_| !volume.missed)
     }
 
-    /// The volume has been attached; `resumed`: the promises of the last session still hold. Otherwise what was valid
-    /// then is so if it is not among the `changed`; `None`: nothing is. Returns the session that answers belong to from
-    /// now on.
+    /// Notes that the volume has been attached; `resumed`: the promises of the last session still hold. Otherwise an
+    /// object that was valid then is so if it is not among the `changed`; `None`: nothing is. Returns the session that
+    /// answers belong to from now on.
     pub(crate) fn attached(
         &self,
         volume: AttachedVolume,
@@ -59,7 +60,7 @@ impl Index {
             }
             None => false,
         };
-        // What has changed was asked for, or may have been: then the server tells of every change.
+        // The server was asked what has changed, or may have been: then it tells of every change.
         let asked = volume.known.is_some_and(|known| known.mark.is_some());
         let trust = if kept { trust } else { trust + 1 };
         self.set_known(&mut volume, KnownVolume { server, history, mark, trust })?;
@@ -70,25 +71,25 @@ impl Index {
         Ok(session)
     }
 
-    /// The session in which the server tells of every change, because it was not told what is held here.
+    /// Returns the session in which the server tells of every change, because it was not told what is held here.
     pub(crate) fn unnamed(&self) -> Option<SessionNumber> {
         let volume = self.lock();
         volume.unnamed.filter(|session| *session == volume.breaks.session())
     }
 
-    /// What has changed meanwhile, if that is little; nothing when it is asked for again.
+    /// Takes the objects that have changed meanwhile, if they are few; none when it is asked again.
     pub(crate) fn take_stale(&self) -> Vec<Fid> {
         std::mem::take(&mut self.lock().stale)
     }
 
-    /// The server has been told.
+    /// Notes that the server has been told what is held here.
     pub(crate) fn named(&self, session: SessionNumber) {
         let mut volume = self.lock();
         volume.unnamed = volume.unnamed.filter(|unnamed| *unnamed != session);
     }
 
-    /// The objects behind `after` that the server has promised to tell of, of some more that are known; and behind
-    /// which one to go on.
+    /// Looks at some more known objects behind `after`. Returns those that the server has promised to tell of, and
+    /// behind which object to go on.
     pub(crate) fn promised_behind(
         &self,
         after: Option<VnodeId>,
@@ -103,7 +104,7 @@ impl Index {
         Ok((promised.collect(), next))
     }
 
-    /// In a session this client has heard of everything up to `mark`.
+    /// Notes that in a session this client has heard of everything up to `mark`.
     pub(crate) fn caught_up(&self, session: SessionNumber, mark: Mark) {
         let mut volume = self.lock();
         if volume.missed || volume.breaks.session() != session {
@@ -116,8 +117,8 @@ impl Index {
         }
     }
 
-    /// Forgets names that lack what a status shows already. It was this client's own as long as promises held; a break
-    /// that was on its way when the session ended does not come any more.
+    /// Forgets names that lack what a status shows already. As long as promises held, this was a change of this
+    /// client's own; a break that was on its way when the session ended does not come any more.
     fn drop_lacking_names(&self) -> Result<(), CacheError> {
         let mut batch = Batch::default();
         for vnode in self.pending.naming_directories() {
@@ -131,8 +132,8 @@ impl Index {
         self.apply(&batch)
     }
 
-    /// What the server has at another version than is known here is not valid. Returns what of it there is, and may be
-    /// asked for at once.
+    /// Takes the trust from objects that the server has at another version than is known here. Returns those that there
+    /// are still and that may be asked for at once.
     fn distrust_changed(&self, changed: &[ChangedObject]) -> Result<Vec<Fid>, CacheError> {
         let (mut batch, mut stale) = (Batch::default(), Vec::new());
         for ChangedObject { vnode, version } in changed {
@@ -151,22 +152,22 @@ impl Index {
         Ok(stale)
     }
 
-    /// The present session.
+    /// Returns the present session.
     pub(crate) fn session(&self) -> SessionNumber {
         self.lock().breaks.session()
     }
 
-    /// A request that was sent at `sent` has been answered with a lease.
+    /// Renews the lease: a request that was sent at `sent` has been answered with one.
     pub(crate) fn renew_lease(&self, sent: Instant, lease: Duration) {
         self.lease.renew(sent, lease);
     }
 
-    /// How long what is valid stays so without another renewal.
+    /// Returns how long what is valid stays so without another renewal.
     pub(crate) fn lease_remaining(&self) -> Duration {
         self.lease.remaining(self.clock.now())
     }
 
-    /// How long an object is valid without another renewal; not at all if it is not valid now.
+    /// Returns how long an object is valid without another renewal; not at all if it is not valid now.
     pub(crate) fn valid_for(&self, vnode: VnodeId) -> Duration {
         let valid = self.promised_object(vnode).is_ok_and(|cached| cached.is_some());
         if valid { self.lease_remaining() } else { Duration::ZERO }
@@ -179,20 +180,21 @@ impl Index {
         self.lease.holds(self.clock.now()) && volume.exclusive.get(&directory).is_some_and(promised)
     }
 
-    /// A directory that nobody else can know of is about to be sent for the first time: once the server has it it is
-    /// this client's alone.
+    /// Notes that a directory is about to be sent for the first time, so that nobody else can know of it: once the
+    /// server has it, it is this client's alone.
     pub(crate) fn making_directory(&self, directory: VnodeId) {
         let mut volume = self.lock();
         let grant = Grant { session: volume.breaks.session(), change: volume.breaks.newest() };
         volume.insert_exclusive(directory, grant);
     }
 
-    /// The server breaks its promises on objects, because of changes up to `change`.
+    /// Takes in that the server breaks its promises on objects, because of changes up to `change`.
     pub(crate) fn break_objects(&self, change: ChangeNumber, objects: &[BrokenObject]) {
         self.changed_up_to(change, objects.iter().map(|object| object.fid));
     }
 
-    /// Objects are out of date, because of changes up to `change`: what older answers say of them brings no promise.
+    /// Notes that objects are out of date, because of changes up to `change`: what older answers say of them brings no
+    /// promise.
     pub(super) fn changed_up_to(&self, change: ChangeNumber, fids: impl Iterator<Item = Fid> + Clone) {
         let mut volume = self.lock();
         fids.clone().for_each(|fid| volume.breaks.note(fid.vnode, change));
@@ -202,7 +204,7 @@ impl Index {
         }
     }
 
-    /// The server breaks all its promises.
+    /// Takes in that the server breaks all its promises.
     pub(crate) fn break_all(&self, change: ChangeNumber) {
         let mut volume = self.lock();
         volume.breaks.note_all(change);
@@ -212,7 +214,7 @@ impl Index {
         }
     }
 
-    /// Nothing known is valid any more.
+    /// Raises the trust: nothing known is valid any more.
     pub(super) fn raise_trust(&self, volume: &mut Volume) -> Result<(), CacheError> {
         match volume.known {
             Some(known) => self.set_known(volume, KnownVolume { trust: known.trust + 1, ..known }),
@@ -222,7 +224,8 @@ impl Index {
 }
 
 impl Volume {
-    /// An answer says where this client decides names, and ends what was known only because the answer had not come.
+    /// Notes where this client decides names, as an answer says. Ends what was known only because the answer had not
+    /// come.
     pub(super) fn note_exclusive(&mut self, reply: &ApplyReply, grant: Grant) {
         if !reply.directories.is_empty() {
             for object in &reply.objects {

@@ -11,17 +11,17 @@ use mafs_proto::VnodeId;
 use super::vnode_of;
 use crate::cache::{CacheError, CachedObject};
 
-/// How many: some 5 MB.
+/// Most objects that are kept: some 5 MB.
 const OBJECTS_MAX: NonZeroUsize = NonZeroUsize::new(16 << 10).expect("not zero");
 
-/// The objects used last. Whoever changes the index tells of it *after* the change.
+/// The objects used last. Code that changes the index tells of it *after* the change.
 pub(super) struct RecentObjects {
     recent: Mutex<Recent>,
 }
 
 struct Recent {
     objects: LruCache<VnodeId, CachedObject>,
-    /// Counts changes: what was read from the index before one may not be kept after it.
+    /// Counts changes: an object that was read from the index before one may not be kept after it.
     changes: u64,
 }
 
@@ -30,7 +30,7 @@ impl RecentObjects {
         Self { recent: Mutex::new(Recent { objects: LruCache::new(OBJECTS_MAX), changes: 0 }) }
     }
 
-    /// The object, with the help of `load`, which reads it from the index.
+    /// Returns the object, with the help of `load`, which reads it from the index.
     pub(super) fn get(
         &self,
         vnode: VnodeId,
@@ -53,7 +53,7 @@ impl RecentObjects {
         Ok(loaded)
     }
 
-    /// These keys of the index have changed.
+    /// Notes that these keys of the index have changed.
     pub(super) fn changed(&self, batch: &Batch) {
         let mut recent = self.lock();
         recent.changes += 1;

@@ -1,4 +1,4 @@
-//! What an index holds for valid: while promises hold, and when it could not be written.
+//! Tests of what an index holds for valid: while promises hold, and when it could not be written.
 
 mod applied;
 
@@ -21,7 +21,7 @@ use crate::core::queue::Queued;
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Stands still until it is set.
+/// Clock that stands still until it is set.
 #[derive(Clone, Default)]
 struct SetClock(Arc<AtomicU64>);
 
@@ -55,7 +55,7 @@ fn object(fid: Fid, kind: Kind, version: u64) -> Object {
         nlink: 1,
         uid: 0,
         gid: 0,
-        // A directory's is the number of its names.
+        // The size of a directory is the number of its names.
         size: version - 1,
         rdev: 0,
         atime: time,
@@ -69,7 +69,7 @@ fn object(fid: Fid, kind: Kind, version: u64) -> Object {
     Object { fid, status, target: None }
 }
 
-/// The server has made the file `f` in the root.
+/// Returns the server's answer and the change of names when it has made the file `f` in the root.
 fn creation() -> (ApplyReply, NameEdit) {
     let fid = Fid { vnode: VnodeId(2), unique: Uniquifier(1), ..root() };
     let reply = ApplyReply {
@@ -107,7 +107,7 @@ impl Attached {
         Grant { session: self.session, change: ChangeNumber(change) }
     }
 
-    /// The server shows the root in this version.
+    /// Shows the root in this version, as the server would.
     fn show(&self, version: u64, change: u64) {
         self.index.install(&[object(root(), Kind::Directory, version)], self.grant(change)).unwrap();
     }
@@ -116,7 +116,7 @@ impl Attached {
         self.index.break_objects(ChangeNumber(change), &[BrokenObject { fid: root(), names: Vec::new() }]);
     }
 
-    /// The version of the root that is valid.
+    /// Returns the version of the root that is valid.
     fn valid(&self) -> Option<DataVersion> {
         self.index.valid_object(VnodeId::ROOT).unwrap().map(|cached| cached.object.status.data_version)
     }
@@ -374,7 +374,7 @@ fn a_late_answer_leaves_names_that_were_shown_since() {
     assert!(entries.is_some_and(|entries| entries.complete), "all names are asked for again");
 }
 
-/// The root with one name, all of it known.
+/// Makes an index that knows the root with one name, all of it.
 fn listed() -> Attached {
     let (reply, edit) = creation();
     let attached = attached();
@@ -456,7 +456,7 @@ fn what_a_record_of_a_life_before_removes_may_be_there_by_another_name() {
     assert!(is_certain(&before), "it is of this life");
 }
 
-/// The record that makes what [`creation`] says the server has made.
+/// Returns the record that makes what [`creation`] says the server has made.
 fn creating() -> Queued {
     let (reply, edit) = creation();
     let id = StoreId { client: ClientId([1; 16]), incarnation: Incarnation(2), seq: 1 };
@@ -468,7 +468,7 @@ fn creating() -> Queued {
 }
 
 impl Attached {
-    /// Whether the names of the root are known.
+    /// Returns what is known of a name in the root.
     fn knows(&self, name: &'static [u8]) -> Known {
         self.index.known_entry(VnodeId::ROOT, &Name::new(name).unwrap()).unwrap()
     }
@@ -494,7 +494,7 @@ fn names_that_lack_something_are_not_known_in_the_next_session() {
     let (attached, volume) = (attached(), volume(5));
     attached.index.caught_up(attached.session, volume.mark.unwrap());
     attached.index.push_pending(&creating());
-    // By another client, which does not wait for this one any more; the break is lost.
+    // The root is changed by another client, which does not wait for this one any more; the break is lost.
     attached.show(2, 1);
     assert_eq!(attached.knows(b"g"), Known::Means(None));
     attached.index.attached(volume, false, Some(&[])).unwrap();
@@ -516,7 +516,7 @@ fn names_are_not_known_when_others_may_have_changed_them_too() {
     late.break_root(1);
     late.show(3, 2);
     assert_eq!((late.valid(), late.knows(b"g")), (Some(DataVersion(3)), Known::Unknown));
-    // What became of the name only the server knows.
+    // Only the server knows what became of the name.
     let elsewhere = self::attached();
     elsewhere.index.push_pending(&creating());
     elsewhere.index.applied_otherwise(&reply, elsewhere.session, &creating()).unwrap();

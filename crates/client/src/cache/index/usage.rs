@@ -8,7 +8,7 @@ use crate::cache::CacheError;
 use crate::cache::record::CachedObject;
 
 impl Index {
-    /// Every file with content in the cache, least recently used first as far as that is known, with its size.
+    /// Lists every file with content in the cache, least recently used first as far as that is known, with its size.
     pub(crate) fn contents(&self) -> Result<Vec<(Fid, u64)>, CacheError> {
         let mut found = Vec::new();
         let mut after: Option<Vec<u8>> = None;

@@ -1,4 +1,4 @@
-//! Extended attributes in the index: all of one object under `x` + vnode, with the version they are.
+//! Extended attributes in the index: all of one object under `x` + vnode, with their version.
 
 use mafs_durable::Batch;
 use mafs_proto::{CmlRecord, Fid, Object, StatusVersion, VnodeId, Xattrs};
@@ -9,8 +9,8 @@ use crate::cache::record::{CachedObject, CachedXattrs};
 use crate::core::overlay::{change_xattr, xattr_of};
 
 impl Index {
-    /// The extended attributes that belong to this status, with this client's changes on top; `None` if they are not
-    /// known.
+    /// Returns the extended attributes that belong to this status, with this client's changes on top; `None` if they
+    /// are not known.
     pub(crate) fn xattrs(&self, object: &Object) -> Result<Option<Xattrs>, CacheError> {
         let overlay = self.pending.read();
         let mut xattrs = self.shown_xattrs(object)?;
@@ -27,8 +27,8 @@ impl Index {
         }
     }
 
-    /// What a record leaves of the attributes that the server has shown, if these are known, and the version that it
-    /// makes of the status if nothing else has happened to it.
+    /// Returns the extended attributes that a record makes of those the server has shown, if these are known; and the
+    /// status version that the record makes if nothing else has happened to the object.
     pub(super) fn xattrs_behind(&self, record: &CmlRecord) -> Result<Option<(StatusVersion, Xattrs)>, CacheError> {
         let Some(change) = xattr_of(record) else { return Ok(None) };
         let Some(CachedObject { object, .. }) = self.shown(record.op.fid().vnode)? else { return Ok(None) };
@@ -36,7 +36,7 @@ impl Index {
         Ok(change_xattr(&mut xattrs, &change).is_ok().then_some((object.status.status_version.next(), xattrs)))
     }
 
-    /// The server has shown an object again, behind a record that leaves these attributes.
+    /// Notes the extended attributes that a record leaves, as the server has shown the object again behind it.
     pub(super) fn adopt_xattrs(
         &self,
         object: &Object,
@@ -57,7 +57,7 @@ impl Index {
         Ok(current.map(|cached| cached.xattrs))
     }
 
-    /// The extended attributes of an object are these since `version` of its status.
+    /// Notes that an object has these extended attributes since `version` of its status.
     pub(crate) fn install_xattrs(&self, fid: Fid, version: StatusVersion, xattrs: Xattrs) -> Result<(), CacheError> {
         let _turn = self.lock();
         // An object that has gone meanwhile must leave nothing behind.

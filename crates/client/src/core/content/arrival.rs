@@ -1,13 +1,13 @@
-//! Arrival: what of a file's content is in its container, and what is on its way.
+//! Arrival: which bytes of a file's content are in its container, and which are on their way.
 //!
 //! A fetch brings one version, range by range. A fetch is *void* from the moment on at which the container is to hold
 //! something else: another fetch, what programs have cut the file to, another version that is turned in. Each step of a
-//! fetch names it, and a void one is told nothing and changes nothing; whoever asks and writes under one lock writes
+//! fetch names it, and a void one is told nothing and changes nothing; code that asks and writes under one lock writes
 //! into the container of its own version only.
 //!
 //! The bytes that an ended fetch has brought are *left* for the next one of the same version, until the container is to
-//! hold something else. Of a fetch *in place*, over a version that the kernel reads, nothing is left: nobody knows
-//! which bytes are whose.
+//! hold something else. A fetch *in place*, over a version that the kernel reads, leaves nothing: nobody knows which
+//! bytes are whose.
 
 mod stall;
 
@@ -36,12 +36,12 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// The version that it brings.
+    /// Returns the version that it brings.
     pub(crate) fn version(self) -> DataVersion {
         self.version
     }
 
-    /// How many bytes that has.
+    /// Returns how many bytes that version has.
     pub(crate) fn size(self) -> u64 {
         self.size
     }
@@ -52,7 +52,7 @@ impl Fetch {
     }
 }
 
-/// Tells one thing that the container holds from the next.
+/// Number that tells one thing that the container holds from the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Turn(u64);
 
@@ -63,7 +63,7 @@ pub(crate) struct Part {
     pub(crate) present: RangeSet,
 }
 
-/// Why a content is not here and does not come either.
+/// Reason why a content is not here and does not come either.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NotHere<E> {
     /// Nobody has asked for it.
@@ -72,13 +72,13 @@ pub(crate) enum NotHere<E> {
     Failed(E),
 }
 
-/// How much of a content is here.
+/// Extent to which a content is here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Presence {
     Whole,
-    /// So many bytes.
+    /// So many bytes are here.
     Partly(u64),
-    /// Nothing that is known of.
+    /// Nothing is here that is known of.
     Absent,
 }
 
@@ -102,9 +102,9 @@ struct Coming<H> {
     present: RangeSet,
     /// Whether the server has begun to send.
     answered: bool,
-    /// A byte somebody waits for, far from where the fetch is.
+    /// Byte that somebody waits for, far from where the fetch is.
     wanted: Option<u64>,
-    /// How that is urged on which brings it.
+    /// Handle that urges on what brings the content.
     handle: Option<H>,
 }
 
@@ -122,17 +122,17 @@ impl<E: Clone, H> Arrival<E, H> {
         Self { state, turn: Turn(0), noted, stall: Stall::default() }
     }
 
-    /// Of a file whose content is here.
+    /// Makes the arrival of a file whose content is here.
     pub(crate) fn whole() -> Self {
         Self::new(State::Whole, false)
     }
 
-    /// Of a file of which nothing is here.
+    /// Makes the arrival of a file of which nothing is here.
     pub(crate) fn missing() -> Self {
         Self::new(State::Missing { part: None }, false)
     }
 
-    /// Of a file of which this is here, as the index says.
+    /// Makes the arrival of a file of which this is here, as the index says.
     pub(crate) fn left_before(part: Part) -> Self {
         Self::new(State::Missing { part: Some(part) }, true)
     }
@@ -199,7 +199,7 @@ impl<E: Clone, H> Arrival<E, H> {
         }
     }
 
-    /// Lets whoever waits do so in vain. `lasts`: so does whoever comes later, until the server is asked again.
+    /// Lets callers that wait do so in vain. `lasts`: so do later ones, until the server is asked again.
     pub(crate) fn stall(&mut self, why: E, lasts: bool) {
         self.stall.begin(why, lasts);
     }
@@ -271,8 +271,8 @@ impl<E: Clone, H> Arrival<E, H> {
         self.coming(fetch).is_some_and(|coming| coming.present.first_gap(0, fetch.size).is_some())
     }
 
-    /// The next bytes to ask for: where a reader waits, else the first that are missing. `None`: all is here, or the
-    /// fetch is void.
+    /// Returns the next bytes to ask for: where a reader waits, else the first that are missing. `None`: all is here,
+    /// or the fetch is void.
     pub(crate) fn next_gap(&mut self, fetch: Fetch) -> Option<Range<u64>> {
         let coming = self.coming_mut(fetch)?;
         let wanted = coming.wanted.take().unwrap_or(0);
@@ -292,7 +292,7 @@ impl<E: Clone, H> Arrival<E, H> {
         coming.wanted.is_some()
     }
 
-    /// Urges that on which brings the content, if something does.
+    /// Returns the handle that urges on what brings the content, if something does.
     pub(crate) fn handle(&mut self) -> Option<&mut H> {
         match &mut self.state {
             State::Coming(coming) => coming.handle.as_mut(),
@@ -300,7 +300,7 @@ impl<E: Clone, H> Arrival<E, H> {
         }
     }
 
-    /// Which thing the container holds.
+    /// Tells which thing the container holds.
     pub(crate) fn turn(&self) -> Turn {
         self.turn
     }
@@ -320,7 +320,7 @@ impl<E: Clone, H> Arrival<E, H> {
         !self.is_whole() && !self.is_coming()
     }
 
-    /// How much of this version is here.
+    /// Returns how much of this version is here.
     pub(crate) fn presence(&self, version: DataVersion) -> Presence {
         match &self.state {
             State::Whole => Presence::Whole,
@@ -372,12 +372,12 @@ impl<E: Clone, H> Arrival<E, H> {
         }
     }
 
-    /// How often waiting was in vain so far, for [`Self::stalled_since`].
+    /// Returns how often waiting was in vain so far, for [`Self::stalled_since`].
     pub(crate) fn stalls(&self) -> Stalls {
         self.stall.times()
     }
 
-    /// Why it is in vain to wait, for somebody who has done so since then.
+    /// Returns why it is in vain to wait, for somebody who has done so since then.
     pub(crate) fn stalled_since(&self, before: Stalls) -> Option<E> {
         self.stall.since(before)
     }
@@ -425,7 +425,7 @@ fn is_worth_noting(present: &RangeSet) -> bool {
     present.bytes() >= NOTED_BYTES_MIN
 }
 
-/// The bytes of an earlier fetch that count. If they are all, all but the last byte: what the content is
+/// Returns the bytes of an earlier fetch that count. If they are all, all but the last byte: what the content is
 /// compared with comes with an answer, so something has to be asked for.
 fn to_go_on(mut present: RangeSet, size: u64) -> RangeSet {
     if present.first_gap(0, size).is_none() {

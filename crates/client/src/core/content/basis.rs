@@ -4,7 +4,7 @@
 //! applied that. A content that went *elsewhere*, into another file than the one that was written, is made from no
 //! version of this file.
 //!
-//! Invariant: record and hash belong to the version. Whatever changes that changes them in the same step, so that no
+//! Invariant: record and hash belong to the version. A step that changes the version changes them too, so that no
 //! content is stored over a version of which it knows nothing (invariant 9).
 
 use mafs_proto::{Base, ContentHash, DataVersion, StoreId};
@@ -20,22 +20,22 @@ pub(crate) struct Basis {
 }
 
 impl Basis {
-    /// This version, with its hash if that is known.
+    /// Makes a basis of this version, with its hash if that is known.
     pub(crate) fn new(version: DataVersion, hash: Option<ContentHash>) -> Self {
         Self { version, record: None, hash }
     }
 
-    /// The version.
+    /// Returns the version.
     pub(crate) fn version(&self) -> DataVersion {
         self.version
     }
 
-    /// The version, unless the content is made from none of this file.
+    /// Returns the version, unless the content is made from none of this file.
     pub(crate) fn own_version(&self) -> Option<DataVersion> {
         (!self.is_elsewhere()).then_some(self.version)
     }
 
-    /// The hash of the version, if this client knows it.
+    /// Returns the hash of the version, if this client knows it.
     pub(crate) fn hash(&self) -> Option<ContentHash> {
         self.hash
     }
@@ -50,32 +50,32 @@ impl Basis {
         self.version == DataVersion::NONE
     }
 
-    /// The content is that of a version of the server's. Nothing that was here before has to do with what is written
-    /// next. Returns the version before.
+    /// Notes that the content is that of a version of the server's. Nothing that was here before has to do with what is
+    /// written next. Returns the version before.
     pub(crate) fn become_version(&mut self, version: DataVersion, hash: ContentHash) -> DataVersion {
         self.replace(version, Some(hash)).version
     }
 
-    /// The content is about to be that of a version, or to be replaced as a whole by what is made from that. Returns
-    /// what it was before.
+    /// Notes that the content is about to be that of a version, or to be replaced as a whole by what is made from that.
+    /// Returns the basis before.
     pub(crate) fn begin(&mut self, version: DataVersion) -> Self {
         let hash = self.hash.filter(|_| self.version == version);
         self.replace(version, hash)
     }
 
-    /// The version is here, and hashes to this.
+    /// Notes that the version is here, and hashes to this.
     pub(crate) fn note_hash(&mut self, hash: ContentHash) {
         self.hash = Some(hash);
     }
 
-    /// The content went elsewhere, by this record. Later writes go where that went.
+    /// Notes that the content went elsewhere, by this record. Later writes go where that went.
     pub(crate) fn go_elsewhere(&mut self, id: StoreId) {
         self.replace(DataVersion::NONE, None);
         self.record = Some(id);
     }
 
-    /// The log has forgotten what became of a record, and the server has answered to it; now it shows this version.
-    /// Whoever has made that: only the record's may be replaced.
+    /// Notes that the log has forgotten what became of a record, to which the server has answered; now it shows this
+    /// version. If another record has made that version, only this record's may be replaced.
     pub(crate) fn forgot(&mut self, id: StoreId, shown: DataVersion) {
         self.record = (shown != self.version).then_some(id);
     }

@@ -2,8 +2,8 @@
 //!
 //! Each change of the content makes the next *edit*. An edit is *stored* when the server has it, *logged* when a
 //! version that is to be sent holds it, *synced* when an fsync has made something of it durable here, and *kept* when
-//! all of it is. Whatever the kernel writes past this program is an edit as soon as a look has found it, and what it
-//! may have written behind the last look is none yet: so whoever asks looks first, and a doubt counts as an edit.
+//! all of it is. A write of the kernel past this program is an edit as soon as a look has found it. One that may have
+//! come behind the last look is none yet: so a caller that asks looks first, and a doubt counts as an edit.
 //!
 //! Invariant: an edit that is not stored is never said to be, whatever is changed between the moment at which a content
 //! is frozen and the one at which its answer comes: the answer is about the edit that was frozen.
@@ -18,7 +18,7 @@ impl Edit {
     /// The state before all changes that are known in this life of the client.
     pub(crate) const BEFORE: Self = Self(0);
 
-    /// The one that a change makes of it.
+    /// Returns the edit that a change makes of it.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }
@@ -36,7 +36,8 @@ pub(crate) struct Edits {
 }
 
 impl Edits {
-    /// Of a file that an earlier life has left with changes. `kept`: a loss of power does not take them.
+    /// Makes the edits of a file that an earlier life has left with changes. `kept`: a loss of power does not take
+    /// them.
     pub(crate) fn taken_up(kept: bool) -> Self {
         let newest = Edit::BEFORE.next();
         let safe = if kept { newest } else { Edit::BEFORE };
@@ -105,7 +106,7 @@ impl Edits {
         self.kept = self.kept.max(edit);
     }
 
-    /// The edit that the content is now.
+    /// Returns the edit that the content is now.
     pub(crate) fn newest(&self) -> Edit {
         self.newest
     }

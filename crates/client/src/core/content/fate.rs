@@ -9,11 +9,11 @@ use mafs_proto::{FsError, Object, StoreId, Xattrs};
 
 use super::stat::Stat;
 
-/// Why the server did not take a content.
+/// Refusal of a content by the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refused {
     pub(crate) reason: FsError,
-    /// Where the file was then, below the mount point.
+    /// Path of the file then, below the mount point.
     pub(crate) path: String,
 }
 
@@ -34,12 +34,12 @@ impl Unlinked {
         Self { object: Some(object), xattrs, named }
     }
 
-    /// The object as it was when its last name went, as far as it was not changed since.
+    /// Returns the object as it was when its last name went, as far as it was not changed since.
     pub(crate) fn object(&self) -> Option<&Object> {
         self.object.as_ref()
     }
 
-    /// The object, to be changed.
+    /// Returns the object, to be changed.
     pub(crate) fn object_mut(&mut self) -> Option<&mut Object> {
         self.object.as_mut()
     }
@@ -86,17 +86,18 @@ pub(crate) struct Fate {
 }
 
 impl Fate {
-    /// Of a file that has a name.
+    /// Makes the fate of a file that has a name.
     pub(crate) fn named() -> Self {
         Self::default()
     }
 
-    /// Of a file without one.
+    /// Makes the fate of a file without a name.
     pub(crate) fn unlinked(unlinked: Unlinked) -> Self {
         Self { left: Some(unlinked), ..Self::named() }
     }
 
-    /// Of a file that an earlier life has left: whether it had asked for the removal, and whether that was done.
+    /// Makes the fate of a file that an earlier life has left: whether it had asked for the removal, and whether that
+    /// was done.
     pub(crate) fn taken_up(asked: bool, is_gone: bool) -> Self {
         Self { left: is_gone.then(Unlinked::default), asked, ..Self::named() }
     }
@@ -153,12 +154,12 @@ impl Fate {
         self.asked || self.is_unlinked()
     }
 
-    /// The rest of a file without a name.
+    /// Returns the rest of a file without a name.
     pub(crate) fn left(&self) -> Option<&Unlinked> {
         self.left.as_ref()
     }
 
-    /// The rest of a file without a name, to be changed.
+    /// Returns the rest of a file without a name, to be changed.
     pub(crate) fn left_mut(&mut self) -> Option<&mut Unlinked> {
         self.left.as_mut()
     }
@@ -168,12 +169,12 @@ impl Fate {
         self.left().is_some_and(|unlinked| versions.iter().any(|id| unlinked.named.contains(id)))
     }
 
-    /// Why the server did not take the content, and where the file was then.
+    /// Returns why the server did not take the content, and where the file was then.
     pub(crate) fn refused(&self) -> Option<&Refused> {
         self.refused.as_ref()
     }
 
-    /// Why the server did not take the content.
+    /// Returns why the server did not take the content.
     pub(crate) fn refusal(&self) -> Option<FsError> {
         self.refused.as_ref().map(|refused| refused.reason)
     }

@@ -19,12 +19,12 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Of a version of the server's.
+    /// Makes the stat of a version of the server's.
     pub(crate) fn of(status: &Status) -> Self {
         Self { size: status.size, mtime: status.mtime, ctime: status.ctime, tail: Tail::default() }
     }
 
-    /// Of a content that an earlier life has changed at this time.
+    /// Makes the stat of a content that an earlier life has changed at this time.
     pub(crate) fn taken_up(size: u64, changed: Timestamp) -> Self {
         Self { size, mtime: changed, ctime: changed, tail: Tail::default() }
     }
@@ -39,69 +39,69 @@ impl Stat {
         self.mtime
     }
 
-    /// When anything of the file was changed last, be it that the index knows of something later.
+    /// Returns when anything of the file was changed last, here or as the index knows.
     pub(crate) fn last_change(&self, known: Option<&Status>) -> Timestamp {
         known.map_or(self.ctime, |known| known.ctime.max(self.ctime))
     }
 
-    /// Puts it in the place of what a status says.
+    /// Puts size and times in the place of those in a status.
     pub(crate) fn lay_over(&self, status: &mut Status) {
         (status.size, status.mtime, status.ctime) = (self.size, self.mtime, self.ctime);
     }
 
-    /// The content is this version.
+    /// Notes that the content is this version.
     pub(crate) fn become_version(&mut self, status: &Status) {
         (self.size, self.mtime, self.ctime) = (status.size, status.mtime, status.ctime);
     }
 
-    /// The content was changed at this time.
+    /// Notes that the content was changed at this time.
     pub(crate) fn change(&mut self, now: Timestamp) {
         (self.mtime, self.ctime) = (now, now);
     }
 
-    /// The content has this size now.
+    /// Notes that the content has this size now.
     pub(crate) fn set_size(&mut self, size: u64) {
         self.size = size;
     }
 
-    /// A program has set the time of the content.
+    /// Notes that a program has set the time of the content.
     pub(crate) fn set_mtime(&mut self, mtime: Timestamp) {
         self.mtime = mtime;
     }
 
-    /// Something else than the content was changed at this time.
+    /// Notes that something else than the content was changed at this time.
     pub(crate) fn set_ctime(&mut self, now: Timestamp) {
         self.ctime = now;
     }
 
-    /// The kernel reads a range.
+    /// Notes that the kernel reads a range.
     pub(crate) fn read(&mut self, range: Range<u64>) {
         self.tail.read(range);
     }
 
-    /// The kernel keeps the pages that it has.
+    /// Notes that the kernel keeps the pages that it has.
     pub(crate) fn keep_pages(&mut self) {
         self.tail.kept();
     }
 
-    /// A program has written a range.
+    /// Notes that a program has written a range.
     pub(crate) fn written(&mut self, range: &Range<u64>) {
         self.tail.written(range);
     }
 
-    /// The page that the kernel must forget before the file holds something from `start` on. Once.
+    /// Returns the page that the kernel must forget before the file holds something from `start` on. Once.
     pub(crate) fn take_page_to_forget(&mut self, start: u64) -> Option<Range<u64>> {
         let page = self.tail.to_forget(self.size, start)?;
         self.tail.forgotten(page.start);
         Some(page)
     }
 
-    /// The kernel writes back pages: which of these bytes are zeros all the same. Once.
+    /// Returns which bytes are zeros all the same of those that the kernel writes back. Once.
     pub(crate) fn take_zeros(&mut self, range: &Range<u64>) -> Range<u64> {
         self.tail.take_zeros(range)
     }
 
-    /// A program has set the size, which was another `before`.
+    /// Notes that a program has set the size, which was another `before`.
     pub(crate) fn resized(&mut self, before: u64) {
         self.tail.resized(before, self.size);
     }

@@ -231,7 +231,7 @@ impl Frozen for Sent {
     }
 }
 
-/// A content that was changed and logged as one version.
+/// Makes a content that was changed and logged as one version.
 fn closed(sent: bool) -> Content<&'static str, (), Sent> {
     let mut content = Content::shown(&status(1), Some(hash(1)), Arrival::whole());
     content.edit(now());
@@ -544,7 +544,7 @@ impl World {
 }
 
 proptest! {
-    /// Whatever programs have written, through this program or past it, is there until the server has it.
+    /// All that programs have written, through this program or past it, is there until the server has it.
     #[test]
     fn proptest_invariant_1_what_was_written_is_never_let_go(steps in steps()) {
         let mut world = World::new();

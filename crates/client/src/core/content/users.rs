@@ -16,25 +16,25 @@ pub(crate) enum DataPath {
     Passthrough,
 }
 
-/// How the kernel uses a container.
+/// Use that the kernel makes of a container.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Users {
     /// `None` until the first open by the kernel has come to its end.
     path: Option<DataPath>,
     /// Handles through which the kernel may write.
     writers: u32,
-    /// Those that may also read: a mapping that writes needs one.
+    /// Handles that may also read: a mapping that writes needs one.
     mappers: u32,
-    /// A mapping of a handle that is gone may be there still.
+    /// Whether a mapping of a handle that is gone may be there still.
     lingers: bool,
-    /// Somebody looks for such mappings again and again.
+    /// Whether somebody looks for such mappings again and again.
     mappings_watched: bool,
-    /// What was seen of the container, while the kernel may write.
+    /// Watch over the container, while the kernel may write.
     pub(crate) watch: Watch,
 }
 
 impl Users {
-    /// The way that the file's data goes, if that is decided.
+    /// Returns the way that the file's data goes, if that is decided.
     pub(crate) fn path(&self) -> Option<DataPath> {
         self.path
     }
@@ -65,7 +65,7 @@ impl Users {
         self.mappers > 0 || self.lingers
     }
 
-    /// The looks that have found changes of the kernel's which may go on.
+    /// Returns the looks that have found changes of the kernel's which may go on.
     pub(crate) fn unsettled(&self) -> Option<Found> {
         (self.may_write() && !self.watch.is_settled()).then(|| self.watch.begin_settling())
     }
@@ -85,7 +85,7 @@ impl Users {
         self.mappers += u32::from(maps);
     }
 
-    /// Counts one less. Its mappings may be there still.
+    /// Counts such a handle less. Its mappings may be there still.
     pub(crate) fn end_writing(&mut self, maps: bool) {
         self.writers = self.writers.saturating_sub(1);
         self.mappers = self.mappers.saturating_sub(u32::from(maps));
@@ -97,14 +97,14 @@ impl Users {
         self.lingers &= self.writers > 0;
     }
 
-    /// Whether somebody must begin to look for mappings whose handles are gone. Whoever is told so does.
+    /// Whether somebody must begin to look for mappings whose handles are gone. The caller that is told so does.
     pub(crate) fn begin_watching_mappings(&mut self) -> bool {
         let begins = self.lingers && !self.mappings_watched;
         self.mappings_watched |= begins;
         begins
     }
 
-    /// Whether nobody need look for such mappings any more. Whoever is told so does not.
+    /// Whether nobody need look for such mappings any more. The caller that is told so does not.
     pub(crate) fn end_watching_mappings(&mut self) -> bool {
         self.mappings_watched = self.lingers;
         !self.lingers

@@ -1,4 +1,5 @@
-//! Versions: what a file held when it was closed or fsynced, as long as the server has not acknowledged it.
+//! Versions: the contents that a file held when it was closed or fsynced, as long as the server has not acknowledged
+//! them.
 //!
 //! The newest version may lie *in place*, where the file is changed; all before it have moved out to containers of
 //! their own. One that was fsynced while its file stays open *goes on*: what is written next belongs to it, until it is
@@ -34,12 +35,13 @@ pub(crate) struct Version<C, E> {
 }
 
 impl<C, E> Version<C, E> {
-    /// What the file holds now, after this edit.
+    /// Makes a version of what the file holds now, after this edit.
     pub(crate) fn new(id: StoreId, edit: Edit, content: C) -> Self {
         Self { id, edit, content, snapshot: None, durable: false, gone: false, goes_on: false, unanswered: None }
     }
 
-    /// One that an earlier life has left, in this container or in place. `gone`: its bytes are not there any more.
+    /// Makes a version that an earlier life has left, in this container or in place. `gone`: its bytes are not there
+    /// any more.
     pub(crate) fn taken_up(
         (id, edit, content): (StoreId, Edit, C),
         snapshot: Option<ContainerId>,
@@ -49,12 +51,12 @@ impl<C, E> Version<C, E> {
         Self { snapshot, durable, gone, ..Self::new(id, edit, content) }
     }
 
-    /// The record that stores it.
+    /// Returns the record that stores it.
     pub(crate) fn id(&self) -> StoreId {
         self.id
     }
 
-    /// The edit that made it.
+    /// Returns the edit that made it.
     pub(crate) fn edit(&self) -> Edit {
         self.edit
     }
@@ -64,7 +66,7 @@ impl<C, E> Version<C, E> {
         &self.content
     }
 
-    /// Where its bytes are, if they have moved out.
+    /// Returns where its bytes are, if they have moved out.
     pub(crate) fn snapshot(&self) -> Option<ContainerId> {
         self.snapshot
     }
@@ -84,13 +86,13 @@ impl<C, E> Version<C, E> {
         self.goes_on
     }
 
-    /// Why the last who waited for the server's word about it did so in vain.
+    /// Returns why the last caller that waited for the server's word about it did so in vain.
     pub(crate) fn unanswered(&self) -> Option<&E> {
         self.unanswered.as_ref()
     }
 }
 
-/// The versions of one file, and what of it is on its way to the server.
+/// The versions of one file, and the content that is on its way to the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Versions<C, E> {
     /// Oldest first.
@@ -204,12 +206,12 @@ impl<C, E> Versions<C, E> {
         self.interrupted = false;
     }
 
-    /// Counts one more who waits until the server has the content.
+    /// Counts one more caller that waits until the server has the content.
     pub(crate) fn await_more(&mut self) {
         self.awaited += 1;
     }
 
-    /// Counts one less.
+    /// Counts one such caller less.
     pub(crate) fn await_less(&mut self) {
         self.awaited -= 1;
     }
@@ -219,7 +221,7 @@ impl<C, E> Versions<C, E> {
         self.awaited > 0
     }
 
-    /// What is being sent.
+    /// Returns the content that is being sent.
     pub(crate) fn sending(&self) -> Option<&C> {
         self.sending.as_ref()
     }
@@ -229,27 +231,27 @@ impl<C, E> Versions<C, E> {
         self.waiting.is_empty()
     }
 
-    /// All of them, oldest first.
+    /// Lists the records of all versions, oldest first.
     pub(crate) fn ids(&self) -> Vec<StoreId> {
         self.waiting.iter().map(Version::id).collect()
     }
 
-    /// One of them.
+    /// Returns the version that a record stores.
     pub(crate) fn get(&self, id: StoreId) -> Option<&Version<C, E>> {
         self.waiting.iter().find(|version| version.id == id)
     }
 
-    /// The newest.
+    /// Returns the newest version.
     pub(crate) fn newest(&self) -> Option<&Version<C, E>> {
         self.waiting.back()
     }
 
-    /// The newest, if its bytes are where the file is changed.
+    /// Returns the newest version, if its bytes are where the file is changed.
     pub(crate) fn in_place(&self) -> Option<&Version<C, E>> {
         self.newest().filter(|newest| newest.snapshot.is_none())
     }
 
-    /// The oldest that a loss of power would take.
+    /// Returns the oldest version that a loss of power would take.
     pub(crate) fn first_undurable(&self) -> Option<&Version<C, E>> {
         self.waiting.iter().find(|version| !version.durable)
     }
@@ -265,7 +267,7 @@ impl<C, E> Versions<C, E> {
 }
 
 impl<C: Frozen, E> Versions<C, E> {
-    /// The oldest, if the server may have it although there was no answer.
+    /// Returns the oldest version, if the server may have it although there was no answer.
     pub(crate) fn arrived(&self) -> Option<StoreId> {
         self.waiting.front().filter(|oldest| oldest.content.may_have_arrived()).map(Version::id)
     }

@@ -12,17 +12,17 @@ use std::time::SystemTime;
 
 use mafs_durable::FileStat;
 
-/// What one look at a container has seen.
+/// Sight of a container, from one look at it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sight {
-    /// When anything of the container last changed.
+    /// Time when anything of the container last changed.
     pub(crate) changed: SystemTime,
     /// Its size.
     pub(crate) bytes: u64,
 }
 
 impl Sight {
-    /// What a look has seen that gave this.
+    /// Makes the sight of a look that gave this.
     pub(crate) fn of(stat: &FileStat) -> Self {
         Self { changed: stat.changed, bytes: stat.bytes }
     }
@@ -32,7 +32,7 @@ impl Sight {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found(u64);
 
-/// What is known of the changes of a container.
+/// Knowledge of the changes of a container.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watch {
     seen: Option<Sight>,
@@ -56,8 +56,8 @@ impl Watch {
         has_changed
     }
 
-    /// Takes in a look behind a change of this program's own. Whatever the kernel has written beside it belongs to that
-    /// change, and may go on.
+    /// Takes in a look behind a change of this program's own. A write of the kernel beside it belongs to that change,
+    /// and may go on.
     pub(crate) fn note_change(&mut self, sight: Sight) {
         self.seen = Some(sight);
         self.found += 1;
@@ -159,7 +159,7 @@ mod tests {
             let (mut watch, mut time, mut content) = (Watch::default(), 1, 0_u64);
             let (mut writing, mut queried) = (false, true);
             watch.begin(sight(time, 10));
-            // What of the content was there at the last look that left the watch settled.
+            // The content that was there at the last look that left the watch settled.
             let mut known = content;
             for step in steps {
                 match step {

@@ -1,7 +1,7 @@
 //! Marks: what the entries of the hoard mean for objects, as far as their paths are known.
 //!
-//! Only what an entry names is marked. What lies below finds its rank by asking upward, so that a file has it from the
-//! moment on at which it is made or moved there.
+//! Only the object that an entry names is marked. An object below finds its rank by asking upward, so that a file has
+//! it from the moment on at which it is made or moved there.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::hoard::{HoardSpec, Rank, Scope};
 /// Deeper than any path a program can name.
 const DEPTH_MAX: usize = 2048;
 
-/// What entries say of one object.
+/// Ranks that entries give one object and those below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Mark {
     own: Rank,
@@ -28,7 +28,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// An entry names this object.
+    /// Marks an object that an entry names.
     pub(crate) fn mark(&mut self, vnode: VnodeId, spec: HoardSpec) {
         let mark = self.marks.entry(vnode).or_default();
         mark.own = mark.own.max(spec.rank);
@@ -39,7 +39,7 @@ impl Marks {
         }
     }
 
-    /// The path of an entry leads through this directory, be there what it names or not.
+    /// Notes that the path of an entry leads through this directory, be there what it names or not.
     pub(crate) fn lead_through(&mut self, vnode: VnodeId) {
         self.on_the_way.insert(vnode);
     }
@@ -54,7 +54,7 @@ impl Marks {
         self.marks.is_empty()
     }
 
-    /// What an object is worth; `parent_of` knows in which directory one lies.
+    /// Returns the rank of an object; `parent_of` knows in which directory one lies.
     pub(crate) fn rank_of(&self, vnode: VnodeId, parent_of: impl Fn(VnodeId) -> Option<VnodeId>) -> Rank {
         if self.are_none() {
             return Rank::NONE;

@@ -12,13 +12,13 @@ use crate::hoard::Rank;
 pub(crate) struct Planned {
     pub(crate) fid: Fid,
     pub(crate) rank: Rank,
-    /// What its content takes; nothing of what has none.
+    /// Bytes that its content takes; none if it has no content.
     pub(crate) bytes: u64,
-    /// Whether that is here.
+    /// Whether its content is here.
     pub(crate) cached: bool,
 }
 
-/// How many, and how much.
+/// Number of objects, and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) objects: u64,
@@ -36,13 +36,13 @@ impl Totals {
 pub(crate) struct Plan {
     objects: Vec<Planned>,
     places: HashMap<VnodeId, usize>,
-    /// Those for which there is no room.
+    /// Objects for which there is no room.
     left_out: HashSet<VnodeId>,
 }
 
 impl Plan {
-    /// An object has been found. One that is found again, under another path, is worth the more of both. Returns
-    /// whether it is new.
+    /// Adds an object that has been found. One that is found again, under another path, has the higher rank of both.
+    /// Returns whether the object is new.
     pub(crate) fn add(&mut self, planned: Planned) -> bool {
         let next = self.objects.len();
         let place = *self.places.entry(planned.fid.vnode).or_insert(next);
@@ -53,8 +53,9 @@ impl Plan {
         place == next
     }
 
-    /// What is to be fetched, in order: of what is worth the most, as much as fits into `room_bytes` with what is here
-    /// already. Of equals those count first that are here, so that none is fetched in place of another.
+    /// Returns the objects to be fetched, in order: those of the highest ranks, as many as fit into `room_bytes` with
+    /// those that are here already. Among equals those count first that are here, so that none is fetched in place of
+    /// another.
     pub(crate) fn fetches(&mut self, room_bytes: u64) -> Vec<Planned> {
         let mut order: Vec<Planned> = self.objects.clone();
         order.sort_by_key(|planned| (Reverse(planned.rank), !planned.cached));
@@ -72,7 +73,7 @@ impl Plan {
         order
     }
 
-    /// All objects.
+    /// Lists all objects.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Planned> {
         self.objects.iter().copied()
     }
@@ -82,34 +83,34 @@ impl Plan {
         self.places.contains_key(&vnode)
     }
 
-    /// How many there are.
+    /// Sums up all objects.
     pub(crate) fn totals(&self) -> Totals {
         Totals::of(self.iter())
     }
 
-    /// Those whose content is not here.
+    /// Sums up the objects whose content is not here.
     pub(crate) fn missing(&self) -> Totals {
         Totals::of(self.missing_objects())
     }
 
-    /// The same, each.
+    /// Lists the objects whose content is not here.
     pub(crate) fn missing_objects(&self) -> impl Iterator<Item = Planned> {
         self.iter().filter(|planned| !planned.cached)
     }
 
-    /// The same of those for which there is no room.
+    /// Sums up the objects whose content is not here and for which there is no room.
     pub(crate) fn left_out(&self) -> Totals {
         Totals::of(self.missing_objects().filter(|planned| self.left_out.contains(&planned.fid.vnode)))
     }
 
-    /// The content of an object has come, or gone.
+    /// Notes whether the content of an object is here, as it has come or gone.
     pub(crate) fn note_cached(&mut self, vnode: VnodeId, cached: bool) {
         if let Some(planned) = self.places.get(&vnode).and_then(|place| self.objects.get_mut(*place)) {
             planned.cached = cached;
         }
     }
 
-    /// There is no room for an object after all.
+    /// Notes that there is no room for an object after all.
     pub(crate) fn note_left_out(&mut self, vnode: VnodeId) {
         self.left_out.insert(vnode);
     }
@@ -177,7 +178,7 @@ mod tests {
             let bytes: u64 = fetched.iter().map(|planned| planned.bytes).sum();
             prop_assert!(bytes <= room);
             for left in objects.iter().filter(|planned| !planned.cached && !fetched.contains(planned)) {
-                // What is worth as much or more fills the room so that it does not fit.
+                // Objects of this rank or a higher one fill the room so that it does not fit.
                 let stays = |other: &&Planned| other.cached || fetched.contains(other);
                 let above = objects.iter().filter(|other| other.rank >= left.rank).filter(stays);
                 prop_assert!(above.map(|planned| planned.bytes).sum::<u64>() + left.bytes > room);

@@ -1,4 +1,4 @@
-//! What is held here, told, confirmed and lost.
+//! Tests of locks that are held here, told, confirmed and lost.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn range(first: u64, last: u64) -> LockRange {
     LockRange::new(first, last).unwrap()
 }
 
-/// By an owner that has one open file, of its own number.
+/// Makes a lock by an owner that has one open file, of its own number.
 fn lock(vnode: u64, owner: u64, range: LockRange) -> Lock {
     Lock { fid: fid(vnode), owner: LockOwner { id: owner, process: 1, file: owner }, range, kind: LockKind::Exclusive }
 }
@@ -138,8 +138,8 @@ fn who_waits_until_the_server_knows_is_passed_by_nobody() {
     assert!(!locks.may_take_over(&lock(1, 2, LockRange::ALL)));
 }
 
-/// Locks of which owner 1 has given up all of file 1, under the number that is returned; what was written is at the
-/// server.
+/// Makes locks of which owner 1 has given up all of file 1, under the number that is returned; what was written is at
+/// the server.
 fn kept() -> (Locks, u64) {
     let mut locks = Locks::default();
     locks.grant(&lock(1, 1, LockRange::ALL), Granted::There, 5);

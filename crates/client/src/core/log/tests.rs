@@ -1,4 +1,4 @@
-//! What the log says after which entries.
+//! Tests of what the log says after which entries.
 
 use mafs_proto::{ClientId, Kind, Name, Timestamp, VnodeId, VolumeId};
 
@@ -61,7 +61,7 @@ fn a_file_changed_while_it_was_sent_stays_dirty_on_the_new_base() {
     ];
     let clean = state(start.clone().into_iter().chain([done(true, false)]));
     assert!(clean.writing.is_empty() && clean.logged.is_empty());
-    // What was fsynced before is on the server; what is newer was, or was not.
+    // Content that was fsynced before is on the server; newer content was fsynced, or was not.
     for synced in [true, false] {
         let dirty = state(start.clone().into_iter().chain([done(false, synced)]));
         assert_eq!(
@@ -168,7 +168,7 @@ fn a_file_whose_removal_a_loss_of_power_takes_keeps_its_name() {
         LogEntry::Writing { fid: fid(5), base: DataVersion(1), container: ContainerId(7), lent: false },
         LogEntry::Logged { record: kept.clone(), stamp: Stamp(9), immutable: true },
         LogEntry::Durable { id: kept.id },
-        // What takes its place is not durable.
+        // The content that takes its place is not durable.
         LogEntry::Logged { record: store(2, 6), stamp: Stamp(9), immutable: true },
         LogEntry::Queued(remove(3, 5, vec![store(2, 6).id])),
         LogEntry::Unlinked { fid: fid(5), by: store(3, 5).id },
@@ -192,11 +192,11 @@ fn nothing_was_fsynced_of_what_is_written_once_a_durable_content_is_out_of_the_w
     let durable = [LogEntry::Durable { id }, moved.clone()];
     let mut of_durable = state(start.iter().cloned().chain(durable));
     assert!(!of_durable.writing[&fid(5)].synced);
-    // Something has been since.
+    // Something has been fsynced since.
     of_durable.apply(LogEntry::Synced { fid: fid(5) });
     of_durable.apply(moved.clone());
     assert!(of_durable.writing[&fid(5)].synced);
-    // What is out of the way was written behind an fsync, so it may be torn, and that is in the container.
+    // The content out of the way was written behind an fsync, so it may be torn; what was fsynced is in the container.
     assert!(state(start.into_iter().chain([moved])).writing[&fid(5)].synced);
 }
 
@@ -220,7 +220,7 @@ fn compacting_keeps_everything_but_the_versions() {
         LogEntry::Dropped { fid: fid(6) },
     ]);
     assert_eq!(state(full.compacted()), LogState { versions: BTreeMap::new(), ..full.clone() });
-    // One that was interrupted leaves what was there, and its beginning.
+    // A compaction that was interrupted leaves what was there, and its beginning.
     for count in 0..full.compacted().len() {
         let mut interrupted = full.clone();
         full.compacted().into_iter().take(count).for_each(|entry| interrupted.apply(entry));

@@ -1,8 +1,8 @@
 //! Announcements: what the server is told of records that wait, and what it asks for (consistency.md, "SIRP").
 //!
-//! A record that cannot be sent now is announced, so that nobody is shown what was before it. It may still change or go
-//! away until it is sent: then it is announced again, or retracted. Of a content that is sent its own header is the
-//! announcement.
+//! A record that cannot be sent now is announced, so that nobody is shown what was before it. Such a record may still
+//! change or go away until it is sent: then it is announced again, or retracted. A content that is sent is announced by
+//! its own header.
 
 use std::collections::BTreeSet;
 
@@ -11,40 +11,41 @@ use mafs_proto::{CmlOp, CmlRecord, StoreId};
 
 use super::{Entry, Place, Queue};
 
-/// Records that the server may know of by announcements. Its bound for one client is four times this.
+/// Most records that the server may know of by announcements. The server's bound for one client is four times this.
 const ANNOUNCED_MAX: usize = 1024;
-/// Announcements that may be unanswered, so that one whose answer waits for an unreachable client does not hold up the
-/// next.
+/// Most announcements that may be unanswered, so that one whose answer waits for an unreachable client does not hold up
+/// the next.
 const CALLS_MAX: usize = 16;
-/// Retractions that wait. The server forgets what is dropped here when this client confirms later records.
+/// Most retractions that wait. The server forgets what is dropped here when this client confirms later records.
 const RETRACTED_MAX: usize = 4096;
 /// Records that one look for something to announce passes over.
 const LOOK_MAX: usize = 4096;
 
-/// What is announced.
+/// Choice of what is announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Policy {
     /// Nothing.
     #[default]
     Nothing,
-    /// What cannot be sent now.
+    /// Records that cannot be sent now.
     Waiting,
     /// Contents that are sent, too: the paper's compulsory invalidation.
     All,
 }
 
-/// What the server knows of a record that it does not have.
+/// Knowledge that the server has of a record that it does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Told {
     #[default]
     Nothing,
     /// An announcement of it may have arrived, perhaps of what it was before it changed.
     Perhaps,
-    /// The record as it is, and nobody relies any more on what was before.
+    /// The server knows the record as it is, and nobody relies any more on what was before.
     Present,
-    /// It did not want to hear of the record as it is.
+    /// The server did not want to hear of the record as it is.
     Refused,
-    /// Nor did it, for others have done something that the record is in conflict with: it will not be done as it is.
+    /// The server did not want to hear of it, for others have done something that the record is in conflict with: it
+    /// will not be done as it is.
     Contested,
 }
 
@@ -59,58 +60,59 @@ impl Told {
     }
 }
 
-/// Where the announcement of one record stands.
+/// State of the announcement of one record.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Telling {
     told: Told,
-    /// That is by the header of its content, which comes when the link lets it.
+    /// Whether the server is told by the header of the content, which comes when the link lets it.
     by_header: bool,
-    /// A call that announces it is under way.
+    /// Whether a call that announces it is under way.
     under_way: bool,
-    /// It has changed since that call was made.
+    /// Whether it has changed since that call was made.
     changed: bool,
-    /// Something that it depends on has ended since: if the server did not know what the record is about, it does now.
+    /// Whether something that it depends on has ended since: if the server did not know what the record is about, it
+    /// does now.
     unblocked: bool,
-    /// Somebody waits until it is announced, be it under way itself.
+    /// Whether somebody waits until it is announced, be it under way itself.
     demanded: bool,
-    /// It makes a name that was decided here alone, as far as is known.
+    /// Whether it makes a name that was decided here alone, as far as is known.
     decided: bool,
-    /// It is to be announced whatever it depends on, and whatever the policy is: the server asks for its names.
+    /// Whether it is to be announced whatever it depends on, and whatever the policy is: the server asks for its names.
     recalled: bool,
 }
 
-/// One call.
+/// One call that announces and retracts records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Announcement {
-    /// In the order of the log.
+    /// Records to announce, in the order of the log.
     pub(crate) records: Vec<CmlRecord>,
-    /// Announced before, and never to come.
+    /// Records that were announced before and will never come.
     pub(crate) retracted: Vec<StoreId>,
 }
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Heard<'a> {
-    /// It was answered: these the server did not take.
+    /// The call was answered: the server did not take these.
     But(&'a [StoreId]),
-    /// Whether it arrived is not known.
+    /// Whether the call arrived is not known.
     Perhaps,
 }
 
-/// What [`Queue::raise`] has found.
+/// Finding of [`Queue::raise`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Raised {
-    /// Those that are not in the queue.
+    /// Records that are not in the queue.
     pub(crate) missing: Vec<StoreId>,
-    /// Those under way, with what they depend on.
+    /// Records under way, with what they depend on.
     pub(crate) under_way: Vec<CmlRecord>,
 }
 
-/// What [`Queue::recall`] has found that the server has not heard of.
+/// Finding of [`Queue::recall`]: records that the server has not heard of.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Untold {
     pub(crate) count: usize,
-    /// Those among them of which it does not take note.
+    /// Records among them of which it does not take note.
     pub(crate) refused: Vec<StoreId>,
 }
 
@@ -120,19 +122,19 @@ pub(super) struct Announcing {
     policy: Policy,
     /// Records of which the server should perhaps be told.
     candidates: BTreeSet<StoreId>,
-    /// Those among them that come first.
+    /// Records that come first, because the server asks for their names.
     recalled: BTreeSet<StoreId>,
-    /// How many the server may have heard of.
+    /// How many records the server may have heard of.
     heard: usize,
     retracted: BTreeSet<StoreId>,
-    /// To be retracted once the calls are answered that announce them.
+    /// Records to be retracted once the calls are answered that announce them.
     withdrawn: BTreeSet<StoreId>,
     calls: usize,
     answered: u64,
 }
 
 impl Queue {
-    /// From now on this is announced.
+    /// Sets what is announced from now on.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.announcing.policy = policy;
     }
@@ -142,19 +144,19 @@ impl Queue {
         self.announcing.policy != Policy::Nothing
     }
 
-    /// How many announcements of records have been answered.
+    /// Returns how many announcements of records have been answered.
     pub(crate) fn announced(&self) -> u64 {
         self.announcing.answered
     }
 
-    /// Of how many records that are here the server may have heard, without those that are being sent.
+    /// Counts the records here of which the server may have heard, without those that are being sent.
     pub(crate) fn heard_and_waiting(&self) -> usize {
         let sent = self.under_way.ids().filter_map(|id| self.entries.get(&id));
         self.announcing.heard - sent.filter(|entry| entry.telling.told.is_heard()).count()
     }
 
-    /// The next call, with at most `records_max` records and as many retractions; `None` if there is nothing to say
-    /// now. Worth asking again after a push, a rewrite, a withdrawal, an answer of any kind and a postponement.
+    /// Takes the next call, with at most `records_max` records and as many retractions; `None` if there is nothing to
+    /// say now. Worth asking again after a push, a rewrite, a withdrawal, an answer of any kind and a postponement.
     #[must_use]
     pub(crate) fn poll_announce(&mut self, records_max: usize) -> Option<Announcement> {
         if self.announcing.calls >= CALLS_MAX {
@@ -195,8 +197,8 @@ impl Queue {
         Some(Announcement { records, retracted })
     }
 
-    /// What a name that is about to be announced holds is announced with it, be it under way: the announcement is
-    /// quicker than the header, and others would be shown an empty file.
+    /// Has the content of a file announced with a name of it that is about to be announced, be the content under way:
+    /// the announcement is quicker than the header, and others would be shown an empty file.
     fn demand_headers(&mut self) {
         let is_due = |id: &StoreId| {
             let is_small = self.entries.get(id).is_some_and(|entry| entry.store_bytes().is_none());
@@ -211,7 +213,7 @@ impl Queue {
         }
     }
 
-    /// A call has been answered, or is lost.
+    /// Ends a call that has been answered, or is lost.
     pub(crate) fn end_announcement(&mut self, announcement: &Announcement, heard: Heard<'_>) {
         self.announcing.calls = self.announcing.calls.saturating_sub(1);
         for CmlRecord { id, .. } in &announcement.records {
@@ -243,8 +245,8 @@ impl Queue {
         }
     }
 
-    /// The server has said why it did not take these. Where it has not heard of what makes an object that is given a
-    /// name, that is why.
+    /// Takes in that the server has said why it did not take these. Where it has not heard of what makes an object that
+    /// is given a name, that is why; else the record is contested.
     pub(crate) fn note_contested(&mut self, ids: &[StoreId]) {
         for id in ids {
             if self.entries.get(id).is_none_or(|entry| entry.telling.told != Told::Refused) {
@@ -259,8 +261,7 @@ impl Queue {
         }
     }
 
-    /// Whether the server is known to have heard of a record, or to want to hear nothing; `None` if the record is not
-    /// in the queue.
+    /// Whether the server is known to have heard of a record as it is; `None` if the record is not in the queue.
     pub(crate) fn is_announced(&self, id: StoreId) -> Option<bool> {
         Some(self.entries.get(&id)?.telling.told == Told::Present)
     }
@@ -270,7 +271,7 @@ impl Queue {
         self.entries.get(&id).is_some_and(|entry| entry.place == Place::UnderWay)
     }
 
-    /// Somebody waits until the record is announced: its own header does not tell when that is.
+    /// Demands that a record is announced, as somebody waits for that: its own header does not tell when that is.
     pub(crate) fn demand_announcement(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.telling.demanded = true;
@@ -278,16 +279,16 @@ impl Queue {
         }
     }
 
-    /// A record makes a name that was decided here alone.
+    /// Notes that a record makes a name that was decided here alone.
     pub(crate) fn note_decided(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.telling.decided = true;
         }
     }
 
-    /// The server asks for the names that these records change: where nothing is announced otherwise, for those that
-    /// were decided here alone. What a name is given to is told with it, or others would be shown an empty file there.
-    /// Returns those of which it does not know yet.
+    /// Recalls the names that these records change, as the server asks for them: where nothing is announced otherwise,
+    /// those that were decided here alone. The object that a name is given to is told with it, or others would be shown
+    /// an empty file there. Returns the records of which the server does not know yet.
     pub(crate) fn recall(&mut self, ids: &[StoreId]) -> Untold {
         let all = self.announces();
         let decided = |id: &&StoreId| self.entries.get(id).is_some_and(|entry| all || entry.telling.decided);
@@ -301,7 +302,7 @@ impl Queue {
             }
             let Some(entry) = self.entries.get_mut(&id) else { continue };
             if !std::mem::replace(&mut entry.telling.recalled, true) {
-                // It may have been refused because the server did not know what is told with it now.
+                // The record may have been refused because the server did not know what is told with it now.
                 entry.telling.unblocked = entry.telling.under_way;
                 if entry.telling.told == Told::Refused {
                     self.set_told(id, Told::Nothing);
@@ -317,7 +318,7 @@ impl Queue {
         untold
     }
 
-    /// The records before one that are about what it gives a name to, down to the one that makes that.
+    /// Finds the records before one that are about what it gives a name to, down to the one that makes that.
     fn records_named_by(&self, id: StoreId) -> BTreeSet<StoreId> {
         let entry = self.entries.get(&id);
         let Some(named) = entry.and_then(|entry| entry.queued.record.op.named_fid()) else { return BTreeSet::new() };
@@ -331,7 +332,7 @@ impl Queue {
         found
     }
 
-    /// What the server knew it knows no more: its history is another.
+    /// Forgets what the server knew: its history is another.
     pub(crate) fn forget_announcements(&mut self) {
         self.announcing.retracted.clear();
         let ids: Vec<StoreId> = self.entries.keys().copied().collect();
@@ -343,7 +344,8 @@ impl Queue {
         }
     }
 
-    /// Somebody waits for these: they are sent next, with all that they depend on, whatever else is under way.
+    /// Raises records that somebody waits for: they are sent next, with all that they depend on, whatever else is under
+    /// way.
     pub(crate) fn raise(&mut self, ids: &[StoreId]) -> Raised {
         let missing = ids.iter().filter(|id| !self.entries.contains_key(id)).copied().collect();
         let new = self.mark_up_to(ids, |entry| !std::mem::replace(&mut entry.raised, true));
@@ -358,7 +360,7 @@ impl Queue {
         self.entries.get(&id).is_some_and(|entry| entry.raised)
     }
 
-    /// Takes out a record that will never come.
+    /// Retracts a record that will never come, if the server may have heard of it.
     pub(super) fn retract(&mut self, id: StoreId) {
         let Some(entry) = self.entries.get(&id).filter(|entry| entry.telling.told.is_heard()) else { return };
         let announcing = &mut self.announcing;
@@ -369,7 +371,7 @@ impl Queue {
         }
     }
 
-    /// A record has changed in its place.
+    /// Notes that a record has changed in its place.
     pub(super) fn note_changed(&mut self, id: StoreId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.telling.changed = entry.telling.under_way;
@@ -378,7 +380,7 @@ impl Queue {
         self.note_candidate(id);
     }
 
-    /// A content is about to be sent, with a header that announces it.
+    /// Notes that a content is about to be sent, with a header that announces it.
     pub(super) fn note_header(&mut self, id: StoreId) {
         let unheard = |entry: &&Entry| entry.store_bytes().is_some() && !entry.telling.told.is_heard();
         if self.announcing.policy == Policy::Waiting && self.entries.get(&id).filter(unheard).is_some() {
@@ -389,12 +391,12 @@ impl Queue {
         }
     }
 
-    /// A record may have to be announced.
+    /// Notes whether a record may have to be announced.
     pub(super) fn note_candidate(&mut self, id: StoreId) {
         let Some(entry) = self.entries.get(&id) else { return };
         let Telling { told, under_way, demanded, recalled, .. } = entry.telling;
         let unknown = matches!(told, Told::Nothing | Told::Perhaps);
-        // What has no content and waits for nothing is sent as soon as it could be announced, unless it was refused.
+        // A record that has no content and waits for nothing is sent as soon as it could be announced, unless refused.
         let waits =
             demanded || entry.waits_refused() || entry.store_bytes().is_some() || entry.before().next().is_some();
         if recalled && unknown && !under_way {
@@ -409,8 +411,8 @@ impl Queue {
         }
     }
 
-    /// A record leaves the queue: those behind it that the server did not want to hear of yet, or is just about to say
-    /// so of, are told of once more.
+    /// Forgets the announcement of a record that leaves the queue. Those behind it that the server did not want to hear
+    /// of yet, or is just about to say so of, are told of once more.
     pub(super) fn forget_telling(&mut self, id: StoreId, entry: &Entry) {
         self.announcing.candidates.remove(&id);
         self.announcing.recalled.remove(&id);
@@ -444,8 +446,8 @@ impl Queue {
         self.entries.get(&id).is_some_and(is_new) && self.waits_for_room(id)
     }
 
-    /// Whether a record gives a name to something of which another call than this tells, and is not answered yet. That
-    /// may be refused, and the name would show what was there before.
+    /// Whether a record gives a name to something of which another call tells that is not answered yet. The server may
+    /// refuse to hear of that, and the name would show what was there before.
     fn names_what_is_asked_about(&self, id: StoreId, call: &BTreeSet<StoreId>) -> bool {
         let is_asked = |before: &StoreId| {
             !call.contains(before) && self.entries.get(before).is_some_and(|before| before.telling.under_way)
@@ -474,7 +476,7 @@ impl Queue {
         }
         let policy = self.announcing.policy;
         let waits = waiting || policy == Policy::All;
-        // Of a record under way that has no content and waits for none the answer comes as soon.
+        // The answer to a record under way that has no content and waits for none comes as soon.
         let demanded = entry.telling.demanded && (content || waiting);
         let is_wanted = demanded || entry.waits_refused() || behind_content && !content || waits && content;
         is_wanted && !self.names_what_is_asked_about(id, call)

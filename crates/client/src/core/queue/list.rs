@@ -1,4 +1,4 @@
-//! What is in the queue, for people and for those who wait: no look costs more than what it shows.
+//! Lists of the queue, for people and for callers that wait: no look costs more than what it shows.
 
 use std::ops::Bound;
 
@@ -10,13 +10,13 @@ use super::{Place, Queue};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Listed {
     pub(crate) id: StoreId,
-    /// When it was made, on the clock of people.
+    /// Time when it was made, on the clock of people.
     pub(crate) time: Timestamp,
     pub(crate) op: CmlOp,
     pub(crate) kind: Kind,
-    /// Sent, and not answered yet.
+    /// Whether it is sent, and not answered yet.
     pub(crate) under_way: bool,
-    /// The server knows of it.
+    /// Whether the server knows of it.
     pub(crate) announced: bool,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Listed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) records: usize,
-    /// Those with content.
+    /// Records with content.
     pub(crate) stores: usize,
     /// Bytes of these.
     pub(crate) bytes: u64,
@@ -32,12 +32,12 @@ pub(crate) struct Totals {
     pub(crate) under_way: usize,
     /// Records that the server may have heard of and that are not being sent yet.
     pub(crate) announced: usize,
-    /// When the oldest was made.
+    /// Time when the oldest was made.
     pub(crate) oldest: Option<Timestamp>,
 }
 
 impl Queue {
-    /// The records behind `after`, oldest first, at most `count_max`.
+    /// Lists the records behind `after`, oldest first, at most `count_max`.
     pub(crate) fn list(&self, after: Option<StoreId>, count_max: usize) -> Vec<Listed> {
         let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let listed = self.entries.range(behind).take(count_max).map(|(id, entry)| {
@@ -49,13 +49,13 @@ impl Queue {
         listed.collect()
     }
 
-    /// The oldest and the newest record.
+    /// Returns the oldest and the newest record.
     #[cfg(test)]
     pub(crate) fn ends(&self) -> Option<(StoreId, StoreId)> {
         Some((*self.entries.keys().next()?, *self.entries.keys().next_back()?))
     }
 
-    /// All together.
+    /// Sums up all records.
     pub(crate) fn totals(&self) -> Totals {
         Totals {
             records: self.entries.len(),
@@ -67,30 +67,30 @@ impl Queue {
         }
     }
 
-    /// How many records have come, or have changed in their places.
+    /// Counts how often records have come, or have changed in their places.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The records that have come, or have changed, since there had been so many changes.
+    /// Lists the records that have come, or have changed, since there had been so many changes.
     pub(crate) fn changed_since(&self, changes: u64) -> Vec<StoreId> {
         self.entries.iter().filter(|(_, entry)| entry.changed > changes).map(|(id, _)| *id).collect()
     }
 
-    /// The stores that are sent and not answered yet: fewer than 100.
+    /// Lists the stores that are sent and not answered yet: fewer than 100.
     pub(crate) fn stores_under_way(&self) -> Vec<(StoreId, CmlOp)> {
         let entries = self.under_way.ids().filter_map(|id| Some((id, self.entries.get(&id)?)));
         let stores = entries.filter(|(_, entry)| entry.store_bytes().is_some());
         stores.map(|(id, entry)| (id, entry.queued.record.op.clone())).collect()
     }
 
-    /// Every record for which `wanted`, newest first, with the bytes of its content.
+    /// Lists every record for which `wanted`, newest first, with the bytes of its content.
     pub(crate) fn newest_first(&self, wanted: impl Fn(&CmlOp) -> bool) -> Vec<(StoreId, Option<u64>)> {
         let wanted = self.entries.iter().rev().filter(|(_, entry)| wanted(&entry.queued.record.op));
         wanted.map(|(id, entry)| (*id, entry.store_bytes())).collect()
     }
 
-    /// Takes those out that are not here any more; all are in the order of [`Self::newest_first`].
+    /// Takes the records out that are not here any more; all are in the order of [`Self::newest_first`].
     pub(crate) fn retain_queued(&self, left: &mut Vec<(StoreId, Option<u64>)>) {
         let mut queued = self.entries.keys().rev().peekable();
         left.retain(|(id, _)| {

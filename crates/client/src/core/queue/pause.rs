@@ -1,23 +1,24 @@
 //! Pausing: the user holds back the contents that are sent in the background, or has some records sent before others.
 //!
-//! Only what nobody has asked for is held back. Names and attributes are as small as the announcements that go on as
-//! well, so they are sent, but for what depends on a content. What is under way when the queue is paused goes back.
+//! Only contents that nobody has asked for are held back. Names and attributes are as small as the announcements that
+//! go on as well, so they are sent, but for those that depend on a content. Contents that are under way when the queue
+//! is paused go back.
 
 use mafs_proto::StoreId;
 
 use super::Queue;
 
-/// What [`Queue::ask`] has found.
+/// Finding of [`Queue::ask`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Asked {
-    /// Those that are not in the queue.
+    /// Records that are not in the queue.
     pub(crate) missing: Vec<StoreId>,
-    /// Those that nobody had asked for before, with what they depend on.
+    /// Records that nobody had asked for before, with what they depend on.
     pub(crate) new: Vec<StoreId>,
 }
 
 impl Queue {
-    /// The record is not sent before something depends on it, or somebody waits for it.
+    /// Holds a record back: it is not sent before something depends on it, or somebody waits for it.
     pub(crate) fn hold_back(&mut self, id: StoreId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.held_back = true;
@@ -34,12 +35,12 @@ impl Queue {
         }
     }
 
-    /// Whether contents are sent that nobody asks for.
+    /// Sets whether contents that nobody asks for are held back.
     pub(crate) fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// Whether they are not.
+    /// Whether contents that nobody asks for are held back.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused
     }
@@ -50,13 +51,14 @@ impl Queue {
         self.paused && self.entries.get(&id).is_some_and(is_held)
     }
 
-    /// Somebody asks for these: they are sent before others, with all that they depend on, in the class that they have.
+    /// Notes that somebody asks for these: they are sent before others, with all that they depend on, in the class that
+    /// they have.
     pub(crate) fn ask(&mut self, ids: &[StoreId]) -> Asked {
         let missing = ids.iter().filter(|id| !self.entries.contains_key(id)).copied().collect();
         Asked { missing, new: self.mark_up_to(ids, |entry| !std::mem::replace(&mut entry.asked, true)) }
     }
 
-    /// Nobody asks for these any more.
+    /// Notes that nobody asks for these any more.
     pub(crate) fn unask(&mut self, ids: &[StoreId]) {
         for id in ids {
             if let Some(entry) = self.entries.get_mut(id) {
@@ -97,7 +99,7 @@ mod tests {
         std::iter::from_fn(|| queue.poll_next()).map(|polled| polled.record.id.seq).collect()
     }
 
-    /// Contents 1, 2 and 4, of which 4 depends on 1; 3 and 5 have none, and 5 depends on 2.
+    /// Makes a queue of contents 1, 2 and 4, of which 4 depends on 1; 3 and 5 have none, and 5 depends on 2.
     fn queue() -> Queue {
         let mut queue = Queue::default();
         let records = [(1, true, &[][..]), (2, true, &[]), (3, false, &[]), (4, true, &[1]), (5, false, &[2])];

@@ -5,7 +5,7 @@ use mafs_proto::{CmlOp, CmlRecord, StoreId};
 
 use super::Queue;
 
-/// Those of them that the server does not have. They count together until it has all.
+/// Such removals that the server does not have. They count together until it has all.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Removing {
     waiting: u64,
@@ -33,8 +33,8 @@ impl Removing {
 }
 
 impl Queue {
-    /// How many removals there are, or were when there were most, made while nobody could be asked, and the last of
-    /// them; if `record` is one.
+    /// Returns how many removals there are, or were when there were most, made while nobody could be asked, and the
+    /// last of them; if `record` is one.
     pub(crate) fn removals_with(&self, record: &CmlRecord) -> Option<(u64, StoreId)> {
         let up_to = self.removing.up_to.filter(|_| is_removal_alone(record))?;
         Some((self.removing.all, up_to.max(record.id)))

@@ -1,4 +1,4 @@
-//! Which record is sent when, and which may still change.
+//! Tests of which record is sent when, and which may still change.
 
 use mafs_proto::{Base, ClientId, DataVersion, Fid, Incarnation, Mode, Name, Timestamp, VnodeId, VolumeId};
 use proptest::prelude::*;
@@ -182,7 +182,7 @@ fn a_record_goes_with_its_place_in_those_that_name_it_unless_one_was_sent() {
     assert!(contents.iter().rev().all(|content| log.queue.detach(*content).is_some()));
 }
 
-/// Or others find an empty file by that name, and nothing of what it meant before.
+/// Otherwise others would find an empty file by that name, and nothing of what it meant before.
 #[test]
 fn a_content_that_is_given_a_name_is_not_dropped_though_it_is_removed_later() {
     let mut log = Log::new();
@@ -202,9 +202,9 @@ fn a_content_that_is_given_a_name_is_not_dropped_though_it_is_removed_later() {
 }
 
 proptest! {
-    /// Whatever is sent, refused, lost and answered, nothing is sent before what it depends on is answered or under
-    /// way, and everything is sent in the end. Who asks at every change whether it is held up hears the same as who
-    /// asks once.
+    /// Nothing is sent before what it depends on is answered or under way, whatever is sent, refused, lost and
+    /// answered; and everything is sent in the end. A caller that asks at every change whether it is held up hears the
+    /// same as one that asks once.
     #[test]
     fn proptest_nothing_overtakes_what_it_depends_on(
         ops in proptest::collection::vec((0u64..4, 0u64..6), 1..40),

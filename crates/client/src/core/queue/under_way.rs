@@ -1,4 +1,4 @@
-//! What is under way, and whether there is room for more.
+//! Records under way, and whether there is room for more.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(super) struct UnderWay {
     ids: BTreeSet<StoreId>,
     small: usize,
     stores: usize,
-    /// Of stores.
+    /// Bytes of the stores among them.
     pub(super) bytes: u64,
     raised: usize,
     pub(super) store_bytes_max: u64,
@@ -67,12 +67,12 @@ impl UnderWay {
         }
     }
 
-    /// Somebody waits for one of them from now on.
+    /// Notes that somebody waits for one of them from now on.
     pub(super) fn note_raised(&mut self) {
         self.raised += 1;
     }
 
-    /// A content has another size.
+    /// Notes that a content has another size.
     pub(super) fn resize(&mut self, before: u64, now: u64) {
         self.bytes = self.bytes.saturating_sub(before).saturating_add(now);
     }

@@ -1,4 +1,4 @@
-//! Up to a record: it, and all that it depends on.
+//! Up to a record: the record and all that it depends on.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use mafs_proto::{CmlOp, StoreId};
 
 use super::{Entry, Queue, Queued};
 
-/// Whether records are held up, for who asks at every change of the queue: they may be all that was done in an outage,
-/// so no look is at more than has changed what they wait for.
+/// Finding whether records are held up, for a caller that asks at every change of the queue. The records may be all
+/// that was done in an outage, so a look that has found none is repeated only when one more may be held up.
 pub(crate) struct HeldUp {
     ids: Vec<StoreId>,
-    /// What was found when there had been so many changes.
+    /// The last finding, and how many changes there had been then.
     found: Option<(u64, bool)>,
 }
 
@@ -29,13 +29,13 @@ impl HeldUp {
 }
 
 impl Queue {
-    /// What these records bring, with all that they depend on.
+    /// Sums up the bytes that these records bring, with all that they depend on.
     pub(crate) fn bytes_up_to(&self, ids: &[StoreId]) -> u64 {
         self.up_to(ids).filter_map(Entry::store_bytes).fold(0, u64::saturating_add)
     }
 
-    /// These records, which the server has applied, with all that it must have applied before them. A removal it may
-    /// have done ahead of what it has no room for (`server/src/core/refused.rs`).
+    /// Returns these records, which the server has applied, with all that it must have applied before them. The server
+    /// may have done a removal ahead of what it has no room for (`server/src/core/refused.rs`).
     pub(crate) fn applied_with(&self, ids: &[StoreId]) -> Vec<Queued> {
         let is_removal =
             |entry: &Entry| matches!(entry.queued.record.op, CmlOp::Remove { .. } | CmlOp::RemoveDir { .. });
@@ -68,12 +68,13 @@ impl Queue {
         new
     }
 
-    /// These records and all that they depend on, as far as they are here.
+    /// Lists these records and all that they depend on, as far as they are here.
     fn up_to(&self, ids: &[StoreId]) -> impl Iterator<Item = &Entry> {
         self.reach(ids, |_| true)
     }
 
-    /// The same, without what is reached only by way of those that `is_followed` refuses.
+    /// Lists these records and all that they depend on, without what is reached only by way of those that `is_followed`
+    /// refuses.
     fn reach(&self, ids: &[StoreId], is_followed: impl Fn(&Entry) -> bool) -> impl Iterator<Item = &Entry> {
         let (mut open, mut seen) = (ids.to_vec(), BTreeSet::new());
         std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! What is known to be applied before its answer has come.
+//! Tests of changes that are known to be applied before their answers have come.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -34,7 +34,7 @@ impl Losing {
         Self { attached, fid, linked, removed }
     }
 
-    /// The file as the server has it then.
+    /// Returns the file as the server has it then.
     fn object(&self, version: u64, nlink: u32) -> Object {
         let mut object = creation().0.objects[1].clone();
         object.status.status_version = StatusVersion(version);

@@ -1,6 +1,6 @@
-//! Stall: that what is being fetched does not come. Whoever waits for it does so in vain, but the fetch goes on.
+//! Stall: a state in which what is being fetched does not come. Callers wait for it in vain, but the fetch goes on.
 
-/// How often waiting was in vain.
+/// Count of how often waiting was in vain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Stalls(u64);
 
@@ -19,12 +19,12 @@ impl<E> Default for Stall<E> {
 }
 
 impl<E: Clone> Stall<E> {
-    /// Lets whoever waits do so in vain. `lasts`: so does whoever comes later, until it is worth waiting again.
+    /// Lets callers that wait do so in vain. `lasts`: so do later ones, until it is worth waiting again.
     pub(super) fn begin(&mut self, why: E, lasts: bool) {
         *self = Self { times: Stalls(self.times.0 + 1), lasts, why: Some(why) };
     }
 
-    /// Notes that waiting is worth it again. Whoever has waited before gives up all the same.
+    /// Notes that waiting is worth it again. Callers that have waited before give up all the same.
     pub(super) fn end(&mut self) {
         self.lasts = false;
     }
@@ -37,7 +37,7 @@ impl<E: Clone> Stall<E> {
         self.times
     }
 
-    /// Why it is in vain to wait, for somebody who has done so since there had been so many stalls.
+    /// Returns why it is in vain to wait, for somebody who has done so since there had been so many stalls.
     pub(super) fn since(&self, before: Stalls) -> Option<E> {
         self.why.clone().filter(|_| self.lasts || self.times > before)
     }

@@ -9,7 +9,7 @@ const V2: DataVersion = DataVersion(2);
 const SIZE: u64 = 10 << 20;
 const LARGE: u64 = NOTED_BYTES_MIN;
 
-/// Errors are what they say, and so are handles.
+/// An arrival whose errors and handles are plain strings.
 type Tested = Arrival<&'static str, &'static str>;
 
 fn begun() -> (Tested, Fetch) {

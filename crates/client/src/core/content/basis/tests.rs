@@ -120,7 +120,7 @@ struct World {
     /// The version that the server has, and which record has made it.
     present: DataVersion,
     made_by: Option<StoreId>,
-    /// Whether something has been overwritten that whoever did so had not seen.
+    /// Whether something has been overwritten that the overwriting client had not seen.
     is_lost: bool,
 }
 
@@ -148,7 +148,7 @@ impl World {
         let made = is_accepted.then(|| {
             self.is_lost |= self.goes_back_to != self.present;
             (self.present, self.made_by) = (DataVersion(self.present.0 + 1), Some(id));
-            // Later writes go over this.
+            // Later writes go over this version.
             self.goes_back_to = self.present;
             self.present
         });

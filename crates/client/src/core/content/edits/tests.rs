@@ -289,8 +289,8 @@ impl World {
 }
 
 proptest! {
-    /// Whatever is said to be stored or kept is what the file holds, as far as anybody has looked; and a content that
-    /// fsync has acknowledged is found again after a loss of power.
+    /// The file holds what is said to be stored or kept, as far as anybody has looked; and a content that fsync has
+    /// acknowledged is found again after a loss of power.
     #[test]
     fn proptest_invariant_1_nothing_is_said_to_be_safe_that_is_not(steps in steps()) {
         let mut world = World::default();

@@ -26,7 +26,7 @@ fn version(seq: u64, edit: Edit) -> Version<u32, &'static str> {
     Version::new(id(seq), edit, 0)
 }
 
-/// Two versions of two edits: the first has moved out.
+/// Makes two versions of two edits: the first has moved out.
 fn two() -> (Tested, Edit) {
     let mut versions = Tested::default();
     versions.push(version(1, FIRST));
@@ -154,7 +154,7 @@ fn versions_are_awaited_as_long_as_somebody_waits() {
     assert!(!versions.are_awaited());
 }
 
-/// What happens to the versions of a file; records are named by small numbers.
+/// Step in the life of a file's versions; records are named by small numbers.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A program writes.
@@ -194,7 +194,7 @@ struct Model {
 }
 
 impl Model {
-    /// Nothing is known of it any more.
+    /// Forgets all that is known of a record.
     fn forget(&mut self, seq: u64) {
         self.moved.remove(&seq);
         self.durable.remove(&seq);

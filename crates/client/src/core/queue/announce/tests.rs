@@ -1,4 +1,4 @@
-//! What is announced, retracted and raised when: one queue against a server that hears some of it.
+//! Tests of what is announced, retracted and raised when: one queue against a server that hears some of it.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::core::queue::tests::{Log, create, fid, name, store};
 use crate::core::queue::under_way::{RAISED_MAX, SMALL_MAX, STORE_BYTES_MAX, STORES_MAX};
 
-/// More than fits under way with another.
+/// Size of a content: more than fits under way with another.
 const BIG: u64 = STORE_BYTES_MAX;
 
 fn log(policy: Policy) -> Log {
@@ -30,7 +30,7 @@ fn rename(vnode: u64, from: u64, to: u64) -> CmlOp {
     }
 }
 
-/// The records of the next call, and those that it retracts.
+/// Returns the records of the next call, and those that it retracts.
 fn announce(log: &mut Log) -> Option<(Announcement, Vec<StoreId>)> {
     let announcement = log.queue.poll_announce(InvalidateRequest::RECORDS_MAX)?;
     let ids = announcement.records.iter().map(|record| record.id).collect();
@@ -94,7 +94,7 @@ fn who_asks_for_names_does_not_wait_for_those_that_are_in_conflict() {
     assert_eq!(log.queue.is_announced(named), Some(false));
 }
 
-/// Told before the content that it is to show, it would show an empty file (fleet, seed 790058).
+/// A name that was told before the content that it is to show would show an empty file (fleet, seed 790058).
 #[test]
 fn a_name_of_what_is_not_made_yet_is_told_when_that_is() {
     let mut log = log(Policy::Waiting);
@@ -117,8 +117,8 @@ fn a_name_of_what_is_not_made_yet_is_told_when_that_is() {
     assert_eq!(announce_all(&mut log), [stored, named]);
 }
 
-/// Told before, it would show an empty file when the announcement of the content has overtaken the making of the file
-/// (fleet, seed 31366).
+/// A name that was told before would show an empty file when the announcement of the content has overtaken the making
+/// of the file (fleet, seed 31366).
 #[test]
 fn a_name_is_told_once_the_server_has_answered_about_what_it_names() {
     for recalled in [false, true] {
@@ -399,7 +399,7 @@ fn what_is_asked_for_while_it_is_under_way_counts_until_it_is_answered() {
 /// A queue and the server at the other end of its calls.
 struct Pair {
     log: Log,
-    /// What the server expects, and what it has been told of that.
+    /// Records that the server expects, as it has been told of them.
     server: BTreeMap<StoreId, CmlRecord>,
     under_way: Vec<StoreId>,
     calls: Vec<Announcement>,
@@ -474,8 +474,8 @@ impl Pair {
 }
 
 proptest! {
-    /// Whatever is sent, lost, changed and withdrawn: once all calls are answered the server has been told of every
-    /// content that waits as it is, and in the end it expects nothing that does not come.
+    /// Once all calls are answered the server has been told of every content that waits as it is, whatever is sent,
+    /// lost, changed and withdrawn; and in the end it expects nothing that does not come.
     #[test]
     fn proptest_the_server_knows_what_waits_and_expects_nothing_else(
         steps in proptest::collection::vec((0usize..8, 0u64..6, any::<prop::sample::Index>()), 1..200),
@@ -500,7 +500,7 @@ proptest! {
     }
 }
 
-/// Or others are shown an empty file under a name that meant another one before.
+/// Otherwise others are shown an empty file under a name that meant another one before.
 #[test]
 fn a_name_that_the_server_asks_for_is_told_with_what_it_is_given_to() {
     for policy in [Policy::Nothing, Policy::Waiting] {
