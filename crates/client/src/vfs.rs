@@ -121,11 +121,11 @@ pub use crate::core::caller::Caller;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileHandle(pub u64);
 
-/// Names a container of the cache. No other container, of whatever file, ever has this number.
+/// Number of a container of the cache. No other container, of whatever file, ever has this number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContainerNumber(pub u64);
 
-/// How a file is opened.
+/// Mode in which a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenMode {
     /// Data will be read.
@@ -142,27 +142,27 @@ pub struct OpenMode {
     pub execute: bool,
     /// The file is to be made, and by nobody else (O_EXCL).
     pub exclusive: bool,
-    /// What the name meant a moment ago was gone when it was opened.
+    /// The object that the name meant a moment ago was gone when it was opened.
     pub again: bool,
 }
 
 impl OpenMode {
-    /// Whether the content changes by it: it is written, or dropped.
+    /// Returns whether an open in this mode changes the content: the content is written, or dropped.
     pub(crate) fn changes(self) -> bool {
         self.write || self.truncate
     }
 
-    /// Whether it matters to who makes a file by it if another client has made one of that name: there must be none, or
-    /// what it holds counts. Who truncates takes any.
+    /// Returns whether it matters, to a program that makes a file by this open, if another client has made one of
+    /// that name: there must be none, or its content counts. A program that truncates takes any.
     pub(crate) fn makes_alone(self) -> bool {
         self.exclusive || !self.truncate
     }
 }
 
-/// What open gives back.
+/// Result of an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
-    /// For read, write, flush, fsync, release.
+    /// Handle for read, write, flush, fsync, release.
     pub file: FileHandle,
     /// Whether pages the kernel has of this file are still current.
     pub keep_cache: bool,
@@ -178,7 +178,7 @@ pub struct Opened {
 pub struct DirPage<E> {
     /// Its entries; none at the end of the listing.
     pub entries: Vec<E>,
-    /// How long the kernel may take their names for what they are here.
+    /// Time for which the kernel may take their names for what they are here.
     pub keep: Duration,
 }
 
@@ -236,8 +236,8 @@ pub struct Vfs {
     inner: Arc<Inner>,
 }
 
-/// What the operations share. Locks, in this order: `files`, a file's `edit`, its `state`, `replacement`; none is held
-/// across an await.
+/// State that the operations share. Locks, in this order: `files`, a file's `edit`, its `state`, `replacement`; none
+/// is held across an await.
 struct Inner {
     settings: Settings,
     clock: Arc<dyn Clock>,
@@ -254,15 +254,15 @@ struct Inner {
     passthrough: AtomicBool,
     /// Whether a task looks at the sizes of files that the kernel writes.
     watching_sizes: AtomicBool,
-    /// Who fetches what nobody waits for.
+    /// Places for fetches that nobody waits for.
     rests: Rests,
-    /// Which open files may have to be made current.
+    /// Open files that may have to be made current.
     refreshes: Arc<Refreshes>,
-    /// What programs will open next.
+    /// Prediction of the files that programs will open next.
     prediction: Mutex<Prediction>,
-    /// What is to be here.
+    /// The hoard: files and directories that are to be here.
     hoarding: Arc<Hoarding>,
-    /// What waits to be sent.
+    /// Queue of the records that wait to be sent.
     replay: Replay,
     /// Opens that got a version which is not the newest that was announced.
     stale_reads: AtomicU64,
@@ -276,9 +276,9 @@ struct Inner {
     room: Mutex<Room>,
     upload_rate: Mutex<UploadRate>,
     hearing_time: Mutex<HearingTime>,
-    /// How fast the queue empties.
+    /// Speed at which the queue empties.
     drain: Mutex<Drain>,
-    /// What commands wait for.
+    /// Jobs that commands wait for.
     sync_jobs: SyncJobs,
     /// Keeps the cache's directory locked.
     #[allow(dead_code, reason = "held for its lock")]
@@ -286,32 +286,32 @@ struct Inner {
 }
 
 impl Vfs {
-    /// How long the kernel may use these attributes of an object without asking again.
+    /// Returns how long the kernel may use these attributes of an object without asking again.
     #[must_use]
     pub fn time_to_live(&self, object: &Object) -> Duration {
         self.inner.time_to_live(object)
     }
 
-    /// How long the kernel may take a name in a directory to mean nothing.
+    /// Returns how long the kernel may take a name in a directory to mean nothing.
     #[must_use]
     pub fn absence_time_to_live(&self, parent: VnodeId) -> Duration {
         self.inner.absence_time_to_live(parent)
     }
 
-    /// How long the kernel may take a name in a directory for this object.
+    /// Returns how long the kernel may take a name in a directory for this object.
     #[must_use]
     pub fn entry_time_to_live(&self, parent: VnodeId, name: &Bytes, object: &Object) -> Duration {
         self.inner.entry_time_to_live(parent, name, object)
     }
 
-    /// How many breaks of promises the kernel has been told of: for [`Self::tell_again`].
+    /// Returns how many breaks of promises the kernel has been told of: for [`Self::tell_again`].
     #[must_use]
     pub fn breaks(&self) -> u64 {
         self.inner.kernel.breaks()
     }
 
-    /// The kernel has got the answer of an operation that began when there had been `breaks`. It may be older than what
-    /// the kernel has been told since, so it is told again. Must be called in a tokio runtime.
+    /// Tells the kernel again what it has been told since an operation began, when there had been `breaks`. The
+    /// kernel has got the answer of that operation, which may be older. Must be called in a tokio runtime.
     pub fn tell_again(&self, breaks: u64) {
         self.inner.tell_again(breaks);
     }
@@ -321,24 +321,24 @@ impl Vfs {
         self.inner.kernel.set_edge(kernel);
     }
 
-    /// What a name means; counts as one lookup of the kernel.
+    /// Looks up a name; counts as one lookup of the kernel.
     pub async fn lookup(&self, parent: VnodeId, name: Bytes) -> Result<Object, Error> {
         self.inner.lookup(parent, name).await
     }
 
-    /// Nobody was told that a name has changed its meaning: the kernel may still hold what it meant before. Must be
-    /// called in a tokio runtime.
+    /// Makes the kernel forget a name that has changed its meaning: nobody was told, so the kernel may still hold the
+    /// meaning before. Must be called in a tokio runtime.
     pub fn forget_name(&self, parent: VnodeId, name: Name) {
         self.inner.kernel.forget_names(vec![(parent, name)]);
     }
 
-    /// Attributes.
+    /// Returns the attributes of an object.
     pub async fn get_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
         self.inner.get_attributes(vnode).await.inspect(|object| self.inner.kernel.note_told(object))
     }
 
-    /// How many bytes the content of an object takes, for `st_blocks`: holes take none, as far as it is here, and a
-    /// large one that is not is said to take a little less than its size.
+    /// Returns how many bytes the content of an object takes, for `st_blocks`: holes take none, as far as the content
+    /// is here. A large content that is not here is said to take a little less than its size.
     #[must_use]
     pub fn room_of(&self, object: &Object) -> u64 {
         self.inner.room_of(object)
@@ -361,17 +361,17 @@ impl Vfs {
         self.inner.drop_set_id(vnode, caller).await
     }
 
-    /// The target of a symlink.
+    /// Returns the target of a symlink.
     pub async fn read_link(&self, vnode: VnodeId) -> Result<SymlinkTarget, Error> {
         attributes::symlink_target(self.inner.get_attributes(vnode).await?)
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub async fn get_xattr(&self, vnode: VnodeId, name: Bytes) -> Result<XattrValue, Error> {
         self.inner.get_xattr(vnode, name).await
     }
 
-    /// The names of the extended attributes that the caller may see.
+    /// Lists the names of the extended attributes that the caller may see.
     pub async fn list_xattrs(&self, vnode: VnodeId, caller: Caller) -> Result<Vec<XattrName>, Error> {
         self.inner.list_xattrs(vnode, caller).await
     }
@@ -469,7 +469,7 @@ impl Vfs {
         self.inner.create((parent, name), permissions, mode, caller).await
     }
 
-    /// The file on the local disk that holds the content behind a handle opened with [`Opened::passthrough`].
+    /// Returns the file on the local disk that holds the content behind a handle opened with [`Opened::passthrough`].
     ///
     /// # Errors
     /// [`Error::BadHandle`].
@@ -477,7 +477,7 @@ impl Vfs {
         self.inner.container(file)
     }
 
-    /// The same with the number of the container, which no other container has ever had.
+    /// Returns the container as [`Self::container`] does, with its number, which no other container has ever had.
     ///
     /// # Errors
     /// [`Error::BadHandle`].
@@ -485,13 +485,13 @@ impl Vfs {
         self.inner.numbered_container(file)
     }
 
-    /// The kernel takes no containers, and none is offered from now on.
+    /// Offers no containers from now on: the kernel takes none.
     pub fn end_passthrough(&self, why: &str) {
         self.inner.end_passthrough(why);
     }
 
-    /// The kernel has not taken the container behind this handle: it reads and writes by [`Self::read`] and
-    /// [`Self::write`].
+    /// Ends passthrough for a handle whose container the kernel has not taken: the kernel reads and writes by
+    /// [`Self::read`] and [`Self::write`].
     ///
     /// # Errors
     /// If the local disk fails.
@@ -514,7 +514,7 @@ impl Vfs {
         self.inner.allocate(file, how, offset, bytes).await
     }
 
-    /// Where the next data or hole at or behind `offset` is.
+    /// Returns where the next data or hole at or behind `offset` is.
     pub async fn seek(&self, file: FileHandle, target: SeekTarget, offset: u64) -> Result<u64, Error> {
         self.inner.seek(file, target, offset).await
     }
@@ -525,7 +525,7 @@ impl Vfs {
         self.inner.copy_range(from, to, bytes).await
     }
 
-    /// A descriptor of the file is being closed: its data goes to the server, or into the log, before this returns.
+    /// Handles the close of a descriptor: the file's data goes to the server, or into the log, before this returns.
     pub async fn flush(&self, file: FileHandle) -> Result<(), Error> {
         self.inner.flush(file).await.and_then(|()| self.inner.check_locks(file))
     }
@@ -535,24 +535,26 @@ impl Vfs {
         self.inner.fsync(file).await
     }
 
-    /// Makes changes of names durable: at the server they are when they return, and those that wait are in the log.
+    /// Makes changes of names durable: those made at the server are so when they return, and those that wait are in
+    /// the log.
     pub async fn fsync_dir(&self) -> Result<(), Error> {
         self.inner.fsync_dir().await
     }
 
-    /// The last descriptor of an open file is gone.
+    /// Releases an open file whose last descriptor is gone.
     pub fn release(&self, file: FileHandle) {
         self.inner.release(file);
         self.inner.unlock_released(file);
     }
 
-    /// Entries of a directory behind the place `offset` (0: from the first on), at most `count_max`. What stands
+    /// Returns entries of a directory behind the place `offset` (0: from the first on), at most `count_max`. An entry
     /// behind a place stays behind it, whatever names come and go; a name that is replaced may move to the end.
     pub async fn read_dir(&self, vnode: VnodeId, offset: u64, count_max: usize) -> Result<DirPage<DirEntry>, Error> {
         self.inner.read_dir(vnode, offset, count_max).await
     }
 
-    /// The same with attributes; every object the caller hands to the kernel must be counted with `count_lookup`.
+    /// Returns entries as [`Self::read_dir`] does, with attributes; every object the caller hands to the kernel must
+    /// be counted with `count_lookup`.
     pub async fn read_dir_plus(
         &self,
         vnode: VnodeId,
@@ -562,12 +564,12 @@ impl Vfs {
         self.inner.read_dir_plus(vnode, offset, count_max).await
     }
 
-    /// The kernel got this object in a listing.
+    /// Counts a lookup of an object that the kernel got in a listing.
     pub fn count_lookup(&self, object: &Object) {
         self.inner.kernel.count_lookup(object);
     }
 
-    /// How full the file system is.
+    /// Returns how full the file system is.
     pub async fn space(&self) -> Result<SpaceReport, Error> {
         self.inner.space().await
     }
@@ -577,7 +579,7 @@ impl Vfs {
         self.inner.sync().await
     }
 
-    /// What is going on.
+    /// Reports what is going on.
     #[must_use]
     pub fn status(&self) -> StatusReport {
         self.inner.status()
@@ -588,7 +590,7 @@ impl Vfs {
         self.inner.remote.limit(limit);
     }
 
-    /// What calls have taken.
+    /// Returns statistics of the calls since the mount.
     #[must_use]
     pub fn statistics(&self) -> RpcStatistics {
         self.inner.remote.statistics()

@@ -1,4 +1,5 @@
-//! Names the kernel has been told mean nothing, which it remembers as it does those that mean something.
+//! Absent names: the kernel has been told that they mean nothing, and remembers that as it does names that mean
+//! something.
 //!
 //! Programs ask for names that are not there again and again: git for a `.gitignore` in every directory, compilers and
 //! linkers along their search paths.
@@ -12,7 +13,7 @@ use mafs_proto::{Name, VnodeId};
 /// for each that is asked for again.
 const NAMES_MAX: usize = 16 << 10;
 
-/// What the kernel would have to be told of.
+/// Names that the kernel would have to be told of.
 #[derive(Default)]
 pub(super) struct AbsentNames {
     noted: Mutex<Noted>,
@@ -25,7 +26,7 @@ struct Noted {
 }
 
 impl AbsentNames {
-    /// The kernel is about to be told. Returns what it must forget to make room.
+    /// Notes a name that the kernel is about to be told means nothing. Returns the names it must forget to make room.
     #[must_use]
     pub(super) fn note(&self, parent: VnodeId, name: Name) -> Vec<(VnodeId, Name)> {
         let mut noted = self.lock();
@@ -36,7 +37,7 @@ impl AbsentNames {
         forgotten
     }
 
-    /// Those of one directory, for the kernel to forget.
+    /// Takes the names of one directory, for the kernel to forget.
     #[must_use]
     pub(super) fn take_of(&self, parent: VnodeId) -> HashSet<Name> {
         let mut noted = self.lock();
@@ -45,7 +46,7 @@ impl AbsentNames {
         names
     }
 
-    /// All of them, for the kernel to forget.
+    /// Takes all names, for the kernel to forget.
     #[must_use]
     pub(super) fn take(&self) -> Vec<(VnodeId, Name)> {
         std::mem::take(&mut *self.lock()).listed()

@@ -1,6 +1,7 @@
-//! Announcing: tells the server of what waits in the log, and sends at once what somebody elsewhere waits for.
+//! Announcing: tells the server of the records that wait in the log, and sends at once what somebody elsewhere waits
+//! for.
 //!
-//! From the answer to an announcement on nobody is shown what was before the announced records (consistency.md,
+//! From the answer to an announcement on nobody is shown the state before the announced records (consistency.md,
 //! "SIRP").
 
 use std::sync::atomic::Ordering;
@@ -20,14 +21,14 @@ use crate::remote::{Connection, Link, RemoteError};
 /// A close waits for its announcement if that is expected within this time: nobody notices it.
 const HEARING_SOON: Duration = Duration::from_millis(10);
 
-/// How long a close waits for what was expected so soon.
+/// Time for which a close waits at most for an announcement that was expected so soon.
 const HEARING_MAX: Duration = Duration::from_millis(500);
 
 /// The pause behind an announcement that the server could not take now.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who answers the server's pulls: nobody until the log of the last life has been taken up, or it would seem to be
-/// lost.
+/// Answerer of the server's pulls: nobody answers until the log of the last life has been taken up, or that log would
+/// seem to be lost.
 #[derive(Clone)]
 pub(super) struct Writer(Arc<watch::Sender<Weak<Inner>>>);
 
@@ -38,12 +39,12 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// The log has been taken up.
+    /// Begins to answer: the log has been taken up.
     pub(super) fn begin(&self, inner: &Arc<Inner>) {
         self.0.send_replace(Arc::downgrade(inner));
     }
 
-    /// What the server knew of announcements it knows no more.
+    /// Forgets the announcements that the server knew of: the server knows them no more.
     pub(super) fn forget_announcements(&self) {
         let inner = self.0.borrow().upgrade();
         if let Some(inner) = inner {
@@ -52,7 +53,7 @@ impl Writer {
         }
     }
 
-    /// The server is in reach again.
+    /// Begins to catch up: the server is in reach again.
     pub(super) fn begin_catching_up(&self) {
         let inner = self.0.borrow().upgrade();
         if let Some(inner) = inner {
@@ -60,8 +61,8 @@ impl Writer {
         }
     }
 
-    /// Others want to know what was decided here in these directories, and nothing is decided there any more. Before
-    /// the log has been taken up it is not known.
+    /// Settles directories in which names were decided here: others want to know them, and nothing is decided there
+    /// any more. Waits until the log has been taken up, for before that the names are not known.
     pub(super) fn recalled(&self, directories: Vec<Fid>) {
         if directories.is_empty() {
             return;
@@ -77,13 +78,14 @@ impl Writer {
         });
     }
 
-    /// Whether the log holds what was decided before a life of this client; `None`: it has not been taken up.
+    /// Returns whether the log holds what was decided before a life of this client; `None`: the log has not been
+    /// taken up.
     pub(super) fn has_undecided_before(&self, incarnation: u64) -> Option<bool> {
         let inner = self.0.borrow().upgrade()?;
         Some(inner.has_undecided_before(incarnation))
     }
 
-    /// Somebody waits for these records. Those of a mount that has ended are in its log.
+    /// Answers a pull: somebody waits for these records. Records of a mount that has ended are in its log.
     pub(super) fn pulled(&self, request: PullRequest) -> impl Future<Output = PullReply> + use<> {
         let mut writer = self.0.subscribe();
         async move {
@@ -104,7 +106,7 @@ impl Inner {
         }
     }
 
-    /// Announces what waits.
+    /// Announces the records that wait.
     pub(super) fn announce_ready(self: &Arc<Self>) {
         loop {
             let next = self.replay.queue().poll_announce(InvalidateRequest::RECORDS_MAX);
@@ -114,8 +116,8 @@ impl Inner {
         }
     }
 
-    /// Tells the server once that nothing more of earlier lives will come. It may have heard of what a loss of power
-    /// has taken from the log, and would show that to others.
+    /// Tells the server once that nothing more of earlier lives will come. The server may have heard of records that
+    /// a loss of power has taken from the log, and would show them to others.
     pub(super) fn end_earlier_lives(self: &Arc<Self>) {
         let may_have_lost = &self.replay.may_have_lost;
         if !may_have_lost.load(Ordering::Acquire) || self.remote.outstanding(|log| log.has_earlier_lives()) {
@@ -218,8 +220,8 @@ impl Inner {
         file.check_refused()
     }
 
-    /// Waits until the newest version of a file is announced, if others may be looking at the file and that is expected
-    /// soon. What takes longer than expected is in the log, and others hear of it later.
+    /// Waits until the newest version of a file is announced, if others may be looking at the file and that is
+    /// expected soon. If that takes longer than expected, the version is in the log, and others hear of it later.
     pub(super) async fn until_announced_if_soon(&self, file: &File) -> Result<(), Error> {
         if !self.hears_soon() || !self.may_be_looked_at(file.fid) {
             return Ok(());
@@ -227,7 +229,7 @@ impl Inner {
         timeout(HEARING_MAX, self.until_announced(file)).await.unwrap_or(Ok(()))
     }
 
-    /// Whether the server is expected to have heard of a change in a few milliseconds.
+    /// Returns whether the server is expected to have heard of a change in a few milliseconds.
     fn hears_soon(&self) -> bool {
         let Link::Up(connection) = self.remote.link().0 else { return false };
         let round_trip = connection.peer.estimate().rtt_min;
@@ -235,8 +237,8 @@ impl Inner {
         expected.is_some_and(|expected| expected <= HEARING_SOON) && self.replay.queue().announces()
     }
 
-    /// Whether another client may have been shown a file: the directory that it is in, as far as is known here, is not
-    /// this client's alone.
+    /// Returns whether another client may have been shown a file: the directory that it is in, as far as is known
+    /// here, is not this client's alone.
     fn may_be_looked_at(&self, fid: Fid) -> bool {
         let known = |vnode| self.cache.index.object(vnode).ok().flatten();
         let parent = known(fid.vnode).and_then(|file| file.parent).and_then(known);

@@ -19,9 +19,10 @@ impl Inner {
                 self.until_refreshed(&cached.object).await;
                 Ok(self.present(cached.object))
             }
-            // It has been removed, here or elsewhere; who has it open may still ask what it is.
+            // The object has been removed, here or elsewhere; a program that has it open may still ask for its
+            // attributes.
             Err(error @ Error::Refused(FsError::Stale)) => {
-                // Whoever removes it here holds the queue until that is known.
+                // The operation that removes it here holds the queue until that is known.
                 drop(self.replay.queue());
                 without_name().ok_or(error)
             }
@@ -29,8 +30,8 @@ impl Inner {
         }
     }
 
-    /// An object as it is known here, for who has just changed it: a change that waits for the server is done, and
-    /// must not be reported as failed because the server cannot be asked for the rest.
+    /// Returns an object as it is known here, for an operation that has just changed it: a change that waits for the
+    /// server is done, and must not be reported as failed because the server cannot be asked for the rest.
     fn known_attributes(&self, vnode: VnodeId) -> Result<Object, Error> {
         match self.without_name(vnode) {
             Some(object) => Ok(object),
@@ -41,12 +42,12 @@ impl Inner {
         }
     }
 
-    /// An object that has been removed here and is still open or known to the kernel.
+    /// Returns an object that has been removed here and is still open or known to the kernel.
     fn without_name(&self, vnode: VnodeId) -> Option<Object> {
         self.unlinked(vnode).or_else(|| self.kernel.removed(vnode).map(|object| self.present(object)))
     }
 
-    /// An object as programs on this machine see it: the server's, with what this client has changed since.
+    /// Returns an object as programs on this machine see it: the server's, with what this client has changed since.
     pub(super) fn present(&self, mut object: Object) -> Object {
         let in_use = self.files().get(object.fid.vnode);
         let changed = in_use.as_ref().and_then(|file| {
@@ -69,8 +70,9 @@ impl Inner {
         object
     }
 
-    /// A store may have been answered since the caller looked at the index, which knows of it before the file counts
-    /// as unchanged: the kernel kept the size from before the store for as long as the lease.
+    /// Returns the object as the index knows it now, if that is newer. A store may have been answered since the
+    /// caller looked at the index, which knows of it before the file counts as unchanged: the kernel kept the size
+    /// from before the store for as long as the lease.
     fn as_stored(&self, object: Object) -> Object {
         if object.status.kind != Kind::File {
             return object;
@@ -80,7 +82,7 @@ impl Inner {
         now.filter(newer).unwrap_or(object)
     }
 
-    /// An open file without a name.
+    /// Returns the object of an open file without a name.
     pub(super) fn unlinked(&self, vnode: VnodeId) -> Option<Object> {
         let file = self.files().get(vnode)?;
         let state = file.state();
@@ -100,7 +102,8 @@ impl Inner {
     ) -> Result<Object, Error> {
         self.check_writable()?;
         let done = self.change_attributes(vnode, set, handle, caller).await;
-        // Some of it may have been done all the same, or be done later, and the kernel keeps to what was before.
+        // Part of the change may have been made all the same, or be made later, and the kernel keeps to what was
+        // before.
         done.inspect_err(|_| self.kernel.forget_inodes(vec![vnode]))?;
         match self.known_attributes(vnode) {
             // Another client has removed it meanwhile, or the index has no room for it.
@@ -135,7 +138,7 @@ impl Inner {
         let in_use = self.files().get(vnode);
         if let Some(file) = in_use {
             if set.mtime.is_some() {
-                // What the kernel has written has a time that would be taken for that of the content.
+                // Bytes that the kernel has written have a time that would be taken for that of the content.
                 let _edit = file.edit();
                 self.look(&file)?;
             }
@@ -182,13 +185,14 @@ impl Inner {
         changed
     }
 
-    /// A file that another than root changes is not what its set-id bits were meant for. The kernel leaves it to the
-    /// file system to drop them (FUSE_HANDLE_KILLPRIV_V2); fuser passes on that it asks for it with writes only.
+    /// Drops the set-id bits of a file that another than root changes: they were not meant for the changed content.
+    /// The kernel leaves it to the file system to drop them (FUSE_HANDLE_KILLPRIV_V2); fuser passes on that it asks
+    /// for it with writes only.
     pub(super) async fn drop_set_id(&self, vnode: VnodeId, caller: Caller) -> Result<(), Error> {
         if caller.uid == 0 {
             return Ok(());
         }
-        // What is known has to do: no write waits for the server to say more.
+        // The known status has to do: no write waits for the server to say more.
         let known = match self.unlinked(vnode) {
             Some(object) => Some(object),
             None => self.cache.index.object(vnode)?.map(|cached| cached.object),
@@ -209,8 +213,8 @@ impl Inner {
         SetAttr { mode: set.mode, uid: set.uid, gid: set.gid, atime: set.atime.map(time), mtime: set.mtime.map(time) }
     }
 
-    /// The mtime of a file whose content is still to be sent goes with the content, or the store would overwrite it.
-    /// Returns whether that was all there was to set.
+    /// Sets the mtime of a file whose content is still to be sent: the time goes with the content, or the store would
+    /// overwrite it. Returns whether that was all there was to set.
     fn set_dirty_mtime(&self, file: &File, set: &SetAttr) -> bool {
         let Some(mtime) = set.mtime else { return false };
         let _edit = file.edit();
@@ -228,18 +232,19 @@ impl Inner {
         *set == SetAttr { mtime: Some(mtime), ..SetAttr::default() }
     }
 
-    /// A file without a name exists on this machine only. Returns whether it was one.
+    /// Sets attributes of a file without a name, which exists on this machine only. Returns whether it was such a
+    /// file.
     fn set_unlinked(&self, file: &File, set: &SetAttr) -> bool {
         file.state().set_nameless(set, self.clock.wall())
     }
 
-    /// Whether changes may be made through this mount.
+    /// Returns an error if no changes may be made through this mount.
     pub(super) fn check_writable(&self) -> Result<(), Error> {
         if self.settings.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 }
 
-/// The kind of thing an inode is, for callers that only accept some.
+/// Returns the target of a symlink; an error for an object of another kind.
 pub(super) fn symlink_target(object: Object) -> Result<mafs_proto::SymlinkTarget, Error> {
     match object.status.kind {
         Kind::Symlink => object.target.ok_or(Error::Refused(FsError::Malformed)),

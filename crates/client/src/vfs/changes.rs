@@ -1,9 +1,9 @@
 //! Changes of names and attributes: done by the server while the program waits, or logged here and sent in the
 //! background.
 //!
-//! A logged change is decided by what is known here, which is what the server has shown with this client's own changes
-//! on top. What must have one winner among all clients (mkdir, link, O_EXCL and the like) is logged too, but the
-//! program waits for the server's word, unless it is this client that decides ([`exclusive`](super::exclusive)).
+//! A logged change is decided by what is known here: what the server has shown, with this client's own changes on
+//! top. A change that must have one winner among all clients (mkdir, link, O_EXCL and the like) is logged too, but
+//! the program waits for the server's word, unless this client decides ([`exclusive`](super::exclusive)).
 
 use std::collections::BTreeSet;
 
@@ -30,28 +30,29 @@ const QUEUE_MAX: usize = 200_000;
 /// The most directories that one can be below another.
 const DEPTH_MAX: usize = 4096;
 
-/// When the server gets changes.
+/// Time at which the server gets changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Writeback {
     /// Before the call returns that makes them; contents before close(2) does.
     Sync,
     /// In the background, in order.
     Async,
-    /// The same, and what waits is announced, so that nobody opens what was before it: the paper's selective
-    /// invalidation.
+    /// In the background, in order, with an announcement of what waits, so that nobody opens what was before it: the
+    /// paper's selective invalidation.
     #[default]
     Sirp,
-    /// The same with an announcement of every content, for comparison: the paper's compulsory invalidation.
+    /// Like [`Self::Sirp`], with an announcement of every content, for comparison: the paper's compulsory
+    /// invalidation.
     SirpC,
 }
 
 impl Writeback {
-    /// Whether who makes a change waits for the server's word about it.
+    /// Returns whether a program that makes a change waits for the server's word about it.
     pub(crate) const fn waits(self) -> bool {
         matches!(self, Self::Sync)
     }
 
-    /// What is announced of them.
+    /// Returns which changes are announced.
     pub(crate) const fn policy(self) -> Policy {
         match self {
             Self::Sync | Self::Async => Policy::Nothing,
@@ -61,9 +62,9 @@ impl Writeback {
     }
 }
 
-/// When close(2) returns, and every change of names and attributes, of a mount that sends in the background.
+/// Time at which close(2) returns, and every change of names and attributes, of a mount that sends in the background.
 ///
-/// What is in the log is safe in any case. The question is whether another client that opens the file just behind the
+/// A logged change is safe in any case. The question is whether another client that opens the file just behind the
 /// close is sure to get the new content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Close {
@@ -88,23 +89,23 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// A change about an object of this kind.
+    /// Builds a change about an object of this kind.
     pub(super) fn new(op: CmlOp, kind: Kind) -> Self {
         Self { op, removes: None, kind, replaced: None, exclusive: false }
     }
 
-    /// What it finds at its target is of this kind.
+    /// Sets the kind of the object that the change finds at its target.
     pub(super) fn replacing(self, replaced: Option<Kind>) -> Self {
         Self { replaced, ..self }
     }
 
-    /// It must fail for all clients but one.
+    /// Sets whether the change must fail for all clients but one.
     pub(super) fn exclusive(self, exclusive: bool) -> Self {
         Self { exclusive, ..self }
     }
 }
 
-/// What the server says of a record, once it does.
+/// Receiver of the server's verdict on a record.
 type Verdict = oneshot::Receiver<Result<(), FsError>>;
 
 /// A change that is in the log.
@@ -113,7 +114,7 @@ struct LoggedChange {
     id: Option<StoreId>,
     verdict: Option<Verdict>,
     decider: Decider,
-    /// The object that it took the last name of.
+    /// Object whose last name the change took.
     gone: Option<Object>,
 }
 
@@ -152,7 +153,7 @@ impl Inner {
             (Some(id), verdict, Close::Announced) => self.until_heard(id, verdict).await,
             (Some(_), _, Close::Auto | Close::Logged) | (None, ..) => Ok(()),
         };
-        // The kernel takes it for not made, and it may be.
+        // The kernel takes the change for not made, and it may be made.
         waited.inspect_err(|_| self.kernel_asks_again(&objects, edits))
     }
 
@@ -160,15 +161,15 @@ impl Inner {
     async fn until_heard(&self, id: StoreId, verdict: Option<Verdict>) -> Result<(), Error> {
         let heard = self.until_record_announced(id).await;
         let refused = verdict.and_then(|mut verdict| {
-            // Whoever comes later finds that nobody waits.
+            // A verdict that comes later finds that nobody waits.
             verdict.close();
             verdict.try_recv().ok()?.err()
         });
         refused.map_or(heard, |reason| Err(Error::Refused(reason)))
     }
 
-    /// Waits for the server's word; a record that was not even sent in time is taken back. While nobody can be asked a
-    /// name counts as free that is so as far as is known, and a clash is found later.
+    /// Waits for the server's word; a record that was not even sent in time is taken back. While nobody can be asked,
+    /// a name that is free as far as is known counts as free, and a clash is found later.
     async fn wait_for_verdict(&self, id: StoreId, mut verdict: Verdict, decider: Decider) -> Result<(), Error> {
         // The record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
@@ -203,7 +204,7 @@ impl Inner {
         let mut queue = self.replay.queue();
         self.check_change(&change.op, change.kind)?;
         if let CmlOp::SetXattr { mode, .. } = &mut change.op {
-            // That is decided; of what others do meanwhile the last counts.
+            // The mode is decided now; of the changes that others make meanwhile the last counts.
             *mode = XattrMode::Either;
         }
         let mut decider = if change.exclusive { self.decider(&queue, &change.op)? } else { Decider::Client };
@@ -266,7 +267,7 @@ impl Inner {
         Ok((id, verdict))
     }
 
-    /// Writes a change to the log. Returns its record, and what that waits for besides what it names.
+    /// Writes a change to the log. Returns its record, and the records that it waits for besides those it names.
     fn write_record(&self, change: Change, caller: Caller) -> Result<(Queued, Vec<StoreId>), Error> {
         let Change { op, removes, kind, replaced, exclusive: _ } = change;
         let owner = (caller.uid, caller.gid);
@@ -279,9 +280,10 @@ impl Inner {
         Ok((queued, unlisted))
     }
 
-    /// A file is removed by a name that a rename has given it which was not sent: the rename is taken back, and in its
-    /// place the file is removed by its name before, and what it has replaced. So nothing waits for its content, which
-    /// need not be sent. Returns the record that removes the file; `None`: nothing of the kind.
+    /// Takes back a rename that was not sent, when a file is removed by the name that the rename has given it. In
+    /// place of the rename the file is removed by its name before, and so is what the rename has replaced. So nothing
+    /// waits for the file's content, which need not be sent. Returns the record that removes the file; `None`:
+    /// nothing of the kind.
     ///
     /// A client that is killed in between has the file under its name before: the removal was not acknowledged.
     fn undo_rename(&self, queue: &mut Queue, removal: &Change, caller: Caller) -> Result<Option<StoreId>, Error> {
@@ -315,7 +317,7 @@ impl Inner {
                 }
             }
         }
-        // Whoever looks sees the names as they are before or behind all of it.
+        // A reader sees the names as they are before or behind all of it.
         let removals: Vec<&Queued> = written.iter().map(|(queued, _)| queued).collect();
         self.cache.index.replace_pending(&renamed, &removals);
         let first = removals.first().map(|queued| queued.record.id);
@@ -324,8 +326,8 @@ impl Inner {
         failed.map_or(Ok(first), Err)
     }
 
-    /// The newest record about a file, if that is a rename that may still be taken back: nothing is behind it, nobody
-    /// waits for it, and nothing was made durable on top of it.
+    /// Returns the newest record about a file, if that is a rename that may still be taken back: nothing is behind
+    /// it, nobody waits for it, and nothing was made durable on top of it.
     fn last_rename(&self, queue: &Queue, fid: Fid) -> Option<Queued> {
         let newest = self.remote.outstanding(|log| log.newest(fid).filter(|id| log.may_take_in(*id)))?;
         let renamed = queue.rewritable(newest).filter(|_| !self.replay.is_awaited(newest))?;
@@ -337,12 +339,12 @@ impl Inner {
         }
     }
 
-    /// A record that has not been sent is not wanted any more.
+    /// Takes back a record that is not wanted any more, if it has not been sent.
     fn take_back(&self, id: StoreId) {
         let Some(queued) = self.replay.queue().get(id).cloned() else { return };
         if self.detach(id, LogEntry::Ended { id }) {
             self.cache.index.drop_pending(&queued);
-            // It may have been announced.
+            // The record may have been announced.
             self.note_queue_changed();
         }
     }
@@ -357,15 +359,16 @@ impl Inner {
         true
     }
 
-    /// The server does not have a record and will not get it: what was not sent yet is not to wait for it.
+    /// Frees records that name one which the server does not have and will not get: those not sent yet must not wait
+    /// for it.
     pub(super) fn free_dependents(&self, id: StoreId) {
         let mut queue = self.replay.queue();
         let changed = queue.free_dependents(id);
         self.note_freed(changed, id);
     }
 
-    /// Records name another no more; one without content may name others instead. The queue is held: what is sent
-    /// before the log says so would be another record to the next life.
+    /// Logs that records name another one no more; a record without content may name others instead. The queue is
+    /// held: what is sent before the log says so would be another record to the next life.
     fn note_freed(&self, changed: Vec<Queued>, of: StoreId) {
         self.log_all(changed.iter().map(|queued| match queued.record.op {
             CmlOp::Store { .. } => LogEntry::Freed { id: queued.record.id, of },
@@ -374,7 +377,7 @@ impl Inner {
         self.remote.outstanding(|log| changed.into_iter().for_each(|queued| log.resume(queued.record)));
     }
 
-    /// Tells the log what it will only repeat in vain if it is not told.
+    /// Writes entries to the log that spare it from repeating something in vain.
     pub(super) fn log_all(&self, entries: impl IntoIterator<Item = LogEntry>) {
         for entry in entries {
             if let Err(error) = self.cache.cml.append(entry) {
@@ -384,7 +387,7 @@ impl Inner {
         self.log_changed.notify_one();
     }
 
-    /// Two changes of attributes in a row are one. Returns its record.
+    /// Folds a change of attributes into the one before it: two in a row are one. Returns the record of both.
     fn fold(&self, queue: &mut Queue, change: &Change) -> Result<Option<StoreId>, Error> {
         let CmlOp::SetAttr { fid, set: later } = &change.op else { return Ok(None) };
         let newest = self.remote.outstanding(|log| log.newest(*fid).filter(|id| log.may_take_in(*id)));
@@ -401,7 +404,8 @@ impl Inner {
         Ok(Some(id))
     }
 
-    /// What is removed before the server has heard of it is never told of. Returns the object if that is so.
+    /// Cancels an object that is removed before the server has heard of it: the server is never told. Returns the
+    /// object if that is so.
     fn cancel(&self, queue: &mut Queue, op: &CmlOp) -> Result<Option<Object>, Error> {
         let (CmlOp::Remove { parent, name, fid } | CmlOp::RemoveDir { parent, name, fid }) = op else {
             return Ok(None);
@@ -528,7 +532,7 @@ impl Inner {
         }
     }
 
-    /// Whether `at` is known to be neither the directory `fid` nor below it.
+    /// Returns whether `at` is known to be neither the directory `fid` nor below it.
     fn is_placed(&self, fid: Fid, mut at: VnodeId) -> Result<bool, Error> {
         for _ in 0..DEPTH_MAX {
             if at == fid.vnode {
@@ -543,7 +547,7 @@ impl Inner {
     }
 }
 
-/// The name that a record makes, for which object.
+/// Returns the name that a record makes, and for which object.
 fn makes_name(op: &CmlOp) -> Option<(Fid, &Name, Fid)> {
     match op {
         CmlOp::Create { parent, name, fid, .. }

@@ -1,4 +1,4 @@
-//! What was in conflict, as people see it: `conflicts list`, and what `status` says of it.
+//! Reports of conflicts for people: `conflicts list`, and the part of `status` about conflicts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,49 +13,50 @@ use crate::core::log::LogEntry;
 use crate::core::queue::Queued;
 use crate::printable::printable;
 
-/// The most of one report: a line of the control socket holds it with the longest paths.
+/// The most entries of one report: a line of the control socket holds it with the longest paths.
 const ENTRIES_MAX: usize = 1_000;
 
-/// How many conflicts there are.
+/// Number of conflicts.
 #[derive(Default)]
 pub(super) struct ConflictCount {
-    /// As the server has said last; from a page of them on there may be more.
+    /// Number that the server has named last; from a page of them on there may be more.
     known: AtomicU64,
     asking: AtomicBool,
-    /// Removals of this client's go to the trash.
+    /// Whether removals of this client go to the trash.
     trashing: AtomicBool,
-    /// There may be more than is known.
+    /// Whether there may be more than is known.
     is_due: AtomicBool,
 }
 
 impl ConflictCount {
-    /// One more.
+    /// Counts one more conflict.
     pub(super) fn kept(&self) {
         self.known.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Something has gone to the trash. Returns whether it is the first of what goes there together.
+    /// Notes that something has gone to the trash. Returns whether it is the first of the removals that go there
+    /// together.
     pub(super) fn trashed(&self) -> bool {
         let is_first = !self.trashing.swap(true, Ordering::Relaxed);
         self.is_due.fetch_or(is_first, Ordering::Relaxed);
         is_first
     }
 
-    /// What goes to the trash next belongs to other removals.
+    /// Ends a group of removals: the next that go to the trash are others.
     pub(super) fn all_taken_in(&self) {
         self.trashing.store(false, Ordering::Relaxed);
     }
 
-    /// Whether they are to be counted again; says so once.
+    /// Returns whether the conflicts are to be counted again; says so once.
     pub(super) fn take_due(&self) -> bool {
         self.is_due.swap(false, Ordering::Relaxed)
     }
 }
 
-/// What is in conflict in a volume, and what this client could not do.
+/// Conflicts in a volume, and changes that this client could not make.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConflictsReport {
-    /// The first 1,000.
+    /// The first 1,000 entries.
     pub entries: Vec<ConflictEntry>,
     /// Whether there are more.
     pub more: bool,
@@ -64,9 +65,9 @@ pub struct ConflictsReport {
 /// A conflict, with its paths as programs need them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConflictEntry {
-    /// What was kept; the same as `wanted` if nothing was.
+    /// Path of what was kept; equal to `wanted` if nothing was.
     pub path: Vec<u8>,
-    /// Where it was to be.
+    /// Path where it was to be.
     pub wanted: Vec<u8>,
     /// The rest.
     pub report: ConflictReport,
@@ -75,26 +76,26 @@ pub struct ConflictEntry {
 /// A conflict. Paths are below the mount point.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConflictReport {
-    /// What was kept, under which name; none if nothing was, because there was nothing to keep.
+    /// Path of what was kept; none if nothing was, because there was nothing to keep.
     pub kept: Option<String>,
     /// The name that others have.
     pub path: String,
-    /// Why, for people.
+    /// Reason, for people.
     pub why: String,
     /// The host name of the client that made the change.
     pub client: String,
-    /// The user who did.
+    /// User who made it.
     pub uid: u32,
-    /// When, in seconds since 1970 by the clock of that client.
+    /// Time when it was made, in seconds since 1970 by the clock of that client.
     pub time_s: i64,
-    /// Whether it is what was removed with most of what there was: a directory, to which `kept` and `path` lead.
+    /// Whether the entry was removed with most of what there was: a directory, to which `kept` and `path` lead.
     #[serde(default)]
     pub trash: bool,
-    /// The version that a content was made from, if the server had it. What that held is not kept.
+    /// The version that a content was made from, if the server had it. The content of that version is not kept.
     pub base: Option<u64>,
-    /// What was kept.
+    /// Side that was kept.
     pub mine: Option<Side>,
-    /// What others have.
+    /// Side that others have.
     pub theirs: Option<Side>,
 }
 
@@ -105,14 +106,14 @@ pub struct Side {
     pub kind: String,
     /// Bytes, or names in a directory.
     pub size: u64,
-    /// When it was changed, in seconds since 1970.
+    /// Time when it was changed, in seconds since 1970.
     pub mtime_s: i64,
     /// Its version.
     pub version: u64,
 }
 
 impl Vfs {
-    /// What is in conflict, and what the server has refused to this client.
+    /// Lists conflicts, and the changes that the server has refused to this client.
     ///
     /// # Errors
     /// If the server cannot be asked.
@@ -128,7 +129,8 @@ impl Vfs {
         Ok(ConflictsReport { entries, more })
     }
 
-    /// Lists no more what the server has refused to this client about a path. Returns how many changes that were.
+    /// Drops from the list what the server has refused to this client about a path. Returns how many changes that
+    /// were.
     #[must_use]
     pub fn dismiss_refused(&self, path: &[u8]) -> u64 {
         let refused = self.inner.replay.refused().clone();
@@ -142,12 +144,13 @@ impl Vfs {
 }
 
 impl Inner {
-    /// How many conflicts the server has told of.
+    /// Returns how many conflicts the server has told of.
     pub(super) fn known_conflicts(&self) -> u64 {
         self.conflicts.known.load(Ordering::Relaxed)
     }
 
-    /// Asks how many there are, in the background. Not for more than a page: there may be very many, and the link slow.
+    /// Asks how many conflicts there are, in the background, but not for more than a page: there may be very many,
+    /// and the link slow.
     pub(super) fn count_conflicts(self: &Arc<Self>) {
         if self.conflicts.asking.swap(true, Ordering::AcqRel) {
             return;

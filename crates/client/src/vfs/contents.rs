@@ -17,20 +17,20 @@ use crate::core::log::{ContainerId, Writing};
 use crate::core::replacement::Replacement;
 use crate::hoard::Rank;
 
-/// Files that are larger may have holes that matter.
+/// Size above which a file may have holes that matter.
 const ASK_BYTES_MIN: u64 = 1 << 20;
 
-/// What a content of unknown room takes less than its size: the least that `st_blocks` shows.
+/// Bytes by which a content of unknown room takes less than its size: the least that `st_blocks` shows.
 const UNKNOWN_BYTES: u64 = 4096;
 
-/// From so many contents on one sync of the whole disk costs less than one of each, which is a flush of the disk:
-/// unmounting after 20,000 new files took more than 20 s.
+/// Number of contents from which on one sync of the whole disk costs less than one of each, which is a flush of the
+/// disk: unmounting after 20,000 new files took more than 20 s.
 pub(super) const SYNC_ALL_FROM: usize = 64;
 
 /// A file whose content has left the cache.
 struct Evicted {
     vnode: VnodeId,
-    /// What is to be removed of it, if that is not left to the background.
+    /// Container to be removed, if that is not left to the background.
     container: Option<ContainerId>,
 }
 
@@ -71,15 +71,15 @@ impl Inner {
         Ok(())
     }
 
-    /// A file was used just now, and its content takes this much.
+    /// Notes that a file was used just now, and that its content takes this much.
     pub(super) fn count_bytes(&self, vnode: VnodeId, bytes: u64) {
         let rank = self.rank_of(vnode);
         self.replacement().touch(vnode, bytes, rank);
     }
 
-    /// What the content of an object takes: as much as here. Of one that is not here nobody knows: it is said to take a
-    /// little less than its size, because cp(1) and tar(1) ask where the holes are only of files that seem to have
-    /// some, and would write a terabyte of zeros otherwise.
+    /// Returns the bytes that the content of an object takes here. The bytes of a content that is not here are
+    /// unknown: a little less than its size is returned, because cp(1) and tar(1) ask where the holes are only of
+    /// files that seem to have some, and would write a terabyte of zeros otherwise.
     pub(super) fn room_of(&self, object: &Object) -> u64 {
         let file = self.files().get(object.fid.vnode);
         let here = match file {
@@ -98,7 +98,8 @@ impl Inner {
         object.status.size > ASK_BYTES_MIN && self.cache.index.part(object.fid).is_ok_and(|part| part.is_some())
     }
 
-    /// Counts the contents of earlier runs. Only of large ones the disk is asked: the size of others is near enough.
+    /// Counts the contents of earlier runs. The disk is asked only about large ones: the size of others is near
+    /// enough.
     pub(super) fn count_contents(&self) -> Result<(), CacheError> {
         for (fid, size) in self.cache.index.contents()? {
             let content = match size {
@@ -115,8 +116,8 @@ impl Inner {
         self.count_parts()
     }
 
-    /// Makes room in the cache and on its disk for a file of this size, as far as clean, unused files allow.
-    /// Returns whether something went.
+    /// Makes room in the cache and on its disk for a file of this size, as far as clean, unused files allow. Returns
+    /// whether something was evicted.
     pub(super) fn make_room(&self, bytes: u64) -> bool {
         let disk_short = self.disk_short_bytes(bytes);
         let evicted = {
@@ -130,8 +131,8 @@ impl Inner {
         !evicted.is_empty()
     }
 
-    /// The same for a file that nobody asks for now, which takes the place of nothing that is worth as much. Returns
-    /// whether there is room.
+    /// Makes room as [`Self::make_room`] does, for a file that nobody asks for now: nothing that is worth as much
+    /// makes way for it. Returns whether there is room.
     pub(super) fn make_room_in_hoard(&self, rank: Rank, bytes: u64) -> bool {
         let disk_short = self.disk_short_bytes(bytes);
         let evicted = {
@@ -145,7 +146,7 @@ impl Inner {
         true
     }
 
-    /// How many bytes of the cache's disk are missing to write `bytes` more.
+    /// Returns how many bytes of the cache's disk are missing to write `bytes` more.
     pub(super) fn disk_short_bytes(&self, bytes: u64) -> u64 {
         match self.cache.disk.space() {
             Ok(space) => bytes.saturating_add(self.settings.min_free_bytes).saturating_sub(space.bytes_free),
@@ -153,7 +154,7 @@ impl Inner {
         }
     }
 
-    /// Takes the contents of these out of the cache, and returns what they leave on the disk.
+    /// Takes the contents of these files out of the cache, and returns what they leave on the disk.
     fn evict_all(&self, replacement: &mut Replacement, planned: &[VnodeId]) -> Vec<Evicted> {
         let mut evicted = Vec::new();
         for vnode in planned {
@@ -189,7 +190,8 @@ impl Inner {
         Some(bytes)
     }
 
-    /// The same for bytes that the disk had no room for, where what nothing names any more may go at once.
+    /// Makes room as [`Self::make_room`] does, for bytes that the disk had no room for: containers that nothing names
+    /// any more may go at once.
     pub(super) fn find_room(&self, bytes: u64) -> bool {
         self.make_room(bytes)
             || blocking(|| self.sync_log()).unwrap_or_else(|error| {
@@ -210,7 +212,8 @@ impl Inner {
         Ok(self.cache.index.set_content(vnode, None)?.map(|content| content.container))
     }
 
-    /// The container of a file holds `version` whole, which has this hash; an older one is of no use any more.
+    /// Notes that the container of a file holds `version` whole, which has this hash. An older container is of no use
+    /// any more: it is removed.
     pub(super) fn set_content(&self, file: &File, version: DataVersion, hash: ContentHash) -> Result<(), Error> {
         let intact_in = self.cache.containers.run();
         let content = CachedContent { version, container: file.container_id, hash, intact_in };
@@ -256,7 +259,7 @@ impl Inner {
     fn sync_container(&self, vnode: VnodeId, content: &CachedContent) -> Result<(), CacheError> {
         if let Some(container) = self.cache.containers.get(vnode, content.container)? {
             container.sync_data()?;
-            // It may be new, and its bytes are of no use without it.
+            // The container may be new, and its bytes are of no use without its name.
             self.cache.containers.sync_name(vnode)?;
         }
         Ok(())
@@ -272,7 +275,7 @@ impl Inner {
     ) -> Result<Option<Arc<File>>, CacheError> {
         let Writing { base, container: id, lent, synced, .. } = writing;
         if lent {
-            // It was as it was when `move_out_lent` looked, and whoever has it may write now.
+            // The container was unchanged when `move_out_lent` looked, and a program that has it may write now.
             return Ok(None);
         }
         let Some(container) = self.cache.containers.get(fid.vnode, id)? else { return Ok(None) };
@@ -292,7 +295,7 @@ impl Inner {
         Ok(Some(self.taken_up(fid, writing, (stat.bytes, mtime))))
     }
 
-    /// A file with content of this size and time that the server lacks.
+    /// Makes a file with content of this size and time that the server lacks.
     pub(super) fn taken_up(&self, fid: Fid, writing: Writing, (size, mtime): (u64, Timestamp)) -> Arc<File> {
         let Writing { base, container, synced, removing, unlinked, .. } = writing;
         let fate = Fate::taken_up(removing, unlinked.is_some());
@@ -314,23 +317,23 @@ impl Inner {
         self.log_changed.notify_one();
     }
 
-    /// Whether what nothing names any more is in the way of what the kernel writes by itself.
+    /// Returns whether containers that nothing names any more are in the way of what the kernel writes by itself.
     pub(super) fn is_cramped(&self) -> bool {
         let is_short = || self.cache.disk.space().is_ok_and(|space| space.bytes_free < self.settings.min_free_bytes);
         !self.unnamed().is_empty() && is_short()
     }
 
-    /// A record has been answered, or will never be sent again. The log need not say so yet.
+    /// Notes that a record has been answered, or will never be sent again. The log need not say so yet.
     pub(super) fn end_record(&self, id: StoreId) {
         self.remote.outstanding(|log| log.end(id));
         self.log_changed.notify_one();
     }
 
-    /// Makes the log durable with the contents that it names, and removes those that it does not name any more. Returns
-    /// whether there were any. What it says of records that have ended the server may hear now.
+    /// Makes the log durable with the contents that it names, and removes those that it does not name any more.
+    /// Returns whether there were any. From now on the server may hear which records have ended.
     pub(super) fn sync_log(&self) -> Result<bool, CacheError> {
         let mut ended = self.remote.outstanding(|log| log.ended());
-        // What the log could not be told it still lists.
+        // Records whose end the log could not be told are still listed in it.
         ended.retain(|id| !self.cache.cml.lists(*id));
         let unnamed = std::mem::take(&mut *self.unnamed());
         let synced = self.sync_versions().and_then(|()| self.cache.cml.sync());
@@ -340,7 +343,7 @@ impl Inner {
         }
         self.remote.outstanding(|log| log.note_ended_durable(&ended));
         if !ended.is_empty() {
-            // It may be the end of earlier lives.
+            // This may be the end of earlier lives.
             self.replay.changed.notify_one();
         }
         unnamed.iter().for_each(|(vnode, id)| self.remove_container(*vnode, *id));
@@ -354,13 +357,13 @@ impl Inner {
         }
     }
 
-    /// Containers that nothing names any more, as far as the log is not lost.
+    /// Locks the list of containers that nothing names any more, as far as the log is not lost.
     fn unnamed(&self) -> MutexGuard<'_, Vec<(VnodeId, ContainerId)>> {
         self.unnamed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The state of a file whose content is the version the index names.
+/// Returns the state of a file whose content is the version the index names.
 pub(super) fn loaded(cached: &CachedObject, arrival: Arrival) -> Content {
     let status = cached.object.status;
     let known = cached.content.filter(|content| content.version == status.data_version);

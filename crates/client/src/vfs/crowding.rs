@@ -1,12 +1,13 @@
 //! Crowding: a program that makes a file longer waits while what the server lacks takes more of this disk than it may.
 //!
-//! `cachesize` says what the cache may take, and `minfree` what stays free on its disk. What is clean makes way. What
-//! the server lacks cannot, so a write that comes by this daemon waits for some of it to be sent. If nothing can be
-//! sent, or nothing is for a while, `minfree` holds and the write fails with ENOSPC; `cachesize` gives way, for a file
-//! that is larger could never be written otherwise, and changes that wait for a connection have no other place.
+//! `cachesize` says what the cache may take, and `minfree` what stays free on its disk. Clean contents make way.
+//! Contents that the server lacks cannot, so a write that comes by this daemon waits for some of them to be sent. If
+//! nothing can be sent, or nothing is for a while, `minfree` holds and the write fails with ENOSPC; `cachesize` gives
+//! way, for a file that is larger could never be written otherwise, and changes that wait for a connection have no
+//! other place.
 //!
-//! What the kernel writes by itself is not held: from the next open on the file is written by way of this daemon
-//! (`passthrough.rs`).
+//! Writes that the kernel makes by itself are not held: from the next open on the file is written by way of this
+//! daemon (`passthrough.rs`).
 
 use std::time::Duration;
 
@@ -16,10 +17,10 @@ use tokio::time::timeout;
 use super::file::File;
 use super::{Error, Inner};
 
-/// How long a write waits for the server's word about anything that waits.
+/// Time for which a write waits for the server's word about anything that waits.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// What there is too little of for a write.
+/// Room that a write lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Crowded {
     /// Room that the cache may take.
@@ -29,8 +30,8 @@ enum Crowded {
 }
 
 impl Inner {
-    /// Waits until `bytes` may be written up to `end` of a file, as long as contents are sent meanwhile. What lies
-    /// within the file has its room, and a hole needs none.
+    /// Waits until `bytes` may be written up to `end` of a file, as long as contents are sent meanwhile. Bytes within
+    /// the file have their room, and a hole needs none.
     ///
     /// # Errors
     /// [`Error::CacheFull`] if the disk would be too full.
@@ -55,8 +56,8 @@ impl Inner {
         }
     }
 
-    /// Lets what is clean make way for so many bytes, and what nothing names any more if the disk is short. Returns
-    /// what there is too little of then.
+    /// Lets clean contents make way for so many bytes, and containers that nothing names any more if the disk is
+    /// short. Returns the room that is lacking then.
     fn make_way(&self, bytes: u64) -> Option<Crowded> {
         // Each turn but the last takes something out of the cache.
         loop {
@@ -71,7 +72,7 @@ impl Inner {
         }
     }
 
-    /// What there is too little of to write so many bytes more.
+    /// Returns the room that is lacking to write so many bytes more.
     fn crowded_by(&self, bytes: u64) -> Option<Crowded> {
         if bytes == 0 {
             None

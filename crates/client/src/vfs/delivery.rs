@@ -1,7 +1,7 @@
 //! Delivery: waits for what another client has announced and not sent yet.
 //!
-//! The server asks that client for it and lets the question wait. While that takes long it says so, and how far the
-//! delivery is; then it is asked again, as long as there is progress.
+//! The server asks that client for it and lets the question wait. If that takes long, the server says so, and how far
+//! the delivery is; then it is asked again, as long as there is progress.
 
 use mafs_proto::{Call, Purpose};
 use tokio::time::{Duration, Instant, sleep};
@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant, sleep};
 use super::{Error, Inner};
 use crate::remote::{Answer, RemoteError};
 
-/// What an open gets when the newest version that was announced does not come.
+/// Result of an open when the newest version that was announced does not come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stale {
     /// An error: `ETIMEDOUT`.
@@ -50,13 +50,13 @@ impl Inner {
         }
     }
 
-    /// The same where there is nothing else to be shown.
+    /// Asks as [`Self::ask_delivered`] does, where there is nothing else to be shown.
     pub(super) async fn delivered<C: Call>(&self, request: &C, purpose: Purpose) -> Result<Answer<C::Reply>, Error> {
         self.ask_delivered(request, purpose).await?.ok_or_else(not_delivered)
     }
 }
 
-/// What there is does not come.
+/// Returns the error for an announced version that does not come.
 pub(super) fn not_delivered() -> Error {
     Error::TimedOut("another client does not send what it has announced".to_owned())
 }

@@ -30,8 +30,8 @@ impl Vfs {
 }
 
 impl Inner {
-    /// Does what may have to ask the server; once more if that turns out to be out of reach meanwhile, for from then on
-    /// what is known counts.
+    /// Runs what may have to ask the server; once more if the server turns out to be out of reach meanwhile, for from
+    /// then on what is known counts.
     pub(super) async fn with_or_without_server<T, F>(&self, act: impl Fn() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,

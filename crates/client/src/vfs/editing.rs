@@ -21,11 +21,11 @@ use crate::core::log::LogEntry;
 /// A content being sent that is larger than this is copied away from the session threads.
 const COPY_BYTES_MAX: u64 = 1 << 20;
 
-/// How long a program waits until the kernel has forgotten the page in which a file ends: for long only if that page is
-/// what the program writes, and then no mapping has it.
+/// Time for which a program waits until the kernel has forgotten the page in which a file ends: a long time only if
+/// that page is what the program writes, and then no mapping has it.
 const FORGET_MAX: Duration = Duration::from_millis(20);
 
-/// Where bytes are written.
+/// Place where bytes are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     At(u64),
@@ -36,7 +36,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Where the content ends at least when so many bytes are written there. Pages are not beyond its end.
+    /// Returns where the content ends at least when so many bytes are written there. Pages are not beyond its end.
     fn end(self, file: &File, bytes: u64) -> u64 {
         match self {
             Self::At(offset) => offset.saturating_add(bytes),
@@ -47,8 +47,8 @@ impl Place {
 }
 
 impl Vfs {
-    /// Writes all of `data` behind what the file holds at that moment, as who writes with `O_APPEND` expects: the
-    /// kernel may not know yet what another client, or a lock, has brought. Returns where that was.
+    /// Writes all of `data` behind what the file holds at that moment, as a program that writes with `O_APPEND`
+    /// expects: the kernel may not know yet what another client, or a lock, has brought. Returns where that was.
     pub async fn append(&self, file: FileHandle, data: Bytes) -> Result<u64, Error> {
         self.inner.write(file, Place::End, data).await
     }
@@ -85,8 +85,8 @@ impl Inner {
         }
     }
 
-    /// What is about to be written from `start` on may lie behind the end, and what a mapping has stored there must not
-    /// become part of the file.
+    /// Makes the kernel forget the page in which a file ends, before bytes are written from `start` on, which may lie
+    /// behind the end: what a mapping has stored there must not become part of the file.
     pub(super) async fn before_gap(&self, file: &File, start: u64) {
         let page = file.state().stat_mut().take_page_to_forget(start);
         if let Some(page) = page {
@@ -137,7 +137,7 @@ impl Inner {
         }
     }
 
-    /// Drops the content of a file that is opened for that when it is at this version. What is written then replaces
+    /// Drops the content of a file that is opened for that when it is at this version. The bytes written then replace
     /// that version, whichever others here have open.
     pub(super) async fn cut_opened(&self, file: &File, version: DataVersion) -> Result<(), Error> {
         before_copy(file).await;
@@ -193,7 +193,7 @@ impl Inner {
         Ok(changed?)
     }
 
-    /// The log must not say that a file is being changed that is as it was: a power loss would be taken for a loss.
+    /// Logs that a file is not being changed: it is as it was, and a power loss would else be taken for a loss.
     fn undo_begin(&self, file: &File) -> Result<(), Error> {
         if file.state().log_writing(false) {
             self.cache.cml.append(LogEntry::Dropped { fid: file.fid })?;
@@ -202,19 +202,19 @@ impl Inner {
         Ok(())
     }
 
-    /// Before bytes change: what is being sent moves out of the way, and the log says that the file is dirty. Under
-    /// `edit`.
+    /// Prepares a change of bytes: what is being sent moves out of the way, and the log says that the file is dirty.
+    /// Under `edit`.
     pub(super) fn begin_edit(&self, file: &File) -> Result<(), Error> {
         let lent = file.state().users().may_write();
         self.begin(file, lent)
     }
 
-    /// The same before the kernel is given the container to write to. Under `edit`.
+    /// Prepares as [`Self::begin_edit`] does, before the kernel is given the container to write to. Under `edit`.
     pub(super) fn begin_lending(&self, file: &File) -> Result<(), Error> {
         let logged = file.state().is_writing_logged();
         self.begin(file, true)?;
         if logged || file.state().fate().is_unlinked() {
-            // Also of a file without a name, of which the log may still know versions.
+            // This includes a file without a name, of which the log may still know versions.
             self.cache.cml.append(LogEntry::Lent { fid: file.fid })?;
         }
         Ok(())
@@ -260,14 +260,14 @@ impl Inner {
         }
     }
 
-    /// Whether the server lacks content of a file, as of now.
+    /// Returns whether the server lacks content of a file, as of now.
     pub(super) fn is_changed(&self, file: &File) -> Result<bool, Error> {
         self.look_now(file)?;
         Ok(file.state().is_dirty())
     }
 }
 
-/// What is being sent is copied before it changes: if that takes long, not on a session thread, which others need.
+/// Leaves the session thread, which others need, before a change that has to copy a large content being sent.
 pub(super) async fn before_copy(file: &File) {
     let large = file.state().versions().sending().is_some_and(|content| content.size > COPY_BYTES_MAX);
     if large {
@@ -275,7 +275,7 @@ pub(super) async fn before_copy(file: &File) {
     }
 }
 
-/// The bytes from `offset` on with zeros where there are to be some; `None`: as they are.
+/// Returns the bytes from `offset` on with zeros where there are to be some; `None`: as they are.
 fn without_zeros(data: &Bytes, offset: u64, zeros: Range<u64>) -> Option<Bytes> {
     let place = |at: u64| usize::try_from(at.checked_sub(offset)?).ok();
     let range = place(zeros.start)?..place(zeros.end)?;
@@ -284,7 +284,7 @@ fn without_zeros(data: &Bytes, offset: u64, zeros: Range<u64>) -> Option<Bytes> 
     Some(cleared.into())
 }
 
-/// Writes; what a write that failed has left behind the end must not appear when the file grows.
+/// Writes, and cuts off what a failed write has left behind the end: that must not appear when the file grows.
 fn write_or_cut(file: &File, data: &[u8], offset: u64) -> std::io::Result<()> {
     let written = file.container.write_all_at(data, offset);
     if written.is_err() {

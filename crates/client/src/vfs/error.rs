@@ -1,11 +1,11 @@
-//! Why an operation failed.
+//! Errors of operations.
 
 use mafs_proto::FsError;
 
 use crate::cache::CacheError;
 use crate::remote::RemoteError;
 
-/// Why an operation of the file system failed. `fuse::errno` maps each to one errno.
+/// Reason why an operation of the file system failed. `fuse::errno` maps each to one errno.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The server, or the cache in its place, refuses.
@@ -20,7 +20,7 @@ pub enum Error {
     /// The server is known to be out of reach, so nobody has waited for it.
     #[error("the server is out of reach: {0}")]
     OutOfReach(String),
-    /// The same, because the user wants it so.
+    /// The server is out of reach because the user wants it so.
     #[error("disconnected by hand: `mafs-client reconnect` ends that")]
     ByHand,
     /// The name is longer than 255 bytes, or a target longer than 4,095.
@@ -71,8 +71,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of an operation on names: what somebody has removed meanwhile, the directory or what was in it, does
-    /// not exist. The kernel looks at an inode of its own before, and would pass `Stale` on to the program.
+    /// Turns an error into that of an operation on names: what somebody has removed meanwhile, the directory or what
+    /// was in it, does not exist. The kernel looks at an inode of its own before, and would pass `Stale` on to the
+    /// program.
     pub(super) fn of_names(self) -> Self {
         match self {
             Self::Refused(FsError::Stale) => Self::Refused(FsError::NotFound),
@@ -80,12 +81,12 @@ impl Error {
         }
     }
 
-    /// Whether the server was not asked, or has not answered.
+    /// Returns whether the server was not asked, or has not answered.
     pub(super) fn is_unanswered(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::TimedOut(_) | Self::OutOfReach(_) | Self::ByHand)
     }
 
-    /// Whether trying again later may help.
+    /// Returns whether trying again later may help.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Refused(error) => super::storing::may_pass(*error),
@@ -112,7 +113,7 @@ impl Error {
     }
 }
 
-/// Whether a refusal says that the server has no time now, and nothing about what it was asked.
+/// Returns whether a refusal says that the server has no time now, and nothing about what it was asked.
 pub(super) fn is_busy(reason: FsError) -> bool {
     matches!(reason, FsError::Busy | FsError::ShuttingDown)
 }
@@ -141,7 +142,7 @@ impl From<std::io::Error> for Error {
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::CacheFull,
             std::io::ErrorKind::FileTooLarge => Self::Refused(FsError::TooLarge),
-            // What the file system of the cache does not have.
+            // The file system of the cache lacks the operation.
             std::io::ErrorKind::Unsupported => Self::Unsupported,
             _ => Self::Cache(error.to_string()),
         }

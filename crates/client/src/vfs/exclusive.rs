@@ -1,10 +1,11 @@
 //! Exclusive: where this client decides by itself what names mean, and what it does when others want to know
 //! (consistency.md, "Promises and leases").
 //!
-//! In a directory that nobody else has been shown mkdir, O_EXCL and the like need no answer: nobody else can have made
-//! the name. O_CREAT without O_TRUNC is like them ([`OpenMode::makes_alone`](super::OpenMode)): who does not truncate
-//! wants what is there. When another client asks for such a directory the server recalls it: from then on names are
-//! decided there, the server is told of all that was decided here, and then that the directory is settled.
+//! In a directory that nobody else has been shown mkdir, O_EXCL and the like need no answer: nobody else can have
+//! made the name. O_CREAT without O_TRUNC is like them ([`OpenMode::makes_alone`](super::OpenMode)): a program that
+//! does not truncate wants what is there. When another client asks for such a directory the server recalls it: from
+//! then on names are decided there, the server is told of all that was decided here, and then that the directory is
+//! settled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +18,10 @@ use super::{Error, Inner};
 use crate::cache::Known;
 use crate::core::queue::Queue;
 
-/// How often it is looked at least whether a directory is settled; and the pause behind a call that failed.
+/// The longest time between two looks whether a directory is settled; and the pause behind a call that failed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Who says whether a name was free.
+/// Party that says whether a name was free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decider {
     /// This client: nobody else can make the name, or nobody can be asked, or could answer before it has what was made
@@ -33,7 +34,7 @@ pub(super) enum Decider {
 }
 
 impl Inner {
-    /// Who decides whether a change that makes a name is the first to do so.
+    /// Finds the party that decides whether a change that makes a name is the first to do so.
     pub(super) fn decider(&self, queue: &Queue, op: &CmlOp) -> Result<Decider, Error> {
         let Some((parent, name)) = op.made_name() else { return Ok(Decider::Server) };
         if self.cache.index.known_entry(parent.vnode, name)? != Known::Means(None) {
@@ -45,8 +46,8 @@ impl Inner {
         Ok(if decides { Decider::Client } else { Decider::ServerInReach })
     }
 
-    /// Whether nobody else has been shown a directory: the server does not have it yet, or has said so. One about which
-    /// this client itself waits for the server's word may be another's.
+    /// Returns whether nobody else has been shown a directory: the server does not have it yet, or has said so. A
+    /// directory about which this client itself waits for the server's word may be another's.
     pub(super) fn is_alone_in(&self, queue: &Queue, directory: Fid) -> bool {
         let made_by = self.cache.index.made_by(directory.vnode);
         let is_doubtful = made_by.is_some_and(|id| self.replay.is_awaited(id));
@@ -54,13 +55,13 @@ impl Inner {
         !is_doubtful && (is_unsent || self.cache.index.is_exclusive(directory.vnode))
     }
 
-    /// Whether the log holds what was decided before a life of this client.
+    /// Returns whether the log holds what was decided before a life of this client.
     pub(super) fn has_undecided_before(&self, incarnation: u64) -> bool {
         self.replay.queue().first().is_some_and(|id| id.incarnation.0 < incarnation)
     }
 
-    /// Others want to know what was decided here in a directory, where nothing is decided any more: tells the server of
-    /// all of it. What is decided later is not this session's.
+    /// Tells the server of all names that were decided here in a directory: others want to know them, and nothing is
+    /// decided there any more. Names that are decided later are not this session's.
     pub(super) async fn settle_names(self: Arc<Self>, directory: Fid) {
         let session = self.cache.index.session();
         let mut progress = self.watch_progress();
@@ -85,7 +86,7 @@ impl Inner {
     }
 
     /// Has changes of names in a directory announced, and those that the server does not take note of sent first.
-    /// Returns of how many it does not know yet.
+    /// Returns how many of them the server does not know yet.
     fn tell_names(&self, directory: Fid) -> usize {
         let ids: Vec<StoreId> = self.remote.outstanding(|log| log.below(directory));
         let untold = self.replay.queue().recall(&ids);

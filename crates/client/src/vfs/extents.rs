@@ -12,10 +12,10 @@ use super::file::File;
 use super::files::Handle;
 use super::{Error, FileHandle, Inner};
 
-/// One request copies at most this much, so that its caller can be interrupted between two.
+/// The most bytes that one request copies, so that its caller can be interrupted between two.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 
-/// What a seek looks for.
+/// Target of a seek.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeekTarget {
     /// Bytes that may be other than zero.
@@ -63,9 +63,9 @@ impl Inner {
         Ok(true)
     }
 
-    /// The first byte at or behind `offset` that is data, or in a hole; `NoSuchOffset` if there is none. Waits until
-    /// what has arrived tells. All is data of a file that programs may have mapped by way of this daemon: the kernel
-    /// has what they have stored, and asks here all the same.
+    /// Returns the first byte at or behind `offset` that is data, or in a hole; `NoSuchOffset` if there is none.
+    /// Waits until what has arrived tells. All is data of a file that programs may have mapped by way of this daemon:
+    /// the kernel has what they have stored, and asks here all the same.
     pub(super) async fn seek(&self, handle: FileHandle, target: SeekTarget, offset: u64) -> Result<u64, Error> {
         let file = self.handle(handle)?.file;
         if self.files().may_be_mapped_unseen(file.fid.vnode) {
@@ -146,7 +146,7 @@ impl Inner {
     }
 }
 
-/// Where a seek ends as far as the container knows, `None` if nowhere; and the size of the content.
+/// Returns where a seek ends as far as the container knows, `None` if nowhere; and the size of the content.
 fn seek_arrived(file: &File, target: SeekTarget, offset: u64) -> Result<(Option<u64>, u64), Error> {
     let found = match target {
         SeekTarget::Data => file.container.seek_data(offset)?,

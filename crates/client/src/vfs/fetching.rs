@@ -24,7 +24,7 @@ use crate::core::content::users::DataPath;
 use crate::core::content::watch::Sight;
 use crate::core::log::LogEntry;
 
-/// So often the index is told how much has come.
+/// Time between two notes in the index of how much has come.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// Calls in a row that may bring nothing before the fetch gives up.
 const FAILURES_MAX: u32 = 3;
@@ -35,8 +35,8 @@ impl Inner {
         self.fetch_as(file, Holder::Reader).await
     }
 
-    /// The same for who has locked the file, be it open for writing: it has not been changed here. Waits until all has
-    /// come.
+    /// Fetches as [`Self::fetch`] does, for a program that has locked the file, be it open for writing: the file has
+    /// not been changed here. Waits until all has come.
     pub(super) async fn fetch_under_lock(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
         self.fetch_as(file, Holder::Locker).await?;
         file.complete().await
@@ -97,7 +97,7 @@ impl Inner {
         let in_place = file.state().users().path() == Some(DataPath::Passthrough);
         let part = if in_place { None } else { file.state().arrival_mut().take_part(version) };
         let part = match part {
-            // It goes on where it was.
+            // The fetch goes on where it was.
             Some(part) if file.container.len()? == size => Some(part),
             Some(_) | None => {
                 self.empty_container(file, size, in_place)?;
@@ -109,12 +109,12 @@ impl Inner {
         Ok(Some(fetch))
     }
 
-    /// Nothing of the content to come is in the container. Under `edit`.
+    /// Prepares the container so that it holds nothing of the content to come. Under `edit`.
     fn empty_container(&self, file: &File, size: u64, in_place: bool) -> Result<(), Error> {
         self.forget_part(file)?;
         if in_place {
-            // The kernel has this very container, and who has locked the file has it open for writing. What is too long
-            // is cut when all has come.
+            // The kernel has this very container, and the program that has locked the file has it open for writing. A
+            // container that is too long is cut when all has come.
             file.container.set_len(size.max(file.container.len()?))?;
         } else {
             // Cutting first drops the seal and every byte of an older version.
@@ -123,7 +123,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What arrives is not what programs write: the log must not take it for that after a crash. Under `edit`.
+    /// Ends the writing in the log: arriving bytes are not what programs write, and must not be taken for that after
+    /// a crash. Under `edit`.
     pub(super) fn end_writing(&self, file: &File) -> Result<(), Error> {
         let lent = file.state().log_writing(false);
         if lent {
@@ -135,7 +136,7 @@ impl Inner {
 
     async fn run_fetch(self: &Arc<Self>, file: &Arc<File>, fetch: Fetch) {
         let mut failures = 0;
-        // Of a file without bytes nothing is asked.
+        // Nothing is asked of a file without bytes.
         let mut hash = ContentHash::of(&[]);
         let is_incomplete = || file.state().arrival().is_incomplete(fetch);
         while is_incomplete() {
@@ -151,7 +152,7 @@ impl Inner {
                     let error = Error::TimedOut(format!("{FAILURES_MAX} connections in a row brought nothing"));
                     return self.fail(file, fetch, error);
                 }
-                // It has been tried again for as long as somebody was ready to wait.
+                // The fetch has been tried again for as long as somebody was ready to wait.
                 Err(error) => return self.fail(file, fetch, error),
             }
         }
@@ -160,13 +161,13 @@ impl Inner {
         }
     }
 
-    /// Everything has arrived: compares it with the hash that the server has named.
+    /// Ends the arrival of a content: compares it with the hash that the server has named.
     fn end_arrival(&self, file: &File, fetch: Fetch, hash: ContentHash) -> Result<(), Error> {
         let Some(hashed) = self.cut_arrived(file, fetch)? else { return Ok(()) };
         if hash_content(file.container.as_ref(), fetch.size())? == hash {
             return self.complete_fetch(file, fetch, hash, hashed);
         }
-        // It may have been cut or replaced meanwhile.
+        // The file may have been cut or replaced meanwhile.
         let is_void = !file.state().arrival().goes_on(fetch);
         let damaged = || Error::Damaged(format!("what arrived of the file {} is not what was stored", file.fid));
         if is_void { Ok(()) } else { Err(damaged()) }
@@ -186,8 +187,8 @@ impl Inner {
         Ok(Some(sight(file)?))
     }
 
-    /// One call: fills a gap from its start, until its end, or until a reader waits elsewhere. Returns how far it came;
-    /// `None` if it was interrupted for a reason of this end's.
+    /// Makes one call: fills a gap from its start, until its end, or until a reader waits elsewhere. Returns how far
+    /// it came; `None` if it was interrupted for a reason of this end's.
     async fn fetch_gap(
         &self,
         file: &File,
@@ -221,7 +222,7 @@ impl Inner {
             let pieces = match pieces {
                 Ok(pieces) if pieces.is_empty() => break,
                 Ok(pieces) => pieces,
-                // It would be the same over another connection.
+                // The error would be the same over another connection.
                 Err(PayloadError::Aborted(why)) => return Err(Error::Damaged(why)),
                 Err(error) => {
                     tracing::debug!(fid = %file.fid, %error, "a fetch goes on over the next connection");
@@ -289,7 +290,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The container is the version, as it was when it was `hashed`.
+    /// Completes a fetch: the container is the version, as it was when it was `hashed`.
     fn complete_fetch(&self, file: &File, fetch: Fetch, hash: ContentHash, hashed: Sight) -> Result<(), Error> {
         let _edit = file.edit();
         let (arriving, may_write) = {
@@ -304,18 +305,18 @@ impl Inner {
         }
         self.set_content(file, fetch.version(), hash)?;
         self.count_content(file)?;
-        // Last: from then on the file may be dropped, and whoever opens it again looks for what the index names.
+        // Last: from then on the file may be dropped, and the next open looks for what the index names.
         file.state().complete_fetch(fetch, hash, hashed);
         if may_write {
             self.begin_lending(file)?;
-            // What the kernel has written since it was hashed.
+            // Sees what the kernel has written since the container was hashed.
             self.look(file)?;
         }
         file.notify();
         Ok(())
     }
 
-    /// What has come stays for the next fetch, unless it is of no use.
+    /// Ends a fetch that has failed. Bytes that have come stay for the next one, unless they are of no use.
     fn fail(&self, file: &File, fetch: Fetch, error: Error) {
         let _edit = file.edit();
         let is_useless =
@@ -361,7 +362,7 @@ fn mark_answered(file: &File, fetch: Fetch) -> bool {
     goes_on
 }
 
-/// What pieces of the payload say.
+/// Splits pieces of the payload into the parts of the content.
 pub(super) fn parts(segments: &mut SegmentReader, pieces: Vec<Bytes>) -> Result<Vec<ContentPart>, Error> {
     let mut parts = Vec::new();
     for mut piece in pieces {

@@ -21,10 +21,10 @@ use crate::core::content::versions;
 use crate::core::log::ContainerId;
 use crate::remote::Urgency;
 
-/// What of the content is in the container.
+/// State of arrival of the content in the container.
 pub(super) type Arrival = arrival::Arrival<Error, Urgency>;
 
-/// What is known of the content.
+/// State of the content, as far as it is known.
 pub(super) type Content = content::Content<Error, Urgency, Arc<FrozenContent>>;
 
 /// A version that is logged and not acknowledged.
@@ -36,7 +36,7 @@ pub(super) struct File {
     pub(super) container_id: ContainerId,
     pub(super) container: Arc<Container>,
     named_durably: AtomicBool,
-    /// How newer versions come to its readers.
+    /// Refresh that brings newer versions to the file's readers.
     pub(super) refresh: Refresh,
     edit: Mutex<()>,
     state: Mutex<Content>,
@@ -66,7 +66,7 @@ impl File {
         Ok(())
     }
 
-    /// Changes of the container's bytes take turns.
+    /// Locks the container's bytes: changes of them take turns.
     pub(super) fn edit(&self) -> MutexGuard<'_, ()> {
         self.edit.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,26 +119,26 @@ impl File {
         interrupted
     }
 
-    /// Counts one more who waits until the server has the content.
+    /// Counts one more caller that waits until the server has the content.
     pub(super) fn await_more(&self) {
         let mut state = self.state();
         state.versions_mut().await_more();
         urge(&mut state);
     }
 
-    /// Counts one less.
+    /// Counts one such caller less.
     pub(super) fn await_less(&self) {
         let mut state = self.state();
         state.versions_mut().await_less();
         urge(&mut state);
     }
 
-    /// Says whether the server has refused the content.
+    /// Returns an error if the server has refused the content.
     pub(super) fn check_refused(&self) -> Result<(), Error> {
         self.state().fate().refusal().map_or(Ok(()), |reason| Err(Error::Refused(reason)))
     }
 
-    /// Wakes all who wait for a change.
+    /// Wakes all waiters for a change.
     pub(super) fn notify(&self) {
         self.changes.send_replace(());
     }
@@ -183,7 +183,7 @@ impl File {
         self.wait_for_content(|state| state.arrival().wholly().map(|here| here.map_err(Error::from))).await
     }
 
-    /// The same, but no longer than somebody has the file open.
+    /// Waits as [`Self::complete`] does, but no longer than somebody has the file open.
     pub(super) async fn complete_if_open(&self) -> Result<(), Error> {
         let here = |state: &mut Content| match state.handles() {
             0 => Some(Ok(())),

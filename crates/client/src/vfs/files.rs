@@ -20,17 +20,17 @@ use crate::cache::CachedObject;
 use crate::core::content::Rest;
 use crate::core::log::ContainerId;
 
-/// How many versions an open tries to fetch of a file that other clients store at the same time. A program that closes
-/// it every few milliseconds is ahead of the opener several times in a row.
+/// The most versions that an open tries to fetch of a file that other clients store at the same time. A program that
+/// closes it every few milliseconds is ahead of the opener several times in a row.
 const VERSIONS_MAX: u32 = 64;
 
-/// How often a read begins anew because the content has become another.
+/// The most times that a read begins anew because the content has become another.
 const TURNS_MAX: u32 = 16;
 
 /// The files in use, and the handles on them.
 #[derive(Default)]
 pub(super) struct Files {
-    /// Looked through in a fixed order, so that runs of the simulator repeat.
+    /// Files in a fixed order, so that runs of the simulator repeat when all are looked through.
     in_use: BTreeMap<VnodeId, Arc<File>>,
     handles: HashMap<FileHandle, Handle>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// On a file that has just been opened, which goes by this daemon.
+    /// Makes a handle on a file that has just been opened, which goes by this daemon.
     fn new(file: Arc<File>, mode: OpenMode) -> Self {
         if mode.changes() {
             file.state().begin_changing();
@@ -54,12 +54,12 @@ impl Handle {
         Self { file, mode, passthrough: false, closing: false }
     }
 
-    /// Whether the kernel can write to the container by itself.
+    /// Returns whether the kernel can write to the container by itself.
     fn may_write(&self) -> bool {
         self.passthrough && self.mode.write
     }
 
-    /// No change comes from it any more.
+    /// Notes that no change comes from this handle any more.
     fn end_changing(&self) {
         if self.mode.changes() {
             self.file.state().end_changing();
@@ -72,20 +72,20 @@ impl Handle {
 }
 
 impl FileHandle {
-    /// The number-th handle, on a file that programs here lock or not. Its lowest bits say what is asked at every open
-    /// and close.
+    /// Makes the number-th handle, on a file that programs here lock or not. Its lowest bits say what is asked at
+    /// every open and close.
     pub(crate) fn new(number: u64, mode: OpenMode, locked: bool) -> Self {
         let only_reads = !mode.write && !mode.truncate;
         Self(number << 2 | u64::from(only_reads && !locked) << 1 | u64::from(only_reads))
     }
 
-    /// Whether nothing can have been changed through it.
+    /// Returns whether nothing can have been changed through this handle.
     pub(super) fn only_reads(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// Whether the kernel need not tell when a descriptor of it is closed. A close has something to do if its program
-    /// has written, and it ends what its process has locked of the file, by whichever descriptor.
+    /// Returns whether the kernel need not tell when a descriptor of this handle is closed. A close has something to
+    /// do if its program has written, and it ends what its process has locked of the file, by whichever descriptor.
     #[must_use]
     pub fn closes_unseen(self) -> bool {
         self.0 & 2 != 0
@@ -109,7 +109,7 @@ impl Files {
         self.in_use.values().cloned().collect()
     }
 
-    /// The files whose content the server does not have.
+    /// Returns the files whose content the server does not have.
     pub(super) fn dirty(&self) -> Vec<Arc<File>> {
         self.in_use.values().filter(|file| file.state().is_dirty()).cloned().collect()
     }
@@ -124,20 +124,20 @@ impl Files {
         self.handles.values().any(|handle| handle.mode.execute && handle.file.fid.vnode == vnode)
     }
 
-    /// Whether programs have a file open that they write or execute.
+    /// Returns whether programs have a file open that they write or execute.
     pub(super) fn is_written_or_executed(&self, vnode: VnodeId) -> bool {
         let mut handles = self.handles.values().filter(|handle| handle.file.fid.vnode == vnode);
         handles.any(|handle| handle.mode.write || handle.mode.execute)
     }
 
-    /// Whether programs may have stored into a mapping of the file that the kernel has not sent here: a handle that
-    /// reads and writes by way of this daemon is released behind its last mapping.
+    /// Returns whether programs may have stored into a mapping of the file that the kernel has not sent here: a
+    /// handle that reads and writes by way of this daemon is released behind its last mapping.
     pub(super) fn may_be_mapped_unseen(&self, vnode: VnodeId) -> bool {
         let maps = |handle: &Handle| handle.mode.read && handle.mode.write && !handle.passthrough;
         self.handles.values().any(|handle| handle.file.fid.vnode == vnode && maps(handle))
     }
 
-    /// The files that the kernel can write to by itself.
+    /// Returns the files that the kernel can write to by itself.
     pub(super) fn written_by_kernel(&self) -> Vec<Arc<File>> {
         let written = self.handles.values().filter(|handle| handle.may_write());
         let files: BTreeMap<VnodeId, &Arc<File>> =
@@ -145,19 +145,19 @@ impl Files {
         files.into_values().cloned().collect()
     }
 
-    /// The program of a handle closes it, or another that has inherited it. Returns its file.
+    /// Notes that the program of a handle closes it, or another that has inherited it. Returns its file.
     pub(super) fn begin_close(&mut self, handle: FileHandle) -> Result<Arc<File>, Error> {
         let handle = self.handles.get_mut(&handle).ok_or(Error::BadHandle)?;
         handle.closing = true;
         Ok(Arc::clone(&handle.file))
     }
 
-    /// Whether all handles through which the kernel can write to a file are closed.
+    /// Returns whether all handles through which the kernel can write to a file are closed.
     pub(super) fn are_closing(&self, vnode: VnodeId) -> bool {
         self.handles.values().all(|handle| handle.closing || !handle.may_write_to(vnode))
     }
 
-    /// These handles have not gone: somebody has them still.
+    /// Notes that these handles have not gone: somebody has them still.
     pub(super) fn stay_open(&mut self, vnode: VnodeId) {
         let stay = self.handles.values_mut().filter(|handle| handle.may_write_to(vnode));
         stay.for_each(|handle| handle.closing = false);
@@ -180,8 +180,8 @@ impl Inner {
         caller: Caller,
         program: impl FnOnce() -> Program + Send,
     ) -> Result<Opened, Error> {
-        // Of who opens to write the kernel knows by itself. Who opens to read and to cut it refuses when the content
-        // is gone, and not even that if the program has died of it by then.
+        // The kernel itself knows of an open to write. An open to read and to cut is refused by the kernel only when
+        // the content is gone, and not even then if the executed program has died of that.
         if mode.truncate && !mode.write && self.files().is_executed(vnode) {
             return Err(Error::Executing);
         }
@@ -190,7 +190,7 @@ impl Inner {
         }
         let handle = self.open_for_kernel(vnode, mode, caller).await;
         if mode.truncate && handle.is_err() {
-            // It may have been cut all the same, and the kernel keeps to the size before.
+            // The file may have been cut all the same, and the kernel keeps to the size before.
             self.kernel.forget_inodes(vec![vnode]);
         }
         let handle = handle?;
@@ -206,7 +206,7 @@ impl Inner {
             handle.file.state().stat_mut().keep_pages();
         }
         if kept == Some(Kept::Nothing) {
-            // Of what this content has taken the place of the kernel may not have heard yet.
+            // The kernel may not have heard yet that this content has replaced another.
             self.kernel.forget_end(vnode);
         }
         Ok(Opened { file: self.add_handle(handle), keep_cache, direct, passthrough })
@@ -295,7 +295,7 @@ impl Inner {
         self.fetch(file).await
     }
 
-    /// The present version of a file, as the server says now.
+    /// Returns the present version of a file, as the server says now.
     async fn ask_version(&self, fid: Fid) -> Result<DataVersion, Error> {
         self.cache.index.distrust(std::iter::once(fid))?;
         Ok(self.status_of_fid(fid).await?.object.status.data_version)
@@ -366,7 +366,7 @@ impl Inner {
         Ok(Some(file))
     }
 
-    /// Reads from one version: what has met the turn to another is read again.
+    /// Reads from one version: a read that has met the turn to another is repeated.
     pub(super) async fn read(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Bytes, Error> {
         let file = self.handle(handle)?.file;
         let end = offset.saturating_add(u64::from(size));
@@ -380,7 +380,7 @@ impl Inner {
                     return Ok(bytes);
                 }
             }
-            // Until it is over.
+            // Waits until the turn is over.
             blocking(|| drop(file.edit()));
         }
         Err(Error::TimedOut("a file has changed all the time".to_owned()))
@@ -413,7 +413,7 @@ impl Inner {
         }
     }
 
-    /// An open that has failed half-way is over.
+    /// Ends an open that has failed half-way.
     fn give_up(&self, handle: &Handle) {
         handle.end_changing();
         self.release_file(&handle.file);
@@ -447,7 +447,7 @@ impl Inner {
     pub(super) fn drop_if_unused(&self, file: &Arc<File>) {
         let mut files = self.files();
         if !files.in_use.get(&file.fid.vnode).is_some_and(|now| Arc::ptr_eq(now, file)) {
-            // It has been dropped before, and perhaps opened again since.
+            // The file has been dropped before, and perhaps opened again since.
             return;
         }
         let rest = file.state().rest();
@@ -474,7 +474,7 @@ impl Inner {
         self.locks.locks().end_doubt(file.fid);
     }
 
-    /// The file, loaded if it is not in use yet, with one more handle counted.
+    /// Returns the file, loaded if it is not in use yet, with one more handle counted.
     pub(super) fn take_handle(&self, cached: &CachedObject, mode: OpenMode) -> Result<Handle, Error> {
         let handle = blocking(|| {
             let mut files = self.files();

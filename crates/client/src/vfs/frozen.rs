@@ -1,8 +1,8 @@
 //! The content of one version while it is being sent.
 //!
-//! It is read from the container until somebody is about to change that; then it moves to a container of its own first,
-//! so that what is sent is one version and never a mixture (invariant 4). Writes of the kernel announce themselves to
-//! nobody, so where the kernel may write a version is moved before it is sent.
+//! The content is read from the container until somebody is about to change that; then it moves to a container of its
+//! own first, so that what is sent is one version and never a mixture (invariant 4). Writes of the kernel announce
+//! themselves to nobody, so where the kernel may write a version is moved before it is sent.
 
 use std::io;
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub(super) struct FrozenContent {
     travel: Mutex<Travel>,
 }
 
-/// One sending of a content: what is to be read, and the hash of what was, until that has gone too.
+/// One sending of a content: the segments to be read, and the hash of those that were, until the hash has gone too.
 struct Upload {
     segments: FileSegments,
     hasher: Option<SegmentHasher>,
@@ -45,13 +45,13 @@ impl Upload {
     }
 }
 
-/// How a content travels.
+/// Way in which a content travels.
 struct Travel {
-    /// What it is sent for, unless somebody elsewhere waits for it.
+    /// Purpose of the sending, unless somebody elsewhere waits for the content.
     purpose: Purpose,
-    /// Whether somebody elsewhere does.
+    /// Whether somebody elsewhere waits for it.
     pulled: bool,
-    /// From where on it is being sent, how far that has come, and how urgent it is.
+    /// Offset from which on it is being sent, how far that has come, and how urgent it is.
     sending: Option<(u64, CallProgress, Urgency)>,
 }
 
@@ -76,14 +76,15 @@ impl FrozenContent {
         Arc::new(Self { size, sent: AtomicBool::new(false), hash: Mutex::default(), source, travel })
     }
 
-    /// From now on it is sent for this, also what is on its way.
+    /// Sets the purpose of the sending from now on, also of what is on its way.
     pub(super) fn set_purpose(&self, purpose: Purpose) {
         let mut travel = self.travel();
         travel.purpose = purpose;
         travel.set_urgency();
     }
 
-    /// Somebody elsewhere waits for it: from now on it is sent as what is fetched, also what is on its way.
+    /// Notes that somebody elsewhere waits for the content: from now on it is sent as what is fetched, also what is
+    /// on its way.
     pub(super) fn pull(&self) {
         let mut travel = self.travel();
         travel.pulled = true;
@@ -94,12 +95,13 @@ impl FrozenContent {
         self.travel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy is in a container of its own from now on. The caller holds the file's `edit` lock.
+    /// Moves the content to a copy, which is in a container of its own. The caller holds the file's `edit` lock.
     pub(super) fn move_to(&self, copy: Arc<Container>) {
         *self.source.write().unwrap_or_else(PoisonError::into_inner) = copy;
     }
 
-    /// Keeps it open where it is, until what this gives is dropped: whoever sends it needs it even if its name goes.
+    /// Keeps the content open where it is, until the returned hold is dropped: the sender needs it even if its name
+    /// goes.
     pub(super) fn hold(&self) -> io::Result<Hold> {
         Hold::on(&self.source())
     }
@@ -109,7 +111,7 @@ impl FrozenContent {
         self.file()?.sync_data()
     }
 
-    /// The bytes that are not holes.
+    /// Returns how many of the bytes are not holes.
     pub(super) fn allocated(&self) -> io::Result<u64> {
         self.file()?.allocated()
     }
@@ -122,12 +124,12 @@ impl FrozenContent {
         self.source.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it may have been sent.
+    /// Notes that all of the content may have been sent.
     pub(super) fn note_sent(&self) {
         self.sent.store(true, Ordering::Release);
     }
 
-    /// How much of it has arrived at the server, at least: holes do not count before their turn.
+    /// Returns how much of it has arrived at the server, at least: holes do not count before their turn.
     pub(super) fn arrived_bytes(&self) -> u64 {
         let travel = self.travel();
         let arrived = travel.sending.as_ref().map_or(0, |(offset, progress, _)| offset + progress.acknowledged_bytes());
@@ -159,7 +161,7 @@ impl FrozenContent {
         }
     }
 
-    /// The next of the version's segments, and its hash behind the last.
+    /// Returns the next of the version's segments, and its hash behind the last.
     fn next_piece(&self, upload: &mut Upload, bytes_max: usize) -> io::Result<Option<Bytes>> {
         let Upload { segments, hasher } = upload;
         let source = self.source();
@@ -189,7 +191,7 @@ impl StoreContent for Arc<FrozenContent> {
         self.size
     }
 
-    /// In one piece if it is small, else read while it is sent.
+    /// Gives the content in one piece if it is small, else reads it while it is sent.
     fn payload(&self, offset: u64, begun: ContentHasher) -> Payload {
         let upload = Upload::new(offset..self.size, begun);
         if self.size - offset > PIECE_BYTES as u64 {
@@ -208,7 +210,7 @@ impl StoreContent for Arc<FrozenContent> {
     }
 
     fn begin_hash(&self, bytes: u64) -> io::Result<ContentHasher> {
-        // Not under the lock: who changes the container meanwhile must not wait, and makes this another hash.
+        // Not under the lock: a change of the container meanwhile must not wait, and makes this another hash.
         let file = self.file()?;
         blocking(|| begin_hash(file.as_ref(), bytes))
     }

@@ -12,7 +12,7 @@ use super::{Error, FileHandle, Inner};
 use crate::core::content::edits::Edit;
 use crate::core::log::LogEntry;
 
-/// Where fsync makes content durable.
+/// Place where fsync makes content durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fsync {
     /// At the server if it is there and that is quick, else on this machine.
@@ -24,10 +24,10 @@ pub enum Fsync {
     Server,
 }
 
-/// What of a file was made durable.
+/// Edit up to which the content of a file was made durable.
 struct Durable {
     edit: Edit,
-    /// Nothing more can belong to that edit.
+    /// Whether nothing more can belong to that edit.
     settled: bool,
 }
 
@@ -87,8 +87,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes sure that a restart of the machine does not cost what the server does not have of a file. Nobody has asked
-    /// for an order: what the server has no room for must not hold up what it has room for.
+    /// Makes sure that a restart of the machine does not cost the content of a file that the server does not have.
+    /// Nobody has asked for an order: what the server has no room for must not hold up what it has room for.
     pub(super) fn keep_unsent(&self, file: &File) {
         let needed = {
             let state = file.state();
@@ -100,7 +100,7 @@ impl Inner {
         }
     }
 
-    /// Of a file whose content the server has, name and attributes may wait.
+    /// Makes durable the changes of name and attributes that wait, of a file whose content the server has.
     fn fsync_attributes(&self, file: &File) -> Result<(), Error> {
         let waits = self.remote.outstanding(|log| log.newest(file.fid).is_some_and(|id| log.is_queued(id)));
         if waits {
@@ -123,7 +123,7 @@ impl Inner {
         }
         let made = {
             let state = file.state();
-            // What the kernel writes from now on may belong to the same edit.
+            // Later writes of the kernel may belong to the same edit.
             Durable { edit: state.edits().newest(), settled: !state.users().may_write() }
         };
         file.container.sync_data()?;
@@ -141,7 +141,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Something of this edit is durable here, which matters unless the server has it by now.
+    /// Notes that something of this edit is durable here, which matters unless the server has it by now.
     fn note_synced(&self, file: &File, edit: Edit) -> Result<(), Error> {
         let _edit = file.edit();
         let unsent = {

@@ -1,9 +1,10 @@
 //! Hoarding: what the user wants to have here, whatever becomes of the connection, is fetched before anybody opens it,
 //! and kept.
 //!
-//! One task walks the hoard: when the volume is attached, when an entry is added, soon after another client has changed
-//! something that is meant, and every ten minutes. A walk asks for statuses and names first and then fetches contents,
-//! the most wanted first, all of it in class Prefetch. What is worth keeping is decided in `core`.
+//! One task walks the hoard: when the volume is attached, when an entry is added, soon after another client has
+//! changed something that is meant, and every ten minutes. A walk asks for statuses and names first and then fetches
+//! contents, the most wanted first, all of it in class Prefetch. The decision what is worth keeping is made in
+//! `core`.
 
 mod commands;
 mod fetch;
@@ -33,17 +34,17 @@ pub use recording::Recorded;
 use recording::Recordings;
 use survey::{Found, Survey};
 
-/// So often the hoard is walked, as Coda does.
+/// Time between two walks of the hoard, as in Coda.
 const WALK_EVERY: Duration = Duration::from_secs(600);
-/// Changes by other clients are collected for so long, and at most for so long.
+/// The shortest and the longest time for which changes by other clients are collected.
 const BATCH_DELAY: Duration = Duration::from_secs(2);
 const BATCH_DELAY_MAX: Duration = Duration::from_secs(30);
-/// What could not be had, though the server is there, is tried again after this long.
+/// Pause before another try for what could not be had, though the server is there.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
 /// The part of the time that looking at everything may take while others change things all the time.
 const LOOK_PART: u32 = 10;
 
-/// What the hoard means, as the last walk has found, and how much of it is missing.
+/// Findings of the last walk: what the hoard means, and how much of it is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HoardReport {
     /// Entries.
@@ -60,7 +61,7 @@ pub struct HoardReport {
     pub missing_bytes: u64,
     /// Those of them for which there is no room in the cache.
     pub left_out_objects: u64,
-    /// Whether it is being walked.
+    /// Whether the hoard is being walked.
     pub walking: bool,
     /// Seconds since the last walk has ended; none if there was none since the mount.
     pub walked_s: Option<u64>,
@@ -69,27 +70,27 @@ pub struct HoardReport {
 /// The hoard and what is known of it.
 pub(super) struct Hoarding {
     hoard: Mutex<Hoard>,
-    /// What the paths have meant.
+    /// Objects that the paths have meant.
     meant: Mutex<HashMap<Vec<u8>, VnodeId>>,
     marks: Mutex<Arc<Marks>>,
     found: Mutex<FoundLast>,
-    /// There is reason for a walk.
+    /// Notifier of a reason for a walk.
     due: Notify,
     is_due: AtomicBool,
-    /// It does not wait for others.
+    /// Whether that walk does not wait for more changes.
     at_once: AtomicBool,
-    /// How many have begun and ended.
+    /// Numbers of walks that have begun and ended.
     walks: watch::Sender<Walks>,
     warming: Warming,
     recordings: Recordings,
 }
 
-/// Why the hoard is walked.
+/// Reason why the hoard is walked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reason {
-    /// It has not been for long.
+    /// The hoard has not been walked for long.
     Time,
-    /// Somebody waits for it.
+    /// Somebody waits for the walk.
     Command,
     /// Another client has changed something, or there is a connection again.
     Change,
@@ -101,17 +102,17 @@ struct Walks {
     ended: u64,
 }
 
-/// What the last walk has found.
+/// Findings of the last walk.
 #[derive(Default)]
 struct FoundLast {
     plan: Plan,
-    /// What each entry means.
+    /// Meaning of each entry.
     entries: HashMap<Vec<u8>, Found>,
     ended: Option<mafs_proto::Instant>,
 }
 
 impl Hoarding {
-    /// Takes up what is written.
+    /// Takes up the hoard as it is written.
     pub(super) fn load(cache: &Cache) -> Result<Arc<Self>, CacheError> {
         let hoarding = Self {
             hoard: Mutex::new(cache.hoard.load()?),
@@ -141,7 +142,7 @@ impl Hoarding {
         Arc::clone(&self.marks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// There is reason for a walk; `at_once`: somebody waits for it.
+    /// Notes that there is reason for a walk; `at_once`: somebody waits for it.
     pub(super) fn note_due(&self, at_once: bool) {
         self.at_once.fetch_or(at_once, Ordering::AcqRel);
         self.is_due.store(true, Ordering::Release);
@@ -167,7 +168,7 @@ impl Hoarding {
         }
     }
 
-    /// Another client has changed objects.
+    /// Notes that another client has changed objects.
     pub(super) fn note_broken(&self, cache: &Cache, broken: &Broken) {
         let marks = self.marks();
         let concerns = match broken {
@@ -182,7 +183,7 @@ impl Hoarding {
         }
     }
 
-    /// What an object is worth.
+    /// Returns what an object is worth.
     fn rank_of(&self, cache: &Cache, vnode: VnodeId) -> Rank {
         self.marks().rank_of(vnode, |vnode| parent_of(cache, vnode))
     }
@@ -210,7 +211,7 @@ impl Hoarding {
     }
 }
 
-/// What a path means, as far as is known here.
+/// Meaning of a path, as far as is known here.
 enum Meaning {
     Object(VnodeId),
     Nothing,
@@ -236,12 +237,12 @@ fn parent_of(cache: &Cache, vnode: VnodeId) -> Option<VnodeId> {
 }
 
 impl Inner {
-    /// What an object is worth to the user besides having been used.
+    /// Returns what an object is worth to the user besides having been used.
     pub(super) fn rank_of(&self, vnode: VnodeId) -> Rank {
         self.hoarding.rank_of(&self.cache, vnode)
     }
 
-    /// The entries mean something else than before, or others are there: what is cached is worth accordingly.
+    /// Ranks what is cached anew: the entries mean something else than before, or others are there.
     fn rank_anew(&self) -> Result<(), CacheError> {
         let before = self.hoarding.marks();
         self.hoarding.mark(&self.cache)?;
@@ -251,8 +252,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The same after a walk that others have been the reason for, which may be often: asking upward from each file of
-    /// a large cache takes long, so what was not found is left to the walks that are not.
+    /// Ranks what was found by a walk that changes by others were the reason for. Such walks may be often, and asking
+    /// upward from each file of a large cache takes long, so what was not found is left to the other walks.
     fn rank_found(&self, plan: &Plan) -> Result<(), CacheError> {
         let before = self.hoarding.marks();
         self.hoarding.mark(&self.cache)?;
@@ -294,7 +295,7 @@ impl Inner {
         }
     }
 
-    /// Files have been evicted: as far as they are hoarded, they are missing now.
+    /// Notes that files have been evicted: as far as they are hoarded, they are missing now.
     pub(super) fn note_evicted(&self, evicted: &[VnodeId]) {
         evicted.iter().for_each(|vnode| self.prediction().evicted(*vnode));
         let mut found = self.hoarding.found();
@@ -333,7 +334,7 @@ impl Inner {
         let mut expanded = false;
         for (path, spec) in entries {
             let found = survey.look_at(&path, spec).await?;
-            // Of what is not all there yet it is not known what there is now.
+            // As long as not all is there yet, it is not known what there is now.
             if let Found::Objects { below, .. } = &found
                 && spec.scope.is_of_now()
                 && !survey.is_to_be_repeated()

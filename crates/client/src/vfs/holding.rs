@@ -1,6 +1,7 @@
-//! Holding: after a session has begun in which the server tells of every change, it is told which objects are relied on
-//! here, so that it need not. Until then every change in the volume waits for this client's word. What has changed
-//! since the session before is asked for at the same time, if it is little: who uses it does not wait then.
+//! Holding: after a session has begun in which the server tells of every change, it is told which objects are relied
+//! on here, so that it need not. Until then every change in the volume waits for this client's word. Objects that
+//! have changed since the session before are asked for at the same time, if they are few: a program that uses one
+//! does not wait then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Inner {
         }
     }
 
-    /// Names all that is relied on. Returns whether the server has heard of all.
+    /// Tells the server of all objects that are relied on. Returns whether it has heard of all.
     async fn tell_held(&self, session: SessionNumber) -> bool {
         let mut after = None;
         loop {

@@ -1,4 +1,4 @@
-//! What arrives of a file, in pieces that are good to write.
+//! Inflow: the arriving bytes of a file, in pieces that are good to write.
 //!
 //! The kernel keeps a file in folios as large as the writes that made them, if these are aligned, and reads from large
 //! ones faster: 27 of 28 GB/s from aligned writes of 512 KB, half of that from pieces as they happen to arrive.
@@ -9,18 +9,18 @@ use bytes::Bytes;
 use mafs_arpc::{PayloadError, PayloadReader};
 use tokio::time::{Instant, timeout_at};
 
-/// Pieces end where this divides the offset. Also what is best handed to another thread at a time, which costs as much
-/// as copying some 100 KB.
+/// Pieces end where this divides the offset. This is also the best size to hand to another thread at a time, which
+/// costs as much as copying some 100 KB.
 const PIECE_BYTES: u64 = 512 << 10;
 
-/// How long what has arrived waits for the rest of its piece: below what readers notice, enough for the next chunks of
-/// a fast link.
+/// Time for which arrived bytes wait for the rest of their piece: below what readers notice, enough for the next
+/// chunks of a fast link.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// A payload that goes to one place after the other in a container.
 pub(super) struct Inflow {
     payload: PayloadReader,
-    /// Arrived behind the end of the last piece.
+    /// Bytes that have arrived behind the end of the last piece.
     rest: Bytes,
 }
 
@@ -29,8 +29,8 @@ impl Inflow {
         Self { payload, rest: Bytes::new() }
     }
 
-    /// The next bytes, for a place at `offset` in a file that ends at `end`: up to where a piece ends, fewer if those
-    /// do not come at once. Empty at the end of the payload.
+    /// Returns the next bytes, for a place at `offset` in a file that ends at `end`: up to where a piece ends, fewer
+    /// if those do not come at once. Returns none at the end of the payload.
     ///
     /// # Errors
     /// If the payload ends early, after all that came has been given out.
@@ -68,7 +68,8 @@ mod tests {
 
     use super::*;
 
-    /// What comes out for each piece, and how it ends, if `pieces` arrive `apart` from one another.
+    /// Returns the bytes that come out for each piece, and whether all ends well, if `pieces` arrive `apart` from one
+    /// another.
     async fn flow(pieces: &[usize], apart: Duration, finish: bool) -> (Vec<usize>, bool) {
         let (mut writer, Payload::Stream(reader)) = Payload::stream() else { unreachable!() };
         let arriving = pieces.to_vec();

@@ -14,20 +14,20 @@ use serde::{Deserialize, Serialize};
 use super::{Error, Inner, Vfs};
 use crate::cache::{CachedContent, CachedObject, is_sealed};
 
-/// Contents up to this size are checked before open(2) returns: at most some 100 ms. Larger ones are checked while they
-/// are used: nobody should wait for 100 GB to be read who wants a page of them.
+/// Contents up to this size are checked before open(2) returns: at most some 100 ms. Larger ones are checked while
+/// they are used: a program that wants a page of them should not wait for 100 GB to be read.
 const WAIT_BYTES_MAX: u64 = 64 << 20;
 /// Damaged contents that a report names; the rest is counted.
 const NAMED_MAX: usize = 1_000;
 
-/// What `mafs-client verify` has found among the cached contents that the server has too.
+/// Findings of `mafs-client verify` among the cached contents that the server has too.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Verified {
     /// Contents that were read.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many of them are damaged.
+    /// Number of them that are damaged.
     pub damaged_files: u64,
     /// The first 1,000 of those.
     pub damaged: Vec<DamagedContent>,
@@ -36,25 +36,25 @@ pub struct Verified {
 /// A content that is not what the server has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DamagedContent {
-    /// Where the file is below the mount point, or its number.
+    /// Path of the file below the mount point, or its number.
     pub path: String,
     /// Whether it has left the cache, so that it is fetched again. Otherwise it is in use.
     pub dropped: bool,
 }
 
-/// What became of the look at one content.
+/// Outcome of the look at one content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Look {
     Intact,
     Damaged,
-    /// It is not whole, or has been written since: nothing can be said.
+    /// The content is not whole, or has been written since: nothing can be said.
     Nothing,
 }
 
 impl Vfs {
     /// Reads every whole cached content of the object at this path, and below it, and compares it with its hash. A
-    /// damaged one is dropped unless it is in use. What the server lacks is not looked at: nobody has another copy.
-    /// `None`: there is no such object.
+    /// damaged one is dropped unless it is in use. Contents that the server lacks are not looked at: nobody has
+    /// another copy. `None`: there is no such object.
     ///
     /// # Errors
     /// If the cache cannot be read.
@@ -99,7 +99,7 @@ impl Inner {
         let Some(container) = self.cache.containers.get(fid.vnode, content.container)? else {
             return Ok(Look::Nothing);
         };
-        // Whoever loads the file finds out about a seal that is broken.
+        // The load of the file finds out about a seal that is broken.
         let sealed = || is_sealed(container.as_ref(), content.version, size);
         if !sealed()? {
             return Ok(Look::Nothing);
@@ -161,7 +161,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Whoever has the file in use may be changing it, and then there is no other copy of that.
+    /// Drops a damaged content unless the file is in use: then it may be being changed, and there is no other copy of
+    /// that. Returns whether it was dropped.
     fn drop_if_damaged(&self, fid: Fid, content: CachedContent) -> Result<bool, Error> {
         let unused = !self.files().contains(fid.vnode);
         if unused {

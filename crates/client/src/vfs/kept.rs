@@ -1,5 +1,5 @@
-//! Kept: what this client's changes have come to that were in conflict with what others have done. The server has them
-//! under other names, and here is shown what it has.
+//! Kept: results of this client's changes that were in conflict with what others have done. The server has them under
+//! other names, and here is shown what it has.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::remote::Answer;
 const CONFLICTS_MAX: usize = 10_000;
 
 impl Vfs {
-    /// What the server keeps of changes that were in conflict, of all clients, until somebody renames or removes it.
+    /// Lists what the server keeps of changes that were in conflict, of all clients, until somebody renames or
+    /// removes it.
     ///
     /// # Errors
     /// If the server cannot be asked.
@@ -38,7 +39,8 @@ impl Vfs {
 }
 
 impl Inner {
-    /// The server has done something else than what a change says, or nothing, because it was so.
+    /// Takes in that the server has done something else than what a change says, or nothing, because all was so
+    /// already.
     pub(super) fn take_in_otherwise(
         &self,
         queued: &Queued,
@@ -56,14 +58,14 @@ impl Inner {
         if let CmlOp::Rename { .. } = queued.record.op
             && !placed.is_empty()
         {
-            // What it was to replace has its name still.
+            // The object to be replaced has its name still.
             self.note_not_unnamed(&queued.record.op);
         }
         self.show_placed(placed, &queued.record);
         noted
     }
 
-    /// The server has moved to the trash what this client has removed.
+    /// Takes in that the server has moved to the trash what this client has removed.
     pub(super) fn take_in_trashed(
         &self,
         queued: &Queued,
@@ -83,7 +85,7 @@ impl Inner {
         noted
     }
 
-    /// What others had stored in a file that this client has replaced or removed has another name now.
+    /// Takes in the new name of what others had stored in a file that this client has replaced or removed.
     pub(super) fn take_in_set_aside(
         &self,
         queued: &Queued,
@@ -103,8 +105,9 @@ impl Inner {
         noted
     }
 
-    /// A content has gone into another file than the one that was written: that is shown as the server has it, from the
-    /// next open on. Who has it open goes on with what was written, and what they write goes where that went.
+    /// Takes in that a content has gone into another file than the one that was written, which is shown as the server
+    /// has it, from the next open on. A program that has it open goes on with what was written, and its writes go
+    /// where that went.
     pub(super) fn take_in_kept(
         &self,
         file: &Arc<File>,
@@ -154,7 +157,7 @@ impl Inner {
 
     fn show_placed(&self, placed: &[PlacedName], record: &CmlRecord) {
         self.show_names(placed);
-        // Into a directory that others have made too it goes under its own name, and that is no conflict.
+        // A change that goes into a directory that others have made too keeps its own name, and that is no conflict.
         let own = self.place_of(&record.op).map(|(_, name)| name);
         if let Some(PlacedName { directory, name }) = placed.last().filter(|place| Some(&place.name) != own.as_ref()) {
             self.conflicts.kept();

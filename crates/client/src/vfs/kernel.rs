@@ -1,4 +1,4 @@
-//! What the kernel knows: which inodes, and the pages of which version.
+//! Knowledge of the kernel: which inodes, and the pages of which version.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,38 +15,39 @@ use super::shown::{Noted, Part, ShownListings};
 use crate::core::log::ContainerId;
 use crate::core::promises::{BreakLog, Missed};
 
-/// What the kernel caches, so that it can be told when that is out of date. The seam to the kernel.
+/// The caches of the kernel, which are told when something in them is out of date. The seam to the kernel.
 ///
 /// Calls may block on locks of the kernel: they are made from a blocking thread that holds no lock of ours.
 pub trait KernelCache: Send + Sync + 'static {
-    /// Attributes and pages of an inode are out of date.
+    /// Tells that attributes and pages of an inode are out of date.
     fn invalidate_inode(&self, vnode: VnodeId);
-    /// The same of a directory of which the kernel keeps the names: they go when nobody is reading them, so that none
-    /// that are under way stay behind.
+    /// Tells that a directory of which the kernel keeps the names is out of date: they go when nobody is reading
+    /// them, so that none that are under way stay behind.
     fn invalidate_listing(&self, vnode: VnodeId) {
         self.invalidate_inode(vnode);
     }
-    /// Attributes of an inode are out of date, and its pages are not. This call never blocks.
+    /// Tells that attributes of an inode are out of date, and its pages are not. This call never blocks.
     fn invalidate_attributes(&self, vnode: VnodeId);
-    /// Pages of an inode are out of date; what a mapping has stored in them, and is part of the file, comes back first.
+    /// Tells that pages of an inode are out of date; what a mapping has stored in them, and is part of the file,
+    /// comes back first.
     fn invalidate_range(&self, _vnode: VnodeId, _range: Range<u64>) {}
-    /// A file is this long, although the kernel has not written it: who appends to it writes where the kernel believes
-    /// that it ends. `last` is its last byte.
+    /// Tells that a file is this long, although the kernel has not written it: a program that appends to it writes
+    /// where the kernel believes that it ends. `last` is its last byte.
     fn lengthen(&self, _vnode: VnodeId, _size: u64, _last: u8) {}
-    /// What a name means is out of date.
+    /// Tells that the meaning of a name is out of date.
     fn invalidate_entry(&self, parent: VnodeId, name: &Name);
-    /// What a name means must be asked for at its next use. Unlike an entry that is out of date it stays where it is:
-    /// getcwd(2) and /proc go on telling the paths of what is in use below it.
+    /// Tells that the meaning of a name must be asked for at its next use. Unlike an entry that is out of date this
+    /// one stays where it is: getcwd(2) and /proc go on telling the paths of what is in use below it.
     fn expire_entry(&self, parent: VnodeId, name: &Name) {
         self.invalidate_entry(parent, name);
     }
-    /// Whether calls may block. Those that do not are made from a task, so that runs of the simulator repeat.
+    /// Returns whether calls may block. Those that do not are made from a task, so that runs of the simulator repeat.
     fn blocks(&self) -> bool {
         true
     }
 }
 
-/// Lists the names known in a directory, with what they mean.
+/// Function that lists the names known in a directory, with what they mean.
 pub(super) type NamesOf = Box<dyn Fn(VnodeId) -> Vec<(Name, VnodeId)> + Send>;
 
 /// The kernel's inodes, and what it is told of them.
@@ -56,7 +57,7 @@ pub(crate) struct Kernel {
     absent: AbsentNames,
     listings: Mutex<ShownListings>,
     breaks: Mutex<BreakLog>,
-    /// How many breaks there have been.
+    /// Number of breaks there have been.
     break_count: AtomicU64,
     /// Whether an operation has asked that the kernel forget everything, which has not begun.
     forgetting: AtomicBool,
@@ -67,9 +68,9 @@ pub(crate) struct Kernel {
 struct KnownInode {
     lookups: u64,
     pages: Option<DataVersion>,
-    /// The size of a file that it was told last, and has not been told to forget.
+    /// Size of a file that the kernel was told last, and has not been told to forget.
     told_size: Option<u64>,
-    /// What there is of it, once it has no name any more. Boxed, because few are removed and the kernel may know very
+    /// Rest of the object, once it has no name any more. Boxed, because few are removed and the kernel may know very
     /// many.
     removed: Option<Box<Nameless>>,
 }
@@ -85,19 +86,19 @@ pub(super) struct Nameless {
     pub(super) xattrs: Option<Xattrs>,
 }
 
-/// What is left of the content of a file without a name.
+/// Rest of the content of a file without a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Left {
     /// Nothing, or the file is in use.
     #[default]
     Nothing,
-    /// There was none.
+    /// There was no content.
     Empty,
-    /// It is here.
+    /// The content is here.
     In(ContainerId),
 }
 
-/// What the kernel has of the version of a file that is opened.
+/// Part of the version of an opened file that the kernel has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kept {
     /// Pages and the end.
@@ -109,7 +110,7 @@ pub(super) enum Kept {
 }
 
 impl Left {
-    /// Where it is.
+    /// Returns the container that holds it.
     pub(super) fn container(self) -> Option<ContainerId> {
         match self {
             Self::Nothing | Self::Empty => None,
@@ -140,8 +141,8 @@ impl Kernel {
         }
     }
 
-    /// The kernel has dropped lookups. Returns where the content of a file without a name is that it does not know any
-    /// more.
+    /// Counts the lookups that the kernel has dropped. Returns where the content of a file without a name is that the
+    /// kernel does not know any more.
     pub(super) fn forget(&self, vnode: VnodeId, count: u64) -> Option<ContainerId> {
         let mut inodes = self.lock();
         let inode = inodes.get_mut(&vnode)?;
@@ -152,9 +153,10 @@ impl Kernel {
         inodes.remove(&vnode)?.removed?.content.container()
     }
 
-    /// An object has lost its last name. A program may hold it still, as its working directory or by a descriptor, and
-    /// ask what it is until the kernel forgets it, or open it. Keeps the content that is left when the same is heard
-    /// again, from the server, by whoever knows of none. Returns whether the kernel knows the object.
+    /// Notes that an object has lost its last name. A program may hold it still, as its working directory or by a
+    /// descriptor, and ask what it is until the kernel forgets it, or open it. Keeps the content that is left when
+    /// the removal is heard of again, from the server, by a caller that knows of none. Returns whether the kernel
+    /// knows the object.
     pub(super) fn note_removed(&self, removed: Nameless) -> bool {
         match self.lock().get_mut(&removed.object.fid.vnode) {
             Some(inode) => {
@@ -168,14 +170,14 @@ impl Kernel {
         }
     }
 
-    /// It has a name after all: the server has not done what was to take the last one.
+    /// Notes that an object has a name after all: the server has not done what was to take the last one.
     pub(super) fn note_kept(&self, vnode: VnodeId) {
         if let Some(inode) = self.lock().get_mut(&vnode) {
             inode.removed = None;
         }
     }
 
-    /// An object without a name, as it was when it lost the last one.
+    /// Returns an object without a name, as it was when it lost the last one, with what was changed of it since.
     pub(super) fn removed(&self, vnode: VnodeId) -> Option<Object> {
         self.change_removed(vnode, |removed| removed.object.clone())
     }
@@ -196,7 +198,7 @@ impl Kernel {
         }
     }
 
-    /// The content of a file changes without the pages that the kernel has of it.
+    /// Notes that the content of a file changes without the pages that the kernel has of it.
     pub(super) fn forget_pages(&self, vnode: VnodeId) {
         if let Some(inode) = self.lock().get_mut(&vnode) {
             inode.pages = None;
@@ -218,7 +220,7 @@ impl Kernel {
         }
     }
 
-    /// What the kernel wrote has become a version.
+    /// Notes that what the kernel wrote has become a version.
     pub(super) fn stored(&self, vnode: VnodeId, base: DataVersion, version: DataVersion) {
         if let Some(inode) = self.lock().get_mut(&vnode)
             && inode.pages == Some(base)
@@ -227,7 +229,7 @@ impl Kernel {
         }
     }
 
-    /// The kernel is about to be told that a name means nothing.
+    /// Notes that the kernel is about to be told that a name means nothing.
     pub(super) fn note_absent(self: &Arc<Self>, parent: VnodeId, name: Name) {
         let forgotten = self.absent.note(parent, name);
         if !forgotten.is_empty() {
@@ -272,7 +274,7 @@ impl Kernel {
         })
     }
 
-    /// The kernel is about to be shown a part of a listing, which it may keep until then.
+    /// Notes that the kernel is about to be shown a part of a listing, which it may keep until then.
     pub(super) fn note_listing(&self, vnode: VnodeId, part: Part, until: Instant) -> Noted {
         match self.edge.get() {
             Some(_) => self.shown_listings().note(vnode, part, until),
@@ -285,9 +287,9 @@ impl Kernel {
         self.tell(move |_, edge| vnodes.iter().for_each(|vnode| edge.invalidate_listing(*vnode)))
     }
 
-    /// The kernel has changed a directory and will read it anew. If it has read a part of it before, it would put what
-    /// it reads behind that, and others who read on would take both for one listing (fs/fuse/readdir.c,
-    /// fuse_add_dirent_to_cache).
+    /// Makes the kernel forget the part of a listing that it has read of a directory which it has changed. The kernel
+    /// will read the directory anew, and would put what it reads behind that part: others who read on would take both
+    /// for one listing (fs/fuse/readdir.c, fuse_add_dirent_to_cache).
     pub(super) fn names_changed(self: &Arc<Self>, vnode: VnodeId) -> BoxFuture<'static, ()> {
         let is_part = self.shown_listings().is_part(vnode);
         if is_part { self.forget_listings(vec![vnode]) } else { std::future::ready(()).boxed() }
@@ -299,19 +301,19 @@ impl Kernel {
         (listings.take_due(now), listings.next_due())
     }
 
-    /// These names of a directory are not known here any more: the kernel asks again at their next use.
+    /// Makes the kernel ask again at their next use for names of a directory that are not known here any more.
     pub(super) fn expire_names(self: &Arc<Self>, parent: VnodeId, names: Vec<(Name, VnodeId)>) {
         if self.knows(parent) {
             drop(self.tell(move |kernel, edge| kernel.expire(edge, parent, names)));
         }
     }
 
-    /// How many breaks there have been: for [`Self::missed`].
+    /// Returns how many breaks there have been: for [`Self::missed`].
     pub(super) fn breaks(&self) -> u64 {
         self.break_count.load(Ordering::Acquire)
     }
 
-    /// Objects have changed. Ends when the kernel knows; goes on by itself if nobody waits.
+    /// Tells of objects that have changed. Ends when the kernel knows; goes on by itself if nobody waits.
     pub(super) fn forget_objects(
         self: &Arc<Self>,
         objects: Vec<BrokenObject>,
@@ -321,7 +323,7 @@ impl Kernel {
         self.forget_objects_again(objects, names)
     }
 
-    /// The same of objects whose change operations under way have missed.
+    /// Tells of objects whose change operations under way have missed.
     pub(super) fn forget_objects_again(
         self: &Arc<Self>,
         objects: Vec<BrokenObject>,
@@ -330,13 +332,14 @@ impl Kernel {
         self.tell(move |kernel, edge| objects.iter().for_each(|object| kernel.invalidate(edge, object, &names)))
     }
 
-    /// Anything may have changed. Ends when the kernel knows; goes on by itself if nobody waits.
+    /// Tells that anything may have changed. Ends when the kernel knows; goes on by itself if nobody waits.
     pub(super) fn forget_everything(self: &Arc<Self>, names: NamesOf) -> BoxFuture<'static, ()> {
         self.note_breaks(BreakLog::note_all);
         self.tell(move |kernel, edge| kernel.invalidate_all(edge, &names))
     }
 
-    /// The same after an operation has missed too much. Many do at once; one is enough that begins after all of them.
+    /// Tells again that anything may have changed, after an operation has missed too much. Many do at once; one call
+    /// is enough that begins after all of them.
     pub(super) fn forget_everything_again(self: &Arc<Self>, names: NamesOf) {
         if self.edge.get().is_some() && !self.forgetting.swap(true, Ordering::AcqRel) {
             drop(self.tell(move |kernel, edge| {
@@ -346,7 +349,7 @@ impl Kernel {
         }
     }
 
-    /// What has been broken since there were `breaks`; `None`: nothing.
+    /// Returns what has been broken since there were `breaks`; `None`: nothing.
     pub(super) fn missed(&self, breaks: u64) -> Option<Missed> {
         if self.breaks() == breaks {
             return None;
@@ -369,7 +372,7 @@ impl Kernel {
         } else {
             tokio::spawn(async move { what(&kernel, edge.as_ref()) })
         };
-        // It fails only if the daemon is ending.
+        // The task fails only if the daemon is ending.
         told.map(drop).boxed()
     }
 
@@ -413,7 +416,7 @@ impl Kernel {
         in_kernel.iter().for_each(|(name, _)| edge.expire_entry(parent, name));
     }
 
-    /// Whether the kernel may know an inode. The root it knows without a lookup.
+    /// Returns whether the kernel may know an inode. The kernel knows the root without a lookup.
     fn knows(&self, vnode: VnodeId) -> bool {
         vnode == VnodeId::ROOT || self.lock().contains_key(&vnode)
     }
@@ -433,8 +436,8 @@ fn invalidate_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
     }
 }
 
-/// Of names that meant nothing. Some mean something by now, perhaps the directory that a program is in: invalidated, it
-/// would have no path any more (getcwd fails with ENOENT).
+/// Expires names that meant nothing. Some mean something by now, perhaps the directory that a program is in:
+/// invalidated, it would have no path any more (getcwd fails with ENOENT).
 fn expire_entries(edge: &dyn KernelCache, names: &[(VnodeId, Name)]) {
     for (parent, name) in names {
         edge.expire_entry(*parent, name);

@@ -1,8 +1,8 @@
 //! Containers that the kernel had when the last daemon was killed: programs may still write to them, through
 //! descriptors and mappings that outlive it.
 //!
-//! What is in such a container is taken up as a copy, and the container goes. All other contents stay where they are,
-//! so that a start costs what was open, and not what waits.
+//! A changed container of this kind is taken up as a copy, and the container goes. All other contents stay where they
+//! are, so that the cost of a start grows with the files that were open, not with those that wait.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -14,19 +14,19 @@ use super::contents::SYNC_ALL_FROM;
 use crate::cache::{CacheError, is_sealed};
 use crate::core::log::{ContainerId, LogEntry, LogState, Writing};
 
-/// A content that has been copied out of reach.
+/// A content that has been copied out of the reach of programs.
 struct Moved {
     fid: Fid,
     before: ContainerId,
     now: ContainerId,
-    /// Whether it survives a loss of power, which must not be lost by the move.
+    /// Whether the content survives a loss of power. The move must keep that.
     durable: bool,
 }
 
 impl Inner {
-    /// Moves what others may still write to out of their reach. What is still `lent` behind it is as it was when it was
-    /// lent, or is gone. After a power loss there is nobody. Returns what was lent: in these may be what no
-    /// version tells of.
+    /// Copies contents that programs may still write to out of their reach. A file that is still `lent` afterwards is
+    /// as it was when it was lent, or is gone. After a power loss no such program is left. Returns the files that were
+    /// lent: they may hold bytes that no version tells of.
     pub(super) fn move_out_lent(&self, log: &mut LogState) -> Result<BTreeSet<Fid>, CacheError> {
         if self.cache.power_lost {
             log.writing.values_mut().for_each(|writing| writing.lent = false);
@@ -68,7 +68,7 @@ impl Inner {
                 if durable {
                     container.sync_data()?;
                 }
-                // In this life only: the next tries again.
+                // In this life only: the next one tries again.
                 writing.lent = false;
                 Ok(None)
             }
@@ -76,7 +76,7 @@ impl Inner {
         }
     }
 
-    /// Makes copies durable, before the log that names them and before what they were made of goes.
+    /// Makes copies durable, before the log names them and before their originals go.
     fn sync_moved(&self, moved: &[Moved]) -> Result<(), CacheError> {
         let durable = moved.iter().filter(|moved| moved.durable);
         if durable.clone().count() >= SYNC_ALL_FROM {

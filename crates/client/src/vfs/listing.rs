@@ -1,6 +1,6 @@
 //! Listings: directories as readdir(3) shows them.
 //!
-//! Directories are not opened here: the kernel is asked to read one from a *place* on, and each name has its own
+//! Directories are not opened here: the kernel asks to read one from a *place* on, and each name has its own
 //! ([`place`]). So a reader that stops half way goes on at the right name, whatever has changed meanwhile and however
 //! many others read the directory.
 
@@ -27,14 +27,14 @@ use crate::cache::{CachedEntries, CachedEntry, CachedObject};
 use crate::core::promises::{Grant, SessionNumber};
 use crate::remote::RemoteError;
 
-/// A page is at most this long: 1,024 entries of the longest names and some symlinks.
+/// Longest page, in bytes: 1,024 entries of the longest names and some symlinks.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Connections in a row that may break in one page.
 const PAGE_TRIES_MAX: u32 = 3;
-/// How often a directory that changes while it is read is read again.
+/// How often the read of a directory begins again because the directory changes meanwhile.
 const RESTARTS_MAX: u32 = 7;
 
-/// A name and what it means.
+/// A name and the object that it means.
 type NamedEntry = (Name, CachedEntry);
 
 /// Listings read last, and directories whose names are being fetched.
@@ -44,10 +44,10 @@ pub(super) struct Listings {
     fetching: HashMap<VnodeId, Arc<Fetching>>,
 }
 
-/// Who fetches the names of a directory.
+/// A fetch of the names of a directory.
 struct Fetching {
     purpose: Purpose,
-    /// Somebody waits for them who is more urgent.
+    /// Notifies that a more urgent caller waits for the names.
     wanted: Notify,
 }
 
@@ -55,11 +55,11 @@ struct Fetching {
 struct Listing {
     vnode: VnodeId,
     parent: VnodeId,
-    /// Which state of which directory; none of one that has been removed.
+    /// The directory and its state; `None` for a directory that has been removed.
     of: Option<(Fid, CachedEntries)>,
-    /// And of which of this client's own changes on top.
+    /// State of this client's own changes on top; `None` if there are none.
     edit: Option<u64>,
-    /// In the order of their places.
+    /// Entries in the order of their places.
     entries: Vec<ListedEntry>,
 }
 
@@ -84,7 +84,7 @@ impl Drop for FetchingListing<'_> {
 }
 
 impl Listings {
-    /// The listing of exactly this state of a directory, if it was read lately.
+    /// Returns the listing of exactly this state of a directory, if it was read lately.
     fn recent(&mut self, directory: &CachedObject, edit: Option<u64>) -> Option<Arc<Listing>> {
         let recent = self.recent.get(directory.object.fid.vnode)?;
         let complete = directory.entries.is_some_and(|entries| entries.complete);
@@ -93,7 +93,7 @@ impl Listings {
     }
 }
 
-/// Which state of which directory a listing is of, and below what it is.
+/// Returns the state of a directory that a listing shows, and the directory's parent.
 fn identity(directory: &CachedObject) -> (Option<(Fid, CachedEntries)>, VnodeId) {
     let fid = directory.object.fid;
     (directory.entries.map(|entries| (fid, entries)), directory.parent.unwrap_or(fid.vnode))
@@ -139,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// The entries of a page with their objects, without those that are gone.
+    /// Returns the entries of a page with their objects, without those that are gone.
     async fn with_objects(
         self: &Arc<Self>,
         directory: VnodeId,
@@ -164,8 +164,8 @@ impl Inner {
         Ok(with_objects)
     }
 
-    /// The listing that a reader begins with or goes on with. It goes on with what is at hand: that is no older than
-    /// what it has begun with.
+    /// Returns the listing that a reader begins with or goes on with. A reader goes on with the listing at hand, which
+    /// is no older than the one that it has begun with.
     async fn listing_at(self: &Arc<Self>, vnode: VnodeId, offset: u64) -> Result<Arc<Listing>, Error> {
         let at_hand = match offset {
             0 => None,
@@ -177,7 +177,7 @@ impl Inner {
         }
     }
 
-    /// What the kernel is given of a listing from `offset` on, with how long it may keep that.
+    /// Returns the part of a listing from `offset` on for the kernel, with the time for which the kernel may keep it.
     fn shown<E>(self: &Arc<Self>, listing: &Listing, offset: u64, entries: Vec<E>) -> DirPage<E> {
         let vnode = listing.vnode;
         if entries.is_empty() {
@@ -193,8 +193,8 @@ impl Inner {
         DirPage { entries, keep }
     }
 
-    /// The object of a listed name: what the name means now, if that is another one, for a name that was there all the
-    /// time must not be missing. `None` if it is gone.
+    /// Returns the object of a listed name. If the name means another object by now, returns that one: a name that was
+    /// there all the time must not be missing. `None` if the name is gone.
     async fn listed_object(
         self: &Arc<Self>,
         directory: VnodeId,
@@ -214,7 +214,7 @@ impl Inner {
         }
     }
 
-    /// How long the names of a listing may be taken for those of its directory: not at all once it is another.
+    /// Returns how long the kernel may keep a listing of its directory: not at all once the directory has changed.
     fn listing_time_to_live(&self, listing: &Listing) -> Duration {
         match self.cache.index.promised_object(listing.vnode) {
             Ok(Some(directory))
@@ -227,7 +227,7 @@ impl Inner {
         }
     }
 
-    /// The whole listing of a directory as of now.
+    /// Returns the whole listing of a directory as of now.
     async fn listing(self: &Arc<Self>, vnode: VnodeId) -> Result<Arc<Listing>, Error> {
         if self.kernel.removed(vnode).is_some() {
             return Ok(Arc::new(Listing { vnode, parent: vnode, of: None, edit: None, entries: Vec::new() }));
@@ -252,7 +252,7 @@ impl Inner {
         Err(changes_too_fast())
     }
 
-    /// The names of a directory of which the index has all; `None` if some were dropped while they were read.
+    /// Reads the names of a directory from the index, which has all of them. `None` if some were dropped meanwhile.
     fn listing_from_index(
         &self,
         directory: &CachedObject,
@@ -281,8 +281,8 @@ impl Inner {
         Ok(self.fetched_listing(vnode, purpose).await?.0)
     }
 
-    /// The same, with the names if they have just been fetched: to read 100,000 of them back from the index takes as
-    /// long as a tenth of fetching them.
+    /// Puts all names of a directory into the index, and returns them too if they have just been fetched: to read
+    /// 100,000 of them back from the index takes as long as a tenth of fetching them.
     async fn fetched_listing(
         self: &Arc<Self>,
         vnode: VnodeId,
@@ -299,11 +299,11 @@ impl Inner {
                 let pages = tokio::select! {
                     biased;
                     pages = self.fetch_pages(directory.object.fid, purpose) => pages?,
-                    // He begins anew: what has come is not all, and counts as that.
+                    // The urgent caller begins anew: the names that have come are not all, and count as such.
                     () = wanted.wanted.notified() => return Err(overtaken()),
                 };
                 let (version, names) = pages;
-                // Changed again or not: it was like this when it was asked for.
+                // Even if the directory has changed again: this was its state when it was asked for.
                 let fetched = self.cache.index.object(vnode)?.filter(|now| now.object.fid == directory.object.fid);
                 if let Some((fetched, entries)) = fetched.and_then(|now| now.entries.map(|entries| (now, entries)))
                     && entries.complete
@@ -312,7 +312,7 @@ impl Inner {
                 }
             } else {
                 while self.listings().fetching.contains_key(&vnode) {
-                    // Each page tells.
+                    // Each page that arrives notifies.
                     let waited = timeout(self.settings.deadline, fetched.changed()).await;
                     waited.map_err(|_| RemoteError::TimedOut("a listing did not arrive".to_owned()))?.ok();
                 }
@@ -321,8 +321,8 @@ impl Inner {
         Err(changes_too_fast())
     }
 
-    /// Marks the names of a directory as being fetched. `None`: they are already; if nobody has waited for them so far,
-    /// that ends in favour of who does.
+    /// Marks the names of a directory as being fetched. `None` if they are already: a prefetch ends then in favour of
+    /// a more urgent caller.
     fn begin_listing(&self, vnode: VnodeId, purpose: Purpose) -> Option<Arc<Fetching>> {
         match self.listings().fetching.entry(vnode) {
             Entry::Occupied(other) => {
@@ -377,7 +377,7 @@ impl Inner {
         Err(RemoteError::TimedOut(format!("{PAGE_TRIES_MAX} connections in a row broke in a listing")).into())
     }
 
-    /// All bytes of a page; `None` if the connection broke: the next one may bring them.
+    /// Reads all bytes of a page. `None` if the connection broke: the next one may bring them.
     async fn collect(&self, mut payload: PayloadReader) -> Result<Option<Bytes>, Error> {
         let mut bytes = BytesMut::new();
         loop {
@@ -397,7 +397,7 @@ impl Inner {
 }
 
 impl Listing {
-    /// Entries behind the place `offset`: `.` is at 1, `..` at 2, both without what they mean.
+    /// Returns the entries behind the place `offset`: `.` is at 1, `..` at 2, both without an object.
     fn page(&self, offset: u64, count_max: usize) -> Vec<(DirEntry, Option<CachedEntry>)> {
         let dot = |name: &'static [u8], vnode, next_offset| {
             let name = Bytes::from_static(name);
@@ -413,7 +413,8 @@ impl Listing {
     }
 }
 
-/// Adds the names of a page, which must lead on. They are copied: one that has arrived keeps the whole page in memory.
+/// Adds the names of a page, which must lead on. The names are copied: one in its arrival buffer would keep the whole
+/// page in memory.
 fn take_names(page: &ReadDirPage, names: &mut Vec<NamedEntry>) -> Result<(), Error> {
     if page.entries.is_empty() && !page.end {
         return Err(Error::Refused(FsError::Malformed));

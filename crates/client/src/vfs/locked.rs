@@ -1,5 +1,5 @@
-//! What the operations share, each behind its lock. A lock that a panic has poisoned is taken all the same: what it
-//! guards is changed in steps that each leave it whole.
+//! State that the operations share, each part behind its lock. A lock that a panic has poisoned is taken all the same:
+//! its state is changed in steps that each leave it whole.
 
 use std::sync::{MutexGuard, PoisonError};
 

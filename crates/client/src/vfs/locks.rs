@@ -1,19 +1,20 @@
-//! Locks: asks the server for them, makes files current under them, and sends what was written under them before
-//! others get them.
+//! Locks: asks the server for locks, makes files current under them, and sends data written under them before other
+//! clients get them.
 //!
 //! - A granted lock comes with the status of its file: a newer content is brought into the container before the lock
 //!   call returns, also while programs have the file open for writing, as long as they have not changed it.
-//! - What gives a lock up is a barrier: another client gets it when the server has what this client has logged since it
-//!   took the first lock of the file, and what was written to the file itself. Whoever gives it up waits for that as
-//!   long as `fsync=auto` waits; with `fsync=server`, with `lock=strict` or `fail`, and where nothing is logged, until
-//!   it is so. As long as no other client waits, another program of this machine gets it before that
-//!   (`Locks::may_take_over`): a barrier can take minutes on a slow link, and is for others.
-//! - What is given up for itself and whole stays with this client until another wants it (`Locks::is_kept`): the next
-//!   program of this machine has it without a round trip, and when the link has just gone. The server says when another
-//!   client asks; where that happens locks go back at once.
+//! - To give a lock up is a barrier. Another client gets the lock when the server has all records that this client has
+//!   logged since it took the first lock of the file, and all data written to the file itself. The call that gives it
+//!   up waits for that as long as `fsync=auto` waits; with `fsync=server`, with `lock=strict` or `fail`, and where
+//!   nothing is logged, until the server has them. As long as no other client waits, another program of this machine
+//!   gets the lock before that (`Locks::may_take_over`): a barrier can take minutes on a slow link, and is for other
+//!   clients.
+//! - An exclusive lock of a whole file stays with this client after it is given up, until another client wants it
+//!   (`Locks::is_kept`): the next program of this machine has it without a round trip, even when the link has just
+//!   gone. The server says when another client asks; where that happens locks go back at once.
 //! - While the server is known to be out of reach this client decides among its own programs, if the user has not said
-//!   otherwise ([`Locking`]). What it had granted itself the server confirms at the next attach, or not: then the open
-//!   file through which the lock was taken has lost it for good.
+//!   otherwise ([`Locking`]). At the next attach the server confirms the locks that this client has granted itself, or
+//!   not: then the open file through which the lock was taken has lost it for good.
 
 mod release;
 mod state;
@@ -35,34 +36,34 @@ use crate::remote::{Answer, HOLDER_WAIT, Link, RemoteError};
 pub(super) use state::LockState;
 pub use state::{LockStop, Locking};
 
-/// The pause before the same question, for a server that has not waited itself.
+/// The pause before a question is asked again, if the server has not waited itself.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long the last close of an open file may be on its way here when a descriptor of it has been closed. The kernel
-/// says so once it has let the program go, to a thread that may then wait for a processor; and not at all while
-/// another program has the descriptor too.
+/// How long the last close of an open file may be on its way here after a descriptor of it has been closed. The kernel
+/// reports the close once it has let the program go, to a thread that may then wait for a processor. While another
+/// program has the descriptor too, the kernel does not report it at all.
 const CLOSE_MAX: Duration = Duration::from_millis(300);
 
-/// How many newer versions a lock tries to fetch: others may store without locking.
+/// How many newer versions a lock tries to fetch: other clients may store without locking.
 const VERSIONS_MAX: u32 = 8;
 
 impl Vfs {
-    /// Locks a range of an open file, in place of what `lock.owner` has of it. If others have it the call fails with
-    /// `Locked`, or waits for it until `stop`.
+    /// Locks a range of an open file, in place of the locks that `lock.owner` has on it. If another owner excludes the
+    /// lock, the call fails with `Locked`, or waits until `stop`.
     pub async fn lock(&self, file: FileHandle, lock: RangeLock, wait: bool, stop: LockStop) -> Result<(), Error> {
         self.inner.lock(file, lock, wait, stop).await
     }
 
-    /// Gives up what an owner has of a range. Another client has it when what was written under the lock is at the
-    /// server; that is so when this returns, unless it takes longer than an fsync waits.
+    /// Gives up the locks that an owner has on a range. Another client has them when the server has all data written
+    /// under the lock; the server has it when this returns, unless it takes longer than an fsync waits.
     pub async fn unlock(&self, file: FileHandle, owner: u64, range: LockRange) -> Result<(), Error> {
         let fid = self.inner.handle(file)?.file.fid;
         let unlocked = self.inner.unlock(fid, owner, range).await;
         self.inner.check_locks(file).and(unlocked)
     }
 
-    /// As [`Vfs::flush`], and what its process, the `owner`, has locked of the file is given up. For who has only read,
-    /// on a mount without locks, that is one look.
+    /// Does the same as [`Vfs::flush`], and gives up the locks that the process, `owner`, has on the file. For a
+    /// handle that has only read, on a mount without locks, this is one look.
     pub async fn flush_and_unlock(&self, file: FileHandle, owner: u64) -> Result<(), Error> {
         let has_locks = self.inner.locks.locks().begin_close(file.0);
         if file.only_reads() && !has_locks {
@@ -73,12 +74,12 @@ impl Vfs {
         flushed.and(unlocked).and_then(|()| self.inner.check_locks(file))
     }
 
-    /// What keeps an owner from a lock.
+    /// Returns the lock that keeps an owner from a lock.
     pub async fn lock_conflict(&self, file: FileHandle, lock: RangeLock) -> Result<Option<LockConflict>, Error> {
         self.inner.lock_conflict(file, lock).await
     }
 
-    /// Who grants locks.
+    /// Returns which side grants locks.
     #[must_use]
     pub fn locking(&self) -> Locking {
         self.inner.settings.locking
@@ -88,11 +89,11 @@ impl Vfs {
 /// A lock on an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RangeLock {
-    /// Who.
+    /// Owner of the lock.
     pub owner: LockOwner,
-    /// Which bytes.
+    /// Range of bytes.
     pub range: LockRange,
-    /// What it lets others do.
+    /// Access that the lock leaves to others.
     pub kind: mafs_proto::LockKind,
 }
 
@@ -103,18 +104,19 @@ impl RangeLock {
 }
 
 impl Inner {
+    /// Checks that the locks taken through a handle still hold.
+    ///
     /// # Errors
     /// [`Error::LockLost`] if a lock that was taken through this handle does not hold any more.
     pub(super) fn check_locks(&self, handle: FileHandle) -> Result<(), Error> {
-        // While there is no connection nobody else looks.
+        // Without a connection nothing else checks the lease.
         if self.locks.is_over(self.clock.now()) {
             self.locks.lapsed();
         }
         if self.locks.locks().is_lost(handle.0) { Err(Error::LockLost) } else { Ok(()) }
     }
 
-    /// Whether what a file holds may have been written by who relies on a lock that was lost. With `lock=local` that is
-    /// nothing special.
+    /// Whether a file may hold data from a program that relies on a lost lock. With `lock=local` this does not matter.
     pub(super) fn is_doubtful(&self, fid: Fid) -> bool {
         matches!(self.locks.locking, Locking::Fail | Locking::Strict) && self.locks.locks().is_doubtful(fid)
     }
@@ -132,7 +134,7 @@ impl Inner {
         self.locks.locks().note_asked(file.fid);
         let locked = self.lock_file(&file, lock, wait, stop).await;
         if handle.closes_unseen() {
-            // For all that is known here it may be closed at any time.
+            // As far as is known here the handle may be closed at any time.
             self.locks.locks().begin_close(handle.0);
         }
         locked
@@ -175,13 +177,15 @@ impl Inner {
             return acquired;
         }
         if acquired.is_ok() && !had {
-            // Nobody was told. What the owner had before is held more firmly than it knows.
+            // The program was not told of the lock. Locks that the owner had before it keeps, perhaps stronger than it
+            // knows.
             self.unlock(lock.fid, lock.owner.id, lock.range).await?;
         }
         Err(Error::Interrupted)
     }
 
-    /// Whether another program of this machine has what excludes a lock, once it is known here who has closed what.
+    /// Whether another program of this machine has a lock that excludes this one, once closes on their way have
+    /// arrived.
     async fn is_excluded(&self, lock: &Lock) -> bool {
         let is_excluded = |locks: &Locks| locks.conflict(lock).is_some();
         let may_end = |state: &LockState| {
@@ -194,15 +198,15 @@ impl Inner {
         is_excluded(&self.locks.locks())
     }
 
-    /// Waits until the server knows of what a lock's owner has given up, and of no request of it that nobody waits for
-    /// any more: or it would take the one for the other. Returns whether it does; nobody can tell it if it is out of
-    /// reach.
+    /// Waits until the server knows of all locks that the owner has given up, and until the owner's abandoned requests
+    /// have ended: otherwise the server would mix them up with this request. Returns whether the server knows; while
+    /// it is out of reach it cannot be told.
     async fn until_told(&self, lock: &Lock, wait: bool, stop: &LockStop) -> Result<bool, Error> {
         let is_told = |locks: &LockState| !locks.awaits_release(lock, wait) && !locks.is_stopping(lock);
         tokio::select! {
             biased;
             () = self.locks.until(is_told) => Ok(true),
-            // What it has given up another program has in turn.
+            // Another program has in turn the lock that this owner has given up.
             () = self.locks.until(|state| !wait && state.locks().conflict(lock).is_some()) => {
                 Err(Error::Refused(FsError::Locked))
             }
@@ -239,7 +243,7 @@ impl Inner {
             if self.locks.locking == Locking::Strict {
                 self.until_connected().await?;
             }
-            // It may have been out of reach when the owner gave something up.
+            // The server may have been out of reach when the owner gave something up.
             match (self.until_told(lock, wait, stop).await?, self.locks.locking) {
                 (true, _) => {}
                 (false, Locking::Local | Locking::Strict) => continue,
@@ -250,7 +254,7 @@ impl Inner {
                 made => made?,
             }
             if self.is_doubtful(lock.fid) {
-                // It goes to where it belongs before the server says what the file holds.
+                // Doubtful data is sent to its place before the server says which content the file has.
                 let changes = self.replay.queue().changes();
                 self.send_written(lock.fid, changes).await?;
             }
@@ -284,11 +288,11 @@ impl Inner {
         }
     }
 
-    /// Waits until the server has a file that was made here. Another client may have made one of that name: each would
-    /// lock its own.
+    /// Waits until the server has a file that was made here. Another client may have made one of that name: then each
+    /// client would lock its own file.
     ///
     /// # Errors
-    /// `Stale` if that is so; `NoLocks` if the server does not say.
+    /// `Stale` if another client has made the file; `NoLocks` if the server does not say.
     async fn until_made(&self, file: &File, stop: &LockStop) -> Result<(), Error> {
         if let Some(make) = self.cache.index.made_by(file.fid.vnode) {
             self.send_first(&[make]);
@@ -304,14 +308,14 @@ impl Inner {
         if file.state().fate().is_overtaken() { Err(Error::Refused(FsError::Stale)) } else { Ok(()) }
     }
 
-    /// Whether nobody else decides about a lock: the server keeps others from the file until they want it, and this
-    /// client's lease has not ended.
+    /// Whether this client alone decides about a lock: the server keeps other clients from the file until they want
+    /// it, and this client's lease has not ended.
     fn decides(&self, locks: &Locks, lock: &Lock) -> bool {
         let now = self.clock.now();
         locks.decides(lock, now) && !self.locks.is_over(now)
     }
 
-    /// Gives an owner again what it has given up, if that is kept and no other program waits for it.
+    /// Gives an owner back the lock that it has given up, if the lock is kept and no other program waits for it.
     fn lock_again(&self, lock: &Lock) -> bool {
         let (now, changes) = (self.clock.now(), self.replay.queue().changes());
         let may = !self.locks.is_over(now) && !self.locks.is_asked_for(lock.fid, lock.owner.id);
@@ -322,7 +326,7 @@ impl Inner {
         taken
     }
 
-    /// Whether locks are granted by this client now.
+    /// Whether this client itself grants locks now.
     fn grants_here(&self) -> bool {
         self.locks.locking == Locking::Local && self.remote.is_out_of_reach()
     }
@@ -333,8 +337,8 @@ impl Inner {
         timeout(self.settings.deadline, connected).await.map(drop).map_err(|_| Error::NoLocks)
     }
 
-    /// Grants a lock if no program of this machine has what excludes it. Returns whether it is held: otherwise this
-    /// client `may` not any more.
+    /// Grants a lock if no program of this machine has one that excludes it. Returns whether the lock is held:
+    /// otherwise this client `may` not grant it any more.
     async fn lock_here(
         &self,
         lock: &Lock,
@@ -375,8 +379,8 @@ impl Inner {
         }
     }
 
-    /// The server has granted a lock: makes the file what it is under it. Returns whether it counts; it does not if
-    /// the session has ended meanwhile.
+    /// Takes in a lock that the server has granted, and makes the file current under it. Returns whether the lock
+    /// counts: not if the session has ended meanwhile.
     async fn note_granted(
         self: &Arc<Self>,
         file: &Arc<File>,
@@ -393,7 +397,7 @@ impl Inner {
             }
             locks.note_grants(lock_grants);
             locks.grant(&lock, Granted::There, changes);
-            // They may wait at the server, which asks no client for the sake of its own programs.
+            // Programs here may wait at the server, which asks no client on behalf of that client's own programs.
             if self.locks.is_asked_for(lock.fid, lock.owner.id) {
                 locks.want_here(lock.fid);
             }
@@ -413,7 +417,7 @@ impl Inner {
         unanswered: Vec<StoreId>,
         answer: Answer<GetStatusReply>,
     ) -> Result<(), Error> {
-        // The server does not know what has been made here lately, or removed.
+        // The server does not know of files made or removed here lately.
         let Some(version) = self.take_in_locked(file.fid, unanswered, answer)? else { return Ok(()) };
         self.until_placed(file, version).await?;
         let mut changed = false;
@@ -468,7 +472,7 @@ impl Inner {
     }
 }
 
-/// Where the content of a file ends that is read and written by this daemon, and its last byte.
+/// Returns the end of a file's content and its last byte, if this daemon reads and writes the file.
 fn end_of(file: &File) -> std::io::Result<Option<(u64, u8)>> {
     let (path, size) = {
         let state = file.state();

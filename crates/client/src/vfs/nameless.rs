@@ -1,4 +1,4 @@
-//! Nameless: files that have lost their last name, and what there is of them for those who use them still.
+//! Nameless files: files that have lost their last name, and their contents for programs that still use them.
 
 use mafs_proto::{Fid, Kind, Object, VnodeId};
 
@@ -9,20 +9,20 @@ use crate::core::content::fate::Unlinked;
 use crate::core::log::{ContainerId, LogEntry};
 
 impl Vfs {
-    /// The kernel has dropped `count` lookups.
+    /// Takes in that the kernel has dropped `count` lookups.
     pub fn forget(&self, vnode: VnodeId, count: u64) {
         self.inner.forget(vnode, count);
     }
 }
 
 impl Inner {
-    /// The last name of an object is gone: nothing of it will be sent. It stays readable for those who have it open,
-    /// and while the kernel knows it.
+    /// Takes in that the last name of an object is gone: nothing of the object will be sent. The object stays readable
+    /// for programs that have it open, and while the kernel knows it.
     pub(super) fn object_gone(&self, object: &Object) {
         self.note_gone(object, true);
     }
 
-    /// The same. What others may have written is not `known`.
+    /// Takes in that an object is gone. `known`: no other client may have written to it.
     fn note_gone(&self, object: &Object, known: bool) {
         match self.hold(object.fid.vnode) {
             Some(file) => {
@@ -43,7 +43,8 @@ impl Inner {
         }
     }
 
-    /// What is here of an object that is not in use. A store of it may have been answered since the caller looked.
+    /// Returns the parts of an unused object that are here. A store of it may have been answered since the caller
+    /// looked.
     fn left_of(&self, object: &Object, known: bool) -> Nameless {
         let mut nameless = Nameless::of(object);
         match self.cache.index.known_content(object.fid) {
@@ -60,8 +61,8 @@ impl Inner {
         nameless
     }
 
-    /// Another client has removed the last name of an object. Who has it open here keeps it, but what the server lacks
-    /// of it is not dropped.
+    /// Takes in that another client has removed the last name of an object. A program that has it open here keeps it,
+    /// but changes that the server lacks are not dropped.
     pub(super) fn object_gone_elsewhere(&self, fid: Fid) -> Result<(), Error> {
         let known = self.cache.index.object(fid.vnode)?.filter(|cached| cached.object.fid == fid);
         let file = self.files().get(fid.vnode);
@@ -96,7 +97,7 @@ impl Inner {
         }
     }
 
-    /// What the log is told of a file without a name: of versions that may have been sent it keeps the records.
+    /// Returns the log entry for a file without a name. The log keeps the records of versions that may have been sent.
     fn told_of_unlinked(&self, file: &File) -> LogEntry {
         let fid = file.fid;
         let newest = self.remote.outstanding(|log| log.newest(fid));
@@ -105,20 +106,20 @@ impl Inner {
         by.map_or(LogEntry::Dropped { fid }, |by| LogEntry::Unlinked { fid, by })
     }
 
-    /// Leaves the content of a file without a name, which nobody has open any more, to the kernel's inode. Returns
-    /// whether there is one.
+    /// Leaves the content of a file without a name, which no program has open any more, to the kernel's inode. Returns
+    /// whether there is such an inode.
     pub(super) fn leave_to_kernel(&self, file: &File) -> bool {
         let left = file.state().nameless_object();
         let nameless = left.map(|(object, xattrs)| Nameless { object, content: Left::In(file.container_id), xattrs });
         nameless.is_some_and(|nameless| {
-            // One that is known by another way has a name again.
+            // An object that is known by another way has a name again.
             let is_nameless = self.kernel.change_removed(file.fid.vnode, |_| ()).is_some();
-            // From now on it goes like any other content when there is no room.
+            // From now on the content goes like any other when there is no room.
             is_nameless && self.count_content(file).is_ok() && self.kernel.note_removed(nameless)
         })
     }
 
-    /// An object without a name that can be opened, because it is in use, or its content is here for the kernel.
+    /// Returns an object without a name that can be opened: it is in use, or its content is here for the kernel.
     pub(super) fn nameless(&self, vnode: VnodeId) -> Result<Option<Object>, Error> {
         if let Some(object) = self.unlinked(vnode) {
             return Ok(Some(object));
@@ -144,12 +145,12 @@ impl Inner {
         Ok(Some(object))
     }
 
-    /// The size of a container, if it is there.
+    /// Returns the size of a container, if it is there.
     fn size_of(&self, vnode: VnodeId, id: ContainerId) -> Result<Option<u64>, Error> {
         Ok(self.cache.containers.get(vnode, id)?.map(|container| container.len()).transpose()?)
     }
 
-    /// The kernel has dropped lookups: what was here for it alone may go.
+    /// Takes in that the kernel has dropped lookups. A content that was here for the kernel alone may go.
     pub(super) fn forget(&self, vnode: VnodeId, count: u64) {
         if let Some(content) = self.kernel.forget(vnode, count)
             && !self.files().contains(vnode)
@@ -160,7 +161,7 @@ impl Inner {
 }
 
 impl Nameless {
-    /// An object whose content, if it is here, is in use.
+    /// Describes an object whose content, if it is here, is in use.
     pub(super) fn of(object: &Object) -> Self {
         Self { object: object.clone(), content: Left::Nothing, xattrs: None }
     }

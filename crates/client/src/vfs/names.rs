@@ -1,4 +1,4 @@
-//! Names: what they mean, and every mutation of a directory.
+//! Names: the objects that they mean, and every mutation of a directory.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::remote::{Answer, RemoteError};
 /// Directories up to this many entries are fetched whole at the second miss; larger ones are asked name by name.
 pub(super) const WHOLE_LISTING_ENTRIES_MAX: u64 = 4096;
 
-/// How often a name is removed or moved that other clients change at the same time.
+/// How often the removal or move of a name is tried while other clients change the name at the same time.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// Parses a name of an entry.
+/// Parses the name of an entry.
 pub(super) fn parse(name: Bytes) -> Result<Name, Error> {
     Name::new(name).map_err(|error| match error {
         InvalidName::TooLong { .. } => Error::NameTooLong,
@@ -38,8 +38,8 @@ impl Inner {
         Ok(object)
     }
 
-    /// The absence of a name is noted before the answer: whatever makes it untrue later finds the note, and what made
-    /// it untrue in the meantime is told again behind the answer.
+    /// Looks a name up for a kernel that remembers the answer. Its absence is noted before the answer: a later change
+    /// that makes the name exist finds the note, and a change in the meantime is told again behind the answer.
     pub(super) async fn lookup_remembered(
         self: &Arc<Self>,
         parent: VnodeId,
@@ -55,7 +55,7 @@ impl Inner {
         }
     }
 
-    /// What a name means, with a valid status.
+    /// Returns the object that a name means, with a valid status.
     pub(super) async fn child(self: &Arc<Self>, parent: VnodeId, name: &Name) -> Result<CachedObject, Error> {
         self.with_or_without_server(|| self.child_now(parent, name)).await.map_err(Error::of_names)
     }
@@ -80,7 +80,7 @@ impl Inner {
             }
             match self.fetch_listing(parent, Purpose::Fetch).await {
                 Ok(_) => {}
-                // It changes all the time.
+                // The directory changes all the time.
                 Err(Error::TimedOut(_)) if self.remote.is_up() => return self.ask_name(fid, name, Purpose::Ask).await,
                 Err(error) => return Err(error),
             }
@@ -88,14 +88,14 @@ impl Inner {
                 return self.named(fid, name, entry).await;
             }
         }
-        // The names may have been dropped since; then that one is missing here says nothing.
+        // The names may have been dropped since; then a name that is missing here may still exist.
         match self.cache.index.known_entry(parent, name)? {
             Known::Means(None) => Err(Error::Refused(FsError::NotFound)),
             Known::Means(Some(_)) | Known::Unknown => self.ask_name(fid, name, Purpose::Ask).await,
         }
     }
 
-    /// The object that a name means as far as the index knows. If it is gone, so is that meaning of the name.
+    /// Returns the object that a name means as far as the index knows. If the object is gone, asks the server.
     async fn named(&self, parent: Fid, name: &Name, entry: CachedEntry) -> Result<CachedObject, Error> {
         match self.status_of_named(entry.fid, Some(name)).await {
             Err(Error::Refused(FsError::Stale)) => self.ask_name(parent, name, Purpose::Ask).await,
@@ -103,7 +103,7 @@ impl Inner {
         }
     }
 
-    /// Asks the server what a name means.
+    /// Asks the server which object a name means.
     pub(super) async fn ask_name(&self, parent: Fid, name: &Name, purpose: Purpose) -> Result<CachedObject, Error> {
         let request = LookupRequest { parent, name: name.clone(), unanswered: self.unanswered(&[parent]) };
         let Answer { reply, session, .. } = self.delivered(&request, purpose).await?;
@@ -119,12 +119,12 @@ impl Inner {
         }
         let object = reply.pending.unwrap_or(object);
         let own = self.cache.index.with_own_changes(object.clone())?;
-        // It has this name: that own changes take its last one was counted wrongly.
+        // The object has this name: own changes that seem to take its last one were counted wrongly.
         let shown = own.unwrap_or_else(|| CachedObject::shown(object));
         Ok(CachedObject { parent: shown.parent.or(Some(parent.vnode)), ..shown })
     }
 
-    /// A directory in which a name is meant, with a valid status. None is in one that has been removed.
+    /// Returns a directory to find a name in, with a valid status. A directory that has been removed has no names.
     pub(super) async fn directory(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
         let directory = self.status_of(vnode).await.map_err(Error::of_names)?;
         match directory.object.status.kind {
@@ -135,19 +135,19 @@ impl Inner {
         }
     }
 
-    /// The fid of an inode the kernel knows.
+    /// Returns the fid of an inode that the kernel knows.
     pub(super) fn fid_of(&self, vnode: VnodeId) -> Result<Fid, Error> {
         let cached = self.cache.index.object(vnode)?.ok_or(Error::Refused(FsError::Stale))?;
         Ok(cached.object.fid)
     }
 
-    /// Has the server apply a mutation, and takes over what it did.
+    /// Has the server apply a mutation, and takes its effect into the index.
     pub(super) async fn mutate(&self, op: CmlOp, caller: Caller, edits: &[NameEdit]) -> Result<ApplyReply, Error> {
         self.cache.index.check_writable()?;
         let record = self.remote.record(op, caller.uid, caller.gid, self.clock.wall());
         let answer = self.remote.apply(&record).await;
         let done = self.take_in_mutation(answer, &record.op, edits);
-        // Not before what it did is in the index: until then nothing may say that all is known there.
+        // Not before the index has the effect: until then nothing may say that all is known there.
         self.remote.outstanding(|log| log.end(record.id));
         done
     }
@@ -172,13 +172,14 @@ impl Inner {
             }
             Err(RemoteError::Refused { error, message }) => {
                 if is_overtaken(error) {
-                    // What was known here said that it could be done.
+                    // The state known here allowed the mutation, so that state may be out of date.
                     self.distrust(touched());
                 }
                 Err(RemoteError::Refused { error, message }.into())
             }
             Err(error) => {
-                // Whether it was applied is not known: what it touches must be asked for again, by the kernel too.
+                // The mutation may have been applied or not: the objects that it touches must be asked for again, by
+                // the kernel too.
                 self.distrust(touched());
                 forget();
                 Err(error.into())
@@ -186,13 +187,13 @@ impl Inner {
         }
     }
 
-    /// Has the kernel ask again for what a change touches of which it was not told whether it was made.
+    /// Has the kernel ask again for all that a change touches, when the change may have been made or not.
     pub(super) fn kernel_asks_again(&self, objects: &[Fid], edits: &[NameEdit]) {
         self.kernel.forget_names(edits.iter().map(|edit| (edit.parent.vnode, edit.name.clone())).collect());
         self.kernel.forget_inodes(objects.iter().map(|fid| fid.vnode).collect());
     }
 
-    /// What is known of objects may be out of date. If that cannot be noted nothing that is known is valid.
+    /// Marks objects as perhaps out of date. If the mark cannot be written nothing in the index is valid.
     pub(super) fn distrust(&self, fids: impl Iterator<Item = Fid>) {
         if let Err(error) = self.cache.index.distrust(fids) {
             tracing::warn!(%error, "everything must be asked for again, because the index cannot be written");
@@ -226,7 +227,8 @@ impl Inner {
         self.make_object_as(fid, (parent, name), (kind, true), caller, op).await
     }
 
-    /// The same with a fid that nothing has; if it is to be `exclusive`, for one client only.
+    /// Makes an object with a fid that no object has yet; counts as one lookup. If `exclusive`, only one client makes
+    /// it.
     pub(super) async fn make_object_as(
         &self,
         fid: Fid,
@@ -290,7 +292,7 @@ impl Inner {
         Ok(linked)
     }
 
-    /// Removes a name of a directory or of anything else.
+    /// Removes a name: that of a directory, or of anything else.
     pub(super) async fn remove(
         self: &Arc<Self>,
         (parent, name): (VnodeId, Bytes),
@@ -308,7 +310,7 @@ impl Inner {
         self.remove_known(parent, &name, directory, caller).await.map_err(Attempt::into_error)
     }
 
-    /// Removes a name that means what is known here.
+    /// Removes a name that means the object known here.
     async fn remove_known(
         self: &Arc<Self>,
         parent: VnodeId,
@@ -333,7 +335,7 @@ impl Inner {
         self.change_removing(removing.as_deref(), Change::new(op, child.status.kind), caller, &[edit]).await
     }
 
-    /// Has the server apply a mutation that removes the last name of a file, if of any.
+    /// Makes a change that removes a name. `removing`: the file whose last name it is, if there is one.
     async fn change_removing(
         &self,
         removing: Option<&File>,
@@ -350,9 +352,9 @@ impl Inner {
         mutated.map_err(Attempt::of_mutation)
     }
 
-    /// The last name of a file is about to go, and its content and attributes with it: who has it open needs all of
-    /// them first. If they do not come, they get an error, and the name goes all the same. Returns the file if it was
-    /// not about to be removed before.
+    /// Prepares for the removal of a file's last name, with which its content and attributes go: a program that has
+    /// the file open needs all of them first. If they do not come the program gets an error, and the name goes all the
+    /// same. Returns the file if it was not about to be removed before.
     async fn prepare_removal(&self, object: &Object) -> Result<Option<Arc<File>>, Error> {
         let in_use = self.files().get(object.fid.vnode);
         let Some(file) = in_use.filter(|_| object.status.nlink == 1) else { return Ok(None) };
@@ -390,7 +392,7 @@ impl Inner {
         self.rename_known(from, to, mode, caller).await.map_err(Attempt::into_error)
     }
 
-    /// Moves a name, if both mean what is known here.
+    /// Moves a name, if both names mean the objects known here.
     async fn rename_known(
         self: &Arc<Self>,
         (from_parent, from_name): (VnodeId, Name),
@@ -429,14 +431,14 @@ impl Inner {
         let change = Change::new(op, moved.status.kind).replacing(kind).exclusive(mode == RenameMode::NoReplace);
         self.change_removing(removing.as_deref(), change, caller, &edits).await?;
         if from_parent != to_parent && moved.status.kind == Kind::Directory {
-            // Its listing has a number for `..`.
+            // The listing of the moved directory has a number for `..`.
             drop(self.kernel.forget_listings(vec![moved.fid.vnode]));
         }
         Ok(())
     }
 }
 
-/// Why an attempt to change names failed.
+/// Reason why an attempt to change names failed.
 enum Attempt {
     /// The names meant something else by then: another client was quicker.
     Overtaken(Error),
@@ -464,7 +466,7 @@ impl From<Error> for Attempt {
     }
 }
 
-/// The objects that a mutation changes, besides the directories of its names.
+/// Returns the objects that a mutation changes, besides the directories of its names.
 pub(super) fn objects_of(op: &CmlOp) -> Vec<Fid> {
     let replaced = match op {
         CmlOp::Rename { replaced, .. } => *replaced,
@@ -473,7 +475,7 @@ pub(super) fn objects_of(op: &CmlOp) -> Vec<Fid> {
     std::iter::once(op.fid()).chain(replaced).collect()
 }
 
-/// Whether the server refuses what would have been right if the names had meant what was known here.
+/// Whether an error of the server may mean that the names no longer mean the objects known here.
 fn is_overtaken(error: FsError) -> bool {
     matches!(
         error,
@@ -487,7 +489,7 @@ fn is_overtaken(error: FsError) -> bool {
     )
 }
 
-/// In a set-gid directory new objects get the directory's group, and new directories are set-gid too (inode(7)).
+/// Applies the set-gid bit of a directory: new objects get its group, and new directories are set-gid too (inode(7)).
 fn inherit_group(mut op: CmlOp, mut caller: Caller, directory: &Status) -> (CmlOp, Caller) {
     const SET_GID: u32 = 0o2000;
     if u32::from(directory.mode.bits()) & SET_GID != 0 {

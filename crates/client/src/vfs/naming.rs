@@ -1,7 +1,8 @@
 //! Naming: the paths of many objects at a time, for lists that people read.
 //!
-//! An object is known by its fid, and its name has to be looked for in its directory. So the names that waiting records
-//! give are tried first, a directory is read once for all that is in it, and only so many names are read.
+//! An object is known by its fid, and its name has to be looked for in its directory. So the names that waiting
+//! records give are tried first, a directory is read once for all objects in it, and the number of names read is
+//! limited.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,20 +15,20 @@ use tokio::time::timeout;
 use super::Inner;
 use crate::printable::printable;
 
-/// Names read for one list: some 100 ms. What is not found goes without a path.
+/// Most names read for one list: some 100 ms. An object that is not found goes without a path.
 const NAMES_MAX: usize = 200_000;
 
-/// Deeper than any path a program can name.
+/// Depth limit: deeper than any path a program can name.
 const DEPTH_MAX: u32 = 2048;
 
 /// How long the server is asked for one name of a path.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Names objects for one list.
+/// Finder of the paths of objects for one list.
 pub(super) struct Naming<'vfs> {
     inner: &'vfs Inner,
     directories: HashMap<VnodeId, Option<String>>,
-    /// The names of the directories that were read.
+    /// Names of the directories that were read.
     read: HashMap<VnodeId, HashMap<VnodeId, Name>>,
     names_left: usize,
 }
@@ -38,7 +39,7 @@ impl<'vfs> Naming<'vfs> {
         Self { inner, directories, read: HashMap::new(), names_left: NAMES_MAX }
     }
 
-    /// A name in a directory, as a path below the mount point.
+    /// Returns a name in a directory, as a path below the mount point.
     pub(super) fn name_in(&mut self, parent: Fid, name: &Name) -> String {
         match self.directory(parent.vnode, 0) {
             Some(directory) => join(&directory, name),
@@ -46,7 +47,7 @@ impl<'vfs> Naming<'vfs> {
         }
     }
 
-    /// Where an object is below the mount point.
+    /// Returns the path of an object below the mount point.
     pub(super) fn object(&mut self, fid: Fid) -> String {
         self.place(fid.vnode, 0).unwrap_or_else(|| format!("(object {})", fid.vnode.0))
     }
@@ -79,7 +80,7 @@ impl<'vfs> Naming<'vfs> {
         Some(join(&directory, &name))
     }
 
-    /// What a directory calls what is in it, as far as it may be read.
+    /// Returns the names of the objects in a directory, as far as it may be read.
     fn names_of(&mut self, parent: VnodeId) -> &HashMap<VnodeId, Name> {
         let Self { inner, read, names_left, .. } = self;
         read.entry(parent).or_insert_with(|| {
@@ -95,7 +96,8 @@ impl<'vfs> Naming<'vfs> {
         })
     }
 
-    /// The name that the newest record gives that does, if it is still its name.
+    /// Returns the name that an object has from the newest record that gives it one, if the name still means the
+    /// object.
     fn given_name(&self, fid: Fid) -> Option<(VnodeId, Name)> {
         let about = self.inner.remote.outstanding(|log| log.about(fid));
         let queue = self.inner.replay.queue();

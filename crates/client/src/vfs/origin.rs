@@ -1,19 +1,20 @@
-//! Origin: what the server needs to know to keep a change beside what it is in conflict with, instead of refusing it.
+//! Origin: data that the server needs to keep a change beside the version it conflicts with, instead of refusing it.
 //!
-//! Nearly no change is in conflict, so the server is told only when it has asked. It asks before a large content is
-//! sent, if it knows by then. Nor is it told earlier because this client may remove a file while its content is sent.
+//! Nearly no change is in conflict, so the server is told the origin only when it has asked. If it knows of a conflict
+//! by then, it asks before a large content is sent. This client does not tell it earlier because it may remove a file
+//! while the content is sent.
 
 use mafs_proto::{CmlOp, CmlRecord, Fid, Mode, Name, OnConflict, Origin, Removals, Removed};
 
 use super::{Error, Inner};
 use crate::cache::CachedObject;
 
-/// Of what is not known here any more: nobody else is to read it.
+/// Mode of a file that is not known here any more: only its owner may read it.
 const MODE_UNKNOWN: u32 = 0o600;
 
 impl Inner {
-    /// What the server is to do with a record if it is in conflict. A program that waits for the outcome is told,
-    /// and what this client has removed itself nobody wants.
+    /// Decides what the server is to do with a record in conflict. A program that waits for the outcome is told, and
+    /// files that this client has removed itself are not kept.
     pub(super) fn on_conflict(&self, record: &CmlRecord, awaited: bool) -> OnConflict {
         if awaited || !self.comes_again(record) || self.is_moot(record) {
             return OnConflict::Refuse;
@@ -21,19 +22,19 @@ impl Inner {
         if !self.replay.queue().is_kept(record.id) {
             return OnConflict::Ask;
         }
-        // Without a place nothing can be kept, and the refusal is listed.
+        // Without a place the change cannot be kept, and the refusal is listed.
         self.origin_of(record).map_or(OnConflict::Refuse, OnConflict::Keep)
     }
 
-    /// What the server is told of removals that were made while nobody could be asked, if a record is one: there may be
-    /// so many that it moves all to the trash.
+    /// Describes the removals made while the server was out of reach, if a record is one of them. They may be so many
+    /// that the server moves them all to the trash.
     pub(super) fn removals_with(&self, record: &CmlRecord) -> Option<Removals> {
         let (count, up_to) = self.replay.queue().removals_with(record)?;
         let (directory, _) = self.place_of(&record.op)?;
         Some(Removals { count, up_to, path: self.path_to_origin(directory) })
     }
 
-    /// Where a directory is, or was when a change was made in it.
+    /// Returns the path of a directory, now or when a change was made in it.
     fn path_to_origin(&self, directory: Fid) -> Vec<Name> {
         let known = self.names_to(directory).or_else(|| self.replay.places().get(&directory.vnode).cloned());
         let mut path = known.unwrap_or_default();
@@ -50,15 +51,15 @@ impl Inner {
         Some(Origin { directory, name, path, mode, uid, gid })
     }
 
-    /// A change is logged that nobody can be asked about: it is remembered where it was made, for the directory may be
-    /// gone when the server hears of it.
+    /// Remembers the place of a change that is logged while the server is out of reach: the directory may be gone when
+    /// the server hears of the change.
     pub(super) fn note_place(&self, op: &CmlOp) {
         if self.cache.index.is_apart() {
             self.remember_place(op);
         }
     }
 
-    /// Remembers where a change was made, if that is known.
+    /// Remembers the place where a change was made, if that is known.
     pub(super) fn remember_place(&self, op: &CmlOp) {
         if let Some((directory, _)) = self.place_of(op) {
             self.remember_path(directory);
@@ -71,7 +72,8 @@ impl Inner {
         self.replay.places().extend(path.map(|path| (directory.vnode, path)));
     }
 
-    /// Others have removed a file. Where it was is remembered if changes of it wait: its content is kept there.
+    /// Remembers the place of a file that another client has removed, if changes of it wait: its content is kept
+    /// there.
     pub(super) fn remember_home(&self, gone: &CachedObject) {
         let fid = gone.object.fid;
         if let (Some(vnode), Some(name)) = (gone.parent, &gone.name) {
@@ -79,8 +81,8 @@ impl Inner {
         }
     }
 
-    /// What a record was to make another client has made too, and the server knows it by that one's name for it: the
-    /// same of where it is.
+    /// Remembers the place of an object that a record was to make, when another client has made it too: the server
+    /// knows it by that client's fid.
     pub(super) fn remember_home_of_made(&self, op: &CmlOp) {
         if let (Some(made), Some(place)) = (op.made(), self.place_of(op)) {
             self.remember_home_at(made, place);
@@ -113,8 +115,9 @@ impl Inner {
         }
     }
 
-    /// What the server has shown of a file whose last name a change takes: what others have stored since is not to be
-    /// removed. Who has heard that there is something newer, whatever it is, may remove that.
+    /// Returns the version that the server has shown of a file whose last name a change takes: a version that another
+    /// client has stored since is not to be removed. If this client has heard of a newer version, it may remove that,
+    /// whatever it is.
     pub(super) fn removed(&self, op: &CmlOp) -> Result<Option<Removed>, Error> {
         let Some(fid) = op.unnamed_fid() else { return Ok(None) };
         let alone = self.cache.index.is_apart();

@@ -1,8 +1,8 @@
-//! Parts: what has come of contents that are not here whole, when the fetch ends before they are.
+//! Parts: the bytes that have arrived of a content when its fetch ends early.
 //!
 //! A part stays in its container, and the next fetch of the same version goes on from there, also in the next life of
-//! the client: the index is told of what comes once a second, and when the fetch ends. Only bytes that it names count,
-//! and the content as a whole is hashed when all has come.
+//! the client: the index is told of arrived bytes once a second, and when the fetch ends. Only bytes that the index
+//! names count, and the whole content is hashed when all has come.
 
 use mafs_durable::DiskFile;
 use mafs_proto::VnodeId;
@@ -14,7 +14,7 @@ use crate::core::content::arrival::{Fetch, Part};
 use crate::core::log::ContainerId;
 
 impl Inner {
-    /// Tells the index what a fetch has brought, so that it outlasts this life of the client.
+    /// Tells the index which bytes a fetch has brought, so that they outlast this life of the client.
     pub(super) fn note_part(&self, file: &File, fetch: Fetch) {
         let _edit = file.edit();
         let part = file.state().arrival_mut().note(fetch);
@@ -26,7 +26,7 @@ impl Inner {
         }
     }
 
-    /// The mount ends: so does what is being fetched, and what has come of it survives a loss of power.
+    /// Ends a fetch because the mount ends. The bytes that have arrived survive a loss of power.
     pub(super) fn end_fetch(&self, file: &File) -> Result<(), CacheError> {
         let _edit = file.edit();
         let part = {
@@ -43,7 +43,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Keeps what an ended fetch has left of a file that nobody uses any more. Returns whether its container stays.
+    /// Keeps the part that an ended fetch has left of a file no longer in use. Returns whether its container stays.
     pub(super) fn keep_part(&self, file: &File) -> bool {
         let (part, noted) = {
             let state = file.state();
@@ -62,13 +62,13 @@ impl Inner {
 
     fn update_part(&self, file: &File, part: &CachedPart) -> Result<(), CacheError> {
         let noted = self.cache.index.part(file.fid)?;
-        // Or what is durable would be so no more.
+        // An unchanged part is not written again: a durable one would be durable no more.
         let is_news = noted.is_none_or(|noted| CachedPart { durable: false, ..noted } != *part);
         if is_news { self.cache.index.set_part(file.fid.vnode, part) } else { Ok(()) }
     }
 
-    /// The container is about to hold something else: the index must not name what it held, even after a power loss.
-    /// Under `edit`.
+    /// Removes a part from the index, because its container is about to hold something else: the index must not name
+    /// the old bytes, even after a power loss. Under `edit`.
     pub(super) fn forget_part(&self, file: &File) -> Result<(), CacheError> {
         let noted = file.state().arrival_mut().forget_part();
         if noted {
@@ -78,7 +78,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What is here of the version that a file has now, and where. What is here of another is removed.
+    /// Returns the part that is here of a file's present version, and its container. A part of another version is
+    /// removed.
     pub(super) fn load_part(&self, cached: &CachedObject) -> Result<Option<(ContainerId, Part)>, Error> {
         let (fid, status) = (cached.object.fid, cached.object.status);
         let Some(part) = self.cache.index.part(fid)? else { return Ok(None) };
@@ -92,7 +93,7 @@ impl Inner {
         Ok(Some((part.container, Part { version: part.version, present: part.present })))
     }
 
-    /// Removes what is here in part of a file that nobody uses.
+    /// Removes the part of a file that is not in use.
     pub(super) fn drop_part(&self, vnode: VnodeId) -> Result<(), CacheError> {
         if let Some(part) = self.cache.index.take_part(vnode)? {
             self.cache.containers.remove(vnode, part.container)?;
@@ -100,7 +101,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Counts the parts of earlier runs.
+    /// Counts the bytes of the parts of earlier runs.
     pub(super) fn count_parts(&self) -> Result<(), CacheError> {
         for (vnode, part) in self.cache.index.parts()? {
             if let Some(container) = self.cache.containers.get(vnode, part.container)? {
@@ -110,7 +111,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the parts durable that nothing is added to now.
+    /// Makes parts durable to which no fetch adds now.
     pub(super) fn sync_parts(&self) -> Result<(), CacheError> {
         for (vnode, part) in self.cache.index.parts()? {
             let Some(container) = self.cache.containers.get(vnode, part.container)? else { continue };

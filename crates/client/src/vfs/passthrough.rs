@@ -1,18 +1,18 @@
 //! Passthrough: the kernel reads and writes the container of a file itself, without this daemon.
 //!
-//! Nobody tells of a write that goes past the daemon, so the container does: its time of change, which nobody can set,
-//! moves with every write that comes behind a look (`core/content/watch.rs`). The rules that keep a change from being
-//! missed:
+//! The kernel does not tell the daemon of such a write, so the container does. Its time of change, which no program
+//! can set, moves with every write that comes after a look (`core/content/watch.rs`). These rules keep a change from
+//! being missed:
 //!
-//! - A container that the kernel may write never has its times set by this program. It is sealed only when the kernel
-//!   says that nobody has it open for writing; mappings outlive the release of their handles.
+//! - This program never sets the times of a container that the kernel may write. The container is sealed only when the
+//!   kernel says that no program has it open for writing; mappings outlive the release of their handles.
 //! - A change that was seen may go on. Before a content is sent or copied the watch is settled: every write that has
-//!   begun has ended, and the pages of mappings are clean, which makes the next store a fault and moves the time.
-//! - What this program itself changes counts as a change, and whatever the kernel writes beside it belongs to that.
+//!   begun has ended, and the pages of mappings are clean, so that the next store is a fault and moves the time.
+//! - A change by this program itself counts as a change, and all that the kernel writes beside it belongs to that.
 //! - A doubt counts as a change.
-//! - The log says `Writing` before an open for writing returns, and until nobody can write any more. It also says that
-//!   the container is lent until then: kill -9 of the daemon leaves descriptors and mappings with the programs, so that
-//!   the next daemon goes on with a copy (`vfs/lent.rs`).
+//! - The log says `Writing` before an open for writing returns, and until no program can write any more. The log also
+//!   says that the container is lent until then: kill -9 of the daemon leaves descriptors and mappings with the
+//!   programs, so that the next daemon goes on with a copy (`vfs/lent.rs`).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -31,38 +31,38 @@ use crate::core::content::users::DataPath;
 use crate::core::content::watch::Sight;
 use crate::core::log::LogEntry;
 
-/// Files up to this size that are opened for reading only, while nobody writes them, are read through this daemon:
-/// once, as the kernel keeps the pages. To hand over a container costs an open some 4 us (38,000 opens/s in place of
-/// 45,000), to read from pages of FUSE costs 0.1 us more for each KB.
+/// Largest file, opened for reading only and not being written, that is read through this daemon: once, as the kernel
+/// keeps the pages. To hand over a container costs an open some 4 us (38,000 opens/s in place of 45,000), to read from
+/// pages of FUSE costs 0.1 us more for each KB.
 const KEPT_BYTES_MAX: u64 = 32 << 10;
 
-/// How long the kernel's release of a handle may take after its program has closed it. It is on its way when close(2)
-/// returns; a thread that has read it may then wait for a processor.
+/// How long the kernel's release of a handle may take after its program has closed it. The release is on its way when
+/// close(2) returns; a thread that has read it may then wait for a processor.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
 
-/// How long a version that is to be sent waits for such a release. It is copied first if that has not come by then.
+/// How long a version that is to be sent waits for such a release. After that the version is copied first.
 const RELEASE_BEFORE_SEND_MAX: Duration = Duration::from_millis(20);
 
-/// How often the sizes of files are looked at that the kernel writes.
+/// How often the daemon looks at the sizes of files that the kernel writes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The first pause before a container is looked at again that a mapping may write to; each later one is longer by this
+/// The first pause before another look at a container that a mapping may write to. Each later pause is longer by this
 /// factor, up to [`LOOK_EVERY`].
 const MAPPING_PAUSE: Duration = Duration::from_millis(1);
 const MAPPING_PAUSE_GROWTH: u32 = 8;
 
-/// How often an unsettled watch is settled before what goes on being written is taken as it is.
+/// How often an unsettled watch is settled before a content that is still being written is taken as it is.
 const SETTLE_MAX: u32 = 3;
 
 impl Inner {
-    /// Decides how the kernel gets at a file that has been opened; the way the others go, if it is open. Returns
-    /// whether the kernel is given the container.
+    /// Decides how the kernel reads and writes a file that has been opened. All opens of a file go the same way.
+    /// Returns whether the kernel is given the container.
     pub(super) async fn hand_over(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<bool, Error> {
         loop {
             if self.choose_path(file, mode) == DataPath::Daemon {
                 return Ok(false);
             }
-            // Another version may be coming in, into the container that the kernel has.
+            // Another version may be arriving in the container that the kernel has.
             file.complete().await?;
             if !mode.write {
                 return Ok(true);
@@ -84,13 +84,13 @@ impl Inner {
         state.users_mut().choose_path(path)
     }
 
-    /// Whether files take more room than they may: then writes had better come by here, where they can be refused.
+    /// Whether files take more room than they may: then writes should come through the daemon, which can refuse them.
     fn is_crowded(&self) -> bool {
         let short = self.cache.disk.space().is_ok_and(|space| space.bytes_free < self.settings.min_free_bytes);
         short || self.replacement().excess_bytes(0) > 0
     }
 
-    /// From now on the kernel may write. `false` if the content is not all here any more.
+    /// Lets the kernel write from now on. `false` if the content is not all here any more.
     fn begin_passthrough_writing(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<bool, Error> {
         let _edit = file.edit();
         self.look(file)?;
@@ -105,7 +105,7 @@ impl Inner {
             self.begin_lending(file)?;
         }
         if first && !dirty && !shows_seal(&file.container.stat()?, base, file.container.len()?) {
-            // Nobody writes yet, so what is there is what is known.
+            // No program writes yet, so the container holds the known content.
             seal(file.container.as_ref(), base)?;
         }
         let sight = sight(file)?;
@@ -115,7 +115,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// A handle through which the kernel could write is gone. A mapping made through it may be there still.
+    /// Takes in that a handle is gone through which the kernel could write. A mapping made through it may still be
+    /// there.
     pub(super) fn end_passthrough_writing(self: &Arc<Self>, file: &Arc<File>, mode: OpenMode) -> Result<(), Error> {
         let ended = self.end_kernel_writing(file, Some(mode));
         let begins = file.state().users_mut().begin_watching_mappings();
@@ -125,14 +126,14 @@ impl Inner {
         ended
     }
 
-    /// Finds out whether a mapping is there still whose handle is gone.
+    /// Finds out whether a mapping is still there whose handle is gone.
     pub(super) fn look_for_mappings(&self, file: &File) -> Result<(), Error> {
         let lingers = file.state().users().lingers();
         if lingers { blocking(|| self.end_kernel_writing(file, None)) } else { Ok(()) }
     }
 
-    /// Counts what was written by a handle that has `ended`, or by mappings without a handle, and looks whether anybody
-    /// can still write. If nobody can, the container of an unchanged file is sealed.
+    /// Counts writes by a handle that has `ended`, or by mappings without a handle, and looks whether any program can
+    /// still write. If none can, the container of an unchanged file is sealed.
     fn end_kernel_writing(&self, file: &File, ended: Option<OpenMode>) -> Result<(), Error> {
         let _edit = file.edit();
         let asks = {
@@ -144,13 +145,13 @@ impl Inner {
             }
             state.users().lingers() && !state.users().has_writers()
         };
-        // Before the look: so that sees whatever was written while somebody could.
+        // Before the look, so that the look sees all that was written while programs could.
         let is_over = asks && !file.container.is_written_elsewhere().unwrap_or(true);
         let looked = self.look_for_writes(file);
         let may_write = {
             let mut state = file.state();
             if looked.is_err() {
-                // It may have changed unseen.
+                // The file may have changed unseen.
                 state.count_edit();
             }
             !is_over && state.users().may_write()
@@ -165,7 +166,7 @@ impl Inner {
         settled
     }
 
-    /// Tells log and index of a container that nobody can write to any more. Under `edit`.
+    /// Tells log and index of a container that no program can write to any more. Under `edit`.
     fn settle_unwritable(&self, file: &File) -> Result<(), Error> {
         let (as_known, base, hash, lent) = {
             let state = file.state();
@@ -187,15 +188,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Counts what the kernel has written since the last look. Under `edit`.
+    /// Counts the kernel's writes since the last look. Under `edit`.
     pub(super) fn look(&self, file: &File) -> Result<(), CacheError> {
         let may_write = file.state().users().may_write();
         if may_write { self.look_for_writes(file) } else { Ok(()) }
     }
 
-    /// The same of a file that the kernel could write until just now.
+    /// Counts the kernel's writes to a file that the kernel could write until just now. Under `edit`.
     fn look_for_writes(&self, file: &File) -> Result<(), CacheError> {
-        // What arrives under a lock changes the container as well, and what has not all come is nobody's.
+        // Bytes that arrive under a lock change the container as well, and an incomplete content is no program's.
         let (is_complete, base) = {
             let state = file.state();
             (state.is_complete(), state.basis().version())
@@ -209,7 +210,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Counts what the kernel has written, for whoever is not changing the file.
+    /// Counts the kernel's writes, for a caller that is not changing the file.
     pub(super) fn look_now(&self, file: &File) -> Result<(), CacheError> {
         let may_write = file.state().users().may_write();
         if !may_write {
@@ -229,7 +230,7 @@ impl Inner {
         }
     }
 
-    /// Makes a container hold what the looks at it have told of, while others may change it.
+    /// Makes a container hold all changes that looks have seen, while programs may go on changing it.
     pub(super) async fn settle(&self, file: &File) -> Result<(), Error> {
         for _ in 0..SETTLE_MAX {
             self.look_now(file)?;
@@ -243,8 +244,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until every write that was seen has ended, and makes the next store through a mapping show. If programs go
-    /// on writing, what they write meanwhile is found by the next look. Under `edit`.
+    /// Waits until every write that was seen has ended, and makes the next store through a mapping show. If programs
+    /// go on writing, the next look finds their writes. Under `edit`.
     pub(super) fn settle_now(&self, file: &File) -> Result<(), Error> {
         for _ in 0..SETTLE_MAX {
             self.look(file)?;
@@ -256,8 +257,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits until what programs here have closed does not count as being written any more, where others have made the
-    /// version `shown` since. A handle that stays, because something else has its descriptor, is waited for once.
+    /// Waits until closed handles of programs here no longer count as writing, where another client has made the
+    /// version `shown` since. A handle that stays, because its descriptor has another owner too, is waited for once.
     pub(super) async fn until_released(&self, file: &File, shown: DataVersion) {
         let in_the_way = |state: &Content| state.is_held_by_writers(shown);
         // Two locks, one after the other: elsewhere they are taken in the other order.
@@ -271,9 +272,9 @@ impl Inner {
         }
     }
 
-    /// Waits a little until the kernel has released handles that programs have closed: a container that nobody can
-    /// write to is sent as it is, without a copy. With `writeback=sync` close waits for what is sent, and the release
-    /// comes behind it.
+    /// Waits a little until the kernel has released handles that programs have closed: a container that no program can
+    /// write to is sent as it is, without a copy. With `writeback=sync` close waits for the send, and the release
+    /// comes after it.
     pub(super) async fn until_nobody_writes(&self, file: &File) {
         if self.settings.writeback.waits() {
             return;
@@ -281,13 +282,13 @@ impl Inner {
         let may_write = file.state().users().may_write();
         if may_write && self.files().are_closing(file.fid.vnode) {
             let released = file.wait(|state| (!state.users().may_write()).then_some(()));
-            // Somebody may have it open still, through a descriptor that was inherited.
+            // Another program may still have the file open, through an inherited descriptor.
             let _ = timeout(RELEASE_BEFORE_SEND_MAX, released).await;
         }
     }
 
-    /// What stat(2) shows of a file that the kernel may be writing: what its container shows, unless all who could have
-    /// written have closed it and have not.
+    /// Sets the status that stat(2) shows of a file that the kernel may be writing: that of its container, unless all
+    /// programs that could have written have closed the file and have not written.
     pub(super) fn present_written(&self, file: &File, object: &mut Object) {
         let (watch, base, newer) = {
             let state = file.state();
@@ -314,25 +315,25 @@ impl Inner {
         }
     }
 
-    /// The container behind a handle, and its number.
+    /// Returns the container behind a handle, and its number.
     pub(super) fn numbered_container(&self, handle: FileHandle) -> Result<(ContainerNumber, Arc<dyn DiskFile>), Error> {
         let file = self.handle(handle)?.file;
         Ok((ContainerNumber(file.container_id.0), file.container.file()?))
     }
 
-    /// The container behind a handle.
+    /// Returns the container behind a handle.
     pub(super) fn container(&self, handle: FileHandle) -> Result<Arc<dyn DiskFile>, Error> {
         Ok(self.handle(handle)?.file.container.file()?)
     }
 
-    /// The kernel does not take containers: from now on it is given none.
+    /// Stops passthrough, because the kernel does not take containers: from now on it is given none.
     pub(super) fn end_passthrough(&self, why: &str) {
         if self.passthrough.swap(false, Ordering::Relaxed) {
             tracing::info!(why, "files are read and written through this daemon: no passthrough");
         }
     }
 
-    /// The kernel has not taken the container of this handle: its data comes by here.
+    /// Takes the data of a handle through the daemon, because the kernel has not taken its container.
     pub(super) fn leave_passthrough(self: &Arc<Self>, handle: FileHandle) -> Result<(), Error> {
         let left = self.files().leave_passthrough(handle);
         let Some((file, mode)) = left else { return Ok(()) };
@@ -341,7 +342,7 @@ impl Inner {
         if mode.write { self.end_passthrough_writing(&file, mode) } else { Ok(()) }
     }
 
-    /// Keeps an eye on how large files grow while the kernel writes any.
+    /// Watches how large files grow while the kernel writes any.
     fn watch_sizes(self: &Arc<Self>) {
         if self.watching_sizes.swap(true, Ordering::AcqRel) {
             return;
@@ -353,7 +354,7 @@ impl Inner {
                 let Some(inner) = inner.upgrade() else { return };
                 if !blocking(|| inner.look_at_sizes()) {
                     inner.watching_sizes.store(false, Ordering::Release);
-                    // One may have come between the look and the line above.
+                    // A writer may have come between the look and the line above.
                     if !blocking(|| inner.look_at_sizes()) || inner.watching_sizes.swap(true, Ordering::AcqRel) {
                         return;
                     }
@@ -366,7 +367,7 @@ impl Inner {
     fn look_at_sizes(&self) -> bool {
         let mut written = false;
         {
-            // Held so that none of them is dropped, and evicted, meanwhile.
+            // The lock is held so that no file is dropped, and evicted, meanwhile.
             let files = self.files();
             for file in files.all().into_iter().filter(|file| file.state().users().may_write()) {
                 written = true;
@@ -382,8 +383,8 @@ impl Inner {
     }
 }
 
-/// Looks again and again at a container that mappings may write to whose handles are gone, until nobody can. What was
-/// stored is logged when nothing more comes between two looks.
+/// Looks again and again at a container that mappings without handles may write to, until none can. Changes are logged
+/// when nothing more comes between two looks.
 async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
     let (mut pause, mut edit) = (MAPPING_PAUSE, file.state().edits().newest());
     loop {
@@ -410,8 +411,8 @@ async fn watch_mappings(inner: Weak<Inner>, file: Arc<File>) {
 
 /// Waits until the writes have ended that the kernel has begun, and makes the next store through a mapping move the
 /// time of change: such a store is a fault only while its page is clean. Pages are written to the disk twice, for a
-/// fault that has moved the time may make its page dirty just after the first pass; it has all the time of a disk's
-/// flush to do so.
+/// fault that has moved the time may make its page dirty just after the first pass; the fault has all the time of a
+/// disk's flush to do so.
 pub(super) fn end_writes(file: &File) -> Result<(), Error> {
     file.container.wait_for_writes()?;
     let mapped = file.state().users().may_be_mapped();
@@ -422,7 +423,7 @@ pub(super) fn end_writes(file: &File) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a look at the container of a file sees now.
+/// Returns what a look at the container of a file sees now.
 pub(super) fn sight(file: &File) -> std::io::Result<Sight> {
     Ok(Sight::of(&file.container.stat()?))
 }

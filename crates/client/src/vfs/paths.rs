@@ -1,25 +1,25 @@
-//! Paths: where an object is, for people. Objects are known by fids; their names come from the index.
+//! Paths of objects, for people. Objects are known by fids; their names come from the index.
 
 use mafs_proto::{Fid, Name, VnodeId};
 
 use super::Inner;
 use crate::printable::printable;
 
-/// Deeper than any path a program can name (PATH_MAX is 4,096 bytes).
+/// Depth limit: deeper than any path a program can name (PATH_MAX is 4,096 bytes).
 const DEPTH_MAX: usize = 2048;
 
-/// Names of a directory that are looked at for one object. Beyond that the object goes without a path.
+/// Most names of a directory that are looked at for one object. Beyond that the object goes without a path.
 const NAMES_MAX: usize = 16 * 1024;
 
 impl Inner {
-    /// Where an object is below the mount point, as far as this client knows without asking: printable, without a
-    /// leading slash.
+    /// Returns the path of an object below the mount point, as far as this client knows without asking: printable,
+    /// without a leading slash.
     pub(super) fn path_of(&self, fid: Fid) -> Option<String> {
         let names: Vec<String> = self.names_to(fid)?.iter().map(|name| printable(name.as_bytes())).collect();
         Some(names.join("/"))
     }
 
-    /// The names on the way from the root to an object.
+    /// Returns the names on the way from the root to an object.
     pub(super) fn names_to(&self, fid: Fid) -> Option<Vec<Name>> {
         let mut names = Vec::new();
         let mut vnode = fid.vnode;

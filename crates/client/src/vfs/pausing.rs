@@ -7,12 +7,14 @@ use mafs_proto::{Incarnation, StoreId};
 use super::{Inner, Vfs};
 
 impl Vfs {
-    /// Holds back the contents that are sent in the background, or ends that. What somebody waits for is sent.
+    /// Holds back the contents that are sent in the background, or ends that. Contents that a caller waits for are
+    /// sent.
     pub fn set_paused(&self, paused: bool) {
         self.inner.set_paused(paused);
     }
 
-    /// Sends these records of the log before others, with all that they depend on. Returns those that are not there.
+    /// Sends these records of the log before others, with all that they depend on. Returns the records that are not
+    /// there.
     #[must_use]
     pub fn send_first(&self, records: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let client = self.inner.cache.client;
@@ -27,7 +29,7 @@ impl Vfs {
 
 impl Inner {
     fn set_paused(&self, paused: bool) {
-        // Programs wait for the server's word about these.
+        // Programs wait for the server's answer to these.
         let awaited = self.replay.awaited();
         let mut queue = self.replay.queue();
         queue.set_paused(paused);
@@ -55,7 +57,7 @@ impl Inner {
     }
 }
 
-/// Records that a command waits for, and has asked for if the queue is paused; until it ends.
+/// Records that a command waits for. If the queue is paused it has asked for them, until it ends.
 pub(super) struct AskedFor<'a> {
     inner: &'a Inner,
     new: Mutex<Vec<StoreId>>,

@@ -1,5 +1,5 @@
-//! Prediction at work: what a program will open next, as far as that can be told, is fetched before it does, in class
-//! Prefetch. What that is, and how much of it, is decided in `core`.
+//! Prediction at work: files that a program will probably open next are fetched before it does, in class Prefetch.
+//! Which files, and how many, is decided in `core`.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -11,12 +11,12 @@ use crate::cache::{CacheError, CachedEntry, CachedObject};
 use crate::core::prediction::{Neighbours, Open, Prediction, PrefetchReport, Program, STEPS_MAX};
 use crate::hoard::Rank;
 
-/// In a directory with more names nobody looks for what comes next in its listing: it would take longer than asking a
-/// near server.
+/// Most names of a directory whose listing is searched for the next files: in a larger one the search would take
+/// longer than asking a near server.
 const NAMES_MAX: usize = 1024;
 
 impl Vfs {
-    /// Opens a file for a program, which is asked for only if what it opens next is of interest.
+    /// Opens a file for a program. `program` is called only if the program's next opens are of interest.
     ///
     /// # Errors
     /// As [`Vfs::open`].
@@ -32,7 +32,7 @@ impl Vfs {
 }
 
 impl Inner {
-    /// A program is about to open a file.
+    /// Notes that a program is about to open a file, and fetches files ahead.
     pub(super) fn note_open(self: &Arc<Self>, vnode: VnodeId, program: impl FnOnce() -> Program) {
         if !self.settings.prefetch || !self.remote.is_up() {
             return;
@@ -62,7 +62,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Begins to fetch a file that nobody has asked for. Returns whether there may be more.
+    /// Begins to fetch a file that no program has asked for. Returns whether there may be more.
     fn begin_ahead(self: &Arc<Self>, cached: CachedObject) -> bool {
         let (vnode, status) = (cached.object.fid.vnode, cached.object.status);
         if status.kind != Kind::File || self.files().contains(vnode) || self.is_here(&cached) {
@@ -82,7 +82,7 @@ impl Inner {
         true
     }
 
-    /// What follows a file in its directory, as far as the names are known.
+    /// Returns the files that follow a file in its directory, as far as the names are known.
     fn neighbours(&self, cached: &CachedObject, directory: VnodeId) -> Result<Neighbours, CacheError> {
         let index = &self.cache.index;
         let is_file = |entry: &CachedEntry| entry.kind == Kind::File;
@@ -92,7 +92,7 @@ impl Inner {
         if all.len() == NAMES_MAX {
             return Ok(Neighbours { names, listing: Vec::new() });
         }
-        // `listing/place.rs` has the order.
+        // `listing/place.rs` defines the order.
         let this = cached.object.fid.vnode;
         let files = all.iter().filter(|(_, entry)| is_file(entry)).map(|(_, entry)| entry.fid.vnode);
         let mut listing: Vec<VnodeId> = files.filter(|file| *file > this).collect();

@@ -1,4 +1,4 @@
-//! Progress: what is left of what somebody waits for, for the bar of `sync`.
+//! Progress: the rest of the work that a command waits for, for the bar of `sync`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use super::Inner;
 use super::file::File;
 use crate::core::queue::Queue;
 
-/// What of it has not arrived at the server.
+/// Contents and changes that a command waits for and that have not arrived at the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SyncProgress {
     /// Contents of files.
     pub contents: u64,
-    /// Their bytes, without what has arrived of those that are on their way.
+    /// Bytes of the contents, without those that have arrived of contents on their way.
     pub bytes: u64,
     /// Changes of names and attributes.
     pub changes: u64,
@@ -29,7 +29,7 @@ impl SyncProgress {
     }
 }
 
-/// What one `sync` waits for.
+/// Files and records that one `sync` waits for.
 #[derive(Default)]
 pub(super) struct SyncJob(Mutex<Left>);
 
@@ -50,12 +50,12 @@ impl SyncJob {
         self.left().files = files;
     }
 
-    /// From now on only what is in the queue is waited for.
+    /// Makes the job wait only for records in the queue from now on.
     pub(super) fn set_records(&self, records: Vec<(StoreId, Option<u64>)>) {
         *self.left() = Left { files: Vec::new(), records };
     }
 
-    /// Whether none of the records is in the queue. Cheap: the oldest of them is mostly the one that is.
+    /// Whether none of the records is in the queue. Cheap: mostly the oldest of them is still there.
     pub(super) fn is_done(&self, queue: &Queue) -> bool {
         let records = &mut self.left().records;
         while records.pop_if(|(id, _)| !queue.contains(*id)).is_some() {}
@@ -63,7 +63,7 @@ impl SyncJob {
     }
 }
 
-/// The jobs that commands may ask about, by their numbers.
+/// Jobs that commands may ask about, by number.
 #[derive(Default)]
 pub(super) struct SyncJobs(Mutex<HashMap<u64, Arc<SyncJob>>>);
 
@@ -72,7 +72,7 @@ impl SyncJobs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Can be asked about as long as what is returned lives.
+    /// Begins a job. Commands can ask about it as long as the returned value lives.
     pub(super) fn begin(&self, ticket: u64) -> Underway<'_> {
         let job = Arc::new(SyncJob::default());
         self.all().insert(ticket, Arc::clone(&job));
@@ -80,7 +80,7 @@ impl SyncJobs {
     }
 }
 
-/// A job that somebody waits for.
+/// A job that a command waits for.
 pub(super) struct Underway<'jobs> {
     jobs: &'jobs SyncJobs,
     ticket: u64,
@@ -121,7 +121,7 @@ impl Inner {
         Some(progress)
     }
 
-    /// What has arrived at the server of a content that is being sent.
+    /// Returns how many bytes have arrived at the server of a content that is being sent.
     pub(super) fn arrived_bytes(&self, id: StoreId, op: &CmlOp) -> u64 {
         let file = self.files().get(op.fid().vnode);
         let content =

@@ -1,8 +1,8 @@
-//! What becomes of promises: the index takes them in, and the kernel keeps answers for as long as they hold.
+//! Promises at work: the index takes them in, and the kernel keeps answers for as long as they hold.
 //!
-//! A break is marked in the index first, then noted for the operations under way, then the kernel is told. An operation
-//! that saw what was there before the mark has also begun before the note: the kernel is told again behind its answer
-//! ([`Inner::tell_again`]). Between break and answer the kernel may hold what is out of date; it never does after.
+//! A break is marked in the index first, then noted for the operations under way, then the kernel is told. An
+//! operation that saw the state before the mark has also begun before the note: the kernel is told again behind its
+//! answer ([`Inner::tell_again`]). Between break and answer the kernel may hold stale data; after that it never does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,15 +28,15 @@ use crate::core::log::LogEntry;
 use crate::core::promises::{Grant, Missed, SessionNumber};
 use crate::remote::Listener;
 
-/// The part of the lease that was left when the kernel read a listing, for which it may go on using it. It read the
-/// attributes of the entries with it (readdirplus), and when these expire, with that lease, it asks for each by itself:
-/// 2,000 of them took 40 to 55 ms, all at once 4 ms.
+/// Part of the remaining lease, when the kernel reads a listing, for which it may go on using the listing. The kernel
+/// also reads the attributes of the entries (readdirplus). When these expire, with that lease, it asks for each by
+/// itself: 2,000 of them took 40 to 55 ms, all at once 4 ms.
 const LISTING_PART: (u32, u32) = (3, 4);
 
-/// Timers do not run through suspend, leases do: the clock is looked at so often while the kernel has listings.
+/// How often the clock is looked at while the kernel has listings: timers do not run through suspend, leases do.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Takes in what the server says of the session.
+/// Listener that takes in the server's messages about the session.
 pub(super) struct SessionListener {
     cache: Arc<Cache>,
     kernel: Arc<Kernel>,
@@ -99,7 +99,7 @@ impl Listener for SessionListener {
         blocking(|| self.cache.index.caught_up(session, mark));
     }
 
-    /// The kernel's timers do not run through suspend.
+    /// Has the kernel forget everything, because its timers do not run through suspend.
     fn lapsed(&self) {
         self.locks.lapsed();
         drop(self.kernel.forget_everything(names_in(&self.cache)));
@@ -133,7 +133,7 @@ impl Listener for SessionListener {
                 self.kernel.forget_everything(names_of)
             }
         };
-        // The index says by now that what it knows is out of date.
+        // By now the index marks its data as out of date.
         self.refreshes.note(changed);
         self.writer.recalled(recalled);
         told
@@ -169,7 +169,7 @@ impl Listener for SessionListener {
     }
 }
 
-/// Takes in an attach: whose volume this is, whether the promises still hold, and the new life.
+/// Takes in an attach: the server of this volume, whether the promises still hold, and the new life.
 fn attached(
     cache: &Cache,
     reply: &AttachReply,
@@ -196,7 +196,7 @@ fn attached(
     Ok(session)
 }
 
-/// Lists the names that the kernel may know in a directory, with what they mean.
+/// Lists the names that the kernel may know in a directory, with the objects that they mean.
 fn names_in(cache: &Arc<Cache>) -> NamesOf {
     let cache = Arc::clone(cache);
     Box::new(move |vnode| {
@@ -211,14 +211,14 @@ fn names_in(cache: &Arc<Cache>) -> NamesOf {
 }
 
 impl Inner {
-    /// How long the kernel may take a name in a directory to mean nothing.
+    /// Returns how long the kernel may take a name in a directory to mean nothing.
     pub(super) fn absence_time_to_live(&self, parent: VnodeId) -> Duration {
         self.cache.index.valid_for(parent)
     }
 
-    /// How long the kernel may use these attributes of an object: as long as there is a promise, and not at all while
-    /// they change past this daemon, or if they were made from another version than the promise is about: then they are
-    /// older, or in conflict.
+    /// Returns how long the kernel may use these attributes of an object: as long as there is a promise. Not at all
+    /// while the attributes change past this daemon, or if they were made from another version than the promised one:
+    /// then they are older, or in conflict.
     pub(super) fn time_to_live(&self, object: &Object) -> Duration {
         let (vnode, version) = (object.fid.vnode, object.status.data_version);
         let valid = self.cache.index.promised_object(vnode).ok().flatten().map(|valid| valid.object.status);
@@ -228,8 +228,8 @@ impl Inner {
         if is_valid && !is_written { self.cache.index.lease_remaining() } else { Duration::ZERO }
     }
 
-    /// How long the kernel may take a name in a directory for this object: not at all unless the index has that name,
-    /// because when the directory is broken the kernel is told of the names that the index has.
+    /// Returns how long the kernel may take a name in a directory for this object. Not at all unless the index has
+    /// that name: when the directory's promise is broken the kernel is told of the names that the index has.
     pub(super) fn entry_time_to_live(&self, parent: VnodeId, name: &Bytes, object: &Object) -> Duration {
         let known = Name::new(name.clone()).map(|name| self.cache.index.known_entry(parent, &name));
         match known {
@@ -240,14 +240,14 @@ impl Inner {
         }
     }
 
-    /// The kernel is about to be shown a part of a listing that is good for `keep`.
+    /// Notes that the kernel is about to be shown a part of a listing that is good for `keep`.
     pub(super) fn kernel_keeps_listing(self: &Arc<Self>, vnode: VnodeId, part: Part, keep: Duration) {
         let (some, whole) = LISTING_PART;
-        // Who forgets them in time looks no oftener.
+        // The task that forgets listings in time does not look oftener than that.
         let keep = Some(keep * some / whole).filter(|keep| *keep > LOOK_EVERY).unwrap_or_default();
         let noted = self.kernel.note_listing(vnode, part, self.clock.now() + keep);
         if noted == Noted::NoPlace || keep.is_zero() {
-            // It waits until the kernel has taken in the answer.
+            // The kernel is told after it has taken in the answer.
             drop(self.kernel.forget_listings(vec![vnode]));
         }
         if noted == Noted::Unwatched {
@@ -255,8 +255,8 @@ impl Inner {
         }
     }
 
-    /// The kernel has been answered by an operation that began when there had been `breaks`: what it was told of since
-    /// it is told again.
+    /// Repeats to the kernel all that it was told since there had been `breaks`, behind the answer of an operation
+    /// that began then.
     pub(super) fn tell_again(&self, breaks: u64) {
         match self.kernel.missed(breaks) {
             None => {}

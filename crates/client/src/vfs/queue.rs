@@ -1,4 +1,4 @@
-//! The queue of an earlier run: what waits in the log is taken up when a mount starts.
+//! The queue of an earlier run: waiting records of the log are taken up when a mount starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,7 +16,7 @@ use crate::core::log::{ContainerId, LogEntry, LogState, LoggedStore, Writing};
 use crate::core::queue::Queued;
 
 impl Inner {
-    /// Takes up all that waits, in the order in which it was logged: nobody knows what of it was sent.
+    /// Takes up all waiting records, in the order in which they were logged. The log does not say which were sent.
     pub(super) fn take_up_queue(&self, log: &LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
         let stores = log.logged.values();
         let as_queued = |store: &LoggedStore| Queued { record: store.record.clone(), kind: Kind::File, replaced: None };
@@ -28,13 +28,14 @@ impl Inner {
         let named: BTreeSet<StoreId> = all.values().flat_map(|queued| queued.record.depends_on.clone()).collect();
         let mut queue = self.replay.queue();
         for (id, queued) in all {
-            // A content comes again if it must not be left out, whoever waits for the first word of the others.
+            // Where closes wait for the server, a content comes again only if another record depends on it: for the
+            // others the first answer counts.
             let is_content = matches!(queued.record.op, CmlOp::Store { .. });
             if !(is_content && self.settings.writeback.waits()) || named.contains(&id) {
                 self.remote.outstanding(|outstanding| outstanding.note_queued(id));
             }
             self.cache.index.restore_pending(&queued);
-            // By the server, which this life has not asked yet, its directory may still be there.
+            // This life has not asked the server yet: the directory may still be there on it.
             self.remember_place(&queued.record.op);
             let unnamed = queued.record.op.unnamed_fid();
             queue.restore(queued);
@@ -46,7 +47,7 @@ impl Inner {
             queue.begin_catching_up();
         }
         drop(queue);
-        // What was fsynced stays before all that is logged from now on.
+        // Fsynced data stays before all that is logged from now on.
         let is_fsynced = |store: &&LoggedStore| {
             let moved = store.durable && store.snapshot.is_some();
             moved || log.writing.get(&store.record.op.fid()).is_some_and(|file| file.synced)
@@ -72,8 +73,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes up a file with the versions of it that wait, oldest first. What was written after the newest of them was
-    /// closed is sent as another.
+    /// Takes up a file with its waiting versions, oldest first. Data written after the newest of them was closed is
+    /// sent as another version.
     fn take_up_versions(&self, fid: Fid, writing: Writing, stores: &[&LoggedStore]) -> Result<(), CacheError> {
         let Some(newest) = stores.last() else { return Ok(()) };
         let writing = self.with_content(fid, writing, newest)?;
@@ -87,9 +88,9 @@ impl Inner {
         Ok(())
     }
 
-    /// A file whose container nobody has to look at before somebody opens it or its turn to be sent comes: whoever
-    /// changed it after its newest version was logged has moved that out of the way first, or had it lent, or had
-    /// fsynced it. A look at each would be most of what a start costs.
+    /// Takes up a file without a look at its container, until the file is opened or its turn to be sent comes. Before
+    /// any change after its newest version was logged, that version was moved out of the way, or the file was lent or
+    /// fsynced. Looks at all containers would be most of the cost of a start.
     fn unseen(&self, fid: Fid, writing: Writing, stores: &[&LoggedStore]) -> Option<Arc<File>> {
         let newest = stores.last().filter(|newest| newest.snapshot.is_none())?;
         let CmlOp::Store { size, mtime, .. } = newest.record.op else { return None };
@@ -102,7 +103,7 @@ impl Inner {
     }
 
     /// Looks at the container of a file that was taken up unseen. If it does not hold the newest version after all,
-    /// that is gone, and what is there is newer.
+    /// that version is gone, and the container holds something newer.
     pub(super) fn look_at_unseen(&self, file: &File) -> io::Result<()> {
         if !file.state().edits().are_unseen() {
             return Ok(());
@@ -117,7 +118,8 @@ impl Inner {
         Ok(())
     }
 
-    /// If what was being written is lost with the power, the newest version that is not takes its place.
+    /// Puts the newest version in place of the container's bytes, if they are lost with the power and that version is
+    /// not.
     fn with_content(&self, fid: Fid, writing: Writing, newest: &LoggedStore) -> Result<Writing, CacheError> {
         let lost = self.cache.power_lost && !writing.synced;
         let Some(snapshot) = newest.snapshot.filter(|_| lost) else {
@@ -133,9 +135,9 @@ impl Inner {
         Ok(Writing { container, synced: true, ..writing })
     }
 
-    /// Whether a file was changed after its newest version was moved out of its way. That is done as well before what
-    /// the kernel may write to is sent; if nothing was written then, to send it again would be a conflict with whoever
-    /// has built on it. Times do not tell: they are the same within a tick.
+    /// Whether a file was changed after its newest version was moved out of its way. A version is also moved out
+    /// before a file that the kernel may write is sent. If nothing was written then, to send the file again would be a
+    /// conflict with a client that has built on it. Times cannot tell: they are the same within a tick.
     fn is_newer(&self, file: &File, snapshot: ContainerId) -> Result<bool, CacheError> {
         let Some(version) = self.cache.containers.get(file.fid.vnode, snapshot)? else { return Ok(true) };
         let bytes = file.container.len()?;
@@ -162,7 +164,7 @@ impl Inner {
                 },
                 None => !store.immutable || file.state().stat().size() != size,
             };
-            // Nobody knows what the life before has sent.
+            // The life before may have sent any part of it.
             content.note_sent();
             let frozen = (store.record.id, edit, content);
             versions.push(Version::taken_up(frozen, store.snapshot, store.durable, gone));

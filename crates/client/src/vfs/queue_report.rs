@@ -1,4 +1,4 @@
-//! What waits for the server, as people see it: `queue list`, and what `status` says of the log.
+//! Changes that wait for the server, as people see them: `queue list`, and the part of `status` about the log.
 
 use mafs_proto::{CmlOp, Incarnation, Kind, StoreId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,8 @@ use crate::remote::Link;
 /// The most changes in one answer.
 const PAGE_MAX: usize = 1_000;
 
-/// An answer ends early behind so many bytes of paths, so that a line of the control socket always holds it: a byte of
-/// a name takes up to five there.
+/// Most bytes of paths in one answer, which then ends early, so that a line of the control socket always holds it: a
+/// byte of a name takes up to five there.
 const PAGE_PATH_BYTES_MAX: usize = 2 << 20;
 
 /// The modify log in numbers.
@@ -32,11 +32,11 @@ pub struct LogReport {
     pub announced: u64,
     /// Bytes per second at which contents have arrived of late, or will presumably.
     pub rate_bytes_per_s: Option<u64>,
-    /// When the bytes will have arrived at that rate, in seconds.
+    /// Time in seconds until the bytes have arrived at that rate.
     pub eta_s: Option<u64>,
-    /// Why the server has refused a change that is tried again, if it has.
+    /// Reason why the server has refused a change that is tried again, if it has.
     pub trouble: Option<String>,
-    /// Whether contents wait until the user resumes that.
+    /// Whether the user has paused the sending of contents.
     #[serde(default)]
     pub paused: bool,
 }
@@ -44,67 +44,68 @@ pub struct LogReport {
 /// Which part of the queue is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueuePage {
-    /// Behind this place: what the last answer gave as `next`.
+    /// Place behind which the page begins: the `next` of the last answer.
     pub after: Option<(u64, u64)>,
-    /// Not more than this; an answer may have fewer.
+    /// Most changes wanted; an answer may have fewer.
     pub count_max: u32,
 }
 
 /// Changes that the server does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueReport {
-    /// In the order in which they were made; then those that are not in the log, and those that the server refused.
+    /// Changes in the order in which they were made; then those that are not in the log, and those that the server
+    /// refused.
     pub changes: Vec<QueuedChange>,
-    /// Where to go on, if there are more.
+    /// Place to go on from, if there are more.
     pub next: Option<(u64, u64)>,
-    /// All together.
+    /// The whole log in numbers.
     pub log: LogReport,
 }
 
 /// A change that the server does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueuedChange {
-    /// Its name in the log: it never changes. None if it is not there.
+    /// Name of the change in the log, which never changes. None if the change is not in the log.
     pub id: Option<String>,
-    /// What is done, such as `store` or `rename`.
+    /// Kind of change, such as `store` or `rename`.
     pub what: String,
-    /// To which object or name, below the mount point.
+    /// Object or name that is changed, below the mount point.
     pub path: String,
-    /// Of a rename the new name.
+    /// New name, for a rename.
     pub to: Option<String>,
     /// Bytes of a content.
     pub size: Option<u64>,
-    /// How far it is.
+    /// Progress of the change.
     #[serde(flatten)]
     pub state: RecordState,
-    /// How long ago it was made, in seconds.
+    /// Age of the change, in seconds.
     pub age_s: Option<u64>,
 }
 
-/// How far a change is on its way to the server.
+/// Progress of a change on its way to the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RecordState {
-    /// Of a file that is open: it gets into the log when it is closed.
+    /// The file is open: its content gets into the log when it is closed.
     Open,
-    /// In the log.
+    /// The record is in the log.
     Waiting,
-    /// The server knows of it.
+    /// The server knows of the record.
     Announced,
-    /// It is being sent.
+    /// The record is being sent.
     Sending {
-        /// What the server has acknowledged.
+        /// Bytes that the server has acknowledged.
         acknowledged_bytes: u64,
     },
-    /// The server does not take it.
+    /// The server does not take the change.
     Refused {
-        /// Why not.
+        /// Reason of the refusal.
         why: String,
     },
 }
 
 impl Vfs {
-    /// A part of what the server does not have.
+    /// Returns a part of the changes that the server does not have.
     #[must_use]
     pub fn queue(&self, page: &QueuePage) -> QueueReport {
         self.inner.queue_report(page)
@@ -125,7 +126,7 @@ impl Inner {
         }
     }
 
-    /// What has arrived of the contents that are on their way.
+    /// Returns how many bytes have arrived of the contents that are on their way.
     fn arriving_bytes(&self) -> u64 {
         let under_way = self.replay.queue().stores_under_way();
         under_way.iter().map(|(id, op)| self.arrived_bytes(*id, op)).sum()
@@ -153,7 +154,8 @@ impl Inner {
         }
     }
 
-    /// As measured, or as fast as the link has been seen to carry and the user allows. `None` without a connection.
+    /// Returns the rate at which contents arrive: as measured, or as fast as the link has been seen to carry and the
+    /// user allows. `None` without a connection.
     fn drain_rate(&self, arriving_bytes: u64) -> Option<u64> {
         let Link::Up(connection) = self.remote.link().0 else { return None };
         let measured = self.drain().bytes_per_s(self.clock.now(), arriving_bytes);
@@ -210,7 +212,7 @@ impl Inner {
         QueuedChange { id, what: what.to_owned(), path, to, size, state, age_s: Some(self.age_s(listed.time)) }
     }
 
-    /// Contents that are not in the log, and what the server has refused.
+    /// Adds contents that are not in the log, and refused changes.
     fn add_others(&self, count_max: usize, naming: &mut Naming<'_>, changes: &mut Vec<QueuedChange>) {
         self.look_at_all();
         let dirty = self.files().dirty();
@@ -244,7 +246,7 @@ impl Inner {
     }
 }
 
-/// What a record does, to what, and of a rename the new name.
+/// Returns the kind of a record's change, its object or name, and for a rename the new name.
 fn told(op: &CmlOp, kind: Kind, naming: &mut Naming<'_>) -> (&'static str, String, Option<String>) {
     match op {
         CmlOp::Create { parent, name, .. } => {

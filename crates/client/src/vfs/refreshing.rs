@@ -1,13 +1,14 @@
-//! Refreshing: newer versions come to the programs that have a file open for reading, by themselves.
+//! Refreshing: newer versions come by themselves to the programs that have a file open for reading.
 //!
-//! What is read from here stays one version until the next is here as a whole, in a file beside the container. Then the
-//! container is *turned over* to it, in one step for who reads through this daemon: under `edit`, and a read that has
-//! met it is done again. The kernel, which may have the container, or pages of it, is told behind that. To a version
-//! that only appends nothing changes but that bytes come behind the old end, so nobody can meet a mixture. Of any other
-//! the bytes that differ are written over, in order, before the end is moved down: who reads the container past this
-//! daemon may then meet both versions in one read, but never zeros that are in neither.
+//! Reads from here see one version until the next is here as a whole, in a file beside the container. Then the
+//! container is *turned over* to that version. For a program that reads through this daemon this is one step: it
+//! happens under `edit`, and a read that has met it is done again. The kernel, which may have the container, or pages
+//! of it, is told behind that. A version that only appends changes nothing but the bytes behind the old end, so no
+//! program can meet a mixture. For any other version the bytes that differ are written over, in order, before the end
+//! is moved down: a program that reads the container past this daemon may then meet both versions in one read, but
+//! never zeros that are in neither.
 //!
-//! What programs here write, or execute, stays as it is.
+//! Files that programs here write, or execute, stay as they are.
 
 mod aside;
 
@@ -25,14 +26,14 @@ use super::{Error, Inner};
 use crate::core::content::arrival::Turn;
 use crate::core::refresh::{Watch, pause_after, pause_after_failures};
 
-/// A version that does more than append is brought to who has the file open already up to this size: it is fetched as a
-/// whole though nobody may ever look at it. Whoever opens the file anew has any version.
+/// Largest version that is brought to programs that have the file open already, if it does more than append: it is
+/// fetched as a whole though perhaps no program ever looks at it. An open of the file fetches a version of any size.
 const WHOLE_BYTES_MAX: u64 = 256 << 20;
 
-/// So many files are refreshed at a time, of those that nobody waits for.
+/// Most files that are refreshed at a time, of those that no program waits for.
 const FILES_MAX: usize = 4;
 
-/// How long who looks at a file waits for what he is shown to be what is read.
+/// How long a call that looks at a file waits until its status is that of the version being read.
 const LOOK_WAIT: Duration = Duration::from_millis(200);
 
 /// Files that may have to be refreshed.
@@ -42,15 +43,15 @@ pub(super) struct Refreshes {
     places: Semaphore,
 }
 
-/// What has changed elsewhere.
+/// Objects that have changed elsewhere.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Changed {
     These(Vec<VnodeId>),
-    /// Anything may have.
+    /// Any object may have changed.
     All,
 }
 
-/// More need not be told apart: only those that are open count.
+/// Most objects that are told apart: beyond that any open file may have changed.
 const CHANGED_MAX: usize = 1024;
 
 impl Default for Refreshes {
@@ -63,7 +64,7 @@ impl Default for Refreshes {
 impl Changed {
     const NOTHING: Self = Self::These(Vec::new());
 
-    /// What a break tells of.
+    /// Returns the objects that a break names.
     pub(super) fn of(broken: &Broken) -> Self {
         match broken {
             Broken::Objects(objects) => Self::These(objects.iter().map(|object| object.fid.vnode).collect()),
@@ -83,7 +84,7 @@ impl Changed {
 }
 
 impl Refreshes {
-    /// Something has changed elsewhere.
+    /// Notes that objects have changed elsewhere.
     pub(super) fn note(&self, changed: Changed) {
         {
             let mut noted = self.noted();
@@ -102,12 +103,12 @@ impl Refreshes {
     }
 }
 
-/// What a file has of this.
+/// Part of a file's state that refreshing needs.
 pub(super) struct Refresh {
     watch: Mutex<Watch>,
-    /// One version is brought at a time.
+    /// Permit to bring a version: one at a time.
     one: Semaphore,
-    /// How often the container was turned over or emptied.
+    /// Number of times that the container was turned over or emptied.
     turns: AtomicU64,
     is_turning: AtomicBool,
 }
@@ -124,14 +125,14 @@ impl Default for Refresh {
 }
 
 impl Refresh {
-    /// How often what the container holds has become something else; `None`: it does so now. What was read while that
-    /// stays the same is of one version.
+    /// Returns how often the container has come to hold something else; `None` while it is being turned over. Bytes
+    /// read while the number stays the same are of one version.
     pub(super) fn turns(&self) -> Option<u64> {
         let turns = self.turns.load(Ordering::Acquire);
         (!self.is_turning.load(Ordering::Acquire)).then_some(turns)
     }
 
-    /// What the container holds is about to become something else. Under `edit`.
+    /// Counts that the container is about to hold something else. Under `edit`.
     pub(super) fn note_turn(&self) {
         self.turns.fetch_add(1, Ordering::AcqRel);
     }
@@ -150,22 +151,22 @@ impl Refresh {
     }
 
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
+        // The semaphore is never closed.
         self.one.acquire().await.ok()
     }
 }
 
-/// Who wants a newer version.
+/// Reason to bring a newer version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
-    /// Nobody but those who have an older one open.
+    /// Only programs that have an older version open want it.
     ByChange,
-    /// Who opens the file, or has locked it.
+    /// A program opens the file, or has locked it.
     ByOpen,
 }
 
 impl Asked {
-    /// Up to which size it is fetched as a whole.
+    /// Returns the largest size of a version that is fetched as a whole.
     fn whole_max(self) -> u64 {
         match self {
             Self::ByChange => WHOLE_BYTES_MAX,
@@ -182,7 +183,7 @@ struct Read {
     turn: Turn,
 }
 
-/// What is read of a content, if that is not this version and may become it.
+/// Returns the content being read, if it is not this version and may become it.
 fn read_before(state: &Content, version: DataVersion) -> Option<Read> {
     let read = Read { version: state.basis().version(), size: state.stat().size(), turn: state.arrival().turn() };
     (state.is_only_read() && state.basis().version() != version).then_some(read)
@@ -240,7 +241,7 @@ impl Inner {
         file.notify();
     }
 
-    /// Brings the newest version of a file that is open, if that is not here. Returns whether it was not.
+    /// Brings the newest version of an open file, if it is not here. Returns whether it was not.
     async fn refresh(&self, file: &Arc<File>) -> Result<bool, Error> {
         let _place = self.refreshes.places.acquire().await;
         if !file.state().is_only_read() || self.stays(file, Asked::ByChange) {
@@ -248,14 +249,14 @@ impl Inner {
         }
         match self.settled_status(file.fid.vnode).await {
             Ok(cached) => self.refresh_to(file, &cached.object, Asked::ByChange).await,
-            // It has lost its name.
+            // The file has lost its name.
             Err(Error::Refused(FsError::Stale)) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Brings the version that the index says is the present one to who reads another, where somebody else than `own`
-    /// handles does.
+    /// Brings the version that the index says is the present one to programs that read another, if the file has
+    /// handles besides `own`.
     pub(super) async fn refresh_read(&self, file: &Arc<File>, own: u32) -> Result<(), Error> {
         let is_read = || {
             let state = file.state();
@@ -271,7 +272,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether a file stays as it is for those who have it open now.
+    /// Whether a file stays as it is for programs that have it open now.
     fn stays(&self, file: &File, asked: Asked) -> bool {
         asked == Asked::ByChange && self.files().is_written_or_executed(file.fid.vnode)
     }
@@ -297,8 +298,8 @@ impl Inner {
         Ok(true)
     }
 
-    /// Gives a newer version a moment to come, if programs have an older one of this file open: who looks at the file
-    /// is shown what they read.
+    /// Gives a newer version a moment to come, if programs have an older one of this file open: a program that looks
+    /// at the file is shown the version that they read.
     pub(super) async fn until_refreshed(self: &Arc<Self>, shown: &Object) {
         let in_use = self.files().get(shown.fid.vnode);
         let Some(file) = in_use.filter(|_| shown.status.kind == Kind::File) else { return };
@@ -319,8 +320,8 @@ impl Inner {
         let _ = timeout(LOOK_WAIT, refreshed).await;
     }
 
-    /// Shows an object as those read it who have it open, also before all of it has come: the kernel ends a read where
-    /// it believes the file to end.
+    /// Sets the status of an object to the version that open files read, also before all of it has come: the kernel
+    /// ends a read where it believes the file to end.
     pub(super) fn show_as_read(&self, file: &File, object: &mut Object) {
         let read = {
             let state = file.state();
@@ -334,7 +335,7 @@ impl Inner {
         } else if let Ok(Some(known)) = self.cache.index.object(object.fid.vnode)
             && known.object.status.data_version == version
         {
-            // Not what others have announced.
+            // Not the size and time that other clients have announced.
             (status.size, status.mtime) = (stat.size(), known.object.status.mtime);
         }
     }

@@ -1,9 +1,9 @@
-//! Reopening: what is opened may have lost its name since it was looked up.
+//! Reopening: a file to be opened may have lost its name since it was looked up.
 //!
-//! The kernel then looks the name up once more, and opens what it means by then (ESTALE in fs/namei.c). Where another
-//! client replaces a file all the time that one has lost its name as well when it is opened. So of a name that is
-//! looked up for this reason the content is brought here before the answer, and what the kernel knows can be opened as
-//! long as it is here.
+//! The kernel then looks the name up once more, and opens the object that it means by then (ESTALE in fs/namei.c).
+//! Where another client replaces a file all the time that object has lost its name as well when it is opened. So if a
+//! name is looked up for this reason, its content is brought here before the answer: an object that the kernel knows
+//! can be opened as long as its content is here.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::cache::CachedObject;
 const ATTEMPTS_MAX: u32 = 32;
 
 impl Vfs {
-    /// What a name means, for a kernel that remembers the answer; counts as one lookup if it means something. `None`:
-    /// it means nothing, and when that may have changed the kernel is told.
+    /// Looks a name up, for a kernel that remembers the answer; counts as one lookup if the name means something.
+    /// `None`: the name means nothing, and the kernel is told when that may have changed.
     pub async fn lookup_remembered(&self, parent: VnodeId, name: Bytes) -> Result<Option<Object>, Error> {
         self.inner.lookup_remembered(parent, name).await
     }
 
-    /// The same for a program that opens what the name means, and has found what it meant before gone.
+    /// Looks a name up again for a program that opens it, because the object that it meant before is gone.
     pub async fn lookup_again(&self, parent: VnodeId, name: Bytes) -> Result<Option<Object>, Error> {
         self.inner.lookup_again(parent, name).await
     }
 }
 
 impl Inner {
-    /// The status of what is about to be opened, be it without a name. Who finds only now that it has lost its name is
-    /// to look what that means by now, unless he has done so: he is to read what was written last, and what he writes
-    /// is to be found by its name.
+    /// Returns the status of an object that is about to be opened, even one without a name. If it turns out only now
+    /// that the object has lost its name, the program is to look the name up again, unless it has done so: it is to
+    /// read the newest data, and its writes are to be found by the name.
     pub(super) async fn status_to_open(&self, vnode: VnodeId, mode: OpenMode) -> Result<CachedObject, Error> {
         if let Some(object) = self.nameless(vnode)? {
             return Ok(CachedObject::shown(object));
@@ -45,8 +45,8 @@ impl Inner {
         }
     }
 
-    /// As [`lookup_remembered`](Self::lookup_remembered), for a program that opens what the name means, and has found
-    /// what it meant before gone.
+    /// Does the same as [`lookup_remembered`](Self::lookup_remembered), for a program that opens the name because the
+    /// object that it meant before is gone.
     pub(super) async fn lookup_again(self: &Arc<Self>, parent: VnodeId, name: Bytes) -> Result<Option<Object>, Error> {
         for _ in 1..ATTEMPTS_MAX {
             let Some(object) = self.lookup_remembered(parent, name.clone()).await? else { return Ok(None) };
@@ -67,7 +67,7 @@ impl Inner {
                 false
             }
             Err(Error::Refused(FsError::Stale) | Error::VersionGone) => true,
-            // The open will say so.
+            // The open will return this error.
             Err(_) => false,
         }
     }

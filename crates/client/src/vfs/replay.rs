@@ -1,4 +1,4 @@
-//! Replay: sends what waits in the queue, as long as there is a connection.
+//! Replay: sends the records that wait in the queue, as long as there is a connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,32 +21,34 @@ use crate::core::pauses::Pauses;
 use crate::core::queue::{HeldUp, Policy, Polled, Queue, Queued};
 use crate::remote::{Link, RemoteError, Terms};
 
-/// Answers that may wait to be taken in: more than there are records under way.
+/// Most answers that may wait to be taken in: more than there are records under way.
 const ANSWERS_MAX: usize = 1024;
 
-/// Refused changes that are listed.
+/// Most refused changes that are listed.
 const REFUSED_MAX: usize = 1000;
 
-/// The queue, and who waits for it.
+/// The queue, and the callers that wait for its records.
 pub(super) struct Replay {
     queue: Mutex<Queue>,
     verdicts: Mutex<HashMap<StoreId, oneshot::Sender<Result<(), FsError>>>>,
     refused: Mutex<Vec<(Queued, FsError)>>,
     trouble: Mutex<Option<Error>>,
-    /// Where directories were in which changes were made that nobody could be asked about; as long as there are any.
+    /// Paths of directories in which changes were made while the server was out of reach; as long as there are any
+    /// changes.
     places: Mutex<HashMap<VnodeId, Vec<Name>>>,
-    /// Where files were that others have removed, or made too, while changes of them wait here.
+    /// Places of files that other clients have removed, or made too, while changes of them wait here.
     homes: Mutex<HashMap<VnodeId, (Fid, Name)>>,
-    /// What was refused is to be tried at once: there may be room now, or somebody waits for it.
+    /// Whether refused records are to be tried at once: there may be room now, or a program waits for them.
     again: AtomicBool,
-    /// The server may have heard of records of earlier lives that the log does not have.
+    /// Whether the server may have heard of records of earlier lives that the log does not have.
     pub(super) may_have_lost: AtomicBool,
     pub(super) changed: Notify,
     progress: watch::Sender<()>,
 }
 
 impl Replay {
-    /// An empty queue, of which this is announced, of a client that may have announced more in earlier lives or not.
+    /// Makes an empty queue that announces according to `policy`. `has_announced`: the client may have announced more
+    /// in earlier lives.
     pub(super) fn new(policy: Policy, has_announced: bool) -> Self {
         let mut queue = Queue::default();
         queue.set_policy(policy);
@@ -69,9 +71,9 @@ impl Replay {
 struct Prepared {
     record: CmlRecord,
     content: Arc<FrozenContent>,
-    /// Part of it may be at the server.
+    /// Whether a part of it may be at the server.
     interrupted: bool,
-    /// What waits is not open, and this is from now on.
+    /// Keeps the content open: while it waits it is not.
     _open: Hold,
 }
 
@@ -80,19 +82,19 @@ impl Replay {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has somebody told what the server says of a record.
+    /// Returns a receiver for the server's answer to a record.
     pub(super) fn watch_verdict(&self, id: StoreId) -> oneshot::Receiver<Result<(), FsError>> {
         let (sender, receiver) = oneshot::channel();
         self.verdicts().insert(id, sender);
         receiver
     }
 
-    /// Wakes who waits for records to go.
+    /// Wakes callers that wait for records to go.
     pub(super) fn note_progress(&self) {
         self.progress.send_replace(());
     }
 
-    /// The changes of names and attributes that the server has refused, the oldest first.
+    /// Returns the changes of names and attributes that the server has refused, oldest first.
     pub(super) fn refused(&self) -> MutexGuard<'_, Vec<(Queued, FsError)>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +114,7 @@ impl Replay {
         self.verdicts().get(&id).is_some_and(|verdict| !verdict.is_closed())
     }
 
-    /// The records that programs wait for the server's word about.
+    /// Returns the records for which programs wait for the server's answer.
     pub(super) fn awaited(&self) -> Vec<StoreId> {
         self.verdicts().iter().filter(|(_, verdict)| !verdict.is_closed()).map(|(id, _)| *id).collect()
     }
@@ -122,7 +124,7 @@ impl Replay {
         waiting.is_some_and(|waiting| waiting.send(verdict).is_ok())
     }
 
-    /// Has what was refused and comes again tried at once, and forgets why it was refused.
+    /// Has refused records that come again tried at once, and forgets why they were refused.
     pub(super) fn try_again(&self) {
         self.trouble().take();
         self.again.store(true, Ordering::Release);
@@ -143,13 +145,13 @@ impl Replay {
 }
 
 impl Inner {
-    /// There may be something to send.
+    /// Notes that there may be something to send.
     pub(super) fn note_queue_changed(&self) {
         self.replay.changed.notify_one();
         self.log_changed.notify_one();
     }
 
-    /// Sends what waits, for ever: after every connect, and whenever something comes.
+    /// Sends waiting records, for ever: after every connect, and whenever something comes.
     pub(super) async fn keep_replaying(self: Arc<Self>) {
         let mut link = self.remote.watch_link();
         let (sender, mut answers) = mpsc::channel(ANSWERS_MAX);
@@ -229,7 +231,7 @@ impl Inner {
                     CmlOp::Store { .. } => inner.send_version(record).await,
                     _ => inner.send_change(record, repeated).await,
                 };
-                // It fails when the mount has ended.
+                // The send fails when the mount has ended.
                 let _ = answers.send(answered).await;
             });
         }
@@ -260,7 +262,7 @@ impl Inner {
                 let result = tokio::select! {
                     biased;
                     result = self.remote.store(&record, &content, terms) => result,
-                    // What has arrived is not sent again.
+                    // Bytes that have arrived are not sent again.
                     () = self.until_paused_for(id) => Err(RemoteError::TimedOut("the queue is paused".to_owned())),
                 };
                 if result.is_ok() {
@@ -269,7 +271,7 @@ impl Inner {
                 }
                 Answered { record, result: result.map_err(NotSent::There), whole: true }
             }
-            // Its content is not there any more: only whether it was applied before is of interest.
+            // The content of the version is gone: the only question is whether the record was applied before.
             Ok(None) => {
                 let frozen = self.replay.queue().freeze(id);
                 let record = frozen.unwrap_or(record);
@@ -283,7 +285,7 @@ impl Inner {
         }
     }
 
-    /// The content of a version, which does not change from now on, and its record.
+    /// Prepares the content of a version, which does not change from now on, and its record.
     async fn prepare_version(&self, record: &CmlRecord) -> Result<Option<Prepared>, Error> {
         let Some(file) = self.file_of(record) else { return Ok(None) };
         self.until_nobody_writes(&file).await;
@@ -319,7 +321,8 @@ impl Inner {
             self.move_out(file)?;
         }
         if synced {
-            // Or a loss of power puts what is fsynced later under the name of what the server has got.
+            // Otherwise a loss of power would put data fsynced later under the name of the version that the server has
+            // got.
             self.cache.cml.sync()?;
         }
         let open = content.hold()?;
@@ -332,7 +335,7 @@ impl Inner {
         Ok(Some(Prepared { record, content, interrupted, _open: open }))
     }
 
-    /// Waits until nothing about an object waits for the server.
+    /// Waits until no record about an object waits for the server.
     pub(super) async fn until_applied(&self, vnode: VnodeId) -> Result<(), Error> {
         let fid = self.fid_of(vnode)?;
         let newest = self.remote.outstanding(|log| log.newest(fid));
@@ -342,7 +345,7 @@ impl Inner {
         }
     }
 
-    /// Waits until the server has answered to a record.
+    /// Waits until the server has answered a record.
     pub(super) async fn until_answered(&self, id: StoreId) -> Result<(), Error> {
         self.replay.queue().let_go(id);
         self.note_queue_changed();
@@ -358,9 +361,9 @@ impl Inner {
         self.replay.progress.subscribe()
     }
 
-    /// Waits as long as there is progress, or a connection on which nothing speaks against it. What was refused before
-    /// is tried once more: the error is that of what `is_stuck` afterwards, if the server is not only busy for a while.
-    /// If the queue is paused, `ask` asks for what is waited for.
+    /// Waits as long as there is progress, or a connection without trouble. Records refused before are tried once
+    /// more. If the wait `is_stuck` afterwards, returns the error of the last attempt; if the server is busy, only
+    /// after a while. If the queue is paused, `ask` asks for the records that are waited for.
     pub(super) async fn until_gone(
         &self,
         mut is_gone: impl FnMut(&Queue) -> bool,
@@ -411,7 +414,7 @@ impl Inner {
         }
     }
 
-    /// Says why the server's word has not come. To a wait that lasts to the deadline it does not matter what was found
+    /// Returns why the server's answer has not come. A wait that lasts to the deadline does not report what was found
     /// out meanwhile.
     fn unanswered_in_time(&self) -> Error {
         match self.remote.unanswered().into() {
@@ -420,8 +423,8 @@ impl Inner {
         }
     }
 
-    /// Waits until it is in vain to wait for the server's word. With `writeback=sync` that is after as long as a call
-    /// waits, be the server known to be out of reach or not, unless the user wants it so.
+    /// Waits until there is no point in waiting for the server's answer. With `writeback=sync` that is after as long as
+    /// a call waits, even if the server is known to be out of reach, unless the user has ended the connection.
     async fn until_in_vain(&self) {
         if !self.settings.writeback.waits() {
             return self.remote.until_in_vain().await;

@@ -1,4 +1,4 @@
-//! What people see: `status` and `df`.
+//! Reports for people: `status` and `df`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ pub struct StatusReport {
     /// that option there was none yet.
     #[serde(default)]
     pub carrier: String,
-    /// Why it is that one, if there was a choice.
+    /// Reason for this carrier, if there was a choice.
     #[serde(default)]
     pub carrier_why: String,
     /// Seconds since UDP was found to be blocked in this network, if that is why.
@@ -38,7 +38,7 @@ pub struct StatusReport {
     pub udp_again_s: Option<u64>,
     /// Whether the server can be asked now.
     pub connected: bool,
-    /// Whether it is known to be out of reach: what is cached is used without it.
+    /// Whether the server is known to be out of reach: cached objects are used without it.
     #[serde(default)]
     pub disconnected: bool,
     /// Whether the user has ended the connection.
@@ -46,19 +46,19 @@ pub struct StatusReport {
     pub by_hand: bool,
     /// Seconds since `connected` last changed.
     pub since_s: u64,
-    /// Why not connected, empty if connected.
+    /// Reason why not connected, empty if connected.
     pub why: String,
-    /// The attach that has the session; none while not connected.
+    /// Number of the attach that has the session; none while not connected.
     pub session: Option<u64>,
-    /// Seconds for which what is known stays valid without another answer of the server.
+    /// Seconds for which known objects stay valid without another answer of the server.
     pub lease_s: u64,
     /// Smallest round trip of late in microseconds, if known.
     pub rtt_us: Option<u64>,
-    /// The same smoothed, with the time in queues.
+    /// Smoothed round trip in microseconds, with the time in queues.
     pub rtt_smoothed_us: Option<u64>,
     /// Bytes per second that this machine has been seen to send at most, of late.
     pub rate_bytes_per_s: Option<u64>,
-    /// How much was lost of what this machine has sent since the connection began, in parts of a million; none over a
+    /// Loss of the bytes that this machine has sent since the connection began, in parts of a million; none over a
     /// UNIX socket.
     pub loss_ppm: Option<u32>,
     /// Bytes that may be on their way to the server at a time, so that urgent ones need not wait for more.
@@ -70,15 +70,15 @@ pub struct StatusReport {
     pub chunk_bytes: u64,
     /// Bytes waiting to be sent: Control, Fetch, Prefetch, Metadata, Store.
     pub queued_bytes: [u64; 5],
-    /// What is sent of each class at most, in bytes per second, if the user has limited that.
+    /// Most bytes per second that are sent of each class, if the user has limited that.
     pub limits_bytes_per_s: [Option<u64>; 5],
     /// Files whose last content the server does not have yet.
     pub unsent_files: u64,
-    /// What of them has not arrived there.
+    /// Bytes of those files that have not arrived at the server.
     pub unsent_bytes: u64,
     /// Changes of names and attributes that the server does not have yet.
     pub unsent_changes: u64,
-    /// What of it is in the modify log and waits to be sent, in order.
+    /// The part of it that is in the modify log and waits to be sent, in order.
     pub log: LogReport,
     /// Announcements of changes that the server has acknowledged since the mount.
     #[serde(default)]
@@ -89,24 +89,24 @@ pub struct StatusReport {
     /// Locks that programs hold.
     #[serde(default)]
     pub locks: u64,
-    /// Those of them that this client has granted, while the server was out of reach.
+    /// Those of the locks that this client has granted, while the server was out of reach.
     #[serde(default)]
     pub locks_here: u64,
     /// Files being fetched.
     pub fetching_files: u64,
-    /// Up to five of them that were not refused: paths below the mount point.
+    /// Up to five of the unsent files that were not refused: paths below the mount point.
     pub unsent: Vec<String>,
-    /// Updates the server refused: the file's path below the mount point (as last known), and why.
+    /// Updates that the server refused: the file's path below the mount point (as last known), and the reason.
     pub refused: Vec<(String, String)>,
-    /// Changes, of any client, that were in conflict and wait to be resolved, as the server has said last. From 64 on
-    /// there may be more.
+    /// Changes, of any client, that were in conflict and wait to be resolved, as last reported by the server. From 64
+    /// on there may be more.
     #[serde(default)]
     pub conflicts: u64,
     /// Whether the kernel reads and writes cached files itself.
     pub passthrough: bool,
     /// Bytes in the cache.
     pub cache_bytes: u64,
-    /// Its limit.
+    /// Limit of the bytes in the cache.
     pub cache_limit_bytes: u64,
     /// Bytes that must be freed on the cache's disk before files can grow: `minfree` holds.
     #[serde(default)]
@@ -115,14 +115,14 @@ pub struct StatusReport {
     pub cache_files: u64,
     /// Open files.
     pub open_files: u64,
-    /// What is to be in the cache.
+    /// Objects that are to be in the cache.
     #[serde(default)]
     pub hoard: HoardReport,
-    /// What was fetched because programs would open it next.
+    /// Files fetched because programs would open them next.
     #[serde(default)]
     pub prefetch: PrefetchReport,
-    /// How often since the mount the server got something else than this client has sent of a content. It was sent
-    /// again.
+    /// How often since the mount the server got other bytes of a content than this client has sent. The content was
+    /// sent again.
     #[serde(default)]
     pub damaged_contents: u64,
     /// Connections since the mount that were ended because a frame was damaged on its way.
@@ -132,10 +132,10 @@ pub struct StatusReport {
     pub calls: u64,
 }
 
-/// Unsent files that a report names.
+/// Most unsent files that a report names.
 const UNSENT_NAMED_MAX: usize = 5;
 
-/// Paths looked up for one report; later refusals are shown with the path of their time.
+/// Most paths looked up for one report; later refusals are shown with the path of their time.
 const PATHS_MAX: usize = 100;
 
 fn micros(time: Duration) -> u64 {
@@ -214,7 +214,7 @@ impl Inner {
         report
     }
 
-    /// Names what the server lacks, and what it has refused.
+    /// Adds the changes that the server lacks, and those that it has refused.
     fn add_unsent(&self, files: &[Arc<File>], report: &mut StatusReport) {
         let refused = self.replay.refused().clone();
         for (queued, reason) in refused.iter().take(PATHS_MAX) {
@@ -247,7 +247,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// A change of names or attributes, for people: what was to be done, and where.
+    /// Describes a change of names or attributes for people: the kind of change, and its place.
     pub(super) fn describe(&self, queued: &Queued) -> String {
         let named = |verb: &str, parent: Fid, name: &Name| {
             let directory = self.path_of(parent).unwrap_or_else(|| parent.to_string());

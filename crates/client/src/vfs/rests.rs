@@ -1,8 +1,8 @@
-//! Rests: what is missing of files that nobody has open any more.
+//! Rests: the missing bytes of files that no program has open any more.
 //!
-//! A rest is fetched in class Prefetch, so it may be starved for as long as others need the link. Meanwhile each would
-//! keep a call at both ends and one of the server's 16 readers of the session; so only a few are fetched at a time, the
-//! others wait without a call, and keep what has come of them.
+//! A rest is fetched in class Prefetch, so it may be starved for as long as other traffic needs the link. Meanwhile
+//! each would keep a call at both ends and one of the server's 16 readers of the session. So only a few are fetched at
+//! a time; the others wait without a call, and keep the bytes that have come.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::{Error, Inner};
 use crate::core::content::arrival::Fetch;
 use crate::remote::{Link, RemoteError};
 
-/// So many rests are fetched at a time: a few fill the link, of small files it takes more when it is long, and half of
-/// the readers of the session are left to those who wait.
+/// Most rests that are fetched at a time. A few fill the link; for small files on a long link it takes more. Half of
+/// the readers of the session are left to programs that wait.
 const RESTS_MAX: usize = 8;
 
 /// The places of rests that are being fetched.
@@ -27,11 +27,11 @@ impl Default for Rests {
     }
 }
 
-/// What a fetch holds while it fetches a rest.
+/// Place that a fetch holds while it fetches a rest.
 pub(super) struct RestPlace(Option<OwnedSemaphorePermit>);
 
 impl Inner {
-    /// Waits until a fetch is wanted by somebody, or has a place as a rest, or is void.
+    /// Waits until a fetch is wanted by a program, or has a place as a rest, or is void.
     pub(super) async fn place_for(&self, file: &File, fetch: Fetch) -> RestPlace {
         let wanted = file.wait(|state| (state.handles() > 0 || !state.arrival().goes_on(fetch)).then_some(()));
         tokio::select! {
@@ -41,11 +41,11 @@ impl Inner {
         }
     }
 
-    /// Returns when a fetch under way is to be ended: it is void, or has become a rest for which there is no place. The
-    /// fetch itself waits for as long as it takes.
+    /// Returns when a fetch under way is to be ended: it is void, or has become a rest for which there is no place.
+    /// The fetch itself waits for as long as it takes.
     ///
     /// # Errors
-    /// If those who wanted the file have gone away without any of it.
+    /// If the programs that wanted the file have gone away without any of it.
     pub(super) async fn interruption(
         &self,
         file: &File,
@@ -73,9 +73,9 @@ impl Inner {
         }
     }
 
-    /// Returns when nobody has the file of a fetch under way open any more, or the fetch is void. Who has waits no
-    /// longer than the deadline, nor for a server that is out of reach, and counts as somebody who waits for the server
-    /// while there is no answer.
+    /// Returns when no program has the file of a fetch under way open any more, or the fetch is void. A program that
+    /// has it open waits no longer than the deadline, nor for a server that is out of reach, and counts as waiting for
+    /// the server while there is no answer.
     async fn until_not_wanted(&self, file: &File, fetch: Fetch, answered: bool) {
         let not_wanted = || file.wait(|state| (state.handles() == 0 || !state.arrival().goes_on(fetch)).then_some(()));
         loop {
@@ -100,7 +100,7 @@ impl Inner {
         }
     }
 
-    /// Why somebody has waited in vain.
+    /// Returns why a program has waited in vain.
     fn in_vain(&self, answered: bool) -> RemoteError {
         match self.remote.link().0 {
             Link::Up(_) | Link::Closed if answered => RemoteError::TimedOut("the file stopped arriving".to_owned()),

@@ -1,8 +1,8 @@
-//! Room at the server: what `df` shows, and whether what was closed in the background will fit.
+//! Room at the server: the numbers that `df` shows, and whether contents closed in the background will fit.
 //!
 //! A close that returns before the server has the content cannot be told that there was no room for it. So as soon as
-//! what waits may be more than the server has room for, a close waits for the server's word, as with `writeback=sync`
-//! (consistency.md, "Refusals": writers are told once unsent bytes exceed the room).
+//! the waiting contents may be more than the server has room for, a close waits for the server's answer, as with
+//! `writeback=sync` (consistency.md, "Refusals": writers are told once unsent bytes exceed the room).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::error::is_busy;
 use super::file::{File, Version};
 use super::{Error, Inner};
 
-/// An answer about space this young is given again: `df` and programs ask often.
+/// Largest age of an answer about space that is given again: `df` and programs ask often.
 const AGE_MAX: Duration = Duration::from_secs(2);
 
-/// Who asks has an older answer after this time: `df` is not to hang on a server that does not answer.
+/// Time after which a caller gets an older answer: `df` is not to hang on a server that does not answer.
 const SPACE_WAIT: Duration = Duration::from_millis(500);
 
 /// An answer this old is renewed in the background when a file is closed: other clients fill the server too.
@@ -32,7 +32,7 @@ pub struct SpaceReport {
     pub bytes_total: u64,
     /// Bytes that may still be stored.
     pub bytes_free: u64,
-    /// Bytes that nothing is stored in: besides those, what the server's disk keeps for others.
+    /// Bytes that are not in use, including those that the server's disk keeps for others.
     pub bytes_unused: u64,
     /// Objects there may be.
     pub files_total: u64,
@@ -40,7 +40,7 @@ pub struct SpaceReport {
     pub files_free: u64,
 }
 
-/// What the server said last of its room, and what it has got from here since it was asked.
+/// The server's last answer about its room, and the bytes that it has got from here since it was asked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Room {
     said: Option<(Instant, SpaceReport)>,
@@ -48,15 +48,15 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The answer to what was asked at `asked`, when `stored_bytes` had been counted: some of what came since may be in
-    /// it, and counts twice rather than not at all. Returns whether there is more room than before.
+    /// Takes in the answer to a question asked at `asked`, when `stored_bytes` had been counted. Bytes stored since
+    /// may be in the answer, and count twice rather than not at all. Returns whether there is more room than before.
     fn answered(&mut self, asked: Instant, stored_bytes: u64, report: SpaceReport) -> bool {
         let before = self.said.replace((asked, report));
         self.stored_bytes = self.stored_bytes.saturating_sub(stored_bytes);
         before.is_some_and(|(_, before)| report.bytes_free > before.bytes_free)
     }
 
-    /// The server has got a content of this size.
+    /// Notes that the server has got a content of this size.
     pub(super) fn stored(&mut self, bytes: u64) {
         self.stored_bytes = self.stored_bytes.saturating_add(bytes);
     }
@@ -65,14 +65,14 @@ impl Room {
         self.said.map(|(asked, _)| now.since(asked))
     }
 
-    /// Whether there is room for so many bytes, as far as is known: nothing speaks against it before the first answer.
+    /// Whether there is room for so many bytes, as far as is known: yes before the first answer.
     fn fits(&self, bytes: u64) -> bool {
         self.said.is_none_or(|(_, report)| bytes.saturating_add(self.stored_bytes) <= report.bytes_free)
     }
 }
 
 impl Inner {
-    /// How full the server is, as it said not long ago; what it said last if it cannot be asked.
+    /// Returns how full the server is, as it said not long ago; its last answer if it cannot be asked.
     pub(super) async fn space(&self) -> Result<SpaceReport, Error> {
         let Room { said, .. } = *self.room();
         match said {
@@ -110,8 +110,8 @@ impl Inner {
         self.ask_space_later(|_, _| ());
     }
 
-    /// Somebody waits for so many bytes that the server had no room for: tries again if it has. Else they would be sent
-    /// in vain, and whoever waits would take that for progress.
+    /// Tries refused records again if the server has room by now for bytes that a caller waits for. Without room they
+    /// would be sent in vain, and the caller would take that for progress.
     pub(super) fn try_if_there_is_room(self: &Arc<Self>, bytes: u64) {
         self.ask_space_later(move |inner, report| {
             if bytes < report.bytes_free {
@@ -130,8 +130,8 @@ impl Inner {
         });
     }
 
-    /// Waits for the server's word about what was closed, if that may not fit with all that waits. Nobody who is
-    /// disconnected waits: what does not fit is listed when it has come to that.
+    /// Waits for the server's answer about a closed file, if that may not fit with all waiting contents. A
+    /// disconnected client does not wait: contents that do not fit are listed when they have been refused.
     pub(super) async fn until_it_fits(self: &Arc<Self>, file: &File) -> Result<(), Error> {
         if !self.remote.is_up() {
             return Ok(());
@@ -157,7 +157,7 @@ impl Inner {
         }
         self.renew_room();
         match answered {
-            // The connection broke, or the server has no time for it now: it is in the log.
+            // The connection broke, or the server has no time for the content now: it is in the log.
             Err(error) if error.is_unanswered() => return Ok(()),
             Err(Error::Refused(reason)) if is_busy(reason) => return Ok(()),
             other => other?,

@@ -1,53 +1,53 @@
 //! Listings that the kernel has been shown and keeps: until when it may.
 //!
-//! Unlike attributes and names, what the kernel keeps of a listing (FOPEN_CACHE_DIR) does not expire there. So this end
+//! Unlike attributes and names, a listing that the kernel keeps (FOPEN_CACHE_DIR) does not expire there. So this end
 //! counts the time, and tells the kernel to forget.
 
 use std::collections::HashMap;
 
 use mafs_proto::{Instant, VnodeId};
 
-/// The most directories: some 1 MB. Of any more the kernel keeps nothing.
+/// Most directories that are noted: some 1 MB. Of any more the kernel keeps no listing.
 const DIRECTORIES_MAX: usize = 16 << 10;
 
 /// The part of a listing that the kernel was shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// From the start on: the kernel has none yet, or none that is current.
+    /// The part from the start on: the kernel has no listing yet, or none that is current.
     First,
     Middle,
-    /// That there is no more.
+    /// The answer that there is no more.
     End,
 }
 
-/// What the kernel keeps.
+/// Listings that the kernel keeps.
 #[derive(Debug, Default)]
 pub(super) struct ShownListings {
     shown: HashMap<VnodeId, Shown>,
-    /// Whether somebody waits for [`Self::next_due`].
+    /// Whether a task waits for [`Self::next_due`].
     watched: bool,
 }
 
 #[derive(Debug)]
 struct Shown {
-    /// What the kernel has may be as old as what was shown first.
+    /// The kernel's listing may be as old as its first part.
     until: Instant,
     whole: bool,
 }
 
-/// What is to be done about a listing that was shown.
+/// Action to take about a listing that was shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Noted {
-    /// Nothing.
+    /// No action is needed.
     Watched,
-    /// Somebody must begin to wait for [`ShownListings::next_due`].
+    /// A task must begin to wait for [`ShownListings::next_due`].
     Unwatched,
-    /// It must not be kept: there is no place to note it.
+    /// The kernel must not keep the listing: there is no place to note it.
     NoPlace,
 }
 
 impl ShownListings {
-    /// The kernel is about to be shown a part of a listing, and may keep it until then.
+    /// Notes that the kernel is about to be shown a part of a listing, and may keep it until then.
     pub(super) fn note(&mut self, vnode: VnodeId, part: Part, until: Instant) -> Noted {
         if self.shown.len() >= DIRECTORIES_MAX && !self.shown.contains_key(&vnode) {
             return Noted::NoPlace;
@@ -67,12 +67,12 @@ impl ShownListings {
         self.shown.contains_key(&vnode)
     }
 
-    /// Whether what the kernel keeps of a listing may be a part of it.
+    /// Whether the kernel may have only a part of a listing.
     pub(super) fn is_part(&self, vnode: VnodeId) -> bool {
         self.shown.get(&vnode).is_some_and(|shown| !shown.whole)
     }
 
-    /// Takes those that the kernel must forget now.
+    /// Takes the directories whose listings the kernel must forget now.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<VnodeId> {
         let mut due: Vec<_> =
             self.shown.iter().filter(|(_, shown)| shown.until <= now).map(|(vnode, _)| *vnode).collect();
@@ -81,7 +81,7 @@ impl ShownListings {
         due
     }
 
-    /// When the next ones are due. `None`: there are none, and nobody needs to wait any more.
+    /// Returns when the next listing is due. `None`: there is none, and no task needs to wait any more.
     pub(super) fn next_due(&mut self) -> Option<Instant> {
         let next = self.shown.values().map(|shown| shown.until).min();
         self.watched = next.is_some();

@@ -1,4 +1,4 @@
-//! Start and end: what the last life left is taken up, and what this one leaves is put in order.
+//! Start and end of a mount: takes up the state that the last life left, and puts this life's state in order.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -36,10 +36,10 @@ use crate::core::upload::UploadRate;
 use crate::network::Network;
 use crate::remote::{Connector, Remote, RemoteConfig, RemoteError};
 
-/// What a mount is made of.
+/// Settings of a mount.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The server as people write it, for messages.
+    /// Address of the server as people write it, for messages.
     pub server: String,
     /// The volume.
     pub volume: VolumeName,
@@ -55,36 +55,36 @@ pub struct Settings {
     pub writeback: Writeback,
     /// When close returns, if the server gets changes later.
     pub close: Close,
-    /// What an open gets of a file whose newest version does not come.
+    /// Result of an open of a file whose newest version does not come.
     pub stale: Stale,
-    /// How long an open waits for it without progress.
+    /// How long an open waits for that version without progress.
     pub pull_timeout: Duration,
     /// Where fsync makes content durable.
     pub fsync: Fsync,
-    /// How long an automatic fsync, and who gives a lock up, waits for the server.
+    /// How long an automatic fsync, and a release of a lock, waits for the server.
     pub fsync_wait: Duration,
-    /// Which class each call travels in.
+    /// Class that each call travels in.
     pub classes: Classes,
-    /// Which calls go first.
+    /// Settings of the RPC engine: which calls go first.
     pub arpc: Config,
-    /// Whether what is cached can be used while the server is out of reach.
+    /// Whether cached objects can be used while the server is out of reach.
     pub disconnected: bool,
-    /// Who grants locks while the server is out of reach.
+    /// Side that grants locks while the server is out of reach.
     pub locking: Locking,
     /// Whether changes are refused.
     pub read_only: bool,
     /// Whether the kernel may read and write containers itself, if it can.
     pub passthrough: bool,
-    /// Whether what will be opened next is fetched before that.
+    /// Whether files that programs will probably open next are fetched before that.
     pub prefetch: bool,
     /// The emulated link that the connector was made with, for people.
     pub profile: Option<ProfileName>,
-    /// What tells of changes of this host's network.
+    /// Source of notices about changes of this host's network.
     pub network: Arc<dyn Network>,
 }
 
 impl Settings {
-    /// What of it the connection to the server is made of, and who makes it.
+    /// Returns the settings of the connection to the server, with the client that makes it.
     fn remote(&self, connector: Connector, client: ClientId, incarnation: Incarnation) -> RemoteConfig {
         RemoteConfig {
             connector,
@@ -103,7 +103,7 @@ impl Settings {
     }
 }
 
-/// Why a mount cannot start.
+/// Reason why a mount cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The cache cannot be used.
@@ -187,15 +187,16 @@ impl Vfs {
             inner.cache.cml.begin_run(inner.storage.boot())
         })?;
         writer.begin(&inner);
-        // What the life before logged just before it was killed may not be durable yet.
+        // Entries that the life before logged just before it was killed may not be durable yet.
         inner.log_changed.notify_one();
         inner.begin_tasks(&log);
         Ok(Self { inner })
     }
 
-    /// Ends: tries for a few seconds to send what the server lacks; what is left stays in the log for the next mount.
+    /// Ends the mount: tries for a few seconds to send changes that the server lacks; the rest stays in the log for
+    /// the next mount.
     pub async fn shut_down(&self) {
-        // What the user has paused nobody has asked for.
+        // Contents that the user has paused are not sent now.
         let paused = self.inner.is_paused();
         if !paused && tokio::time::timeout(LAST_STORE_WAIT, self.inner.sync()).await.is_err() {
             tracing::warn!("not everything is on the server yet; it is sent at the next mount");
@@ -219,7 +220,7 @@ impl Vfs {
 }
 
 impl Inner {
-    /// Begins all that goes on by itself, until the mount ends.
+    /// Begins all tasks that run until the mount ends.
     fn begin_tasks(self: &Arc<Self>, log: &LogState) {
         tokio::spawn(Arc::clone(self).keep_storing());
         tokio::spawn(Arc::clone(self).keep_replaying());
@@ -230,8 +231,8 @@ impl Inner {
         tokio::spawn(keep_log_durable(Arc::downgrade(self)));
     }
 
-    /// A removal waits, and a crash came before the log was told that it takes the last name of its file: that the
-    /// server does not know the file is no news then.
+    /// Logs a removal that waits and may take the last name of its file, if a crash came before the log was told of
+    /// that: then it is no news that the server does not know the file.
     fn note_perhaps_unlinked(&self, log: &mut LogState) -> Result<(), CacheError> {
         for fid in log.perhaps_unlinked() {
             let known = self.cache.index.object(fid.vnode)?;
@@ -244,7 +245,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes up what is in the cache: contents, and what the server does not have.
+    /// Takes up the state in the cache: contents, and changes that the server does not have.
     fn take_up(&self, log: &mut LogState, lent: &BTreeSet<Fid>) -> Result<(), CacheError> {
         self.note_perhaps_unlinked(log)?;
         self.count_contents()?;
@@ -253,7 +254,7 @@ impl Inner {
         let is_left =
             |(fid, writing): &(&Fid, &Writing)| writing.unlinked.is_none() && !self.files().contains(fid.vnode);
         for (&fid, writing) in log.writing.iter().filter(is_left) {
-            // What was not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
+            // Data not fsynced may be torn or zero after a power loss: the server's version stays (consistency.md).
             let kept = writing.synced || !self.cache.power_lost;
             match if kept { self.load_dirty(fid, *writing, None)? } else { None } {
                 Some(file) => {
@@ -266,8 +267,8 @@ impl Inner {
         self.give_up_dirty(&given_up)
     }
 
-    /// Nothing of these files' changes is left that could be sent: the versions the server has stay. The containers go:
-    /// programs that wrote before the last daemon was killed may still have them.
+    /// Gives up these files' changes, of which nothing is left that could be sent: the versions that the server has
+    /// stay. The containers go: programs that wrote before the last daemon was killed may still have them.
     fn give_up_dirty(&self, files: &[(Fid, ContainerId)]) -> Result<(), CacheError> {
         if files.is_empty() {
             return Ok(());
@@ -289,8 +290,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes containers that a crash left without a name in index or log. Nobody waits for that: it looks at each
-    /// container there is.
+    /// Removes containers that a crash left without a name in index or log. This runs in the background: it looks at
+    /// each container there is.
     fn sweep_in_background(self: Arc<Self>, log: &LogState) {
         let snapshot = |store: &LoggedStore| store.snapshot.map(|container| (store.record.op.fid().vnode, container));
         let snapshots = log.logged.values().filter_map(snapshot);
@@ -298,7 +299,8 @@ impl Inner {
         let dirty: HashSet<_> = writing.chain(snapshots).collect();
         mafs_arpc::spawn_blocking(move || {
             let is_named = |vnode: VnodeId, id: ContainerId| {
-                // Held, so that it is not just between the two: taken into use, and named by the index no more.
+                // The lock is held so that no container is missed between the two checks: taken into use, and named by
+                // the index no more.
                 let files = self.files();
                 let in_use = files.get(vnode).is_some_and(|file| file.container_id == id);
                 in_use || dirty.contains(&(vnode, id)) || self.is_named_by_index(vnode, id)
@@ -336,7 +338,7 @@ fn is_usable_alone(cache: &Cache) -> bool {
     cache.index.known_volume().is_some() && has_root()
 }
 
-/// What the log says, without what a loss of power has taken from it.
+/// Returns the state of the log, without the entries that a loss of power has made void.
 fn take_stock(cache: &Cache) -> Result<LogState, CacheError> {
     let mut log = cache.cml.state();
     for id in log.take_superseded() {
@@ -356,8 +358,8 @@ fn take_stock(cache: &Cache) -> Result<LogState, CacheError> {
     Ok(log)
 }
 
-/// Makes the log durable soon after it has grown, and keeps it short; and now and then what has come of contents and
-/// names. Writes nothing while nothing happens.
+/// Makes the log durable soon after it has grown, and keeps it short. From time to time also makes fetched contents
+/// and names durable. Writes nothing while nothing happens.
 async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
     let mut cache_due = Instant::now() + CACHE_SYNC_DELAY;
     loop {
@@ -383,6 +385,6 @@ async fn keep_log_durable(inner: std::sync::Weak<Inner>) {
     }
 }
 
-/// So often what has come of contents and names is made durable, so that a loss of power does not cost it: without a
-/// connection it could not be had again.
+/// How often fetched contents and names are made durable, so that a loss of power does not cost them: without a
+/// connection they could not be fetched again.
 const CACHE_SYNC_DELAY: Duration = Duration::from_secs(30);

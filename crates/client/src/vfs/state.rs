@@ -1,4 +1,4 @@
-//! The state of one object: what of it is here, and what of it the server lacks. Nobody is asked for it.
+//! State of one object: how much of it is here, and which changes the server lacks. The server is not asked.
 
 use mafs_proto::{Kind, Object, StoreId, VnodeId};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use super::{Inner, RecordState, Vfs};
 use crate::cache::CachedObject;
 use crate::core::content::arrival::Presence;
 
-/// How much of an object is in the cache: of a file of its content, of a directory of its names.
+/// Share of an object that is in the cache: of a file's content, or of a directory's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cached {
@@ -21,35 +21,36 @@ pub enum Cached {
     No,
 }
 
-/// What `mafs-client state` shows.
+/// Report that `mafs-client state` shows.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ObjectReport {
-    /// Where it is below the mount point.
+    /// Path of the object below the mount point.
     pub path: String,
     /// `file`, `directory`, `symlink` or `other`.
     pub kind: String,
     /// Bytes of a file, entries of a directory.
     pub size: u64,
-    /// The server's version that it is, or was made from; 0 if it was made here and the server does not have it.
+    /// Server's version that the object has, or was made from; 0 if it was made here and the server does not have it.
     pub version: u64,
-    /// What of it is here.
+    /// Share of the object that is here.
     pub cached: Cached,
     /// Bytes of the content that are here.
     pub cached_bytes: u64,
     /// Whether there are changes that the server lacks.
     pub dirty: bool,
-    /// How far these are; none if the server has everything.
+    /// Progress of these changes; none if the server has everything.
     pub unsent: Option<RecordState>,
-    /// Records in the log about it, contents included.
+    /// Records in the log about the object, contents included.
     pub records: u64,
-    /// The priority it is hoarded with; none if it is not, or pinned.
+    /// Priority that the object is hoarded with; none if it is not hoarded, or pinned.
     pub hoarded: Option<u16>,
-    /// Whether it is pinned.
+    /// Whether the object is pinned.
     pub pinned: bool,
 }
 
 impl Vfs {
-    /// What of an object is here, and what of it the server lacks. `None`: this client knows nothing of it.
+    /// Reports how much of an object is here, and which changes the server lacks. `None`: this client does not know
+    /// it.
     #[must_use]
     pub fn object_report(&self, vnode: VnodeId) -> Option<ObjectReport> {
         self.inner.object_report(vnode)
@@ -69,7 +70,7 @@ impl Inner {
         let (records, queued) = self.records_about(object);
         let content = file.as_ref().and_then(|file| self.unsent_content(file));
         let unsent = match (content, queued) {
-            // A change of its name or attributes may be still to be announced.
+            // A change of the file's name or attributes may still have to be announced.
             (Some(RecordState::Announced), Some(queued)) => Some(queued),
             (content, queued) => content.or(queued),
         };
@@ -94,7 +95,7 @@ impl Inner {
         })
     }
 
-    /// What of an object is here that is not in use.
+    /// Returns how much is here of an object that is not in use.
     fn indexed(&self, cached: &CachedObject) -> (Cached, u64) {
         let whole = indexed(cached);
         let part = match whole {
@@ -105,7 +106,8 @@ impl Inner {
         current.map_or(whole, |part| (Cached::Partly, part.present.bytes()))
     }
 
-    /// How many records of the log are about an object, and how far the newest of them is; if all are announced, that.
+    /// Returns how many records of the log are about an object, and the state of the newest that is not announced; if
+    /// all are announced, that state.
     fn records_about(&self, object: &Object) -> (u64, Option<RecordState>) {
         let about = self.remote.outstanding(|log| log.about(object.fid));
         let records = about.iter().filter(|id| self.replay.queue().contains(**id)).count();
@@ -114,18 +116,18 @@ impl Inner {
         (records as u64, newest.cloned())
     }
 
-    /// How far a record is that the server has not answered.
+    /// Returns the state of a record that the server has not answered.
     fn state_of_record(&self, id: StoreId) -> RecordState {
         let queue = self.replay.queue();
         match queue.is_announced(id) {
             Some(true) if !queue.is_under_way(id) => RecordState::Announced,
             Some(false) if !queue.is_under_way(id) => RecordState::Waiting,
-            // What is not in the queue is sent without waiting in it.
+            // A record that is not in the queue is sent without waiting in it.
             Some(_) | None => RecordState::Sending { acknowledged_bytes: 0 },
         }
     }
 
-    /// How far the content of a file is that the server lacks.
+    /// Returns the state of a file's content that the server lacks.
     fn unsent_content(&self, file: &File) -> Option<RecordState> {
         let newest = {
             let state = file.state();
@@ -147,7 +149,8 @@ impl Inner {
     }
 }
 
-/// What of the content of a file in use is here. `None`: nothing by this, so the index may know more.
+/// Returns how much of the content of a file in use is here. `None`: nothing in this state, but the index may know
+/// more.
 fn present(file: &File) -> Option<(Cached, u64)> {
     let state = file.state();
     match state.presence() {

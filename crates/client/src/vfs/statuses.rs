@@ -1,7 +1,7 @@
-//! Statuses: what is known of objects, and asking the server where that is not valid.
+//! Statuses: returns the known status of objects, and asks the server where that is not valid.
 //!
-//! Of what another client has announced nothing is promised. Whoever looks at such an object is shown what it is about
-//! to become (size and times); whoever opens it waits for that.
+//! There is no promise for an object of which another client has announced a change. A call that looks at such an
+//! object is shown its coming size and times; an open waits for the change.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -15,11 +15,12 @@ use crate::cache::{CachedEntry, CachedObject};
 use crate::core::promises::Grant;
 use crate::remote::Answer;
 
-/// Targets of symlinks in one answer: with them and 256 statuses it is well below the 256 KB that an answer may have.
+/// Most bytes of symlink targets in one answer: with them and 256 statuses it is well below the 256 KB that an answer
+/// may have.
 const SIBLING_TARGET_BYTES_MAX: usize = 128 << 10;
 
 impl Inner {
-    /// What is known of an object, validated if need be.
+    /// Returns the known status of an object, validated if need be.
     pub(super) async fn status_of(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
         if let Some(cached) = self.cache.index.valid_object(vnode)? {
             return Ok(cached);
@@ -27,12 +28,12 @@ impl Inner {
         self.status_of_fid(self.fid_in_use(vnode)?).await
     }
 
-    /// The same of an object that the index may have lost.
+    /// Returns the status of an object that the index may have lost.
     pub(super) async fn status_of_fid(&self, fid: Fid) -> Result<CachedObject, Error> {
         self.status_of_named(fid, None).await
     }
 
-    /// The same of an object that was asked for by this name.
+    /// Returns the status of an object that was asked for by this name.
     pub(super) async fn status_of_named(&self, fid: Fid, name: Option<&Name>) -> Result<CachedObject, Error> {
         self.with_or_without_server(|| self.status_now(fid, name)).await
     }
@@ -53,8 +54,8 @@ impl Inner {
         }
     }
 
-    /// The status of what is about to be opened: with all that other clients have announced until now, for which it
-    /// waits.
+    /// Returns the status of an object that is about to be opened: with all changes that other clients have announced
+    /// until now. Waits for these.
     pub(super) async fn settled_status(&self, vnode: VnodeId) -> Result<CachedObject, Error> {
         self.with_or_without_server(|| self.settled_status_now(vnode)).await
     }
@@ -78,8 +79,8 @@ impl Inner {
         self.shown_now(fid, reply.objects)
     }
 
-    /// Takes over what the server says of a file that has just been locked, to who asked with these records unanswered.
-    /// Returns its version; `None` if the server does not have it: not yet, or not any more.
+    /// Takes in the server's status of a file that has just been locked. `unanswered`: the records that the question
+    /// named. Returns the file's version; `None` if the server does not have it: not yet, or not any more.
     pub(super) fn take_in_locked(
         &self,
         fid: Fid,
@@ -102,8 +103,8 @@ impl Inner {
         }
     }
 
-    /// Validates objects that are about to be shown together, in one round trip if they are not too many. Returns those
-    /// that are about to change, as they will be.
+    /// Validates objects that are about to be shown together, in one round trip if they are not too many. Returns
+    /// those that are about to change, as they will be.
     pub(super) async fn validate_together(
         &self,
         entries: impl Iterator<Item = CachedEntry>,
@@ -115,7 +116,7 @@ impl Inner {
         }
         let mut pending = BTreeMap::new();
         for coming in self.validate(fids, Purpose::Ask).await?.pending {
-            // What this client removes is asked for by its name.
+            // Objects that this client removes are asked for by name.
             if let Ok(cached) = self.about_to_become(coming) {
                 pending.insert(cached.object.fid, cached.object);
             }
@@ -123,14 +124,14 @@ impl Inner {
         Ok(pending)
     }
 
-    /// The fid of an object that the index knows, or that somebody has open.
+    /// Returns the fid of an object that the index knows, or that a program has open.
     fn fid_in_use(&self, vnode: VnodeId) -> Result<Fid, Error> {
         let in_use = self.files().get(vnode).map(|file| file.fid);
         let known = self.cache.index.object(vnode)?.map(|cached| cached.object.fid);
         known.or(in_use).ok_or(Error::Refused(FsError::Stale))
     }
 
-    /// What is known of an object, if that is valid.
+    /// Returns the known status of an object, if it is valid.
     fn valid_status(&self, fid: Fid) -> Result<Option<CachedObject>, Error> {
         let valid = self.cache.index.valid_object(fid.vnode)?.filter(|cached| cached.object.fid == fid);
         if valid.is_none() && self.cache.index.is_certainly_removed(fid.vnode)? {
@@ -139,8 +140,8 @@ impl Inner {
         Ok(valid)
     }
 
-    /// An object that the server has just shown, if it has. What the index has besides belongs to it, unless an older
-    /// answer has come after it.
+    /// Returns an object that the server has just shown, if it has. The index's other data about it counts too, unless
+    /// an older answer has come after this one.
     fn shown_now(&self, fid: Fid, objects: Vec<Object>) -> Result<CachedObject, Error> {
         let shown = objects.into_iter().find(|object| object.fid == fid).ok_or(Error::Refused(FsError::Stale))?;
         if self.cache.index.is_removed(fid.vnode)? {
@@ -153,20 +154,20 @@ impl Inner {
         Ok(cached.unwrap_or_else(|| CachedObject::shown(shown)))
     }
 
-    /// An object as programs here see it when what others have announced is done. The names in a directory must be
-    /// asked for.
+    /// Returns an object as programs here see it once the announced changes of other clients are done. The names in a
+    /// directory must be asked for.
     pub(super) fn about_to_become(&self, coming: Object) -> Result<CachedObject, Error> {
         self.cache.index.with_own_changes(coming)?.ok_or(Error::Refused(FsError::Stale))
     }
 
-    /// Whoever looks at one object of a directory will look at those behind its name: they are validated in one round
-    /// trip.
+    /// Adds the objects behind a name in its directory: a program that looks at one will look at those next. All are
+    /// validated in one round trip.
     fn add_siblings(&self, parent: VnodeId, name: Option<&Name>, fids: &mut Vec<Fid>) -> Result<(), Error> {
         let siblings = self.cache.index.entries_up_to(GetStatusRequest::FIDS_MAX, parent, name)?;
         self.add_invalid(siblings.into_iter().map(|(_, entry)| entry), fids)
     }
 
-    /// Adds what must be validated to what will be, as much as one answer holds.
+    /// Adds the entries that must be validated, as many as one answer holds.
     fn add_invalid(&self, entries: impl Iterator<Item = CachedEntry>, fids: &mut Vec<Fid>) -> Result<(), Error> {
         let asked = fids.first().copied();
         let mut target_bytes = 0;
@@ -182,7 +183,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What the target of a symlink adds to its status.
+    /// Returns the bytes that the target of a symlink adds to its status.
     fn target_bytes(&self, entry: CachedEntry) -> Result<usize, Error> {
         if entry.kind != Kind::Symlink {
             return Ok(0);
@@ -191,7 +192,7 @@ impl Inner {
         Ok(target.map_or(SymlinkTarget::BYTES_MAX, |target| target.as_bytes().len()))
     }
 
-    /// Asks the server for the status of objects; those it does not know are forgotten.
+    /// Asks the server for the status of objects; those that the server does not know are forgotten.
     pub(super) async fn validate(&self, fids: Vec<Fid>, purpose: Purpose) -> Result<GetStatusReply, Error> {
         let unanswered = self.unanswered(&fids);
         let request = GetStatusRequest { fids, settled: false, unanswered };
@@ -199,7 +200,7 @@ impl Inner {
         self.take_in_statuses(&request, answer)
     }
 
-    /// Takes over what the server says of objects: without trust where others have announced more.
+    /// Takes in the server's status of objects: without trust where other clients have announced more.
     fn take_in_statuses(
         &self,
         request: &GetStatusRequest,

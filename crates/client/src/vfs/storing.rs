@@ -1,9 +1,9 @@
-//! Storing: waits until the server has the content of a file, and takes in that it has.
+//! Storing: waits until the server has the content of a file, and takes in the answer.
 //!
-//! A content is logged as a version before it is sent ([`versions`](super::versions)), and leaves the log only when the
-//! server has said what becomes of it. If there is no answer, because the connection breaks or the daemon dies, the
-//! same record is sent again, so a content is stored exactly once. A close with `writeback=sync`, an fsync and the
-//! release of a lock wait for the word about that record.
+//! A content is logged as a version before it is sent ([`versions`](super::versions)), and leaves the log only when
+//! the server has decided about it. If there is no answer, because the connection breaks or the daemon dies, the same
+//! record is sent again, so a content is stored exactly once. A close with `writeback=sync`, an fsync and the release
+//! of a lock wait for the answer to that record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::core::log::LogEntry;
 use crate::core::queue::Policy;
 use crate::remote::{Answer, Link, RemoteError};
 
-/// Pauses between attempts to send what could not be sent: the first and the longest.
+/// Pauses between attempts to send after a failure: the first and the longest.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// How long to wait for a server that does not answer.
@@ -29,12 +29,12 @@ const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 pub(super) enum Patience {
     /// To the deadline.
     Full,
-    /// To the deadline once for each content: who closes it next, as every child process does that has inherited the
-    /// descriptor, is told at once what the first was, until there is a connection again.
+    /// To the deadline once for each content. The next close gets the first one's result at once, until there is a
+    /// connection again: every child process that has inherited the descriptor closes it.
     Once,
 }
 
-/// Somebody waits for the server to have the content of a file, so it goes as what is fetched does.
+/// Mark that a caller waits for the server to have the content of a file: it is sent as urgently as a fetch.
 pub(super) struct Awaited<'a>(&'a File);
 
 impl<'a> Awaited<'a> {
@@ -51,16 +51,16 @@ impl Drop for Awaited<'_> {
 }
 
 impl Inner {
-    /// Stores what a file holds now, before what closes send.
+    /// Stores the file's present content, before contents that closes send.
     pub(super) async fn store_now(self: &Arc<Self>, file: &Arc<File>) -> Result<(), Error> {
         let _awaited = Awaited::begin(file);
         self.store(file, Patience::Full).await
     }
 
-    /// Logs what a file holds, and waits until the server has that, or something later.
+    /// Logs the file's present content, and waits until the server has that, or something later.
     ///
     /// # Errors
-    /// The server's word if that is a refusal, or why there is none; the content is durable here by then.
+    /// The server's answer if that is a refusal, or why there is none; the content is durable here by then.
     pub(super) async fn store(self: &Arc<Self>, file: &Arc<File>, patience: Patience) -> Result<(), Error> {
         let stored = self.store_in_turn(file, patience).await;
         if stored.is_err() {
@@ -71,7 +71,7 @@ impl Inner {
         stored
     }
 
-    /// The next version may be logged only when the one before has been answered.
+    /// Logs and awaits one version after the other: the next may be logged only when the one before has been answered.
     async fn store_in_turn(&self, file: &File, patience: Patience) -> Result<(), Error> {
         let wanted = file.state().edits().newest();
         loop {
@@ -90,7 +90,7 @@ impl Inner {
         }
     }
 
-    /// Waits for the server's word about a version.
+    /// Waits for the server's answer about a version.
     async fn until_said(&self, file: &File, id: StoreId, patience: Patience) -> Result<(), Error> {
         if patience == Patience::Full || self.remote.is_up() {
             file.state().versions_mut().note_unanswered(id, None);
@@ -112,19 +112,19 @@ impl Inner {
         said
     }
 
-    /// Somebody waits for a record: it need not wait for others.
+    /// Lets a record that a caller waits for go before others.
     fn hurry(&self, id: StoreId) {
         if self.settings.writeback.waits() {
-            // In the class of a close: others wait for theirs.
+            // In the class of a close: other callers wait for theirs.
             drop(self.replay.queue().raise(&[id]));
             self.note_queue_changed();
         } else if self.settings.writeback.policy() != Policy::Nothing {
-            // It would wait for all that was written before, which is sent in order.
+            // In order the record would wait for all that was written before.
             self.send_first(&[id]);
         }
     }
 
-    /// The server has the content of this edit; `None`: of an edit before all that are known.
+    /// Takes in that the server has the content of this edit. `None`: of an edit before all known ones.
     pub(super) fn stored(
         &self,
         file: &File,
@@ -153,8 +153,8 @@ impl Inner {
     }
 
     /// Turns file, log and container over to the new version, under `edit`. Returns the version before. A version that
-    /// is logged meanwhile is based either on this one's record or on what has become of it: on nothing else, or the
-    /// server would take it for a conflict. The log first: if it cannot be told the answer is asked for again.
+    /// is logged meanwhile is based either on this record or on the version it has become: on anything else, the
+    /// server would take it for a conflict. The log first: if it cannot be written the answer is asked for again.
     fn note_stored(
         &self,
         file: &File,
@@ -167,10 +167,10 @@ impl Inner {
         let (clean, was_synced, synced, unlinked) = {
             let mut state = file.state();
             if state.users().may_write() && !state.users().watch.is_settled() {
-                // A write that was seen may have gone on behind what was sent.
+                // A write that was seen may have gone on behind the bytes that were sent.
                 state.count_edit();
             }
-            // Whoever may write to it is watched, so it is not sealed.
+            // A container that may still be written is watched, so it is not sealed.
             let clean = edit == Some(state.edits().newest()) && !state.users().may_write();
             let was_synced = state.edits().say_synced();
             let holds_synced = edit.is_some_and(|sent| state.edits().hold_synced(sent));
@@ -189,7 +189,8 @@ impl Inner {
             base
         };
         if was_synced && !synced {
-            // Or a loss of power puts what was fsynced before in the place of what the server has acknowledged.
+            // Otherwise a loss of power would replace the content that the server has acknowledged by data fsynced
+            // before.
             self.cache.cml.sync()?;
         }
         if clean && !unlinked {
@@ -204,7 +205,8 @@ impl Inner {
         Ok(base)
     }
 
-    /// The server refuses a content. That is shown until the content changes or goes, if anybody wants it still.
+    /// Takes in that the server refuses a content. The refusal is shown until the content changes or goes, if any
+    /// program still wants it.
     pub(super) fn take_in_refused(&self, file: &File, reason: FsError, error: &RemoteError) {
         let meaning = file.state().fate().meaning_of(reason);
         match meaning {
@@ -220,15 +222,16 @@ impl Inner {
         file.state().fate_mut().refuse(Refused { reason, path });
     }
 
-    /// The server is about to be asked to remove the last name of a file. If the answer is lost, it is this that tells
-    /// the removal from somebody else's. Returns whether it was not about to before.
+    /// Notes that the server is about to be asked to remove the last name of a file. If the answer is lost, this note
+    /// tells the removal from another client's. Returns whether it was not about to before.
     pub(super) fn note_removing(&self, file: &File) -> Result<bool, Error> {
         let _edit = file.edit();
         self.log_if_writing(file, LogEntry::Removing { fid: file.fid })?;
         Ok(file.state().fate_mut().ask_removal())
     }
 
-    /// The server has refused that: the next removal of the file is somebody else's, whatever the log takes.
+    /// Notes that the server has refused the removal: the next removal of the file is another client's, even if the
+    /// log cannot be written.
     pub(super) fn note_kept(&self, file: &File) {
         let _edit = file.edit();
         file.state().fate_mut().keep_name();
@@ -246,7 +249,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The server does not know a file any more that this client has asked it to remove: nothing of it is news.
+    /// Drops the changes of a file that the server does not know any more, because this client has asked to remove it.
     pub(super) fn removed_before(&self, file: &File) {
         let _edit = file.edit();
         {
@@ -260,7 +263,7 @@ impl Inner {
         }
     }
 
-    /// Sends what is dirty and no longer open, in the background, for ever: after every connect, and now and then.
+    /// Sends dirty files that are no longer open, in the background, for ever: after every connect, and now and then.
     pub(super) async fn keep_storing(self: Arc<Self>) {
         let mut link = self.remote.watch_link();
         let mut pause = RETRY_PAUSES[0];
@@ -284,8 +287,8 @@ impl Inner {
         }
     }
 
-    /// Tries each dirty file once that nobody has open and that is in no version: a crash came before its close, or the
-    /// server has refused it. Returns whether some failed in a way that may pass.
+    /// Tries each dirty file once that no program has open and that is in no version: a crash came before its close,
+    /// or the server has refused it. Returns whether some failed in a way that may pass.
     async fn store_abandoned(self: &Arc<Self>) -> bool {
         let mut failed = false;
         let dirty = if self.is_paused() { Vec::new() } else { self.files().dirty() };
@@ -301,19 +304,19 @@ impl Inner {
     }
 }
 
-/// Why nobody has answered about a version.
+/// Returns why a version has no answer.
 fn unanswered(state: &Content, id: StoreId) -> Option<Error> {
     state.versions().get(id)?.unanswered().cloned()
 }
 
-/// Whether nobody will close a file that is in no version, and it is worth trying to store it.
+/// Whether a file is in no version, no close of it will come, and it is worth trying to store it.
 fn is_left(file: &File) -> bool {
     let state = file.state();
     let may_pass = state.fate().refusal().is_none_or(may_pass);
     may_pass && state.handles() == 0 && state.versions().is_empty() && state.is_unlogged()
 }
 
-/// Whether trying again may help although nobody does anything about it.
+/// Whether a new attempt may help although no one acts on the error.
 pub(super) fn may_pass(error: FsError) -> bool {
     matches!(
         error,

@@ -12,29 +12,29 @@ use super::progress::SyncJob;
 use super::{Error, Inner, SyncProgress, Vfs};
 use crate::core::queue::Queue;
 
-/// Deeper than any path a program can name.
+/// Depth limit: deeper than any path a program can name.
 const DEPTH_MAX: usize = 2048;
 
 impl Vfs {
-    /// The object at a path below the mount point, as far as this client knows the names on the way, or the server
-    /// tells soon.
+    /// Finds the object at a path below the mount point, as far as this client knows the names on the way, or the
+    /// server tells them soon.
     pub async fn find(&self, below: &[u8]) -> Option<VnodeId> {
         self.inner.find(below).await
     }
 
-    /// Waits until the server has everything of this object and of what is below it that was written before the call.
-    /// Meanwhile [`Self::sync_progress`] tells how much is left, by the same number.
+    /// Waits until the server has all changes of this object and of the objects below it that were made before the
+    /// call. Meanwhile [`Self::sync_progress`] tells how much is left, by the same number.
     pub async fn sync_below(&self, vnode: VnodeId, ticket: u64) -> Result<(), Error> {
         let under_way = self.inner.sync_jobs.begin(ticket);
         tokio::select! {
             biased;
             synced = self.inner.sync_below(vnode, &under_way.job) => synced,
-            // However long calls wait otherwise.
+            // Even if calls may wait longer otherwise.
             () = self.inner.remote.until_apart_by_hand() => Err(Error::ByHand),
         }
     }
 
-    /// What is left of what somebody waits for. `None`: nobody does.
+    /// Returns how much is left of the changes that a command waits for. `None`: no command does.
     #[must_use]
     pub fn sync_progress(&self, ticket: u64) -> Option<SyncProgress> {
         self.inner.sync_progress(ticket)
@@ -47,7 +47,7 @@ impl Inner {
         self.sync_below(VnodeId::ROOT, &SyncJob::default()).await
     }
 
-    /// The same of an object and what is below it.
+    /// Sends all changes of an object and the objects below it that were dirty at the call.
     async fn sync_below(self: &Arc<Self>, root: VnodeId, job: &SyncJob) -> Result<(), Error> {
         let mut result = Ok(());
         self.look_at_all();
@@ -95,7 +95,8 @@ impl Inner {
         records
     }
 
-    /// Why the server refused one of the changes of names that it has refused since there were `before`.
+    /// Returns why the server refused a change of names here, if it has refused one since there were `before`
+    /// refusals.
     fn refused_below(&self, root: VnodeId, before: usize) -> Option<FsError> {
         let refused = self.replay.refused().get(before..)?.to_vec();
         let mut subtree = Subtree::new(self, root);
@@ -104,7 +105,7 @@ impl Inner {
     }
 }
 
-/// An object and what is below it. Of a file with several names that of the directory counts in which it was seen last.
+/// An object and the objects below it. A file with several names counts where it was seen last.
 struct Subtree<'vfs> {
     inner: &'vfs Inner,
     root: VnodeId,

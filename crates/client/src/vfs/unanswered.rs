@@ -1,8 +1,9 @@
-//! Unanswered: records that the server may have applied, though its answer has not come: on its way behind other
-//! traffic, or lost with its connection.
+//! Unanswered records: records that the server may have applied, though its answer has not come. The answer is on its
+//! way behind other traffic, or lost with its connection.
 //!
-//! What others do on top of such a record comes after it, so it must not be laid over what the server shows then. Who
-//! asks about an object says which records about it have no answer, and the server which of them are in what it shows.
+//! Changes by other clients on top of such a record come after it, so the record must not be laid over the state that
+//! the server shows then. A question about an object names the records about it that have no answer, and the server
+//! says which of them are in the state it shows.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +14,8 @@ use super::{Error, Inner};
 use crate::core::promises::Grant;
 
 impl Inner {
-    /// The records about these objects, and about names in them, that the server may have applied without this client's
-    /// knowing: the oldest, as they are sent first. Contents are not among them (`vfs/versions.rs`).
+    /// Returns the records about these objects, and about names in them, that the server may have applied without this
+    /// client's knowing: the oldest, as they are sent first. Contents are not among them (`vfs/versions.rs`).
     pub(super) fn unanswered(&self, fids: &[Fid]) -> Vec<StoreId> {
         if !self.cache.index.has_pending() {
             return Vec::new();
@@ -31,15 +32,15 @@ impl Inner {
         records.into_iter().filter(may_be_applied).take(GetStatusRequest::RECORDS_MAX).collect()
     }
 
-    /// Whether an answer may show an object with a record in it that its question did not name, because nobody knew
-    /// that it would be about that, or because the record was sent after it: laid over that it would count twice.
-    /// `said`: what the question has named.
+    /// Whether an answer may show an object with a record in it that its question did not name: laid over that state
+    /// the record would count twice. The question may not have been expected to be about that object, or the record
+    /// was sent after it. `said`: the records that the question has named.
     pub(super) fn is_unsaid(&self, fid: Fid, said: &[StoreId]) -> bool {
         self.unanswered(&[fid]).iter().any(|id| !said.contains(id))
     }
 
-    /// The server has applied these records, and so what it must have applied before them, whatever was asked about:
-    /// what it shows from now on has them in it. `grant`: what comes with the answer that says so.
+    /// Notes that the server has applied these records, and so the records it must have applied before them, about any
+    /// object: the state that it shows from now on has them in it. `grant`: comes with the answer that says so.
     pub(super) fn note_applied(&self, records: &[StoreId], grant: Grant) -> Result<(), Error> {
         if records.is_empty() {
             return Ok(());

@@ -1,7 +1,7 @@
-//! Verdicts: takes in what the server has said of the records that wait in the queue.
+//! Verdicts: takes in the server's answers to the records that wait in the queue.
 //!
-//! Answers are taken in in the order of the changes that they tell of, so that what is known of a directory goes from
-//! one of its versions to the next.
+//! Answers are taken in in the order of the changes that they tell of, so that the known state of a directory goes
+//! from one of its versions to the next.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) struct Answered {
     pub(super) whole: bool,
 }
 
-/// Why a record is not at the server.
+/// Reason why a record is not at the server.
 pub(super) enum NotSent {
     /// Its content cannot be sent as it is here.
     Here(Error),
@@ -49,7 +49,7 @@ pub(super) fn arrive(arrivals: &mut Arrivals<Answered>, answered: Answered) {
 }
 
 impl Inner {
-    /// Takes answers in.
+    /// Takes answers in, in the order of their changes.
     pub(super) fn take_in(&self, arrivals: &mut Arrivals<Answered>) -> Verdict {
         let mut outcome = Verdict::Done;
         let known = |directory| self.cache.index.names_version(directory);
@@ -60,7 +60,7 @@ impl Inner {
             match result {
                 Ok(answer) => {
                     if let CmlOp::Remove { .. } | CmlOp::RemoveDir { .. } | CmlOp::Rename { .. } = record.op {
-                        // That makes room.
+                        // The removal makes room.
                         self.replay.try_again();
                     }
                     *self.replay.trouble() = None;
@@ -114,8 +114,9 @@ impl Inner {
                 }
             }
             RemoteError::Refused { error, .. } if self.may_be_kept(record, error) => {
-                // What this client has removed since may look so, for its answers overtake each other. That comes
-                // again, too: until it is refused for good the server refuses all that depends on it.
+                // A file that this client has removed since may look so, for its answers overtake each other. Its
+                // record comes again, too: until the record is refused for good the server refuses all that depends on
+                // it.
                 tracing::debug!(id = %record.id, %error, "a change may be in conflict with what others have done");
                 self.end_sending(record);
                 self.replay.queue().postpone(record.id, true);
@@ -137,12 +138,12 @@ impl Inner {
     }
 
     /// Whether a record is sent again if it is refused for a reason that passes. Where changes wait for the server's
-    /// word the first one counts.
+    /// answer the first one counts.
     pub(super) fn comes_again(&self, record: &CmlRecord) -> bool {
         self.remote.outstanding(|log| log.is_queued(record.id))
     }
 
-    /// Ends the waiting for a content whose first word counts: nobody waits for a second attempt.
+    /// Ends the wait for a content whose first answer counts: no program waits for a second attempt.
     fn note_unanswered(&self, record: &CmlRecord, error: Error) {
         let file = self.file_of(record).filter(|_| !self.comes_again(record));
         if let Some(file) = file {
@@ -157,7 +158,7 @@ impl Inner {
         error.is_conflict() && !is_told && self.replay.queue().keep(record.id)
     }
 
-    /// What it depends on was refused and comes again, so its own refusal says nothing.
+    /// Whether a record depends on one that was refused and comes again: then its own refusal says nothing.
     fn waits_for_another(&self, record: &CmlRecord) -> bool {
         let queue = self.replay.queue();
         record.depends_on.iter().any(|before| queue.contains(*before))
@@ -173,7 +174,7 @@ impl Inner {
         let gone = answer.reply.objects.iter().filter(|object| object.status.nlink == 0).map(|object| object.fid);
         for gone in gone.chain(trashed) {
             let moot = self.note_moot(&mut self.replay.queue(), gone, id);
-            // A later life must not send them: it would not know what they are.
+            // A later life must not send moot records: it would not know that they are moot.
             self.log_all(moot.into_iter().map(|id| LogEntry::Ended { id }));
         }
         let noted = match &answer.reply.outcome {
@@ -184,7 +185,7 @@ impl Inner {
             Outcome::SetAside(place) => self.take_in_set_aside(&queued, answer, place),
         };
         self.replay.queue().remove(id);
-        // Or the server forgets a reply that the next start asks for again.
+        // Otherwise the server could forget a reply that the next start asks for again.
         if let Err(error) = self.cache.cml.append(LogEntry::Ended { id }) {
             tracing::error!(%error, "the modify log cannot be written");
         } else {
@@ -235,7 +236,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A store whose content had gone was not applied: it is sent with what the file holds now.
+    /// Sends a store again with the file's present content: the content had gone, so the store was not applied.
     fn send_anew(&self, record: &CmlRecord) {
         let file = self.file_of(record);
         let missing = |file: &Arc<File>| file.container.stat().is_err_and(|why| why.kind() == io::ErrorKind::NotFound);
@@ -253,7 +254,7 @@ impl Inner {
                 self.replay.queue().postpone(record.id, true);
             }
             Some(Err(_)) | None => {
-                // It has not refused the record either, and would wait for it.
+                // The server has not refused the record either, and dependents would wait for it.
                 self.free_dependents(record.id);
                 self.take_in_refusal(record, FsError::Malformed, "its content is not there any more");
             }
@@ -267,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// The server will never do what a record says.
+    /// Takes in that the server will never apply a record.
     fn take_in_refusal(&self, record: &CmlRecord, reason: FsError, message: &str) {
         let id = record.id;
         if let CmlOp::Store { .. } = record.op {
@@ -292,7 +293,7 @@ impl Inner {
         self.end_record(id);
     }
 
-    /// The file first: who waits for the record to go finds there why it went.
+    /// Takes in a refused content. The file first: a caller that waits for the record to go finds the reason there.
     fn take_in_refused_content(&self, record: &CmlRecord, reason: FsError) {
         let id = record.id;
         self.log_all([LogEntry::Abandoned { id }]);
@@ -305,15 +306,15 @@ impl Inner {
         self.replay.queue().remove(id);
     }
 
-    /// A record takes the last name of an object: nobody wants to know what becomes of the changes before it. The
-    /// server may have done it before them, for removals go ahead when it is full. Returns those changes.
+    /// Notes that the changes before a removal of an object's last name are moot. The server may have removed it
+    /// before them, for removals go ahead when it is full. Returns those changes.
     pub(super) fn note_moot(&self, queue: &mut Queue, gone: Fid, by: StoreId) -> Vec<StoreId> {
         let mut before = self.remote.outstanding(|log| log.about(gone));
         before.retain(|id| *id < by);
         queue.note_moot(&before)
     }
 
-    /// Whether a change is about what this client has removed since.
+    /// Whether a change is about an object that this client has removed since.
     pub(super) fn is_moot(&self, record: &CmlRecord) -> bool {
         let file = self.file_of(record);
         let is_going = file.is_some_and(|file| file.state().fate().is_going());
@@ -322,7 +323,8 @@ impl Inner {
             || self.cache.index.is_removed(record.op.fid().vnode).unwrap_or_default()
     }
 
-    /// What was known here said that it could be done, so it is asked for again, by the kernel too.
+    /// Distrusts the objects and names of a refused change, as it should have been possible: they are asked for again,
+    /// by the kernel too.
     pub(super) fn forget_refused(&self, queued: &Queued) {
         let names: Vec<_> = edits_of(queued).into_iter().map(|(parent, name, _)| (parent, name)).collect();
         let fid = queued.record.op.fid();
@@ -334,7 +336,7 @@ impl Inner {
         self.kernel.forget_inodes(vec![fid.vnode]);
     }
 
-    /// What was to lose its last name by a change has one.
+    /// Notes that an object that was to lose its last name by a change still has one.
     pub(super) fn note_not_unnamed(&self, op: &CmlOp) {
         let Some(fid) = op.unnamed_fid() else { return };
         self.kernel.note_kept(fid.vnode);
@@ -351,12 +353,13 @@ impl Inner {
             file.state().edits_mut().unlog();
         }
         if reason == FsError::StoreIdReused {
-            // An earlier version of this program has told the server that it knows, and its log has forgotten.
+            // An earlier version of this program has told the server that it knows the answer, and its log has
+            // forgotten it.
             let known = self.cache.index.object(file.fid.vnode).ok().flatten();
             let shown = known.map_or(DataVersion::NONE, |known| known.object.status.data_version);
             file.state().basis_mut().forgot(id, shown);
         } else if reason == FsError::Stale && self.replay.queue().is_moot(id) {
-            // A removal of this client's has gone ahead of it, and has taken the last name.
+            // A removal by this client has gone ahead of the record, and has taken the last name.
             self.removed_before(file);
         } else {
             self.take_in_refused(file, reason, &RemoteError::refused(reason, ""));

@@ -1,15 +1,15 @@
-//! Versions: what files held when they were closed, on its way to the server.
+//! Versions: contents of files when they were closed, on their way to the server.
 //!
 //! A logged version is immutable until the server has it: before the file's next change its bytes are copied to a
-//! container of their own, which the log names. While programs can still write past this daemon, a version is what the
-//! file holds when it is sent; their last release compares again.
+//! container of their own, which the log names. While programs can still write past this daemon, a version is the
+//! content that the file has when it is sent; their last release compares again.
 //!
-//! What is fsynced while its file stays open is a version too, so that all that is logged later comes behind it. It
-//! *goes on*: what is written next belongs to it, without a copy, until it is sent or a copy is needed for the order,
-//! which is when something depends on it or something else has been fsynced since. A database that fsyncs itself a
-//! hundred times a second is one record then, and copied at most once for each time that it is sent. It is not sent
-//! before something depends on it or somebody waits for it, or a program that keeps a file open would upload it each
-//! time.
+//! A content that is fsynced while its file stays open is a version too, so that all that is logged later comes behind
+//! it. Such a version *goes on*: bytes written next belong to it, without a copy, until it is sent or a copy is needed
+//! for the order. A copy is needed when something depends on the version or something else has been fsynced since. So
+//! a database that fsyncs itself a hundred times a second is one record, copied at most once for each time that it is
+//! sent. The version is not sent before something depends on it or a caller waits for it, or a program that keeps a
+//! file open would upload it each time.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use crate::core::content::edits::Edit;
 use crate::core::log::{ContainerId, LogEntry};
 use crate::core::queue::{Queue, Queued};
 
-/// How often a container is copied that programs write to meanwhile.
+/// How often a container is copied while programs write to it.
 const COPIES_MAX: u32 = 3;
 
-/// What a version is logged for.
+/// Reason why a version is logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Made {
     ByClose,
@@ -37,12 +37,12 @@ enum Made {
 }
 
 impl Inner {
-    /// Waits until it is known whether what this client has closed of a file comes after the version `shown` or before:
-    /// the answer to its own may be slower than what another client has made of that.
+    /// Waits until it is known whether the content that this client has closed comes after the version `shown` or
+    /// before: the answer about it may be slower than another client's version made from it.
     pub(super) async fn until_placed(&self, file: &File, shown: DataVersion) -> Result<(), Error> {
         let unplaced = file.state().unplaced(shown);
         let Some(id) = unplaced else { return Ok(()) };
-        // What was sent on a connection that has broken waits its turn.
+        // A record sent on a connection that has broken waits its turn.
         self.send_first(&[id]);
         let _waiting = self.remote.waiting();
         let placed = file.wait(|state| state.unplaced(shown).is_none().then_some(()));
@@ -50,12 +50,13 @@ impl Inner {
         timeout(self.settings.deadline, placed).await.map_err(late)
     }
 
-    /// Makes what a file holds the version to be sent, unless it is one already.
+    /// Makes the file's present content the version to be sent, unless it is one already.
     pub(super) fn log_version(&self, file: &File) -> Result<(), Error> {
         self.log_version_as(file, Made::ByClose)
     }
 
-    /// The same of what is about to be made durable while its file stays open: what is logged later comes behind it.
+    /// Logs a content that is about to be made durable while its file stays open: all that is logged later comes
+    /// behind it.
     pub(super) fn log_fsynced(&self, file: &File) -> Result<(), Error> {
         self.log_version_as(file, Made::ByFsync)
     }
@@ -69,7 +70,7 @@ impl Inner {
             self.push_version(file, made)?;
         }
         if unlogged {
-            // What the server lacks takes room too.
+            // A content that the server lacks takes room too.
             self.count_content(file)?;
         }
         let closed = {
@@ -89,21 +90,21 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the next version of a file has to wait for the word about the one before: where that may be refused
-    /// though it is in conflict with nothing, nothing is based on it.
+    /// Whether the next version of a file has to wait for the answer about the one before. Where that one may be
+    /// refused though it is in conflict with nothing, no version is based on it.
     fn is_next_to_come(&self, file: &File) -> bool {
         self.settings.writeback.waits() && !file.state().versions().is_empty()
     }
 
-    /// Makes what a file holds the newest of its versions, if nothing forbids that. Under `edit`.
+    /// Makes the file's present content the newest of its versions, if nothing forbids that. Under `edit`.
     fn rewrite_last(&self, file: &File) -> Result<bool, Error> {
         let mut queue = self.replay.queue();
         let Some(record) = self.last_rewritable(&queue, file) else { return Ok(false) };
         self.rewrite_version(&mut queue, file, record).map(|()| true)
     }
 
-    /// The same where others wait for it by now, because what the file holds was written before they came. Under
-    /// `edit`.
+    /// Makes the file's present content its newest version even where other records wait for that by now: the content
+    /// was written before they came. Under `edit`.
     fn catch_up_last(&self, file: &File) -> Result<bool, Error> {
         let newest = self.remote.outstanding(|log| log.newest(file.fid));
         if let Some(id) = newest {
@@ -112,7 +113,7 @@ impl Inner {
         Ok(!file.state().is_unlogged())
     }
 
-    /// The record of a version that nobody else waits for and that was never sent: the next takes its place.
+    /// Returns the record of a version that nothing else waits for and that was never sent: the next takes its place.
     fn last_rewritable(&self, queue: &Queue, file: &File) -> Option<CmlRecord> {
         let (id, goes_on) = {
             let state = file.state();
@@ -124,12 +125,13 @@ impl Inner {
         queue.rewritable(id).filter(|_| is_last).map(|queued| queued.record.clone())
     }
 
-    /// Makes a record that waits the one of what the file holds now. Under `edit`.
+    /// Changes a waiting record to the file's present content. Under `edit`.
     pub(super) fn rewrite_version(&self, queue: &mut Queue, file: &File, before: CmlRecord) -> Result<(), Error> {
         let CmlOp::Store { base, .. } = before.op else { return Ok(()) };
         let in_place = file.state().versions().in_place().map(|version| (version.is_durable(), version.goes_on()));
         if let Some((true, false)) = in_place {
-            // The kernel may have written past what was durable, and the log need not see that it is another content.
+            // The kernel may have written past the durable bytes, and the log need not see that the content is
+            // another.
             file.container.sync_data()?;
         }
         let (op, time) = self.store_op(file, base)?;
@@ -151,7 +153,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A version has grown in its place: it is as durable as before, or what was fsynced of it is.
+    /// Keeps a version that has grown in its place as durable as before, or as its fsynced part is.
     fn keep_durable(&self, file: &File, id: StoreId, (durable, goes_on): (bool, bool)) -> Result<(), Error> {
         if durable {
             self.cache.cml.append(LogEntry::Durable { id })?;
@@ -190,7 +192,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What stores what the file holds, with the time that stat(2) shows: it must not move when the content arrives.
+    /// Returns the store of the file's present content, with the time that stat(2) shows: it must not move when the
+    /// content arrives.
     fn store_op(&self, file: &File, base: Base) -> Result<(CmlOp, mafs_proto::Timestamp), Error> {
         let known = self.cache.index.object(file.fid.vnode)?;
         let state = file.state();
@@ -203,7 +206,7 @@ impl Inner {
         let synced = file.state().edits().say_synced();
         self.cache.cml.append(LogEntry::Logged { record: record.clone(), stamp, immutable: true })?;
         if synced {
-            // What was fsynced of it survives a loss of power only with the record.
+            // The fsynced data in it survives a loss of power only with the record.
             self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
         }
         self.log_changed.notify_one();
@@ -227,8 +230,9 @@ impl Inner {
         self.move_out(file)
     }
 
-    /// Makes a version in the container one of what that holds now: what went on since, or what the kernel has written
-    /// past the copy that any other change makes first. Not of one that was sent. Under `edit`.
+    /// Makes a version in the container one of the container's present bytes: those written as it went on, or those
+    /// the kernel has written past the copy that any other change makes first. Not a version that was sent. Under
+    /// `edit`.
     pub(super) fn catch_up(&self, file: &File, id: StoreId) -> Result<(), Error> {
         let is_behind = {
             let state = file.state();
@@ -249,7 +253,7 @@ impl Inner {
         let (id, content, durable, synced, holds_synced) = {
             let state = file.state();
             let Some(newest) = state.versions().in_place() else { return Ok(()) };
-            // Then nothing is that comes after it.
+            // `holds_synced`: the version is durable, and nothing was fsynced that comes after it.
             let (durable, synced) = (newest.is_durable(), state.edits().say_synced());
             let holds_synced = durable && state.edits().hold_synced(newest.edit());
             (newest.id(), Arc::clone(newest.content()), durable, synced, holds_synced)
@@ -258,7 +262,7 @@ impl Inner {
         let size = content.size;
         let logged = (|| {
             if copy.len()? < size {
-                // The kernel has cut the file meanwhile: this is tried again with what it is then.
+                // The kernel has cut the file meanwhile: this is tried again with its new content.
                 return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
             }
             if durable {
@@ -269,7 +273,7 @@ impl Inner {
             if synced && !holds_synced {
                 self.cache.cml.append(LogEntry::Synced { fid: file.fid })?;
             }
-            // Or what is written next would be taken for it after a loss of power.
+            // Otherwise bytes written next would be taken for the version after a loss of power.
             if durable || synced { self.cache.cml.sync() } else { Ok(()) }
         })();
         if let Err(error) = logged {
@@ -285,8 +289,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Copies a container, once more if the kernel has written to it meanwhile: a copy is to be what the file held at
-    /// one moment. If programs go on writing, the last copy is taken as it is. Under `edit`.
+    /// Copies a container, once more if the kernel has written to it meanwhile: a copy is to hold the file's content
+    /// of one moment. If programs go on writing, the last copy is taken as it is. Under `edit`.
     fn copy_undisturbed(&self, file: &File) -> Result<(ContainerId, Arc<dyn DiskFile>), Error> {
         let (vnode, source) = (file.fid.vnode, file.container.file()?);
         let may_write = file.state().users().may_write();
@@ -302,8 +306,8 @@ impl Inner {
         Ok(self.cache.containers.duplicate(vnode, source.as_ref())?)
     }
 
-    /// Something has been fsynced, and the kernel can write to these files without a word: it must not be to a version
-    /// that has gone on until now, or that of a file which was closed while somebody else has it open.
+    /// Preserves the versions of other files that the kernel can write to without a word, after an fsync. Otherwise it
+    /// could write to a version that has gone on until now, or to one of a closed file that another program has open.
     fn preserve_others(&self, fsynced: &File) -> Result<(), Error> {
         let written = self.files().written_by_kernel();
         for file in written.iter().filter(|file| file.fid != fsynced.fid) {
@@ -314,21 +318,21 @@ impl Inner {
         Ok(())
     }
 
-    /// A version is not wanted any more.
+    /// Forgets a version that is not wanted any more.
     pub(super) fn forget_version(&self, file: &File, id: StoreId) {
         let forgotten = file.state().versions_mut().take(id);
         self.remove_snapshot(file, forgotten);
         file.notify();
     }
 
-    /// The bytes of a version are not wanted any more, or at the server.
+    /// Removes the bytes of a version that are not wanted any more, or at the server.
     pub(super) fn remove_snapshot(&self, file: &File, version: Option<Version>) {
         if let Some(snapshot) = version.and_then(|version| version.snapshot()) {
             self.drop_container(file.fid.vnode, snapshot);
         }
     }
 
-    /// The versions for which records wait that give the file a name.
+    /// Returns the versions for which records wait that give the file a name.
     pub(super) fn named_versions(&self, file: &File) -> Vec<StoreId> {
         let mut ids = file.state().versions().ids();
         let queue = self.replay.queue();
@@ -336,12 +340,12 @@ impl Inner {
         ids
     }
 
-    /// The last name of a file is gone: nobody wants the versions that were not sent, unless a record that was waits
-    /// for one, or one that has given the file a name before.
+    /// Drops unsent versions of a file whose last name is gone. Versions stay if a sent record waits for one, or one
+    /// that has given the file a name before.
     pub(super) fn drop_versions(&self, file: &File) {
         let ids = file.state().versions().ids();
         for id in ids.into_iter().rev() {
-            // If it is not in the queue, its record has gone with the one that made the file.
+            // If the version is not in the queue, its record has gone with the one that made the file.
             let is_queued = self.replay.queue().contains(id);
             if !is_queued || self.detach(id, LogEntry::Abandoned { id }) {
                 self.forget_version(file, id);
@@ -351,7 +355,7 @@ impl Inner {
         self.replay.note_progress();
     }
 
-    /// Makes the versions durable that are not yet, before the log that tells of them.
+    /// Makes versions durable that are not yet, before the log that tells of them.
     pub(super) fn sync_versions(&self) -> Result<(), CacheError> {
         let files = self.files().all();
         files.iter().try_for_each(|file| self.sync_versions_of(file))
@@ -377,8 +381,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The newest version is what an fsync has made durable, and older ones are to be: a loss of power must not take
-    /// one that it depends on.
+    /// Notes that an fsync has made the newest version durable, and makes older ones durable: a loss of power must not
+    /// take one that it depends on.
     pub(super) fn note_version_durable(&self, file: &File, edit: Edit) -> Result<(), Error> {
         let newest = file.state().versions_mut().keep_in_place(edit);
         if let Some(id) = newest {
@@ -387,7 +391,7 @@ impl Inner {
         Ok(self.sync_versions_of(file)?)
     }
 
-    /// Nothing that is logged from now on overtakes what is known of a file.
+    /// Makes sure that no record logged from now on overtakes the known records of a file.
     pub(super) fn raise_barrier(&self, file: &File) -> Result<(), Error> {
         self.remote.outstanding(|log| {
             let newest = log.newest(file.fid).filter(|id| log.is_queued(*id));

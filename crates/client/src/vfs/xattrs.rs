@@ -1,14 +1,14 @@
-//! Extended attributes: asked for once, all of an object, and answered from the index from then on.
+//! Extended attributes: the server is asked once for all of an object, and the index answers from then on.
 //!
 //! A status says whether there are any, so the many questions about objects without them cost nothing. With `sync` a
-//! change goes to the server first; what it leaves is known here if nothing else happened to the object in between.
-//! With the other policies it is decided by what is known here and logged, as other changes are.
+//! change goes to the server first; the result is known here if nothing else happened to the object in between. With
+//! the other policies a change is decided from the state known here and logged, as other changes are.
 //!
-//! The namespaces are those of ext4. Who may do what in them is checked by the kernel, except that `trusted.` is not
-//! listed to everybody. POSIX ACLs (`system.`) are not supported: nobody would enforce them.
+//! The namespaces are those of ext4. The kernel checks access in them, except that `trusted.` is not listed to
+//! everybody. POSIX ACLs (`system.`) are not supported: nothing would enforce them.
 //!
-//! Names below `user.mafs.` are this client's own: what it says of an object without asking anybody. They are not
-//! listed, so that a copy of a file does not take them along, and nobody can set them.
+//! Names below `user.mafs.` are this client's own: its state of an object, without a question to the server. They are
+//! not listed, so that a copy of a file does not take them along, and no program can set them.
 
 use bytes::Bytes;
 use mafs_proto::call::{GetXattrsReply, GetXattrsRequest};
@@ -21,13 +21,14 @@ use crate::core::promises::{Grant, SessionNumber};
 use crate::remote::Answer;
 
 const TRUSTED: &[u8] = b"trusted.";
-/// What the client itself says.
+/// Prefix of the attributes that the client itself answers.
 const OWN: &[u8] = b"user.mafs.";
 const NAMESPACES: [&[u8]; 3] = [b"user.", TRUSTED, b"security."];
 
-/// What `ls -l` asks of every file. Where SELinux labels files the kernel answers it; elsewhere a label is what
-/// somebody has copied here. If there is none, the answer is that such things are not supported rather than that this
-/// file has none, as on NFS: then `ls` asks once for the whole mount, and not 100,000 times in a directory of so many.
+/// Attribute that `ls -l` asks of every file. Where SELinux labels files the kernel answers it; elsewhere a label is
+/// one that a program has copied here. If there is none, the answer is that such attributes are not supported rather
+/// than that this file has none, as on NFS: then `ls` asks once for the whole mount, and not 100,000 times in a
+/// directory of so many.
 const LABEL: &[u8] = b"security.selinux";
 
 /// A change of one attribute.
@@ -70,7 +71,7 @@ impl Inner {
         self.change_xattrs(vnode, XattrChange::Remove { name: parse_settable(name)? }, caller).await
     }
 
-    /// What this client says of an object.
+    /// Returns this client's own attribute of an object.
     fn own_xattr(&self, vnode: VnodeId, name: &[u8]) -> Result<XattrValue, Error> {
         let report = self.object_report(vnode).ok_or(Error::Refused(FsError::Stale))?;
         let yes_or_no = |is_so: bool| if is_so { "1" } else { "0" }.to_owned();
@@ -99,7 +100,7 @@ impl Inner {
             }
         }
         if !self.settings.writeback.waits() {
-            // What is there decides whether it can be done.
+            // The present attributes decide whether the change can be made.
             self.xattrs(vnode).await?;
             let object = self.with_or_without_server(|| self.status_of(vnode)).await?.object;
             let change = Change::new(change.op(object.fid), object.status.kind);
@@ -120,7 +121,7 @@ impl Inner {
         Ok(())
     }
 
-    /// All attributes of an inode.
+    /// Returns all attributes of an inode.
     async fn xattrs(&self, vnode: VnodeId) -> Result<Xattrs, Error> {
         self.with_or_without_server(|| self.xattrs_now(vnode)).await
     }
@@ -136,7 +137,7 @@ impl Inner {
             return self.xattrs_of(&removed, Purpose::Fetch).await;
         }
         let fid = self.status_of(vnode).await?.object.fid;
-        // If it is not valid others have announced changes of it, may be of its attributes.
+        // If the object is not valid other clients have announced changes of it, perhaps of its attributes.
         let valid = self.cache.index.valid_object(vnode)?;
         let known = valid.map(|valid| self.cache.index.xattrs(&valid.object)).transpose()?.flatten();
         match known {
@@ -145,7 +146,8 @@ impl Inner {
         }
     }
 
-    /// All attributes of an object with this status; asks the server if they are not known, and waits for nobody else.
+    /// Returns all attributes of an object with this status. Asks the server if they are not known, and waits for no
+    /// other client.
     pub(super) async fn xattrs_of(&self, object: &Object, purpose: Purpose) -> Result<Xattrs, Error> {
         if let Some(xattrs) = self.cache.index.xattrs(object)? {
             return Ok(xattrs);
@@ -153,14 +155,14 @@ impl Inner {
         self.present_xattrs(object.fid, purpose).await
     }
 
-    /// All attributes of an object as the server has them now.
+    /// Returns all attributes of an object as the server has them now.
     async fn present_xattrs(&self, fid: Fid, purpose: Purpose) -> Result<Xattrs, Error> {
         let request = self.ask_for_xattrs(fid, false);
         let answer = self.remote.call(&request, purpose).await?;
         self.take_in_xattrs(&request, answer)
     }
 
-    /// All attributes of an object, with what other clients have announced until now.
+    /// Returns all attributes of an object, with all changes that other clients have announced until now.
     async fn settled_xattrs(&self, fid: Fid) -> Result<Xattrs, Error> {
         let request = self.ask_for_xattrs(fid, true);
         if let Some(answer) = self.ask_delivered(&request, Purpose::Fetch).await? {
@@ -176,7 +178,7 @@ impl Inner {
         GetXattrsRequest { fid, settled, unanswered: self.unanswered(&[fid]) }
     }
 
-    /// Takes over what the server says, and lays this client's changes over it.
+    /// Takes in the server's answer, and lays this client's changes over it.
     fn take_in_xattrs(&self, request: &GetXattrsRequest, answer: Answer<GetXattrsReply>) -> Result<Xattrs, Error> {
         let Answer { reply, session, .. } = answer;
         let session = if reply.pending { SessionNumber::NONE } else { session };
@@ -217,7 +219,7 @@ fn parse_settable(name: Bytes) -> Result<XattrName, Error> {
     if name.starts_with(OWN) { Err(Error::NotPermitted) } else { parse(name) }
 }
 
-/// Parses a name: of a namespace that there is here, with something behind it.
+/// Parses a name: of a namespace that is supported here, with something behind it.
 fn parse(name: Bytes) -> Result<XattrName, Error> {
     let namespace = NAMESPACES.into_iter().find(|namespace| name.starts_with(namespace));
     match namespace {
@@ -225,7 +227,7 @@ fn parse(name: Bytes) -> Result<XattrName, Error> {
         Some(namespace) if name.len() == namespace.len() => {
             Err(Error::Invalid("an attribute's name ends with its namespace".to_owned()))
         }
-        // The kernel lets no other through.
+        // The kernel lets no other name through.
         Some(_) => XattrName::new(name).map_err(|error| Error::Invalid(error.to_string())),
     }
 }

@@ -1,4 +1,4 @@
-//! What commands ask of the hoard: entries, walks, and the same once, without an entry.
+//! Requests of commands to the hoard: entries, walks, and fetching once, without an entry.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,11 +22,11 @@ use crate::vfs::naming::Naming;
 /// Paths of missing objects in one answer.
 const MISSING_NAMED_MAX: usize = 1000;
 
-/// How often somebody who waits has it looked whether what others are about to send has come, and the rests between.
+/// The most looks for a waiting command whether what others are about to send has come, and the rests between.
 const LOOKS_MAX: u32 = 5;
 const LOOK_REST: Duration = Duration::from_secs(1);
 
-/// Why the hoard does not do as it is told.
+/// Reason why the hoard does not do as it is told.
 #[derive(Debug, thiserror::Error)]
 pub enum HoardFailure {
     /// There cannot be such an entry.
@@ -52,7 +52,7 @@ pub struct HoardEntry {
     pub priority: Option<u16>,
     /// Whether it is a pin.
     pub pinned: bool,
-    /// What is meant, as `hoard add` takes it: `500:d+`; `pinned`.
+    /// Meaning of the entry, as `hoard add` takes it: `500:d+`; `pinned`.
     pub spec: String,
     /// Whether there is such a path; none if that is not known.
     pub exists: Option<bool>,
@@ -62,14 +62,14 @@ pub struct HoardEntry {
     pub missing: u64,
 }
 
-/// What of a file or directory is here.
+/// Part of a file or directory that is here.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Warmed {
-    /// Objects there are, as far as they are known.
+    /// Objects at and below the path, as far as they are known.
     pub objects: u64,
     /// Bytes of their contents.
     pub bytes: u64,
-    /// Those that are not here.
+    /// Objects that are not here.
     pub missing_objects: u64,
     /// Bytes of these.
     pub missing_bytes: u64,
@@ -79,7 +79,7 @@ pub struct Warmed {
     pub missing: Vec<String>,
 }
 
-/// What has gone from the cache.
+/// Result of an eviction from the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Evicted {
     /// Files.
@@ -92,7 +92,7 @@ pub struct Evicted {
     pub busy_files: u64,
 }
 
-/// What commands wait for, by their numbers.
+/// Fetches that commands wait for, by the numbers of the commands.
 #[derive(Default)]
 pub(super) struct Warming(Mutex<HashMap<u64, Arc<Mutex<Warmed>>>>);
 
@@ -121,13 +121,13 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Vfs {
-    /// Whether the server can be asked now.
+    /// Returns whether the server can be asked now.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.inner.remote.is_up()
     }
 
-    /// Whether there is something at a path below the mount point, as far as is known without asking.
+    /// Returns whether there is something at a path below the mount point, as far as is known without asking.
     #[must_use]
     pub fn is_known(&self, below: &[u8]) -> bool {
         let found = meaning(&self.inner.cache, &normal(below), &mut Marks::default());
@@ -142,7 +142,7 @@ impl Vfs {
         self.inner.change_hoard(|hoard| Ok(hoard.add(&normal(below), spec)?))
     }
 
-    /// Ends that, if it `is_meant`. Returns whether there was an entry.
+    /// Ends the hoarding of a path, if its entry `is_meant`. Returns whether there was such an entry.
     ///
     /// # Errors
     /// [`HoardFailure`] if it cannot be written.
@@ -154,7 +154,7 @@ impl Vfs {
         self.inner.change_hoard(|hoard| Ok(hoard.remove(&path).is_some()))
     }
 
-    /// All entries, by their paths.
+    /// Lists all entries, by their paths.
     #[must_use]
     pub fn hoard_entries(&self) -> Vec<HoardEntry> {
         self.inner.hoard_entries()
@@ -177,7 +177,7 @@ impl Vfs {
         self.inner.warm_up(&normal(below), ticket).await
     }
 
-    /// How far something is that is fetched; none if nobody waits with this number.
+    /// Returns how far a fetch is; none if nobody waits with this number.
     #[must_use]
     pub fn warming(&self, ticket: u64) -> Option<Warmed> {
         let progress = self.inner.hoarding.warming.all().get(&ticket).cloned()?;
@@ -185,7 +185,7 @@ impl Vfs {
         Some(progress.clone())
     }
 
-    /// What of everything below a path is here, as far as this client knows it, without asking anybody.
+    /// Reports how much of everything below a path is here, as far as this client knows it, without asking anybody.
     ///
     /// # Errors
     /// [`HoardFailure`] if the cache cannot be read.
@@ -269,13 +269,13 @@ impl Inner {
             if report.missing_objects <= report.left_out_objects {
                 break;
             }
-            // It has ended early for a change by another client, or something is about to come.
+            // The walk has ended early for a change by another client, or something is about to come.
             sleep(LOOK_REST).await;
         }
         Ok(self.hoard_report())
     }
 
-    /// What there is at and below a path; with whether more is about to be known. `None`: nothing.
+    /// Finds what there is at and below a path, and whether more is about to be known. `None`: nothing.
     async fn survey(self: &Arc<Self>, path: &[u8], asks: bool) -> Result<Option<(Plan, bool)>, HoardFailure> {
         const SCOPE: Scope = Scope::Descendants { later: true };
         let mut survey = Survey::new(self, asks);
@@ -320,7 +320,7 @@ impl Inner {
         }
     }
 
-    /// What of the planned is here, with the paths of what is not.
+    /// Reports how much of the planned is here, with the paths of what is not.
     fn warmed(&self, plan: &Plan) -> Warmed {
         let mut naming = Naming::new(self);
         let fids: Vec<Fid> = plan.missing_objects().map(|planned| planned.fid).take(MISSING_NAMED_MAX).collect();
@@ -358,7 +358,7 @@ fn totals(plan: &Plan) -> Warmed {
     }
 }
 
-/// A path with one slash between names and none around.
+/// Returns a path with one slash between names and none around.
 fn normal(path: &[u8]) -> Vec<u8> {
     names_of(path).collect::<Vec<_>>().join(&b'/')
 }

@@ -15,14 +15,14 @@ use crate::hoard::Rank;
 /// Contents that are fetched at a time: as many as find a place among the rests.
 const FETCHED_MAX: usize = 4;
 
-/// What became of a content that was to be fetched.
+/// Outcome for a content that was to be fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fetched {
-    /// It is here.
+    /// The content is here.
     Here,
     /// There is no room for it.
     LeftOut,
-    /// It did not come: it has changed, is in use, or the server does not answer.
+    /// The content did not come: it has changed, is in use, or the server does not answer.
     Not,
 }
 
@@ -35,7 +35,7 @@ impl UnderWay {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What of them is not in the cache yet.
+    /// Returns the bytes of them that are not in the cache yet.
     fn missing_bytes(&self, inner: &Inner) -> u64 {
         let replacement = inner.replacement();
         let here = |vnode| replacement.bytes_of(vnode).unwrap_or(0);
@@ -54,7 +54,7 @@ impl Fetched {
 }
 
 impl Inner {
-    /// How much of the cache what is planned may take: what is in use besides stays where it is.
+    /// Returns how much of the cache the plan may take: what is in use besides stays where it is.
     pub(super) fn room_for_hoard(&self, plan: &Plan) -> u64 {
         let in_use = self.files().all();
         let replacement = self.replacement();
@@ -95,7 +95,7 @@ impl Inner {
         }
         let in_use = self.files().get(vnode);
         if in_use.is_some_and(|file| file.state().handles() > 0) {
-            // Who has it open has another version, or waits for this one himself.
+            // A program that has it open has another version, or waits for this one itself.
             return Fetched::Not;
         }
         under_way.lock().insert(vnode, cached.object.status.size);
@@ -114,7 +114,7 @@ impl Inner {
         fetched
     }
 
-    /// Bytes in the cache of what is worth this much, as far as it is `counted`.
+    /// Returns the bytes in the cache of what is worth this much, as far as it is `counted`.
     pub(super) fn bytes_worth(&self, rank: Rank, counted: impl Fn(VnodeId) -> bool) -> u64 {
         self.replacement().bytes_from(rank, counted)
     }

@@ -1,7 +1,7 @@
 //! Recording: what a command opens here is noted, and becomes entries of the hoard when it has ended.
 //!
-//! Which programs belong to the command is found out where requests come in. What is in directories that they have made
-//! is what comes of them, and no part of what they need.
+//! Which programs belong to the command is found out where requests come in. Objects in directories that they have
+//! made are their results, and no part of what they need.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ use crate::cache::CacheError;
 use crate::hoard::{HoardSpec, Rank, Scope};
 use crate::vfs::Vfs;
 
-/// Recordings at a time, and objects of one.
+/// The most recordings at a time, and the most objects of one.
 const RECORDINGS_MAX: usize = 16;
 const OBJECTS_MAX: usize = 200_000;
 
-/// Deeper than any path a program can name.
+/// A depth beyond any path that a program can name.
 const DEPTH_MAX: usize = 2048;
 
-/// What came of a recording.
+/// Result of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Recorded {
     /// Files and directories that were opened and are hoarded now.
@@ -31,10 +31,10 @@ pub struct Recorded {
     pub gone: u64,
 }
 
-/// What is being recorded, by the numbers of the commands.
+/// Recordings under way, by the numbers of the commands.
 #[derive(Default)]
 pub(super) struct Recordings {
-    /// Looked at at every open.
+    /// Number of recordings, looked at at every open.
     count: AtomicUsize,
     all: Mutex<HashMap<u64, Recording>>,
 }
@@ -86,26 +86,26 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Vfs {
-    /// Notes what is said to be opened with this number until this is dropped. Returns only if it cannot.
+    /// Records what is said to be opened with this number until this is dropped. Returns only if it cannot.
     pub async fn record(&self, ticket: u64) {
         if let Some(_under_way) = self.inner.hoarding.recordings.begin(ticket) {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Whether that has begun.
+    /// Returns whether the recording with this number has begun.
     #[must_use]
     pub fn records(&self, ticket: u64) -> bool {
         self.inner.hoarding.recordings.all().contains_key(&ticket)
     }
 
-    /// Whether anything is being recorded: who opens things is of interest then.
+    /// Returns whether anything is being recorded: then it is of interest which program opens things.
     #[must_use]
     pub fn is_recording(&self) -> bool {
         !self.inner.hoarding.recordings.are_none()
     }
 
-    /// A program that belongs to a recording opens an object.
+    /// Notes that a program that belongs to a recording opens an object.
     pub fn note_opened(&self, ticket: u64, vnode: VnodeId) {
         if let Some(recording) = self.inner.hoarding.recordings.all().get_mut(&ticket)
             && recording.opened.len() < OBJECTS_MAX
@@ -127,7 +127,7 @@ impl Vfs {
 }
 
 impl Inner {
-    /// A directory has been made here: whoever records did not need it before.
+    /// Notes that a directory has been made here: a recorded command did not need it before.
     pub(in crate::vfs) fn note_directory_made(&self, vnode: VnodeId) {
         let recordings = &self.hoarding.recordings;
         if recordings.are_none() {
@@ -164,13 +164,13 @@ struct Paths<'vfs> {
     names: HashMap<VnodeId, HashMap<VnodeId, Name>>,
 }
 
-/// Where an object is.
+/// Place of an object.
 enum Place {
     /// Below the mount point.
     At(Vec<u8>),
-    /// In one of the directories made meanwhile, or it is one.
+    /// In one of the directories made meanwhile, or the object is one.
     BelowMade,
-    /// It has no name that is known.
+    /// The object has no name that is known.
     Nowhere,
 }
 

@@ -1,7 +1,7 @@
 //! A survey: finds the objects that paths mean, level by level, with their statuses and names.
 //!
-//! It asks the server, for what is not known or not valid, in class Prefetch and for many objects at a time; or nobody,
-//! to tell what is here.
+//! A survey asks the server, for what is not known or not valid, in class Prefetch and for many objects at a time; or
+//! it asks nobody, to tell what is here.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const OBJECTS_MAX: usize = 500_000;
 /// Questions that are asked at a time.
 const ASKED_MAX: usize = 4;
 
-/// What a path means.
+/// Meaning of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     /// Nothing, now.
@@ -49,7 +49,7 @@ impl Found {
 struct Visit {
     fid: Fid,
     spec: HoardSpec,
-    /// Kept if what is found is named by its path.
+    /// Path of the object, kept if what is found is named by its path.
     path: Option<Vec<u8>>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Survey<'vfs> {
     inner: &'vfs Arc<Inner>,
     asks: bool,
     plan: Plan,
-    /// What has been looked at, and as what.
+    /// Objects that have been looked at, and as what.
     seen: HashSet<(VnodeId, HoardSpec)>,
     doubtful: AtomicBool,
 }
@@ -68,7 +68,7 @@ impl<'vfs> Survey<'vfs> {
         Self { inner, asks, plan, seen, doubtful: AtomicBool::new(false) }
     }
 
-    /// Whether another one soon will find more: something is about to change, or was not answered.
+    /// Returns whether another survey soon will find more: something is about to change, or was not answered.
     pub(super) fn is_to_be_repeated(&self) -> bool {
         self.doubtful.load(Ordering::Relaxed)
     }
@@ -121,7 +121,7 @@ impl<'vfs> Survey<'vfs> {
         Ok(Found::Objects { count, missing, below })
     }
 
-    /// Plans an object. Returns whether what it holds is here.
+    /// Plans an object. Returns whether its content is here.
     fn add(&mut self, cached: &CachedObject, spec: HoardSpec) -> bool {
         let status = cached.object.status;
         let bytes = if status.kind == Kind::File { status.size } else { 0 };
@@ -154,7 +154,7 @@ impl<'vfs> Survey<'vfs> {
         Ok(came)
     }
 
-    /// What is in directories, as far as it is meant.
+    /// Returns the objects in directories, as far as they are meant.
     fn children(&mut self, directories: &[(Visit, bool)], below: &mut Vec<Vec<u8>>) -> Result<Vec<Visit>, Error> {
         let mut level = Vec::new();
         for (directory, _) in directories {
@@ -175,7 +175,7 @@ impl<'vfs> Survey<'vfs> {
         Ok(level)
     }
 
-    /// Asks for the statuses of those that are not valid.
+    /// Asks for the statuses of the objects that are not valid.
     async fn validate(&self, fids: impl Iterator<Item = Fid>) -> Result<(), Error> {
         if !self.asks {
             return Ok(());
@@ -221,7 +221,7 @@ impl<'vfs> Survey<'vfs> {
         answers.into_iter().filter_map(Result::err).try_for_each(|error| self.pass_over(error))
     }
 
-    /// The object that a path means.
+    /// Finds the object that a path means.
     async fn resolve(&self, path: &[u8]) -> Result<Option<Fid>, Error> {
         let root = self.inner.cache.index.object(VnodeId::ROOT)?.ok_or(Error::Refused(FsError::Stale))?;
         let mut at = root.object.fid;
@@ -235,8 +235,8 @@ impl<'vfs> Survey<'vfs> {
         Ok(Some(at))
     }
 
-    /// What a name means. Directories on the way are listed whole if they are not large: without a connection a program
-    /// that looks for what is not there must be told so.
+    /// Finds the object that a name means. Directories on the way are listed whole if they are not large: without a
+    /// connection a program that looks for what is not there must be told so.
     async fn entry(&self, directory: Fid, name: &Name) -> Result<Option<Fid>, Error> {
         let index = &self.inner.cache.index;
         if self.asks {
@@ -271,7 +271,7 @@ impl<'vfs> Survey<'vfs> {
 }
 
 impl Inner {
-    /// Whether an object can be used without the server.
+    /// Returns whether an object can be used without the server.
     pub(in crate::vfs) fn is_here(&self, cached: &CachedObject) -> bool {
         let in_use = self.files().get(cached.object.fid.vnode);
         match in_use {

@@ -4,7 +4,7 @@ use mafs_proto::{Fid, Kind, Mode, Status, StatusVersion, Timestamp, Uniquifier, 
 
 use super::*;
 
-/// What a kernel was told, in order.
+/// Calls that a kernel was told, in order.
 #[derive(Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -70,7 +70,7 @@ fn object_of(vnode: VnodeId) -> Object {
     Object { fid: broken(vnode, &[]).fid, status, target: None }
 }
 
-/// In every directory: `known`, an inode that the kernel may know, and `unknown`, which it does not.
+/// Lists in every directory: `known`, an inode that the kernel may know, and `unknown`, which it does not.
 fn names() -> NamesOf {
     Box::new(|_| vec![(name("known"), VnodeId(8)), (name("unknown"), VnodeId(9))])
 }

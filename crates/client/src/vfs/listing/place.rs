@@ -1,7 +1,7 @@
 //! Places: where names stand in a listing, so that a reader can go on behind one.
 //!
-//! A place follows from the name and the object alone: names that come or go move no others. Objects are in the order
-//! of their making, which is how the index has them.
+//! A place follows from the name and the object alone: names that come or go do not move others. Objects are in the
+//! order in which they were made, as in the index.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,11 +9,11 @@ use mafs_proto::{Name, VnodeId};
 
 use super::{ListedEntry, NamedEntry};
 
-/// The places of `.` and `..` are below.
+/// First place of a name: `.` and `..` have the places below.
 const FIRST: u64 = 3;
 
-/// A place has 62 bits and some, because the kernel's offsets have a sign: so many are of the object's number, which
-/// are enough for 275 thousand million objects before places repeat, and so many tell the names of one object apart.
+/// Bits of a place, which has 62 and some, because the kernel's offsets have a sign. 38 bits are of the object's
+/// number, enough for 275 thousand million objects before places repeat; 24 bits tell the names of one object apart.
 const OBJECT_BITS: u32 = 38;
 const NAME_BITS: u32 = 24;
 

@@ -1,4 +1,4 @@
-//! Listings read last, for the next reader and for those that go on.
+//! Recent listings: those read last, for the next reader and for readers that go on.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use mafs_proto::VnodeId;
 
 use super::Listing;
 
-/// So many entries are kept in all, and of one directory: some 8 MB. To read a listing of 100 entries from the index
-/// takes 70 us, a third of what programs wait for such a directory.
+/// Most entries that are kept in all, and most entries of one directory: some 8 MB. To read a listing of 100 entries
+/// from the index takes 70 us, a third of the time that programs wait for such a directory.
 const ENTRIES_MAX: usize = 64 << 10;
 const LISTING_ENTRIES_MAX: usize = 4 << 10;
 
-/// So many longer ones are kept while they are read. To read one of 100,000 entries from the index takes a tenth of a
-/// second, and a reader asks 100 times or more.
+/// Most longer listings that are kept while they are read. To read one of 100,000 entries from the index takes a tenth
+/// of a second, and a reader asks 100 times or more.
 const LONG_MAX: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 
 pub(super) struct RecentListings {
     listings: LruCache<VnodeId, Arc<Listing>>,
-    /// How many entries they have, and one more each.
+    /// Number of entries of all `listings`, plus one for each listing.
     entries: usize,
     long: LruCache<VnodeId, Arc<Listing>>,
 }
@@ -53,13 +53,13 @@ impl RecentListings {
         }
     }
 
-    /// Somebody has read this directory to its end. A long listing goes: the kernel has it.
+    /// Notes that a reader has read this directory to its end. A long listing goes: the kernel has it.
     pub(super) fn read_to_its_end(&mut self, vnode: VnodeId) {
         self.long.pop(&vnode);
     }
 }
 
-/// An empty listing takes room as well.
+/// Returns the room that a listing takes, in entries. An empty listing takes room as well.
 fn cost(listing: &Listing) -> usize {
     listing.entries.len() + 1
 }

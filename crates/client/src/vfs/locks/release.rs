@@ -1,4 +1,5 @@
-//! Giving locks up: sends what was written under one, and tells the server then, or keeps it for the next program.
+//! Giving locks up: sends data written under a lock, and then tells the server, or keeps the lock for the next
+//! program.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +14,15 @@ use crate::core::queue::{HeldUp, Queue};
 use crate::remote::Link;
 use crate::vfs::{Error, FileHandle, Fsync, Inner};
 
-/// The pause before what failed is tried again.
+/// The pause before a failed attempt is repeated.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a lock is kept that nobody asks for. If this client is gone others wait for it until its lease has ended.
+/// How long a lock is kept that no program asks for. If this client is gone other clients wait for it until its lease
+/// has ended.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 impl Inner {
-    /// Gives up what an owner has of a range, here at once, at the server when that has what was written under it.
+    /// Gives up the locks of an owner on a range: here at once, at the server when it has all data written under them.
     pub(super) async fn unlock(self: &Arc<Self>, fid: Fid, owner: u64, range: LockRange) -> Result<(), Error> {
         let released = self.locks.locks().release(fid, owner, range);
         self.locks.changed.send_replace(());
@@ -30,14 +32,15 @@ impl Inner {
         }
     }
 
-    /// Sends what was written under what has been given up here, and tells the server.
+    /// Sends data written under a lock that has been given up here, and tells the server.
     async fn tell_given_up(self: &Arc<Self>, fid: Fid, released: Released) -> Result<(), Error> {
         let sent = async {
             match released {
                 Released::There(number) => self.release_or_hand_over(number).await,
                 Released::InTurn(since) => {
                     let sent = self.send_in_the_end(fid, since).await;
-                    // Or who asks next for what it cannot have in turn would be refused what nobody has.
+                    // Otherwise a program that asks next, for a lock that it cannot have in turn, would be refused
+                    // though it is free.
                     self.locks.until(|state| state.locks().is_settled(fid)).await;
                     sent
                 }
@@ -46,9 +49,9 @@ impl Inner {
         tokio::select! {
             biased;
             sent = sent => sent,
-            // Others get it when it is done.
+            // Other clients get the lock when all is sent.
             () = sleep(self.settings.fsync_wait), if !self.unlock_waits() => Ok(()),
-            // It is done when the server is there again.
+            // The barrier is completed when the server is there again.
             () = self.remote.until_out_of_reach() => match self.locks.locking {
                 Locking::Local => Ok(()),
                 Locking::Fail | Locking::Strict | Locking::Kernel => Err(self.remote.unanswered().into()),
@@ -70,15 +73,15 @@ impl Inner {
         }
     }
 
-    /// Whether who gives a lock up waits for as long as it takes until the server has what was written under it. Where
-    /// a lock that is lost is to be an error of who had it, what it wrote must not turn out to be in conflict later.
+    /// Whether an unlock waits, for as long as it takes, until the server has all data written under the lock. Where a
+    /// lost lock is to be an error for its owner, data that the owner wrote must not turn out to be in conflict later.
     fn unlock_waits(&self) -> bool {
         let tells_of_loss = self.locks.locking != Locking::Local;
         tells_of_loss || self.settings.fsync == Fsync::Server || self.settings.writeback.waits()
     }
 
-    /// Waits until the server knows, or need not know, because the lock stays here and the server has what was written
-    /// before.
+    /// Waits until the server knows of the release. The server need not know if the lock stays here and the server has
+    /// all data written before.
     async fn release_or_hand_over(self: &Arc<Self>, number: u64) -> Result<(), Error> {
         let Some((Release { fid, since, .. }, _)) = self.locks.locks().released(number) else { return Ok(()) };
         let releasing = tokio::spawn(Arc::clone(self).release_lock(number));
@@ -92,7 +95,7 @@ impl Inner {
         }
     }
 
-    /// Tells the server, when all that was written is there, and the lock stays with this client no more.
+    /// Tells the server of a release, when all data is there and the lock stays with this client no more.
     async fn release_lock(self: Arc<Self>, number: u64) -> Result<(), Error> {
         loop {
             let Some((release, turn)) = self.locks.locks().released(number) else { return Ok(()) };
@@ -119,20 +122,20 @@ impl Inner {
             biased;
             () = self.locks.until(|state| !state.locks().is_kept(number, self.clock.now())) => {}
             () = sleep(KEPT_FOR) => {}
-            // With the session the lock ends.
+            // The lock ends with the session.
             _ = link.wait_for(|link| matches!(link, Link::Closed)) => {}
         }
     }
 
-    /// Tells the server until it has answered. What was written under the lock is there: what was written since, be it
-    /// in an outage, is nothing that others wait for.
+    /// Tells the server of a release until it has answered. Data written under the lock is there; other clients do not
+    /// wait for data written since, even in an outage.
     ///
-    /// The kernel names the owner of an flock by the place of the open file in its memory, which the next open file may
-    /// have, and lock, before the release of the first is known here: what that asks for stays.
+    /// The kernel names the owner of an flock by the address of the open file in its memory. The next open file may
+    /// get that address, and lock, before the release of the first is known here: its locks stay.
     async fn unlock_in_the_end(&self, number: u64, release: Release) -> Result<(), Error> {
         loop {
             let through = self.locks.locks().released_through(number);
-            // First: what is granted from now on is no range that is given up.
+            // Before the ranges are read: no range granted from now on is given up.
             let except = self.locks.asked_through(release.fid, release.owner, &through);
             let ranges = self.locks.locks().to_unlock(number);
             if self.unlock_there(release, ranges, except).await {
@@ -144,7 +147,7 @@ impl Inner {
         }
     }
 
-    /// As `send_written`, also after outages, unless the mount ends.
+    /// Repeats `send_written` also after outages, until the mount ends.
     async fn send_in_the_end(self: &Arc<Self>, fid: Fid, since: u64) -> Result<(), Error> {
         loop {
             match self.send_written(fid, since).await {
@@ -154,7 +157,7 @@ impl Inner {
         }
     }
 
-    /// Returns whether the server knows.
+    /// Tells the server that ranges are given up. Returns whether the server knows.
     async fn unlock_there(&self, release: Release, ranges: Vec<LockRange>, except: Vec<u64>) -> bool {
         let Release { fid, owner, .. } = release;
         let mut knows = true;
@@ -177,8 +180,7 @@ impl Inner {
         if up.is_ok_and(|link| matches!(*link, Link::Up(_))) { Ok(()) } else { Err(not_sent()) }
     }
 
-    /// Waits until the server has what was written to a file, and all that was logged since there had been so many
-    /// changes.
+    /// Waits until the server has all data written to a file, and all records logged since change number `since`.
     pub(super) async fn send_written(self: &Arc<Self>, fid: Fid, since: u64) -> Result<(), Error> {
         let file = self.files().get(fid.vnode).filter(|file| file.fid == fid);
         if let Some(file) = file
@@ -199,7 +201,7 @@ impl Inner {
         // A record may wait for another client's answer, and that one for this client's answer to a break.
         let _waiting = self.remote.waiting();
         let mut left = ids.clone();
-        // The last goes last, mostly.
+        // The last record mostly goes last.
         let is_gone = |queue: &Queue| {
             while left.pop_if(|id| !queue.contains(*id)).is_some() {}
             left.is_empty()
@@ -208,14 +210,14 @@ impl Inner {
         self.until_gone(is_gone, |queue| held_up.is_so(queue), || {}).await
     }
 
-    /// A descriptor is closed: what its process has locked of the file is given up.
+    /// Gives up the locks that a process has on a file, because the process has closed a descriptor of it.
     pub(super) async fn unlock_closed(self: &Arc<Self>, handle: FileHandle, owner: u64) -> Result<(), Error> {
         let fid = self.handle(handle)?.file.fid;
         let holds_any = self.locks.locks().holds_any(fid, owner, LockRange::ALL);
         if holds_any { self.unlock(fid, owner, LockRange::ALL).await } else { Ok(()) }
     }
 
-    /// An open file is gone, and with it the locks of its own, at once.
+    /// Gives up the locks of an open file at once, because the open file is gone.
     pub(in crate::vfs) fn unlock_released(self: &Arc<Self>, handle: FileHandle) {
         let given_up = self.locks.locks().close(handle.0);
         if given_up.is_empty() {
@@ -233,7 +235,7 @@ impl Inner {
     }
 }
 
-/// What was written under a lock is not at the server yet.
+/// Returns the error for data written under a lock that is not at the server yet.
 fn not_sent() -> Error {
     Error::TimedOut("the server does not have what was written under a lock".to_owned())
 }

@@ -1,4 +1,5 @@
-//! What is known of locks, and which requests are under way. Says who is to be told; waits for no server.
+//! State of the locks and of the requests under way. Notifies tasks that wait for a change; does not wait for the
+//! server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +15,21 @@ use tokio::time::timeout;
 use super::CLOSE_MAX;
 use crate::core::locks::{LockCounts, Locks};
 
-/// Who grants locks while the server is out of reach.
+/// The side that grants locks while the server is out of reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Locking {
-    /// This client, among the programs of this machine.
+    /// This client grants them, among the programs of this machine.
     #[default]
     Local,
-    /// Nobody: `ENOLCK`. Locks that are held end with the lease.
+    /// No side does: `ENOLCK`. Locks that are held end with the lease.
     Fail,
-    /// Nobody, but a call waits for the server first.
+    /// No side does, but a call waits for the server first.
     Strict,
-    /// The kernel, among the programs of this machine, and also while the server can be reached.
+    /// The kernel grants them, among the programs of this machine, and also while the server can be reached.
     Kernel,
 }
 
-/// Says to a lock call that nobody waits for it any more. Clones are the same.
+/// A signal to a lock call that no program waits for it any more. Clones share one signal.
 #[derive(Clone, Debug)]
 pub struct LockStop(Arc<watch::Sender<bool>>);
 
@@ -39,7 +40,7 @@ impl Default for LockStop {
 }
 
 impl LockStop {
-    /// Nobody waits any more.
+    /// Says that no program waits any more.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -54,15 +55,15 @@ impl LockStop {
     }
 }
 
-/// What is known of locks, and who waits for some.
+/// State of the locks, and the requests that wait for some.
 pub(in crate::vfs) struct LockState {
     pub(super) locking: Locking,
     locks: Mutex<Locks>,
-    /// By number: requests under way.
+    /// Requests under way, by number.
     asking: Mutex<BTreeMap<u64, (Lock, LockStop)>>,
     /// Notifies of every change that others may wait for.
     pub(super) changed: watch::Sender<()>,
-    /// When the lease ends that was renewed last.
+    /// End of the lease that was renewed last.
     until: Mutex<Option<mafs_proto::Instant>>,
 }
 
@@ -89,7 +90,7 @@ impl LockState {
         self.locks().counts()
     }
 
-    /// The client is about to attach: what its programs rely on; `trusted`: the session before is to go on.
+    /// Returns the locks that programs rely on, for an attach. `trusted`: the session before is to go on.
     pub(in crate::vfs) fn tell(&self, trusted: bool) -> HeldLocks {
         let mut locks = self.locks();
         if !trusted && self.locking != Locking::Local {
@@ -98,7 +99,7 @@ impl LockState {
         HeldLocks { fenced: matches!(self.locking, Locking::Fail | Locking::Strict), ..locks.tell() }
     }
 
-    /// The client has attached.
+    /// Takes in the reply to an attach.
     pub(in crate::vfs) fn attached(&self, reply: &AttachReply) {
         let locks = self.locks().attached(reply);
         if locks > 0 {
@@ -107,7 +108,8 @@ impl LockState {
         self.changed.send_replace(());
     }
 
-    /// Others want to lock these files. Yields those that programs have locked, once it is known who has closed what.
+    /// Notes that other clients want to lock these files. Yields those that programs have locked, once closes on their
+    /// way have arrived.
     pub(in crate::vfs) fn want(
         self: &Arc<Self>,
         mut fids: Vec<Fid>,
@@ -132,22 +134,22 @@ impl LockState {
         .boxed()
     }
 
-    /// The lease has been renewed, also by an attach.
+    /// Notes that the lease has been renewed, also by an attach.
     pub(in crate::vfs) fn renewed(&self, sent: mafs_proto::Instant, lease: Duration) {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(sent + lease);
     }
 
-    /// Whether the lease has ended. It goes on while the client attaches anew.
+    /// Whether the lease has ended. The lease goes on while the client attaches anew.
     pub(super) fn is_over(&self, now: mafs_proto::Instant) -> bool {
         self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| until <= now)
     }
 
-    /// A renewal was answered by a server that has granted so many locks.
+    /// Notes the number of locks that the server has granted, from its answer to a renewal.
     pub(in crate::vfs) fn note_grants(&self, grants: u64) {
         self.locks().note_grants(grants);
     }
 
-    /// The lease has ended.
+    /// Lets the locks lapse, because the lease has ended.
     pub(in crate::vfs) fn lapsed(&self) {
         if self.locking != Locking::Local {
             self.locks().lapse();
@@ -169,7 +171,7 @@ impl LockState {
         Asking { state: self, number }
     }
 
-    /// Whether a lock waits until the server knows of what was given up before it. Who tells the server hears of that.
+    /// Whether a lock waits until the server knows of releases before it. The task that tells the server is notified.
     pub(super) fn awaits_release(&self, lock: &Lock, wait: bool) -> bool {
         let (awaits, is_news) = self.locks().await_release(lock, wait);
         if is_news {
@@ -178,7 +180,7 @@ impl LockState {
         awaits
     }
 
-    /// Whether a request of this owner that nobody waits for any more has not come to its end.
+    /// Whether an abandoned request of this owner has not come to its end.
     pub(super) fn is_stopping(&self, lock: &Lock) -> bool {
         let is_it = |(other, stop): &(Lock, LockStop)| {
             (other.fid, other.owner.id) == (lock.fid, lock.owner.id) && stop.is_stopped()
@@ -186,7 +188,7 @@ impl LockState {
         self.asking().values().any(is_it)
     }
 
-    /// Lists the open files through which an owner asks for all of a file, but for these.
+    /// Lists the open files through which an owner asks for all of a file, except those in `but`.
     pub(super) fn asked_through(&self, fid: Fid, owner: u64, but: &[u64]) -> Vec<u64> {
         let asking = self.asking();
         let own = asking.values().map(|(lock, _)| lock).filter(|lock| {
@@ -195,17 +197,17 @@ impl LockState {
         own.map(|lock| lock.owner.file).take(UnlockRequest::EXCEPT_MAX).collect()
     }
 
-    /// Whether a program waits for a lock of a file, but for one.
+    /// Whether a program other than `but` waits for a lock of a file.
     pub(super) fn is_asked_for(&self, fid: Fid, but: u64) -> bool {
         self.asking().values().any(|(lock, _)| lock.fid == fid && lock.owner.id != but)
     }
 
-    /// Whether who asks for a lock would wait for itself, as far as the programs of this machine go.
+    /// Whether the owner of a requested lock would wait for itself, as far as the programs of this machine go.
     pub(super) fn is_deadlock(&self, locks: &Locks, lock: &Lock) -> bool {
         leads_to(&self.asking(), locks, lock, lock.owner.id)
     }
 
-    /// Whether another program has asked before for what a lock excludes, and does not wait for its owner.
+    /// Whether another program has asked before for a lock that this one excludes, and does not wait for its owner.
     pub(super) fn is_behind(&self, locks: &Locks, lock: &Lock, number: u64) -> bool {
         let asking = self.asking();
         let mut earlier = asking.range(..number).map(|(_, (earlier, _))| earlier).filter(|earlier| {
@@ -215,7 +217,7 @@ impl LockState {
         earlier.any(|earlier| !leads_to(&asking, locks, earlier, lock.owner.id))
     }
 
-    /// Waits until `is_so`; it is asked again after every change.
+    /// Waits until `is_so` holds; checks again after every change.
     pub(super) async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         let mut changed = self.changed.subscribe();
         while !is_so(self) {
@@ -225,7 +227,7 @@ impl LockState {
     }
 }
 
-/// Whether who asks for a lock waits for an owner, by way of others or not.
+/// Whether the owner of a requested lock waits for `owner`, directly or by way of others.
 fn leads_to(asking: &BTreeMap<u64, (Lock, LockStop)>, locks: &Locks, lock: &Lock, owner: u64) -> bool {
     let (mut open, mut seen) = (locks.holders_against(lock), BTreeSet::new());
     while let Some(next) = open.pop() {

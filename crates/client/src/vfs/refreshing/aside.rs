@@ -1,4 +1,4 @@
-//! Aside: a version that comes beside the container of a file, and the step that turns the container over to it.
+//! Aside: a version that is fetched beside the container of a file, and the step that turns the container over to it.
 
 use std::io;
 use std::ops::Range;
@@ -23,17 +23,17 @@ use crate::vfs::{Error, Inner};
 /// Bytes that are compared and written at a time.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// A version that is here as a whole, beside another.
+/// A version that is here as a whole, beside the container's.
 pub(super) struct Next {
     content: ContainerCopy,
     hash: ContentHash,
-    /// From where on it may differ from the other.
+    /// Offset from which on it may differ from the container.
     from: u64,
 }
 
 impl Inner {
-    /// Fetches a version beside what is read: what is behind the end of that, and the rest if that is not all that has
-    /// changed and the whole has no more bytes than this. `None`: it has.
+    /// Fetches a version beside the content that is read: first the bytes behind its end, then the rest if more has
+    /// changed. `None` if the rest is needed and the whole has more bytes than `whole_max`.
     pub(super) async fn fetch_aside(
         &self,
         file: &Arc<File>,
@@ -70,7 +70,7 @@ impl Inner {
         Ok(Some(Next { content, hash, from: 0 }))
     }
 
-    /// Fetches a range of a version, and what comes with it. Returns what the whole hashes to.
+    /// Fetches a range of a version, with all that comes with it. Returns the hash of the whole content.
     async fn fetch_range(
         &self,
         file: &File,
@@ -101,7 +101,7 @@ impl Inner {
         Ok(answer.reply.hash)
     }
 
-    /// Turns the container over to a version that is here, unless something else than `read` is in it by now. Returns
+    /// Turns the container over to a version that is here, unless the container no longer holds `read`. Returns
     /// whether it did.
     pub(super) fn turn_over(&self, file: &Arc<File>, read: Read, status: &Status, next: &Next) -> Result<bool, Error> {
         let turned = {
@@ -111,7 +111,7 @@ impl Inner {
                 if read_before(&state, status.data_version) != Some(read) {
                     return Ok(false);
                 }
-                // The file stays in use, whoever closes it, until the index names its container again.
+                // The file stays in use, even if all programs close it, until the index names its container again.
                 state.open();
             }
             self.turn_container_over(file, read, status, next)
@@ -120,7 +120,7 @@ impl Inner {
         turned.map(|()| true)
     }
 
-    /// Under `edit`.
+    /// Writes the version into the container and tells index and kernel. Under `edit`.
     fn turn_container_over(&self, file: &File, read: Read, status: &Status, next: &Next) -> Result<(), Error> {
         // The index must not name these bytes, even after a power loss, while they turn into another version.
         self.cache.index.set_content(file.fid.vnode, None)?;
@@ -160,7 +160,7 @@ fn put(to: &dyn DiskFile, offset: u64, parts: &[ContentPart]) -> io::Result<u64>
     write_data(to, &mut data, end, |_| Ok(()))
 }
 
-/// What the first bytes of one file and those of a range behind them in another hash to together.
+/// Hashes the first bytes of one file together with a range behind them in another.
 fn hash_joined(first: &dyn DiskFile, then: &dyn DiskFile, range: &Range<u64>) -> io::Result<ContentHash> {
     let mut hasher = begin_hash(first, range.start)?;
     let mut at = range.start;
@@ -174,7 +174,8 @@ fn hash_joined(first: &dyn DiskFile, then: &dyn DiskFile, range: &Range<u64>) ->
     Ok(hasher.finish())
 }
 
-/// Makes a file of one size what `next` is, which has another: first the bytes that differ, in order, then the end.
+/// Makes a file hold `next`, which may have another size: first writes the bytes that differ, in order, then sets the
+/// end.
 fn write_over(to: &dyn DiskFile, next: &Next, (before, now): (u64, u64)) -> io::Result<()> {
     let from = next.content.file.as_ref();
     let common = before.min(now);
