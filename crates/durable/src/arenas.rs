@@ -11,11 +11,11 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// mallopt(3). The library reads it when a program begins, so it is too late to set it for this process; a call of
-/// mallopt() would need `unsafe`.
+/// The variable's name; see mallopt(3). The library reads it when a program begins, so it is too late to set it for
+/// this process; a call of mallopt() would need `unsafe`.
 const VARIABLE: &str = "MALLOC_ARENA_MAX";
 
-/// One would make all threads wait for each other.
+/// Number of arenas. One would make all threads wait for each other.
 const ARENAS: &str = "2";
 
 /// Blocks from 256 KB on have pages of their own, which go back when they are freed. Otherwise the library raises this
@@ -23,17 +23,17 @@ const ARENAS: &str = "2";
 /// behind in the arenas, in pieces.
 const GIVE_BACK: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "262144"), ("MALLOC_TRIM_THRESHOLD_", "131072")];
 
-/// What becomes of large blocks of memory that are freed.
+/// Treatment of large blocks of memory that are freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LargeBlocks {
-    /// They are kept for the next: the writes of 1 MB that a client takes from the kernel cost 1.6 times the processor
-    /// time if their memory is new each time.
+    /// The blocks are kept for the next: the writes of 1 MB that a client takes from the kernel cost 1.6 times the
+    /// processor time if their memory is new each time.
     Keep,
-    /// They go back to the system: for a server, to which everything comes in small pieces.
+    /// The blocks go back to the system: for a server, to which everything comes in small pieces.
     GiveBack,
 }
 
-/// Makes this process, a daemon, use few arenas: it starts its program again in its place, with the same arguments,
+/// Makes this process, a daemon, use few arenas: starts its program again in its place, with the same arguments,
 /// unless the environment says how many there are to be. To be called before anything else is begun.
 ///
 /// # Errors

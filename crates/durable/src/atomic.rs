@@ -9,7 +9,7 @@ use crate::{Disk, DiskPath};
 /// Uses `PATH.tmp`; two calls for one path must not overlap.
 ///
 /// # Errors
-/// What the disk answers. The old file is untouched then, unless only the last sync failed.
+/// Errors of the disk. The old file is untouched then, unless only the last sync failed.
 pub fn write_file_atomically(disk: &dyn Disk, path: &DiskPath, bytes: &[u8]) -> io::Result<()> {
     let temporary = format!("{path}.tmp");
     let file = disk.create(&temporary)?;

@@ -1,8 +1,8 @@
 //! An index that knows whether it still is what was written to it.
 //!
 //! sled finds a wrong byte when it reads the page that has it, or never: it may take what lies behind it for a write
-//! that was not finished, and go on without it. Then keys are missing and nothing says so. Of 60 single flipped bits in
-//! the index of a volume with 200 files, 10 made files disappear, 3 of them without any error.
+//! that was not finished, and go on without it. Then keys are missing and nothing says so. 60 single bits of the
+//! index of a volume with 200 files were flipped: 10 made files disappear, 3 of them without any error.
 //!
 //! So the index carries a check sum: the sum, modulo 2^128, of the hashes of its pairs. Each batch changes it by what
 //! the batch changes, and stores it with the batch, so it holds after a crash too. Opening reads everything once.
@@ -28,7 +28,7 @@ impl CheckedKv {
     /// Begins an index that has just been made: an empty one without a check sum has lost everything.
     ///
     /// # Errors
-    /// What writing it gives.
+    /// Errors of writing it.
     pub(crate) fn begin(kv: Arc<dyn Kv>) -> Result<Self, KvError> {
         let mut batch = Batch::default();
         batch.put(SUM, 0_u128.to_le_bytes());
@@ -40,7 +40,7 @@ impl CheckedKv {
     /// Reads all of an index and compares it with its check sum.
     ///
     /// # Errors
-    /// [`KvError::Damaged`] if it does not hold the pairs that were written to it, and what reading it gives.
+    /// [`KvError::Damaged`] if it does not hold the pairs that were written to it, and errors of reading it.
     pub(crate) fn open(kv: Arc<dyn Kv>) -> Result<Self, KvError> {
         let stored = kv.get(SUM)?;
         let (pairs, sum) = sum_of_all(&*kv)?;
@@ -55,7 +55,7 @@ impl CheckedKv {
         Ok(Self { kv, sum: Mutex::new(sum) })
     }
 
-    /// The check sum behind a batch.
+    /// Returns the check sum behind a batch.
     fn sum_after(&self, batch: &Batch, mut sum: u128) -> Result<u128, KvError> {
         let last: BTreeMap<_, _> = batch.changes.iter().map(|(key, value)| (key, value)).collect();
         for (key, value) in last {
@@ -107,7 +107,7 @@ impl Kv for CheckedKv {
     }
 }
 
-/// How many pairs there are besides the check sum, and what they add up to.
+/// Counts the pairs besides the check sum, and adds up their hashes.
 fn sum_of_all(kv: &dyn Kv) -> Result<(u64, u128), KvError> {
     let (mut pairs, mut sum) = (0, 0_u128);
     let mut after: Option<Vec<u8>> = None;

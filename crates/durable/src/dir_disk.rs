@@ -26,10 +26,10 @@ pub struct DirDisk {
 }
 
 impl DirDisk {
-    /// The disk below `root`, which is made (readable by its user only) if it is absent.
+    /// Returns the disk below `root`, which is made (readable by its user only) if it is absent.
     ///
     /// # Errors
-    /// Whatever making the directory answers.
+    /// Errors of making the directory.
     pub fn new(root: PathBuf) -> io::Result<Self> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&root)?;
@@ -44,8 +44,8 @@ impl DirDisk {
         Ok(Self { root })
     }
 
-    /// Where a path of this disk is in the real file system. The path is one that this disk takes: this does not check
-    /// it.
+    /// Returns the place of a path of this disk in the real file system. The path must be one that this disk takes:
+    /// this does not check it.
     #[must_use]
     pub fn path(&self, path: &DiskPath) -> PathBuf {
         if path.is_empty() { self.root.clone() } else { self.root.join(path) }
@@ -99,7 +99,7 @@ impl Disk for DirDisk {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists && at.is_dir() => {}
                     other => other.map_err(|error| naming(&at, error))?,
                 }
-                // Also if it was there: whoever made it may have been killed before its own sync.
+                // Also if it was there: the process that made it may have been killed before its own sync.
                 parents.insert(parent);
             }
         }
@@ -140,8 +140,8 @@ impl Disk for DirDisk {
     }
 }
 
-/// An open file of a [`DirDisk`]. It is open for reading only, until this process writes to it: so the kernel can say
-/// whether anybody else has it open for writing.
+/// An open file of a [`DirDisk`]. The file is open for reading only, until this process writes to it: so the kernel
+/// can say whether anybody else has it open for writing.
 struct DirFile {
     reading: File,
     writing: Mutex<Option<Arc<File>>>,
@@ -152,7 +152,7 @@ impl DirFile {
         Self { reading, writing: Mutex::default() }
     }
 
-    /// The file open for writing; opens it for the first of several writes.
+    /// Returns the file open for writing; opens it for the first of several writes.
     fn writing(&self) -> io::Result<Arc<File>> {
         let mut writing = self.opened_for_writing();
         if let Some(file) = &*writing {
@@ -239,7 +239,7 @@ impl DiskFile for DirFile {
     }
 
     fn is_written_elsewhere(&self) -> io::Result<bool> {
-        // This process counts too. What still uses the file makes this a doubt.
+        // This process counts too. A call that still uses the file makes the answer a doubt.
         let ours = self.opened_for_writing().take();
         drop(ours);
         lease::is_open_for_writing(self.reading.as_fd())
@@ -254,7 +254,7 @@ impl DiskFile for DirFile {
     }
 }
 
-/// The time that `std` has no name for.
+/// Returns the time of the last change of anything, which `std` has no name for.
 fn changed(stat: &fs::Metadata) -> io::Result<SystemTime> {
     let nanos = u32::try_from(stat.ctime_nsec()).map_err(io::Error::other)?;
     let seconds = Duration::from_secs(stat.ctime().unsigned_abs());
@@ -263,7 +263,7 @@ fn changed(stat: &fs::Metadata) -> io::Result<SystemTime> {
     time.ok_or_else(|| io::Error::other("the time of a change is out of range"))
 }
 
-/// All reads and writes name their place, so that the file's own does not matter.
+/// Seeks in a file. All reads and writes name their place, so the file's own does not matter.
 fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, to) {
         Ok(found) => Ok(Some(found)),

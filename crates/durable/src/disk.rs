@@ -24,12 +24,12 @@ pub(crate) fn components(path: &DiskPath) -> io::Result<Vec<&str>> {
     }
 }
 
-/// The directory that holds `path`.
+/// Returns the directory that holds `path`.
 pub(crate) fn parent(path: &DiskPath) -> &DiskPath {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// The path of `name` in a directory.
+/// Returns the path of `name` in a directory.
 pub(crate) fn join(dir: &DiskPath, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
@@ -41,7 +41,7 @@ pub struct SpaceInfo {
     pub bytes_total: u64,
     /// Bytes this process may still use.
     pub bytes_free: u64,
-    /// Bytes that nobody uses: besides those, what the file system keeps for root.
+    /// Bytes that nobody uses: besides the free ones, those that the file system keeps for root.
     pub bytes_unused: u64,
     /// Inodes of the file system.
     pub files_total: u64,
@@ -51,13 +51,13 @@ pub struct SpaceInfo {
 
 /// Files and directories below one root.
 ///
-/// As on POSIX, what a crash leaves is: of a file the bytes before its last `sync`, of a directory the names before its
-/// last `sync_dir`. Anything later may be there, or not, or in part.
+/// As on POSIX, a crash leaves the bytes of a file from before its last `sync`, and the names of a directory from
+/// before its last `sync_dir`. Anything later may be there, or not, or in part.
 pub trait Disk: Send + Sync + 'static {
     /// Makes an empty file, or empties an existing one; its directory must exist.
     fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens an existing file for reading and writing. `NotFound` if there is none.
+    /// Opens an existing file for reading and writing. Answers `NotFound` if there is none.
     fn open(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Moves a file or directory; an existing target file is replaced atomically.
@@ -73,31 +73,31 @@ pub trait Disk: Send + Sync + 'static {
     /// directories are made in it.
     fn create_dir_all(&self, paths: &[&DiskPath]) -> io::Result<()>;
 
-    /// The names in a directory, sorted. `NotFound` if there is none.
+    /// Lists the names in a directory, sorted. Answers `NotFound` if there is none.
     fn list(&self, path: &DiskPath) -> io::Result<Vec<String>>;
 
     /// Makes the names of a directory durable.
     fn sync_dir(&self, path: &DiskPath) -> io::Result<()>;
 
-    /// Makes everything durable that was done before, by whomever. For many files at once: each sync of one is a flush
-    /// of the disk.
+    /// Makes everything durable that was done before, by whomever. For many files at once: each sync of one is a
+    /// flush of the disk.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// How much room there is.
+    /// Tells how much room there is.
     fn space(&self) -> io::Result<SpaceInfo>;
 }
 
-/// What is known of a file besides its bytes.
+/// Facts about a file besides its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStat {
     /// Its size.
     pub bytes: u64,
-    /// How many bytes it takes on the disk.
+    /// Bytes that it takes on the disk.
     pub allocated: u64,
-    /// When its bytes last changed, or what was set.
+    /// Time when its bytes last changed, or the time that was set.
     pub modified: SystemTime,
-    /// When anything of the file last changed: bytes, size or times. Nobody can set it. Where the file system has
-    /// multigrain times (ext4 and xfs since Linux 6.13), a change that follows a look always moves it.
+    /// Time when anything of the file last changed: bytes, size or times. Nobody can set it. Where the file system
+    /// has multigrain times (ext4 and xfs since Linux 6.13), a change that follows a look always moves it.
     pub changed: SystemTime,
 }
 
@@ -124,41 +124,41 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Reserves, zeroes or gives back a range; an empty one is left alone. `Unsupported` if the file system cannot.
     fn fallocate(&self, how: Fallocate, offset: u64, bytes: u64) -> io::Result<()>;
 
-    /// The first byte at or behind `offset` that may be other than zero; `None` if there is none, or `offset` is at or
-    /// behind the end.
+    /// Finds the first byte at or behind `offset` that may be other than zero; `None` if there is none, or `offset`
+    /// is at or behind the end.
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// The first byte at or behind `offset` that lies in a hole; the end of the file counts as one. `None` if `offset`
-    /// is at or behind the end.
+    /// Finds the first byte at or behind `offset` that lies in a hole; the end of the file counts as one. `None` if
+    /// `offset` is at or behind the end.
     fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>>;
 
-    /// How many bytes the file takes on the disk.
+    /// Returns how many bytes the file takes on the disk.
     fn allocated(&self) -> io::Result<u64> {
         Ok(self.stat()?.allocated)
     }
 
-    /// The kernel's file behind this one, if there is one, open for reading.
+    /// Returns the kernel's file behind this one, if there is one, open for reading.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The same open for writing.
+    /// Returns the kernel's file behind this one, if there is one, open for writing.
     fn writable(&self) -> Option<io::Result<Arc<File>>>;
 
     /// Waits until every write, cut and reservation that had begun before this call has ended. A write moves the times
     /// when it begins and the bytes later, so a look at the times alone tells nothing of a write that goes on.
     fn wait_for_writes(&self) -> io::Result<()>;
 
-    /// Whether anybody but this process may be able to write to the file: has it open for writing, or has mapped it
-    /// so. A doubt counts as yes.
+    /// Tells whether anybody but this process may be able to write to the file: has it open for writing, or has
+    /// mapped it so. A doubt counts as yes.
     fn is_written_elsewhere(&self) -> io::Result<bool>;
 
     /// Makes the bytes and the size durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
 
-    /// When the bytes last changed. Every write sets it to the present.
+    /// Tells when the bytes last changed. Every write sets this time to the present.
     fn modified(&self) -> io::Result<SystemTime> {
         Ok(self.stat()?.modified)
     }
 
-    /// Sets that time.
+    /// Sets the time when the bytes last changed.
     fn set_modified(&self, time: SystemTime) -> io::Result<()>;
 }

@@ -10,21 +10,21 @@ use crate::DiskFile;
 /// The unit of holes: smaller ones are of no use to file systems. Only runs of zeros that fill it are left out.
 const HOLE_BYTES: usize = 4096;
 
-/// Copied at a time where the kernel does not copy by itself.
+/// Bytes copied at a time where the kernel does not copy by itself.
 const COPY_BYTES: usize = 256 * 1024;
 
-/// What [`DiskFile::fallocate`] does to a range: the modes of fallocate(2) that every common file system has.
+/// Effect of [`DiskFile::fallocate`] on a range: the modes of fallocate(2) that every common file system has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
     /// Room is reserved. No byte changes; the file grows to the end of the range.
     Reserve,
-    /// The same, but the size stays, also if the range lies behind it.
+    /// Room is reserved. The size stays, also if the range lies behind it.
     ReserveKeepingSize,
     /// The bytes become zeros and their room is given back; the size stays.
     Punch,
     /// The bytes become zeros and have room; the file grows to the end of the range.
     Zero,
-    /// The same, but the size stays.
+    /// The bytes become zeros and have room; the size stays.
     ZeroKeepingSize,
 }
 
@@ -48,21 +48,21 @@ impl Fallocate {
     }
 }
 
-/// The first run of bytes in `range` that may be other than zero; `None` if there is none.
+/// Finds the first run of bytes in `range` that may be other than zero; `None` if there is none.
 ///
 /// # Errors
-/// What the file says.
+/// Errors of the file.
 pub fn next_extent(file: &dyn DiskFile, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
     let Some(start) = file.seek_data(range.start)?.filter(|start| *start < range.end) else { return Ok(None) };
     let end = file.seek_hole(start)?.map_or(range.end, |end| end.min(range.end));
     Ok(Some(start..end))
 }
 
-/// Writes `bytes` at `offset` into a part of a file that reads as zeros, leaving out blocks of zeros, of which
-/// `left_out` is told. The size of the file is not theirs to set: it has to reach behind them already.
+/// Writes `bytes` at `offset` into a part of a file that reads as zeros. Leaves out blocks of zeros, and tells
+/// `left_out` of them. The bytes do not set the size of the file: it has to reach behind them already.
 ///
 /// # Errors
-/// What the file, or `left_out`, says.
+/// Errors of the file, or of `left_out`.
 pub fn write_sparse(
     file: &dyn DiskFile,
     bytes: &[u8],
@@ -87,13 +87,13 @@ pub fn write_sparse(
 /// overlap. The kernel does it, sharing blocks where the file system can, if both are its files.
 ///
 /// # Errors
-/// What the files say, if nothing was copied.
+/// Errors of the files, if nothing was copied.
 pub fn copy_range(
     (from, from_offset): (&dyn DiskFile, u64),
     (to, to_offset): (&dyn DiskFile, u64),
     bytes: u64,
 ) -> io::Result<u64> {
-    // Asked once: within one file the copy may move the end.
+    // The length is asked once: within one file the copy may move the end.
     let bytes = bytes.min(from.len()?.saturating_sub(from_offset));
     let mut copied = 0;
     while copied < bytes {
@@ -110,7 +110,7 @@ pub fn copy_range(
 /// Copies the first `bytes` bytes of a file into an empty one, holes as holes.
 ///
 /// # Errors
-/// What the files say; `UnexpectedEof` if `from` is shorter.
+/// Errors of the files; `UnexpectedEof` if `from` is shorter.
 pub fn copy_sparse(from: &dyn DiskFile, to: &dyn DiskFile, bytes: u64) -> io::Result<()> {
     if from.len()? < bytes {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -138,7 +138,7 @@ fn copy_some(from: (&dyn DiskFile, u64), to: (&dyn DiskFile, u64), bytes: u64) -
             rustix::fs::copy_file_range(from_file, Some(&mut from_offset), &*to_file, Some(&mut to_offset), wanted)
         });
         match copied {
-            // Kernels and file systems that cannot, which they say in many ways.
+            // Some kernels and file systems cannot copy, which they say in many ways.
             Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             other => return Ok(other? as u64),
         }
@@ -149,7 +149,7 @@ fn copy_some(from: (&dyn DiskFile, u64), to: (&dyn DiskFile, u64), bytes: u64) -
     Ok(read as u64)
 }
 
-/// The first run at or behind `from` of blocks that are not all zeros; blocks count from the start of the file.
+/// Finds the first run at or behind `from` of blocks that are not all zeros; blocks count from the start of the file.
 fn data_run(bytes: &[u8], offset: u64, from: usize) -> Option<Range<usize>> {
     let block_end = |at: usize| {
         let into = usize::try_from((offset + at as u64) % HOLE_BYTES as u64).unwrap_or(0);

@@ -1,6 +1,6 @@
 //! The examples in docs/formats.md, for the tests that keep it true.
 
-/// The bytes of the block marked `hex NAME`.
+/// Returns the bytes of the block marked `hex NAME`.
 pub(crate) fn example(name: &str) -> Vec<u8> {
     let document = include_str!("../../../docs/formats.md");
     let block = document.split(&format!("```hex {name}\n")).nth(1).unwrap().split("```").next().unwrap();

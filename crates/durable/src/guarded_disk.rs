@@ -1,10 +1,11 @@
 //! A disk that is not used any more after its first failure.
 //!
-//! After a write or sync has failed nobody knows what the disk has, and what can be read may be what it has not: so
-//! from then on every call fails. Whoever wants to go on starts again from what the disk has, by another guard. That
-//! also keeps what is still under way from changing what others have opened again.
+//! After a write or sync has failed nobody knows what the disk has, and bytes that can be read may not be on it. So
+//! from then on every call fails. A user that wants to go on starts again from what the disk has, by another guard.
+//! The old guard also keeps calls that are still under way from changing what others have opened again.
 //!
-//! Want of room is no failure of a write, but one of a sync: what was to be made durable may be lost by it.
+//! Want of room is no failure of a write, but one of a sync: the bytes that were to be made durable may be lost by
+//! it.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +28,7 @@ struct Guard {
 }
 
 impl GuardedDisk {
-    /// The disk `below`, until it fails; `tell` learns of that at once, and why.
+    /// Guards the disk `below` until it fails; tells `tell` of that at once, and why.
     pub fn new(below: Arc<dyn Disk>, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { below, guard: Arc::new(Guard { failed: OnceLock::new(), tell: Box::new(tell) }) }
     }
@@ -82,13 +83,13 @@ impl Guard {
     }
 }
 
-/// Whether a write was refused by a disk that is as it was before.
+/// Tells whether a write was refused by a disk that is as it was before.
 fn is_refusal(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{FileTooLarge, InvalidInput, QuotaExceeded, StorageFull, Unsupported};
     matches!(kind, StorageFull | QuotaExceeded | FileTooLarge | Unsupported | InvalidInput)
 }
 
-/// Names that cannot be changed change nothing that anybody relies on, until they are synced.
+/// Failed changes of names do not give the disk up: nobody relies on such a change until it is synced.
 impl Disk for GuardedDisk {
     fn create(&self, path: &DiskPath) -> io::Result<Arc<dyn DiskFile>> {
         self.guard.check()?;

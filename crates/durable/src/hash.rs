@@ -1,4 +1,4 @@
-//! The hash of what a file holds.
+//! The hash of a file's content.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use mafs_proto::{ContentHash, ContentHasher};
 
 use crate::{DiskFile, next_extent};
 
-/// Read at a time.
+/// Bytes read at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The hash of the first `bytes` bytes of a file; holes cost nothing.
+/// Hashes the first `bytes` bytes of a file; holes cost nothing.
 ///
 /// # Errors
-/// What the file says; `UnexpectedEof` if it is shorter.
+/// Errors of the file; `UnexpectedEof` if it is shorter.
 pub fn hash_content(file: &dyn DiskFile, bytes: u64) -> io::Result<ContentHash> {
     Ok(begin_hash(file, bytes)?.finish())
 }

@@ -115,9 +115,9 @@ impl LoggedIndex {
         })
     }
 
-    /// Logs each batch as one record, makes all of them durable with one fdatasync, then applies them together. Returns
-    /// the number of the first record; the others follow it. Of a commit that fails or is cut off by a crash a prefix
-    /// of the batches may be there afterwards.
+    /// Logs each batch as one record, makes all of them durable with one fdatasync, then applies them together.
+    /// Returns the number of the first record; the others follow it. If the commit fails or a crash cuts it off, a
+    /// prefix of the batches may be there afterwards.
     ///
     /// # Errors
     /// [`LoggedIndexError::Refused`] changes nothing: a batch encodes to more than
@@ -137,27 +137,27 @@ impl LoggedIndex {
         result.map(|()| first)
     }
 
-    /// The index, for reading: what is written to it here is lost when it is next rebuilt. Keys that begin with a zero
-    /// byte are not the caller's.
+    /// Returns the index, for reading: what is written to it here is lost when it is next rebuilt. Keys that begin
+    /// with a zero byte are not the caller's.
     #[must_use]
     pub fn index(&self) -> &dyn Kv {
         &*self.kv
     }
 
-    /// The number that the next record gets.
+    /// Returns the number that the next record gets.
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {
         Lsn(self.next.load(Ordering::Acquire))
     }
 
-    /// Size of the journal in bytes.
+    /// Returns the size of the journal in bytes.
     #[must_use]
     pub fn journal_bytes(&self) -> u64 {
         self.journal_bytes.load(Ordering::Relaxed)
     }
 
-    /// The committed batches from `from` on, up to the last one at the time of the call. Waits for a commit in
-    /// progress. Its items fail with [`LoggedIndexError::Gone`] if the journal is cut meanwhile, with `Damaged`,
+    /// Reads the committed batches from `from` on, up to the last one at the time of the call. Waits for a commit in
+    /// progress. The items fail with [`LoggedIndexError::Gone`] if the journal is cut meanwhile, with `Damaged`,
     /// `Malformed` or `Io`.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl LoggedIndex {
         }))
     }
 
-    /// Whether [`Self::checkpoint`] should be called.
+    /// Tells whether [`Self::checkpoint`] should be called.
     #[must_use]
     pub fn checkpoint_due(&self) -> bool {
         self.uncovered_bytes.load(Ordering::Relaxed) > self.config.checkpoint_bytes
@@ -277,7 +277,7 @@ fn checkpoint_dir(dir: &DiskPath) -> String {
     join(dir, "checkpoint")
 }
 
-/// A batch as a journal record, if it may be one.
+/// Encodes a batch as a journal record, if it may be one.
 fn to_record(batch: &Batch) -> Result<Vec<u8>, LoggedIndexError> {
     for (key, value) in &batch.changes {
         let value_bytes = value.as_ref().map_or(0, Vec::len);

@@ -1,6 +1,6 @@
 //! The index seam: an ordered map of small values that can always be rebuilt.
 
-/// Why the index cannot answer. It is set aside and rebuilt then.
+/// Reason why the index cannot answer. A damaged index is set aside and rebuilt.
 #[derive(Debug, thiserror::Error)]
 pub enum KvError {
     /// The disk failed or is full.
@@ -15,7 +15,7 @@ pub enum KvError {
 /// nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
-    /// In order; a later change of a key wins. `None` removes it.
+    /// The changes in order; a later change of a key wins. `None` removes the key.
     pub changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -33,7 +33,7 @@ impl Batch {
         self.changes.push((key.into(), None));
     }
 
-    /// Whether nothing would change.
+    /// Tells whether nothing would change.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -45,20 +45,21 @@ pub type Pair = (Vec<u8>, Vec<u8>);
 
 /// An ordered map from bytes to bytes. Values stay under 64 KB (facts.md section 5).
 ///
-/// What was applied survives the end of the process only after `sync`; after a crash a prefix of the batches is there.
+/// An applied batch survives the end of the process only after `sync`; after a crash a prefix of the batches is
+/// there.
 pub trait Kv: Send + Sync + 'static {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError>;
 
-    /// Whether a batch that follows will be taken, as far as that can be known: for what must not happen elsewhere
-    /// and then fail here.
+    /// Tells whether a batch that follows will be taken, as far as that can be known: for callers whose act elsewhere
+    /// must not be done if the batch then fails here.
     fn check_writable(&self) -> Result<(), KvError>;
 
     /// Applies a batch atomically.
     fn apply(&self, batch: &Batch) -> Result<(), KvError>;
 
-    /// Up to `limit` pairs with keys that start with `prefix` and are greater than `after` (from the first if `None`),
-    /// in order.
+    /// Returns up to `limit` pairs with keys that start with `prefix` and are greater than `after` (from the first if
+    /// `None`), in order.
     fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Pair>, KvError>;
 
     /// Makes everything applied so far durable.

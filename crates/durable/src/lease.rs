@@ -9,12 +9,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Names the signal of a lease that somebody breaks (asm-generic/fcntl.h; the crate `libc` does not have it).
 const F_SETSIG: libc::c_int = 10;
 
-/// Whether somebody has the file open for writing, this process included. The descriptor is open for reading only.
+/// Tells whether somebody has the file open for writing, this process included. The descriptor is open for reading
+/// only.
 ///
 /// # Errors
 /// If the file system knows no leases, or this process may not take one: it owns the file or has `CAP_LEASE`.
 pub(crate) fn is_open_for_writing(file: BorrowedFd<'_>) -> io::Result<bool> {
-    // Whoever opens the file before the lease is given back would have this process sent SIGIO, which ends it.
+    // A program that opens the file before the lease is given back would have this process sent SIGIO, which ends it.
     control(file, F_SETSIG, libc::SIGURG)?;
     match control(file, libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => control(file, libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),

@@ -1,4 +1,4 @@
-//! What survives a crash: the seams between mafs and its storage.
+//! Storage that survives a crash: the seams between mafs and its disk.
 //!
 //! Two seams, each a small trait with a real implementation and a memory twin that can lose whatever was not synced:
 //! [`Disk`] (files and directories) and [`Kv`] (an index that can be rebuilt). Everything else, the append log and the

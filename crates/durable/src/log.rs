@@ -8,8 +8,8 @@
 //!   so a later record or seal tells whether bad bytes were ever durable;
 //! - a sync counts when the disk has taken a write after it, which is the seal;
 //! - after the first failed write or sync nothing more is promised: the log must be opened again;
-//! - what is found at an open and is not shown to be durable, by a later record or a seal, is written again before it
-//!   is synced.
+//! - records found at an open that no later record or seal shows to be durable are written again before they are
+//!   synced.
 
 pub(crate) mod format;
 mod reader;
@@ -35,12 +35,12 @@ impl Lsn {
     /// The number of a log's first record.
     pub const FIRST: Self = Self(1);
 
-    /// The name of the file that begins here.
+    /// Returns the name of the file that begins here.
     pub(crate) fn file_name(self) -> String {
         format!("{:020}", self.0)
     }
 
-    /// The reverse of [`Self::file_name`]; `None` for other names.
+    /// Reverses [`Self::file_name`]; `None` for other names.
     pub(crate) fn from_file_name(name: &str) -> Option<Self> {
         let lsn = Self(name.parse().ok()?);
         (lsn.file_name() == name).then_some(lsn)
@@ -53,11 +53,11 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// How much room a segment takes ahead of its records. An fdatasync that need not make a new size durable takes 0.17 ms
+/// Room that a segment takes ahead of its records. An fdatasync that need not make a new size durable takes 0.17 ms
 /// here in place of 0.29.
 const ROOM_BYTES: u64 = 256 << 10;
 
-/// How much is read and written again at a time.
+/// Bytes that are read and written again at a time.
 const AGAIN_BYTES: usize = 256 << 10;
 
 /// Limits of an [`AppendLog`].
@@ -73,14 +73,14 @@ impl Default for LogConfig {
     }
 }
 
-/// Where an unfinished write was cut off.
+/// Place where an unfinished write was cut off.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TornTail {
     /// File name of the segment.
     pub segment: String,
-    /// Where the good records end.
+    /// Place where the good records end.
     pub offset: u64,
-    /// How many bytes were dropped.
+    /// Number of bytes that were dropped.
     pub bytes: u64,
 }
 
@@ -94,18 +94,18 @@ impl fmt::Display for TornTail {
     }
 }
 
-/// What [`AppendLog::open`] found.
+/// Result of [`AppendLog::open`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogRecovery {
     /// The oldest record.
     pub first: Lsn,
     /// The number after the newest record.
     pub next: Lsn,
-    /// What a crash had left unfinished; nobody was told that it was durable.
+    /// The tail that a crash had left unfinished; nobody was told that it was durable.
     pub torn: Option<TornTail>,
 }
 
-/// Why a log cannot go on.
+/// Reason why a log cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// Bytes that were durable are not what was written. Nothing was changed.
@@ -115,7 +115,7 @@ pub enum LogError {
         segment: String,
         /// Position in it.
         offset: u64,
-        /// What is wrong there.
+        /// The kind of damage.
         why: String,
     },
     /// A write or sync failed before, so what is durable is unknown; open again.
@@ -141,9 +141,9 @@ pub enum LogError {
 /// A segment file.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
-    /// Its first record; its name too.
+    /// Number of its first record, and its name.
     first: Lsn,
-    /// Where its records end; behind them are a seal and room.
+    /// Place where its records end; behind them are a seal and room.
     bytes: u64,
 }
 
@@ -158,7 +158,7 @@ impl LogSync {
     /// Waits for the disk.
     ///
     /// # Errors
-    /// The disk's: to be told to [`AppendLog::end_sync`].
+    /// Errors of the disk, to be told to [`AppendLog::end_sync`].
     pub fn run(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -172,14 +172,15 @@ pub struct OldSegments {
 }
 
 impl OldSegments {
-    /// Deletes the files, the oldest first. What a crash or an error leaves is part of the log when it is opened again.
+    /// Deletes the files, the oldest first. Files that a crash or an error leaves are part of the log when it is
+    /// opened again.
     ///
     /// # Errors
-    /// The disk's.
+    /// Errors of the disk.
     pub fn remove(self) -> io::Result<()> {
         for first in self.firsts {
             self.disk.remove(&recover::segment_path(&self.dir, first))?;
-            // One by one: a crash must never bring back an older segment without the one after it.
+            // The files go one by one: a crash must never bring back an older segment without the one after it.
             self.disk.sync_dir(&self.dir)?;
         }
         Ok(())
@@ -191,7 +192,7 @@ pub struct AppendLog {
     disk: Arc<dyn Disk>,
     dir: String,
     config: LogConfig,
-    /// Never empty; appended to is the last.
+    /// The segments, never empty; records are appended to the last.
     segments: Vec<Segment>,
     /// The last segment.
     file: Arc<dyn DiskFile>,
@@ -199,7 +200,7 @@ pub struct AppendLog {
     file_bytes: u64,
     salt: u32,
     next: Lsn,
-    /// Everything below is durable.
+    /// Number below which all records are durable.
     durable: Lsn,
     poisoned: bool,
     buffer: Vec<u8>,
@@ -214,12 +215,12 @@ impl AppendLog {
     ///
     /// # Errors
     /// [`LogError::Damaged`] if bytes are wrong that had been durable; nothing was changed then.
-    /// [`LogError::Io`] for the disk's.
+    /// [`LogError::Io`] for errors of the disk.
     pub fn open(disk: Arc<dyn Disk>, dir: &DiskPath, config: LogConfig) -> Result<(Self, LogRecovery), LogError> {
         recover::open(disk, dir, config)
     }
 
-    /// Writes a record. It survives kill -9 from now on, and power loss after the next [`Self::sync`].
+    /// Writes a record. The record survives kill -9 from now on, and power loss after the next [`Self::sync`].
     ///
     /// # Errors
     /// [`LogError::TooLong`] changes nothing. [`LogError::Io`] poisons the log; [`LogError::Poisoned`] ever after.
@@ -276,8 +277,8 @@ impl AppendLog {
         self.guarded(|log| log.settle(true))
     }
 
-    /// The records from `from` on, up to the last one at the time of the call. Its items are [`LogError::Gone`] if
-    /// records were truncated, [`LogError::Damaged`] or [`LogError::Io`].
+    /// Reads the records from `from` on, up to the last one at the time of the call. The items are [`LogError::Gone`]
+    /// if records were truncated, [`LogError::Damaged`] or [`LogError::Io`].
     pub fn read(&self, from: Lsn) -> LogReader {
         let skipped = self.segments.partition_point(|segment| segment.first <= from).saturating_sub(1);
         LogReader::new(Arc::clone(&self.disk), self.dir.clone(), self.segments[skipped..].to_vec(), from, self.next)
@@ -300,38 +301,39 @@ impl AppendLog {
         OldSegments { disk: Arc::clone(&self.disk), dir: self.dir.clone(), firsts }
     }
 
-    /// The number of the oldest record there is; that of the next one if there is none.
+    /// Returns the number of the oldest record there is; that of the next one if there is none.
     #[must_use]
     pub fn first_lsn(&self) -> Lsn {
         self.segments.first().map_or(self.next, |segment| segment.first)
     }
 
-    /// The number that the next record gets.
+    /// Returns the number that the next record gets.
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {
         self.next
     }
 
-    /// The number before which all records are durable.
+    /// Returns the number before which all records are durable.
     #[must_use]
     pub fn durable_lsn(&self) -> Lsn {
         self.durable
     }
 
-    /// Size of all segments in bytes, as far as records go.
+    /// Returns the size of all segments in bytes, as far as records go.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Bytes from the segment that holds `lsn` on.
+    /// Returns the bytes from the segment that holds `lsn` on.
     #[must_use]
     pub(crate) fn bytes_from(&self, lsn: Lsn) -> u64 {
         let skipped = self.segments.partition_point(|segment| segment.first <= lsn).saturating_sub(1);
         self.segments[skipped..].iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The first record of the oldest segment from which on there are at most `bytes` bytes, or of the last segment.
+    /// Returns the first record of the oldest segment from which on there are at most `bytes` bytes, or of the last
+    /// segment.
     #[must_use]
     pub(crate) fn first_within(&self, bytes: u64) -> Lsn {
         let mut sum = 0;
@@ -346,8 +348,8 @@ impl AppendLog {
         first
     }
 
-    /// Makes durable what the last owner may have left unsynced, or this one leaves; `cut`: the file ends with its
-    /// records then, without a torn tail or room.
+    /// Makes durable what the last owner may have left unsynced, or this one leaves. With `cut` the file ends with
+    /// its records then, without a torn tail or room.
     fn settle(&mut self, cut: bool) -> Result<(), LogError> {
         if cut {
             self.file.set_len(self.end())?;
@@ -358,7 +360,8 @@ impl AppendLog {
     }
 
     /// Writes once more what the last owner wrote from `offset` on and nothing shows to be durable. After a sync that
-    /// failed Linux counts it as written, and still has it in memory: the next sync would say that all is well.
+    /// failed Linux counts these bytes as written, and still has them in memory: the next sync would say that all is
+    /// well.
     fn write_again(&self, offset: u64) -> io::Result<()> {
         let mut bytes = vec![0; AGAIN_BYTES];
         let mut at = offset;
@@ -404,7 +407,7 @@ impl AppendLog {
         let ahead = (end + ROOM_BYTES).min(self.config.segment_bytes).max(end);
         match self.file.fallocate(Fallocate::Reserve, self.file_bytes, ahead - self.file_bytes) {
             Ok(()) => self.file_bytes = ahead,
-            // A full disk, or one that cannot: the write tells whether there is room for it.
+            // The disk is full, or cannot reserve: the write tells whether there is room for it.
             Err(error) => tracing::debug!(dir = self.dir, %error, "no room ahead"),
         }
     }
@@ -415,8 +418,8 @@ impl AppendLog {
         Ok(())
     }
 
-    /// Marks what is durable, so that damage to the last records shows. Not synced itself: that would double the cost
-    /// of a commit. The next record is written over it, so want of room for it is of no consequence.
+    /// Marks what is durable, so that damage to the last records shows. The seal is not synced itself: that would
+    /// double the cost of a commit. The next record is written over it, so want of room for it is of no consequence.
     ///
     /// Any other failure says that the sync before was none: when an ext4 shuts down while it makes blocks durable that
     /// were reserved, fdatasync(2) answers that all is well, and only the next write is refused.
@@ -432,7 +435,7 @@ impl AppendLog {
         }
     }
 
-    /// Where the next record goes in the last segment.
+    /// Returns the place where the next record goes in the last segment.
     fn end(&self) -> u64 {
         self.segments.last().map_or(0, |last| last.bytes)
     }

@@ -22,7 +22,7 @@ use crate::{Disk, DiskFile, DiskPath, Fallocate, FileStat, SpaceInfo};
 use faults::{Faults, Outcome};
 use tree::{Ino, Tree};
 
-/// What ext4 takes in a file, with blocks of 4 KiB.
+/// Size of the largest file on ext4, with blocks of 4 KiB.
 const FILE_BYTES_MAX: u64 = ((1 << 32) - 1) * 4096;
 
 /// A [`Disk`] in memory. Clones are the same disk.
@@ -46,27 +46,28 @@ struct World {
 }
 
 impl MemoryDisk {
-    /// An empty disk.
+    /// Makes an empty disk.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The disk that a power cut leaves: exactly what was synced. The cut is at the present, or at the sync that
-    /// [`Self::freeze_after_syncs`] chose.
+    /// Returns the disk that a power cut leaves: exactly what was synced. The cut is at the present, or at the sync
+    /// that [`Self::freeze_after_syncs`] chose.
     #[must_use]
     pub fn crash(&self) -> Self {
         Self::of(self.at_cut(|tree| tree.durable(None)))
     }
 
-    /// Like [`Self::crash`], but of what was not synced some survives, in part: writes whole, torn or not at all, in
-    /// any order; names one by one. A rename never loses a file that was durable under its old name.
+    /// Returns a disk like [`Self::crash`], on which some of what was not synced survives, in part: writes whole,
+    /// torn or not at all, in any order; names one by one. A rename never loses a file that was durable under its old
+    /// name.
     #[must_use]
     pub fn crash_torn(&self, seed: u64) -> Self {
         Self::of(self.at_cut(|tree| tree.durable(Some(&mut Random::new(seed)))))
     }
 
-    /// The disk that kill -9 leaves: everything, with what is not synced still not synced.
+    /// Returns the disk that kill -9 leaves: everything, with what is not synced still not synced.
     #[must_use]
     pub fn kill(&self) -> Self {
         Self::of(self.world().tree.without_handles())
@@ -78,13 +79,13 @@ impl MemoryDisk {
         self.world().freeze_after = Some(count);
     }
 
-    /// Whether the power is cut.
+    /// Tells whether the power is cut.
     #[must_use]
     pub fn frozen(&self) -> bool {
         self.world().cut.is_some()
     }
 
-    /// How many files were opened by now.
+    /// Returns how many files were opened by now.
     #[must_use]
     pub fn opens(&self) -> u64 {
         self.world().opens
@@ -95,8 +96,8 @@ impl MemoryDisk {
         self.world().capacity = Some(bytes);
     }
 
-    /// Lets every write fail with `StorageFull`, or none again, whatever room files have: on a file system that writes
-    /// nothing in place that is no promise.
+    /// Lets every write fail with `StorageFull`, or none again, whatever room files have: on a file system that
+    /// writes nothing in place reserved room is no promise.
     pub fn set_full(&self, full: bool) {
         self.world().full = full;
     }
@@ -116,7 +117,7 @@ impl MemoryDisk {
 }
 
 impl World {
-    /// Counts a sync; whether it makes anything durable. If this one fails, `lose` says what it loses.
+    /// Counts a sync. Returns whether it makes anything durable. If this one fails, `lose` says what it loses.
     fn sync(&mut self, lose: impl FnOnce(&mut Tree) -> io::Result<()>) -> io::Result<bool> {
         let number = self.faults.syncs();
         match self.faults.sync() {
@@ -241,7 +242,7 @@ impl DiskFile for MemoryFile {
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if bytes.is_empty() {
-            // As pwrite(2): nothing written grows nothing.
+            // As with pwrite(2), a write of nothing grows nothing.
             return Ok(());
         }
         let mut world = self.disk.world();
@@ -300,12 +301,12 @@ impl DiskFile for MemoryFile {
         None
     }
 
-    /// Every change of memory is whole when its call returns.
+    /// Returns at once: every change of memory is whole when its call returns.
     fn wait_for_writes(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Whether a mapping is there: all open files are this process's.
+    /// Tells whether a mapping is there: all open files are this process's.
     fn is_written_elsewhere(&self) -> io::Result<bool> {
         Ok(!self.disk.world().tree.file(self.ino)?.mappings.is_empty())
     }

@@ -20,7 +20,7 @@ pub struct MemoryKv {
 struct State {
     map: Map,
     durable: Map,
-    /// What made `map` of `durable`, in order.
+    /// Batches that made `map` of `durable`, in order.
     pending: VecDeque<Batch>,
     damaged: bool,
     full: bool,
@@ -32,7 +32,7 @@ struct State {
 const PENDING_MAX: usize = 4096;
 
 impl MemoryKv {
-    /// An empty index.
+    /// Makes an empty index.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -46,7 +46,7 @@ impl MemoryKv {
         self
     }
 
-    /// The index that a power cut leaves: what was synced, and some number of the batches after it.
+    /// Returns the index that a power cut leaves: what was synced, and some number of the batches after it.
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         let state = self.state();

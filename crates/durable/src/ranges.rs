@@ -1,4 +1,4 @@
-//! Ranges: which bytes of a file have arrived, take room, and the like.
+//! Ranges: the bytes of a file that have arrived, take room, and the like.
 //!
 //! Invariant: the ranges are sorted, not empty, and neither overlap nor touch.
 
@@ -49,18 +49,18 @@ impl RangeSet {
         }
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ends.iter().map(|(&start, &end)| start..end)
     }
 
-    /// How many bytes there are.
+    /// Returns how many bytes there are.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ends.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// How many bytes of `range` are missing.
+    /// Returns how many bytes of `range` are missing.
     #[must_use]
     pub fn missing_bytes(&self, range: Range<u64>) -> u64 {
         let mut with = self.clone();
@@ -68,14 +68,14 @@ impl RangeSet {
         with.bytes() - self.bytes()
     }
 
-    /// Whether all bytes of `range` are there.
+    /// Tells whether all bytes of `range` are there.
     #[must_use]
     pub fn contains(&self, range: Range<u64>) -> bool {
         range.is_empty() || self.run_end(range.start) >= range.end
     }
 
-    /// The first byte at or behind `from` that is missing, and where that gap ends; `None` if nothing below `size` is
-    /// missing.
+    /// Finds the first byte at or behind `from` that is missing, and the end of that gap; `None` if nothing below
+    /// `size` is missing.
     #[must_use]
     pub fn first_gap(&self, from: u64, size: u64) -> Option<Range<u64>> {
         let start = self.run_end(from);
@@ -83,7 +83,7 @@ impl RangeSet {
         (start < size).then_some(start..end)
     }
 
-    /// Where the run of bytes that `offset` is in ends; `offset` itself if that byte is missing.
+    /// Returns the end of the run of bytes that `offset` is in; `offset` itself if that byte is missing.
     fn run_end(&self, offset: u64) -> u64 {
         match self.ends.range(..=offset).next_back() {
             Some((_, &end)) => end.max(offset),

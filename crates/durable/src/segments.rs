@@ -1,4 +1,4 @@
-//! A file as segments: what of it has to be sent, in pieces, holes left out.
+//! A file as segments: the bytes of it that have to be sent, in pieces, holes left out.
 
 use std::io;
 use std::ops::Range;
@@ -11,22 +11,22 @@ use crate::{DiskFile, next_extent};
 #[derive(Debug)]
 pub struct FileSegments {
     rest: Range<u64>,
-    /// Where the segment ends that was begun.
+    /// End of the segment that was begun.
     data_end: u64,
 }
 
 impl FileSegments {
-    /// Of a range that the file has.
+    /// Begins to read a range that the file has.
     #[must_use]
     pub fn new(range: Range<u64>) -> Self {
         Self { data_end: range.start, rest: range }
     }
 
-    /// The next piece, of about `bytes_max` bytes at most; `None` at the end. All pieces have to be read of the same
-    /// bytes, but may be read of different files that hold them.
+    /// Returns the next piece, of about `bytes_max` bytes at most; `None` at the end. All pieces have to be read of
+    /// the same bytes, but may be read of different files that hold them.
     ///
     /// # Errors
-    /// What the file says; `UnexpectedEof` if it is shorter than the range.
+    /// Errors of the file; `UnexpectedEof` if it is shorter than the range.
     pub fn next_piece(&mut self, file: &dyn DiskFile, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
         if self.rest.is_empty() {
             return Ok(None);

@@ -41,7 +41,7 @@ pub struct VolumeSummary {
     pub damage: Option<String>,
 }
 
-/// What is changed of a volume; `None` leaves it as it is.
+/// Changes of a volume; `None` leaves a value as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VolumeChange {
     /// Whether it takes no changes.
@@ -84,10 +84,10 @@ pub fn add_volume(path: &Path, name: &VolumeName) -> Result<(), ServerError> {
     add(&storage, &mut identity, name, BootClock.wall())
 }
 
-/// All volumes, in the order of their names.
+/// Lists all volumes, in the order of their names.
 ///
 /// # Errors
-/// Why the data directory cannot be used; what is wrong with a volume is in its summary.
+/// Reasons why the data directory cannot be used; the damage of a volume is in its summary.
 pub fn volumes(path: &Path) -> Result<Vec<VolumeSummary>, ServerError> {
     let (storage, listed) = open_volumes(path)?;
     Ok(listed.into_iter().map(|(name, file)| summarise(&storage, &name, file)).collect())
@@ -151,7 +151,7 @@ pub(crate) fn initialise(storage: &dyn Storage, now: Timestamp) -> Result<Identi
     Ok(identity)
 }
 
-/// The volume's number is used up before the volume is there: it is never given to two.
+/// Adds a volume. Its number is used up before the volume is there: it is never given to two.
 fn add(storage: &dyn Storage, identity: &mut Identity, name: &VolumeName, now: Timestamp) -> Result<(), ServerError> {
     let id = identity.next_volume;
     identity.next_volume = VolumeId(id.0 + 1);
@@ -169,7 +169,7 @@ fn open_existing(path: &Path) -> Result<(DirStorage, Identity), ServerError> {
     Ok((storage, identity))
 }
 
-/// The volumes of a data directory, in the order of their names.
+/// Lists the volumes of a data directory, in the order of their names.
 pub(crate) fn open_volumes(path: &Path) -> Result<(DirStorage, Vec<ListedVolume>), ServerError> {
     let (storage, _) = open_existing(path)?;
     let listed = list_volumes(&*storage.disk())?;
@@ -192,7 +192,7 @@ fn summarise(storage: &DirStorage, name: &VolumeName, file: Result<VolumeFile, S
     VolumeSummary { name: name.to_string(), id, read_only, quota_bytes, objects, used_bytes, change, damage }
 }
 
-/// Objects beside the root, bytes of files, last change.
+/// Counts the objects beside the root and the bytes of files; returns the number of the last change, too.
 fn count(storage: &DirStorage, name: &VolumeName, file: &VolumeFile) -> Result<(u64, u64, u64), ServerError> {
     let index = open_index(storage.disk(), storage.index(name), name, LoggedIndexConfig::default())?;
     let state = Overlay::new(file.id(), index.index()).begin().state();

@@ -73,12 +73,12 @@ struct RunArgs {
     /// Do not start if UDP cannot be had; otherwise a warning says so, and TCP alone serves.
     #[arg(long, conflicts_with = "no_quic")]
     quic: bool,
-    /// What the uplink carries in bytes per second, such as 2M: clients share it fairly, and none delays another
-    /// [default: not known; each client gets what its way carries].
+    /// Rate of the uplink in bytes per second, such as 2M: clients share it fairly, and none delays another [default:
+    /// not known; each client gets what its way carries].
     #[arg(long, value_name = "RATE")]
     uplink: Option<Rate>,
-    /// What goes first of what the server sends: `waiting`, by class; to compare with, `one`, all take turns, and
-    /// `none`, without a window besides, as the mount option of that name has them.
+    /// Order of what the server sends: `waiting`, by class; to compare with, `one`, all take turns, and `none`,
+    /// without a window besides, as the mount option of that name has them.
     #[arg(long, value_name = "HOW", value_parser = scheduling, default_value = "waiting")]
     classes: Scheduling,
 }
@@ -171,7 +171,7 @@ impl Cli {
         }
     }
 
-    /// One line; with `-v` the chain of causes below it.
+    /// Reports an error in one line; with `-v` the chain of causes below it.
     fn report(&self, error: &ServerError) {
         let mut stderr = std::io::stderr();
         let place = self.place_of(error).map(|dir| format!("{}: ", dir.display())).unwrap_or_default();
@@ -183,7 +183,7 @@ impl Cli {
         }
     }
 
-    /// The data directory, for errors about something in it that do not name it.
+    /// Returns the data directory, for errors about something in it that do not name it.
     fn place_of(&self, error: &ServerError) -> Option<PathBuf> {
         let is_inside = matches!(
             error,

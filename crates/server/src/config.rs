@@ -7,7 +7,7 @@ use mafs_durable::LoggedIndexConfig;
 
 use crate::core::promises::Timing;
 
-/// How a [`Server`](crate::Server) behaves. The defaults suit a disk of some gigabytes and one machine's memory.
+/// Behaviour of a [`Server`](crate::Server). The defaults suit a disk of some gigabytes and one machine's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerConfig {
     space_reserve_bytes: u64,
@@ -36,22 +36,22 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Room on the disk that contents may not use, in bytes, so that a full disk never stops the journal. Default 64
-    /// MB, which is one journal segment; the last quarter of it is kept even from removals.
+    /// Sets the room on the disk that contents may not use, in bytes, so that a full disk never stops the journal.
+    /// Default 64 MB, which is one journal segment; the last quarter of it is kept even from removals.
     #[must_use]
     pub fn with_space_reserve_bytes(mut self, bytes: u64) -> Self {
         self.space_reserve_bytes = bytes;
         self
     }
 
-    /// Connections at one time; more are turned away. Default 1,024.
+    /// Sets how many connections there may be at one time; more are turned away. Default 1,024.
     #[must_use]
     pub fn with_sessions_max(mut self, sessions: usize) -> Self {
         self.sessions_max = sessions;
         self
     }
 
-    /// What the uplink of all sessions carries, in bytes of IP packets per second: they share it fairly, and none
+    /// Sets the rate of the uplink of all sessions, in bytes of IP packets per second: they share it fairly, and none
     /// delays another. Default none: each session sends what its own way seems to carry.
     #[must_use]
     pub fn with_uplink(mut self, rate: Rate) -> Self {
@@ -59,14 +59,14 @@ impl ServerConfig {
         self
     }
 
-    /// What goes first of what the server sends. Default: by class.
+    /// Sets what goes first among the things that the server sends. Default: by class.
     #[must_use]
     pub fn with_scheduling(mut self, scheduling: Scheduling) -> Self {
         self.scheduling = scheduling;
         self
     }
 
-    /// Sizes of journals and checkpoints.
+    /// Sets the sizes of journals and checkpoints.
     #[must_use]
     pub fn with_index(mut self, index: LoggedIndexConfig) -> Self {
         self.index = index;

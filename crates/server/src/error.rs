@@ -1,4 +1,4 @@
-//! Why a server cannot start, or an administrator's command cannot be done.
+//! Errors: why a server cannot start, or an administrator's command cannot be done.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +16,7 @@ pub enum ServerError {
         /// The directory.
         path: PathBuf,
     },
-    /// The directory holds something that is not ours.
+    /// The directory holds something that no server has put there.
     #[error("{} is not empty and not a mafs data directory (it holds {found:?}): choose another", path.display())]
     NotDataDirectory {
         /// The directory.
@@ -27,7 +27,7 @@ pub enum ServerError {
     /// There is something else than a directory.
     #[error("{} is not a directory: choose another path", path.display())]
     NotDirectory {
-        /// What is there.
+        /// The path of the other object.
         path: PathBuf,
     },
     /// There is a data directory already.
@@ -50,7 +50,7 @@ pub enum ServerError {
     Format {
         /// Its format.
         found: u32,
-        /// What this build knows.
+        /// The format that this build knows.
         known: u32,
     },
     /// A file of the data directory makes no sense.
@@ -58,7 +58,7 @@ pub enum ServerError {
     Damaged {
         /// The file, below the data directory.
         path: String,
-        /// What is wrong.
+        /// The kind of damage.
         why: String,
     },
     /// A volume's journal or index cannot be opened.
@@ -66,7 +66,7 @@ pub enum ServerError {
     Volume {
         /// The volume.
         name: VolumeName,
-        /// Why not.
+        /// The reason.
         source: LoggedIndexError,
     },
     /// No volume has this name.
@@ -88,7 +88,7 @@ pub enum ServerError {
     BadAddress {
         /// As given.
         address: String,
-        /// What is wrong with it.
+        /// The fault of the address.
         why: String,
     },
     /// An address that others could reach.
@@ -103,15 +103,15 @@ pub enum ServerError {
     /// The disk or the network failed.
     #[error("cannot {what}: {source}{}", io_advice(source))]
     Io {
-        /// What was tried.
+        /// The act that failed.
         what: String,
-        /// Why it failed.
+        /// The reason of the failure.
         source: io::Error,
     },
 }
 
 impl ServerError {
-    /// Whether what the disk holds is wrong, so that to try again does not help.
+    /// Tells whether what the disk holds is wrong, so that to try again does not help.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } => true,
@@ -125,7 +125,7 @@ impl ServerError {
     }
 }
 
-/// What helps against a failure of the disk or the network, if anything is certain to.
+/// Names a remedy for a failure of the disk or the network, if one is certain to help.
 fn io_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => ": run mafs-server as a user who may",
@@ -136,7 +136,7 @@ fn io_advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// What is wrong with a volume, by the names of its files below the data directory.
+/// Describes the trouble of a volume, by the names of its files below the data directory.
 fn volume_trouble(name: &VolumeName, error: &LoggedIndexError) -> String {
     match error {
         LoggedIndexError::Damaged { segment, offset, why } => {

@@ -1,4 +1,4 @@
-//! Where the server listens. Only where nobody else can hear, until the wire is encrypted.
+//! Listening: only where nobody else can hear, until the wire is encrypted.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -22,7 +22,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether only this machine can connect.
+    /// Tells whether only this machine can connect.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {
@@ -34,7 +34,7 @@ impl ListenAddress {
     /// Starts to listen; must be called in a tokio runtime. An address that others can reach needs `insecure`.
     ///
     /// # Errors
-    /// `NotLoopback` without `insecure`, `BadAddress` if a socket's directory is missing, or what the system says.
+    /// `NotLoopback` without `insecure`, `BadAddress` if a socket's directory is missing, or errors of the system.
     pub async fn bind(&self, insecure: bool) -> Result<Listener, ServerError> {
         if !self.is_local() && !insecure {
             return Err(ServerError::NotLoopback { address: self.to_string() });
@@ -56,7 +56,7 @@ impl ListenAddress {
 /// Takes the port of a TCP listener for UDP as well, for [`quic::Listener::over`].
 ///
 /// # Errors
-/// The system's, in particular if another process has that port.
+/// Errors of the system, in particular if another process has that port.
 ///
 /// [`quic::Listener::over`]: mafs_arpc::carrier::quic::Listener::over
 pub(crate) fn bind_udp(address: SocketAddr) -> Result<UdpSocket, ServerError> {

@@ -20,10 +20,10 @@ use crate::store::{Identity, Storage, list_volumes};
 use crate::volume::Volume;
 use crate::{ServerConfig, ServerError, admin};
 
-/// Calls that are under way at shutdown may take this long to end; what they wait for is at most a few commits.
+/// Time that calls under way at shutdown may take to end; they wait for a few commits at most.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// How long a connection may be without a volume: a client attaches at once, and its place may be wanted by another.
+/// Time that a connection may be without a volume: a client attaches at once, and its place may be wanted by another.
 const ATTACH_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running file server. Dropping it without [`Server::shutdown`] is like kill -9: nothing is lost that was answered.
@@ -35,12 +35,12 @@ pub struct Server {
     attaches: AtomicU64,
     sessions: Arc<Semaphore>,
     sessions_max: usize,
-    /// To the uplink, if its rate is known.
+    /// The gate to the uplink, if its rate is known.
     gate: Option<SharedGate>,
     arpc: Config,
     lease: Duration,
     stopping: watch::Sender<bool>,
-    /// Whoever opens volumes again has it from here: nothing is opened once the server is gone.
+    /// Kept for the tasks that open volumes again: nothing is opened once the server is gone.
     _opener: Arc<Opener>,
     /// Last, so that a lock on the data directory outlives everything that uses it.
     _storage: Arc<dyn Storage>,
@@ -118,7 +118,8 @@ impl Server {
         let mut look = tokio::time::interval(ATTACH_WITHIN);
         look.reset();
         loop {
-            // In a fixed order, so that runs of the simulator repeat. Calls, which may come without end, are last.
+            // The branches are in a fixed order, so that runs of the simulator repeat. Calls, which may come without
+            // end, are last.
             tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => break,
@@ -157,24 +158,24 @@ impl Server {
         }
     }
 
-    /// The volumes that are served.
+    /// Returns the names of the volumes that are served.
     pub fn volumes(&self) -> impl Iterator<Item = &VolumeName> {
         self.volumes.iter().filter(|(_, slot)| slot.volume().is_ok()).map(|(name, _)| name)
     }
 
-    /// Who this server is.
+    /// Returns the id of this server.
     #[must_use]
     pub fn id(&self) -> ServerId {
         self.id
     }
 
-    /// Which of its starts this is.
+    /// Returns the number of this start of the server.
     #[must_use]
     pub fn epoch(&self) -> ServerEpoch {
         self.epoch
     }
 
-    /// The volume of this name.
+    /// Returns the volume of this name.
     pub(crate) fn volume(&self, name: &VolumeName) -> Result<Arc<Volume>, Refusal> {
         match self.volumes.get(name) {
             Some(slot) => slot.volume(),
@@ -185,12 +186,12 @@ impl Server {
         }
     }
 
-    /// How long promises hold unless they are renewed.
+    /// Returns how long promises hold unless they are renewed.
     pub(crate) fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// A number for one more attach: higher than all before, those of earlier starts included.
+    /// Returns a number for one more attach: higher than all before, those of earlier starts included.
     pub(crate) fn next_generation(&self) -> Generation {
         let attach = self.attaches.fetch_add(1, Ordering::Relaxed);
         Generation((self.epoch.0 << 32) + attach + 1)

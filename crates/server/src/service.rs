@@ -25,7 +25,7 @@ use crate::session::{Attachment, Session};
 use crate::volume::Reading;
 use content::{ContentReader, Received};
 
-/// What goes back: the body, the payload, and what produces the payload while it is sent.
+/// Parts of an answer: the body, the payload, and the reader that produces the payload while it is sent.
 struct Answer {
     body: Bytes,
     payload: Payload,
@@ -36,8 +36,8 @@ struct Answer {
 pub(crate) async fn answer(server: &Arc<Server>, session: &Arc<Session>, mut call: IncomingCall) {
     let answer = dispatch(server, session, &mut call).await;
     if let Some(why) = session.failure() {
-        // What it rests on may not be on the disk. The client asks again when it has attached again; a call that is
-        // dropped earlier is answered.
+        // The answer may rest on something that is not on the disk. The client asks again when it has attached again;
+        // a call that is dropped earlier is answered.
         session.peer().close(&why);
         session.peer().closed().await;
         return;
@@ -141,7 +141,8 @@ fn hold(request: &HoldRequest, attached: &Attachment) -> Result<HoldReply, Refus
     Ok(HoldReply)
 }
 
-/// The status of objects; of the first one, if it is to be settled, when what others have announced of it is there.
+/// Returns the status of objects; of the first one, if it is to be settled, when what others have announced of it is
+/// there.
 async fn status(
     attached: &Attachment,
     request: &GetStatusRequest,
@@ -158,7 +159,8 @@ async fn status(
     Ok(GetStatusReply { stale, ..reply })
 }
 
-/// The extended attributes of an object; if they are to be settled, when what others have announced of them is there.
+/// Returns the extended attributes of an object; if they are to be settled, when what others have announced of them
+/// is there.
 async fn xattrs(
     attached: &Attachment,
     request: &GetXattrsRequest,
@@ -188,7 +190,7 @@ async fn recall(attached: &Attachment, directory: Fid, call: &IncomingCall) -> R
     }
 }
 
-/// What a name means: if somebody has announced that it will mean another object, that one.
+/// Looks a name up: if somebody has announced that it will mean another object, that one is returned.
 async fn lookup(attached: &Attachment, request: &LookupRequest, call: &IncomingCall) -> Result<LookupReply, Refusal> {
     let Attachment { volume, ticket } = attached;
     let LookupRequest { parent, name, .. } = request;
@@ -240,7 +242,7 @@ fn only_of_servers<T: Wire>(body: Bytes) -> Result<Answer, Refusal> {
     Err(Refusal::new(FsError::NoMethod, "only a server makes this call"))
 }
 
-/// An answer without payload.
+/// Makes an answer without payload.
 fn reply<T: Wire>(reply: T) -> Result<Answer, Refusal> {
     Ok(Answer { body: reply.encode(), payload: Payload::None, reader: None })
 }

@@ -1,4 +1,4 @@
-//! Connection: of a client, and the volume it is attached to.
+//! Connection of a client, and the volume it is attached to.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,11 +16,11 @@ const READERS_MAX: usize = 16;
 pub(crate) struct Session {
     peer: Peer,
     state: Mutex<Option<Attachment>>,
-    /// Contents being read.
+    /// Permits for contents being read.
     readers: Arc<Semaphore>,
 }
 
-/// The volume a session is attached to, and as which attach.
+/// The volume a session is attached to, and the attach.
 #[derive(Clone)]
 pub(crate) struct Attachment {
     pub(crate) volume: Arc<Volume>,
@@ -32,23 +32,23 @@ impl Session {
         Self { peer, state: Mutex::new(None), readers: Arc::new(Semaphore::new(READERS_MAX)) }
     }
 
-    /// What the session is attached to.
+    /// Returns the attachment of the session.
     ///
     /// # Errors
-    /// `NotAttached` if to nothing, or if a later attach has replaced this one.
+    /// `NotAttached` if there is none, or if a later attach has replaced this one.
     pub(crate) fn attachment(&self) -> Result<Attachment, Refusal> {
         let attachment = self.state().clone().ok_or_else(|| Refusal::from(FsError::NotAttached))?;
         attachment.volume.check(attachment.ticket)?;
         Ok(attachment)
     }
 
-    /// Why the disk of the attached volume has failed, if it has.
+    /// Returns why the disk of the attached volume has failed, if it has.
     pub(crate) fn failure(&self) -> Option<String> {
         let volume = Arc::clone(&self.state().as_ref()?.volume);
         volume.failure().get().map(|why| volume.why_ended(&why))
     }
 
-    /// Attaches. What the connection was attached to before comes back.
+    /// Attaches. Returns the attachment that the connection had before.
     pub(crate) fn attach(&self, attachment: Attachment) -> Option<Attachment> {
         self.state().replace(attachment)
     }
@@ -58,12 +58,12 @@ impl Session {
         self.state().take()
     }
 
-    /// Where breaks go.
+    /// Returns the peer, to which breaks go.
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// Who may read contents.
+    /// Returns the permits for readers of contents.
     pub(crate) fn readers(&self) -> &Arc<Semaphore> {
         &self.readers
     }

@@ -1,9 +1,9 @@
-//! Slot: a volume of a server: served, or refused with the reason, and opened again from its disk after that has
+//! Slot: a volume of a server: served, or refused with the reason, and opened again from its disk after the disk has
 //! failed.
 //!
 //! A volume that has failed ends as if it had been killed: its connections are closed, nothing more is answered, and
-//! what was acknowledged is on the disk. It is opened again when nothing is left of it in memory, under an epoch of
-//! its own.
+//! what was acknowledged is on the disk. The volume is opened again when nothing is left of it in memory, under an
+//! epoch of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::store::{Identity, ListedVolume, Storage, VolumeFile};
 use crate::volume::Volume;
 use crate::{ServerConfig, ServerError};
 
-/// How often a volume is opened again before somebody has to look after it: that is some seven minutes.
+/// Number of times that a volume is opened again before somebody has to look after it: that is some seven minutes.
 const TRIES_MAX: u32 = 12;
 
 /// The first pause before a volume is opened again, and the longest; each is twice the one before.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// How long what uses a volume may take to end.
+/// Time that the users of a volume may take to end.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// What opens volumes.
+/// The opener of volumes.
 pub(crate) struct Opener {
     storage: Arc<dyn Storage>,
     config: ServerConfig,
@@ -50,7 +50,7 @@ impl Opener {
         self.open(name, file, epoch)
     }
 
-    /// An epoch that nothing has had, durably.
+    /// Takes an epoch that nothing has had, durably.
     fn next_epoch(&self) -> Result<ServerEpoch, ServerError> {
         let _taking = self.epochs.lock().unwrap_or_else(PoisonError::into_inner);
         let disk = self.storage.disk();
@@ -62,7 +62,7 @@ impl Opener {
     }
 }
 
-/// A volume, or why it cannot be served.
+/// A volume, or the reason why it cannot be served.
 pub(crate) struct Slot {
     state: Mutex<State>,
 }
@@ -96,10 +96,10 @@ impl Slot {
         slot
     }
 
-    /// The volume, if it is served.
+    /// Returns the volume, if it is served.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why it is not.
     pub(crate) fn volume(&self) -> Result<Arc<Volume>, Refusal> {
         match &*self.state() {
             State::Serving(volume) => Ok(Arc::clone(volume)),
@@ -116,13 +116,13 @@ impl Slot {
     }
 }
 
-/// What a volume is refused with that cannot be opened.
+/// Returns the refusal for a volume that cannot be opened.
 fn refusal_of(name: &VolumeName, error: &ServerError) -> Refusal {
     tracing::error!(volume = %name, "{error}; it is not served");
     Refusal::new(FsError::VolumeDamaged, error.to_string())
 }
 
-/// Waits for the failures of a volume.
+/// A task that waits for the failures of a volume.
 struct Keeper {
     slot: Weak<Slot>,
     opener: Weak<Opener>,
@@ -140,7 +140,7 @@ impl Keeper {
         }
     }
 
-    /// Returns when the volume is not to be opened again.
+    /// Opens the volume again after each failure. Returns when it is not to be opened again.
     async fn keep(&self) {
         let mut tries = 0;
         loop {
@@ -166,7 +166,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the volume is served again.
+    /// Tries to open the volume again. Returns whether it is served again.
     async fn open_again(&self, tries: &mut u32) -> bool {
         while *tries < TRIES_MAX {
             tokio::time::sleep(PAUSE_FIRST.saturating_mul(1 << (*tries).min(16)).min(PAUSE_MAX)).await;

@@ -1,4 +1,4 @@
-//! Store: what a data directory holds, and where it comes from.
+//! Store: the content of a data directory, and the storage it comes from.
 //!
 //! Owns the [`Storage`] seam with its two kinds (a directory, memory), the identity of the server, the list of
 //! volumes and the content files. docs/formats.md ("Server data directory") is the layout. All calls block.
@@ -32,25 +32,25 @@ pub(crate) use volumes::{
 
 use crate::ServerError;
 
-/// Where a server keeps its data: the seam between a real directory and the simulator.
+/// Storage of a server's data: the seam between a real directory and the simulator.
 pub trait Storage: Send + Sync + 'static {
-    /// The data directory.
+    /// Returns the data directory.
     fn disk(&self) -> Arc<dyn Disk>;
 
-    /// How the index of a volume is opened.
+    /// Returns the opener of a volume's index.
     fn index(&self, volume: &VolumeName) -> OpenKv;
 
-    /// Bytes nobody can guess, for identities.
+    /// Returns bytes nobody can guess, for identities.
     ///
     /// # Errors
     /// If the system gives none.
     fn random(&self) -> io::Result<[u8; 16]>;
 
-    /// User and group that new volumes belong to.
+    /// Returns the user and group that new volumes belong to.
     fn owner(&self) -> (u32, u32);
 }
 
-/// The largest file [`read_small`] reads.
+/// Size of the largest file that [`read_small`] reads.
 const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
 /// Reads a small file whole; `None` if there is none.
@@ -71,7 +71,7 @@ fn read_small(disk: &dyn Disk, path: &DiskPath) -> Result<Option<Vec<u8>>, Serve
     Ok(Some(bytes))
 }
 
-/// Bytes from two hexadecimal digits each; `None` if they are not so many.
+/// Parses bytes of two hexadecimal digits each; `None` if they are not so many.
 fn parse_hex<const BYTES: usize>(hex: &str) -> Option<[u8; BYTES]> {
     if hex.len() != 2 * BYTES || !hex.is_ascii() {
         return None;

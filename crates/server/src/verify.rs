@@ -1,7 +1,7 @@
-//! Verifying: reads every content of a store that no server runs on, and compares it with its hash, which is that of
+//! Verifying: reads every content of a store that no server runs on, and compares it with its hash, which comes from
 //! the client that has made it.
 //!
-//! Nothing is changed. What came of contents that nothing names is not looked at.
+//! Nothing is changed. Contents that nothing names are not looked at.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ const DEPTH_MAX: usize = 2_048;
 /// Names of one directory that are looked at for the one of another directory.
 const NAMES_MAX: usize = 1_000_000;
 
-/// What was found in a volume.
+/// Findings in a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct VolumeCheck {
     /// Its name.
@@ -31,11 +31,11 @@ pub struct VolumeCheck {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many of them are damaged.
+    /// Number of damaged files.
     pub damaged_files: u64,
-    /// The first 1,000 of those.
+    /// The first 1,000 damaged files.
     pub damaged: Vec<DamagedFile>,
-    /// Why the volume as a whole cannot be read.
+    /// Reason why the volume as a whole cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
 }
@@ -43,17 +43,17 @@ pub struct VolumeCheck {
 /// A file that is not what was stored.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct DamagedFile {
-    /// Where it is in the volume, if it still has a name.
+    /// Path in the volume, if it still has a name.
     pub path: Option<String>,
     /// Its number.
     pub fid: String,
-    /// Where the content is, below the data directory; none if it is in the index.
+    /// Path of the content, below the data directory; none if it is in the index.
     pub content: Option<String>,
-    /// What is wrong with it.
+    /// The kind of damage.
     pub why: String,
 }
 
-/// How far a volume has been read.
+/// Progress of the reading of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VerifyProgress {
     /// Bytes of files so far.
@@ -63,7 +63,7 @@ pub struct VerifyProgress {
 }
 
 impl VolumeCheck {
-    /// Whether everything is as it was stored.
+    /// Tells whether everything is as it was stored.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         self.damage.is_none() && self.damaged_files == 0
@@ -73,7 +73,7 @@ impl VolumeCheck {
 /// Reads the contents of these volumes, or of all if none is named.
 ///
 /// # Errors
-/// `NoVolume`, or why the data directory cannot be used; what is wrong with a volume is in what was found.
+/// `NoVolume`, or reasons why the data directory cannot be used; the damage of a volume is among the findings.
 pub fn verify(
     path: &Path,
     names: &[VolumeName],
@@ -180,7 +180,7 @@ impl<'i> Contents<'i> {
         Ok(ContentHash::of(&bytes))
     }
 
-    /// A name that means a file, with those of the directories above.
+    /// Returns a name that means a file, with those of the directories above.
     fn path_of(&self, fid: Fid) -> Result<Option<String>, Refusal> {
         let Some((mut directory, name)) = self.name_of(fid)? else { return Ok(None) };
         let mut names = vec![name];
@@ -198,7 +198,7 @@ impl<'i> Contents<'i> {
         Ok(None)
     }
 
-    /// Looks at all names, because a file does not say which it has.
+    /// Returns a name of a file. Looks at all names, because a file does not say which it has.
     fn name_of(&self, fid: Fid) -> Result<Option<(Fid, Name)>, Refusal> {
         let (all, means) = (tables::all_entries(), tables::fid_bytes(fid));
         let mut after = None;

@@ -1,7 +1,7 @@
-//! Volume: one volume being served: its journal and index, its contents, the client that holds it.
+//! Volume: one volume being served: its journal and index, its contents, the sessions of its clients.
 //!
 //! Mutations go through one committer task ([`committer`]), in order; reads look at the committed state directly and
-//! never wait for a commit. Any number of clients share a volume; [`sessions`] says who must hear of what.
+//! never wait for a commit. Any number of clients share a volume; [`sessions`] says which must hear of what.
 //!
 //! A volume whose disk has failed answers nothing more: it ends as if it had been killed, and its owner opens it again
 //! from the disk.
@@ -49,13 +49,13 @@ pub(crate) use reads::{Reading, Root, StoredContent};
 use sessions::Sessions;
 use waiting::Apply;
 
-/// Mutations that may wait for the committer; more wait at their sessions.
+/// Number of mutations that may wait for the committer; more wait at their sessions.
 const JOBS_MAX: usize = 1024;
 
-/// Chores that may wait for the janitor; beyond, the committer does them itself.
+/// Number of chores that may wait for the janitor; beyond, the committer does them itself.
 const CHORES_MAX: usize = 64;
 
-/// How long to wait between two looks for what has lasted too long.
+/// Time between two looks for what has lasted too long.
 const EXPIRY_PERIOD: Duration = Duration::from_secs(10);
 
 /// A volume being served.
@@ -64,7 +64,7 @@ pub(crate) struct Volume {
     jobs: mpsc::Sender<Job>,
 }
 
-/// What the volume's tasks share.
+/// State that the volume's tasks share.
 struct Shared {
     name: VolumeName,
     file: VolumeFile,
@@ -75,14 +75,14 @@ struct Shared {
     contents: Arc<ContentStore>,
     spools: Arc<Spools>,
     reserve: SpaceReserve,
-    /// What makes the volume larger has been refused last.
+    /// Whether mutations that make the volume larger were refused last.
     is_full: AtomicBool,
     sessions: Arc<Sessions>,
-    /// Goes with this. Last, so that nothing of the volume is left then.
+    /// Dropped with this state, and last, so that nothing of the volume is left then.
     present: watch::Sender<()>,
 }
 
-/// What a client says of its session when it attaches.
+/// Statements of a client about its session when it attaches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Continued {
     /// The attach whose promises it still trusts.
@@ -93,16 +93,16 @@ pub(crate) struct Continued {
     pub(crate) locks: HeldLocks,
 }
 
-/// What an attach has led to.
+/// Result of an attach.
 pub(crate) struct Begun {
     pub(crate) granted: Granted,
     /// Whether an earlier session goes on.
     pub(crate) resumed: bool,
-    /// Which of the locks that the client relies on it does not have any more.
+    /// Locks that the client relies on and does not have any more, by their places.
     pub(crate) lost_locks: Vec<u32>,
 }
 
-/// One attach: who, and which one.
+/// One attach: its client, and its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     pub(crate) client: ClientId,
@@ -164,12 +164,12 @@ impl Volume {
         &self.shared.file
     }
 
-    /// Which of the times that it was opened this is, among the starts of the server.
+    /// Returns which of the times that it was opened this is, among the starts of the server.
     pub(crate) fn epoch(&self) -> ServerEpoch {
         self.shared.epoch
     }
 
-    /// Whether the disk has failed.
+    /// Returns the state of the disk.
     pub(crate) fn failure(&self) -> &Failure {
         &self.shared.failure
     }
@@ -189,12 +189,12 @@ impl Volume {
         }
     }
 
-    /// What clients are told of a failure.
+    /// Returns the text by which clients are told of a failure.
     pub(crate) fn why_ended(&self, why: &str) -> String {
         format!("the disk of the volume {} has failed at the server: {why}", self.shared.name)
     }
 
-    /// The contents that are arriving.
+    /// Returns the contents that are arriving.
     pub(crate) fn spools(&self) -> &Arc<Spools> {
         &self.shared.spools
     }
@@ -279,13 +279,13 @@ impl Volume {
         }
     }
 
-    /// Takes note that bytes of a client's content have arrived: whoever waits for it sees progress.
+    /// Takes note that bytes of a client's content have arrived: callers that wait for it see progress.
     pub(crate) fn note_delivered(&self, ticket: Ticket, bytes: u64) {
         self.shared.sessions.note_delivered(ticket.client, bytes);
     }
 
-    /// Waits until nobody relies on what was before a record that had been applied already; then its kept reply may be
-    /// given.
+    /// Waits until nobody relies on what was before a record that had been applied already. Then its kept reply may
+    /// be given.
     pub(crate) async fn settled(&self, ticket: Ticket, record: &CmlRecord, reply: &Bytes) -> Result<(), Refusal> {
         let touched = replies::touched(record, reply)?;
         let owed = self.shared.sessions.owed(ticket.client, &touched);
@@ -293,7 +293,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The kept reply to a record, if it has been applied and committed before.
+    /// Returns the kept reply to a record, if it has been applied and committed before.
     ///
     /// # Errors
     /// `StoreIdReused` if another record has been.
@@ -324,8 +324,8 @@ impl Volume {
         })
     }
 
-    /// Whether a content of `size` bytes for a file may be within the quota, before it is received. The commit decides
-    /// again: other stores may come first.
+    /// Checks that a content of `size` bytes for a file may be within the quota, before it is received. The commit
+    /// decides again: other stores may come first.
     ///
     /// # Errors
     /// `Quota` if not.
@@ -338,12 +338,13 @@ impl Volume {
         })
     }
 
-    /// What is kept of records in conflict.
+    /// Lists what is kept of records in conflict.
     pub(crate) fn conflicts(&self, request: &ConflictsRequest) -> Result<ConflictsReply, Refusal> {
         conflicts::page(&Overlay::new(self.shared.file.id(), self.shared.index.index()), request)
     }
 
-    /// Room on the disk, without what the journal and the disk keep for themselves, or in the quota, if that is less.
+    /// Returns the room on the disk, without what the journal and the disk keep for themselves, or in the quota, if
+    /// that is less.
     pub(crate) fn space(&self) -> Result<StatFsReply, Refusal> {
         let space = self.shared.disk.space();
         let space = space.map_err(|error| Refusal::new(FsError::Io, format!("cannot ask for free space: {error}")))?;
@@ -374,7 +375,7 @@ impl Volume {
         answered.await.map_err(|_| self.ended())?
     }
 
-    /// What is answered when the committer has ended.
+    /// Returns the answer when the committer has ended.
     fn ended(&self) -> Refusal {
         match self.shared.failure.get() {
             Some(why) => Refusal::new(FsError::Io, self.why_ended(&why)),
@@ -383,8 +384,8 @@ impl Volume {
     }
 }
 
-/// The last change of a volume, the clients that may hold promises, and what is announced. A volume whose first
-/// transaction is missing has lost its journal.
+/// Returns the last change of a volume, the clients that may hold promises, and the announced records. A volume whose
+/// first transaction is missing has lost its journal.
 fn last_state(
     name: &VolumeName,
     id: VolumeId,

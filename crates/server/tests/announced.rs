@@ -1,5 +1,5 @@
-//! Announced records: who opens what they touch gets them, who only looks is shown them, and nobody is promised
-//! anything about them.
+//! Tests of announced records: a client that opens what they touch gets them, one that only looks is shown them, and
+//! nobody is promised anything about them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -140,7 +140,8 @@ async fn who_reads_attributes_waits_for_announced_ones_and_not_for_contents() {
     assert_eq!(timeout(SOON, alice.call(own)).await.unwrap().unwrap().applied, [set.id]);
 }
 
-/// A save by way of another file: a content, and the record that moves it over the old one and waits behind it.
+/// Announces a save by way of another file: a content, and the record that moves it over the old one and waits behind
+/// it.
 async fn announced_save(alice: &mut Client) -> (Fid, CmlRecord, CmlRecord) {
     let root = alice.root();
     let old = alice.lookup(root, "f").await.unwrap().unwrap().fid;
@@ -248,7 +249,7 @@ async fn a_record_is_pulled_once_for_all_who_wait_for_it_unless_it_is_announced_
     }
 }
 
-/// As when the server was full.
+/// The record did not come, as when the server was full.
 #[tokio::test(start_paused = true)]
 async fn what_did_not_come_is_pulled_again_for_who_waits_again() {
     let (_storage, server) = serve();
@@ -367,7 +368,7 @@ async fn invariant_10_announcements_that_cannot_be_a_clients_own_are_refused() {
         with(StoreId { seq: 0, ..record.id }),
     ];
     for bad in bad {
-        // Together with a good one, which is not entered either.
+        // The bad record is sent together with a good one, which is not entered either.
         let refused = alice.announce(&[record.clone(), bad.clone()]).await.unwrap_err();
         assert_eq!(refused.error, FsError::Malformed, "{:?}", bad.id);
         let request = InvalidateRequest {

@@ -1,4 +1,5 @@
-//! How announcements end, in whatever way, and writers that go and come back: nobody waits for what will not come.
+//! Tests of how announcements end, in whatever way, and of writers that go and come back: nobody waits for what will
+//! not come.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The binary `mafs-server`: exit codes, messages, signals, sockets.
+//! Tests of the binary `mafs-server`: exit codes, messages, signals, sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,7 @@ impl Running {
                 break address.to_owned();
             }
         };
-        // So that the server never waits for a reader of its log.
+        // The log is read on, so that the server never waits for a reader of it.
         std::thread::spawn(move || lines.count());
         (Self(child), address)
     }
@@ -203,7 +203,7 @@ fn volume_commands_say_what_they_did_by_their_exit_code() {
     assert_eq!(code(&run(&["frobnicate"])), 2);
 }
 
-/// Runs it, and checks the exit code and that one line says all of `parts`.
+/// Runs the binary, and checks the exit code and that one line says all of `parts`.
 fn check_message(args: &[&str], expected: i32, parts: &[&str]) {
     let output = run(args);
     let message = stderr(&output);

@@ -1,8 +1,8 @@
-//! Power cuts at every sync point: a workload over memory storage, the power cut at each sync in turn, the server
-//! opened again on what survived.
+//! Tests of power cuts at every sync point: a workload over memory storage, the power cut at each sync in turn, the
+//! server opened again on what survived.
 //!
-//! What must be found after a cut is known from an undisturbed run: of each lane the state after some number of its
-//! records, and at least after those that were acknowledged.
+//! An undisturbed run tells what must be found after a cut: of each lane the state after some number of its records,
+//! and at least after those that were acknowledged.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use mafs_server::{MemoryStorage, Server};
 use support::lanes::{Expected, Step, futures_join, on_runtime, see, send, undisturbed};
 use support::{ALICE, Client, open};
 
-/// Which records are sent again after a crash.
+/// Records that are sent again after a crash.
 enum Replay {
     /// All of them.
     All,
@@ -105,7 +105,7 @@ async fn run_lane(storage: &MemoryStorage, client: &Client, steps: &[Step]) -> V
     acknowledged
 }
 
-/// Opens what survived, compares it with what must have, then replays.
+/// Opens the storage that survived, compares it with what must be there, then replays.
 fn check(expected: &Expected, storage: &MemoryStorage, acknowledged: &[Vec<ApplyReply>], replay: &Replay, cut: u64) {
     on_runtime(async {
         let server: Arc<Server> = open(storage);

@@ -1,4 +1,4 @@
-//! A server on a real data directory: restarts, the lock, volumes, damage.
+//! Tests of a server on a real data directory: restarts, the lock, volumes, damage.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -30,7 +30,7 @@ fn volume(name: &str) -> VolumeName {
     VolumeName::new(name).unwrap()
 }
 
-/// All files below `dir`, with their names relative to it.
+/// Lists all files below `dir`, with their names relative to it.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -67,7 +67,7 @@ async fn a_restart_finds_everything() {
     }
 }
 
-/// Starts and stops; returns who the server is.
+/// Starts and stops a server. Returns its id.
 async fn serve_once(dir: &Path) -> mafs_proto::ServerId {
     let server = serve(dir);
     server.shutdown().await;

@@ -1,5 +1,5 @@
-//! A disk that fails at every point while several clients call: what was acknowledged or shown by then is on it,
-//! nothing is shown that is not, and the volume is served again from what it has.
+//! Tests of a disk that fails at every point while several clients call: what was acknowledged or shown by then is on
+//! it, nothing is shown that is not, and the volume is served again from what it has.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -20,17 +20,17 @@ use support::{ALICE, BOB, Client, Refused, create, open};
 
 const READER: ClientId = ClientId([3; 16]);
 
-/// Who works in which lane, and how much.
+/// Client of each lane, and the number of its records.
 const LANES: [(ClientId, usize); 3] = [(ALICE, 16), (BOB, 16), (ALICE, 16)];
 
-/// How the disk fails.
+/// The way in which the disk fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
-    /// One sync fails; what it was to make durable can be read all the same.
+    /// One sync fails; the bytes that it was to make durable can be read all the same.
     Sync,
     /// One write fails.
     Write,
-    /// All fails after a sync that says that all is well.
+    /// Everything fails after a sync that says that all is well.
     Dies,
 }
 
@@ -44,10 +44,10 @@ impl Fault {
     }
 }
 
-/// What clients know of the lanes.
+/// Knowledge of clients about the lanes.
 struct Known<'e> {
     expected: &'e Expected,
-    /// Of each lane how many records were acknowledged, or shown to be applied.
+    /// Number of records of each lane that were acknowledged, or shown to be applied.
     least: RefCell<Vec<usize>>,
     /// Writers that have not ended.
     working: Cell<usize>,
@@ -59,7 +59,7 @@ impl Known<'_> {
         *least = applied.max(*least);
     }
 
-    /// A lane has been shown to hold an object, perhaps with its content.
+    /// Notes that a lane has been shown to hold an object, perhaps with its content.
     fn note_shown(&self, lane: usize, object: &Object, content: Option<&Bytes>) {
         let is_it =
             |(shown, bytes): (&Object, Option<&Bytes>)| shown == object && content.is_none_or(|_| content == bytes);
@@ -71,7 +71,7 @@ impl Known<'_> {
     }
 }
 
-/// What is left of a run: the storage, and of each lane how much must be there.
+/// Remains of a run: the storage, and of each lane how much must be there.
 type Left = (MemoryStorage, Vec<usize>);
 
 #[test]
@@ -129,7 +129,7 @@ async fn a_volume_whose_disk_fails_is_refused_until_the_disk_works_again() {
     assert!(alice.lookup(root, "before").await.unwrap().is_some());
 }
 
-/// Lets the disk fail at each point in turn; writers that go on send again what was not acknowledged, until all is.
+/// Lets the disk fail at each point in turn. Writers that go on send again what was not acknowledged, until all is.
 fn at_every_point(expected: &Expected, goes_on: bool, check: impl Fn(&str, Left)) {
     let faults = if goes_on { &[Fault::Sync, Fault::Write][..] } else { &[Fault::Sync, Fault::Write, Fault::Dies] };
     for fault in faults {
@@ -195,7 +195,7 @@ async fn attached_again(server: &Arc<Server>, id: ClientId) -> Client {
     panic!("the volume is not served again");
 }
 
-/// A connection that has ended, a volume that is not served, or another attach of the same client.
+/// Tells whether a connection has ended, a volume is not served, or another attach of the client came.
 fn is_about_the_disk(refused: &Refused) -> bool {
     let has_ended = refused.error == FsError::Unknown(0);
     let is_not_served = refused.error == FsError::Io && refused.message.contains("disk");

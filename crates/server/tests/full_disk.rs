@@ -1,4 +1,4 @@
-//! A server whose disk is full: what it refuses, what it still does, and how it goes on.
+//! Tests of a server whose disk is full: what it refuses, what it still does, and how it goes on.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -98,7 +98,7 @@ async fn a_session_that_ends_while_the_disk_is_full_harms_nobody() {
     alice.create(root, "after").await;
 }
 
-/// What a real file system does in the background: only then the room of removed files is free.
+/// Does what a real file system does in the background: only then the room of removed files is free.
 fn write_back(storage: &MemoryStorage) {
     let disk = storage.memory_disk();
     for shard in disk.list(CONTENT).unwrap() {

@@ -1,4 +1,5 @@
-//! Peers that are no client: each ends its own call or its own connection, and the server says so in one line.
+//! Tests of peers that are no client: each ends its own call or its own connection, and the server says so in one
+//! line.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -26,7 +27,7 @@ fn serve() -> Arc<Server> {
     support::open(&mafs_server::MemoryStorage::new(1))
 }
 
-/// A body with other bytes in the place of the name `two`, which ends a message that has no length around it.
+/// Returns a body with other bytes in the place of the name `two`, which ends a message that has no length around it.
 fn renamed(body: &[u8], two: &[u8], bad: &[u8]) -> Bytes {
     let marked = [&[2], two].concat();
     let at = body.windows(marked.len()).position(|part| part == marked).unwrap();
@@ -118,7 +119,7 @@ impl Running {
         running
     }
 
-    /// The next line of the log with these words.
+    /// Waits for the next line of the log with these words.
     fn wait_for(&self, words: &str) -> String {
         loop {
             let line = self.log.recv_timeout(LONG).unwrap_or_else(|_| panic!("the log does not say {words:?}"));
@@ -133,7 +134,7 @@ impl Running {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         let from = stream.local_addr().unwrap().to_string();
-        // The server may have ended it before all was sent.
+        // The server may have ended the connection before all was sent.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         if let Err(error) = stream.read_to_end(&mut answer) {
@@ -184,5 +185,5 @@ fn invariant_10_what_a_connection_sends_bounds_neither_the_memory_nor_the_life_o
     assert!(!answer.is_empty(), "it still answers");
 }
 
-/// What a connection of HTTP/2 begins with, and empty settings.
+/// First bytes of a connection of HTTP/2, with empty settings.
 const PREFACE: [u8; 33] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";

@@ -1,4 +1,4 @@
-//! Stores whose connection ends half way, and the calls that go on with them.
+//! Tests of stores whose connection ends half way, and of the calls that go on with them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -24,15 +24,16 @@ async fn settle() {
 
 struct Interrupted {
     server: Arc<Server>,
-    /// Attached anew.
+    /// The client, attached anew.
     alice: Client,
     file: Fid,
     record: CmlRecord,
-    /// Still sending by the connection before.
+    /// The connection before, by which the client is still sending.
     _old: (Client, PayloadWriter),
 }
 
-/// A store of which [`ARRIVED`] bytes have arrived by a connection that still stands; its client attaches by another.
+/// Makes a store of which [`ARRIVED`] bytes have arrived by a connection that still stands; its client attaches by
+/// another.
 async fn interrupted() -> Interrupted {
     let server = open(&MemoryStorage::new(1));
     let mut old = Client::attached(&server, ALICE).await;
@@ -80,7 +81,7 @@ async fn a_store_goes_on_where_it_was_while_its_old_connection_still_stands() {
     assert_eq!(reply.hash, Some(ContentHash::of(&noise(1, SIZE))));
     assert_eq!(interrupted.alice.read(interrupted.file).await, noise(1, SIZE));
     assert_eq!(interrupted.kept().await, first(0));
-    // Again, as after a lost answer.
+    // The store comes again, as after a lost answer.
     assert_eq!(interrupted.send_from(0).await.unwrap(), reply);
 }
 
@@ -110,7 +111,7 @@ async fn what_is_not_there_is_not_assumed() {
     for wrong in [1, ARRIVED - 1, ARRIVED + 1, SIZE] {
         assert_eq!(interrupted.send_from(wrong).await.unwrap_err().error, FsError::NotKept, "from {wrong}");
     }
-    // The first of them has ended it.
+    // The first of these calls has ended it.
     assert_eq!(interrupted.kept().await, first(0));
     assert_eq!(interrupted.alice.read(interrupted.file).await, Bytes::new());
     interrupted.send_from(0).await.unwrap();

@@ -1,5 +1,5 @@
-//! Records that are queued at their client and come again after a refusal that is transient: nothing that depends on
-//! them is applied before them.
+//! Tests of records that are queued at their client and come again after a refusal that is transient: nothing that
+//! depends on them is applied before them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use mafs_proto::{Base, CmlOp, CmlRecord, DataVersion, Fid, FsError, RenameMode};
 use mafs_server::{MemoryStorage, Server, ServerConfig};
 use support::{ALICE, BOB, Client, TestClock, acknowledge, create, header, name, noise, open, store, whole};
 
-/// An editor's save: a content for `temp`, then `temp` over `f`.
+/// The records of an editor's save: a content for `temp`, then `temp` over `f`.
 struct Save {
     old: Fid,
     temp: Fid,
@@ -89,7 +89,7 @@ async fn a_removal_of_what_is_postponed_goes_ahead() {
     assert_eq!(alice.lookup(root, "temp").await.unwrap(), None);
 }
 
-/// It went ahead of the rename that gives the name, so that it was not there says nothing.
+/// The removal went ahead of the rename that gives the name, so the name's absence says nothing.
 #[tokio::test(start_paused = true)]
 async fn a_removal_of_a_postponed_name_is_postponed() {
     let (storage, server) = small_disk();

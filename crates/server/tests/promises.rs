@@ -1,4 +1,5 @@
-//! Promises over connections: several clients share a volume, and none is left with what another has changed.
+//! Tests of promises over connections: several clients share a volume, and none is left with what another has
+//! changed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -13,10 +14,10 @@ use mafs_server::{MemoryStorage, Server};
 use support::{ALICE, BOB, Client, acknowledge, create, name, open};
 use tokio::time::{Instant, timeout};
 
-/// A lease and the bias, as the server counts them.
+/// Length of a lease and the bias, as the server counts them.
 const LEASE: Duration = Duration::from_secs(62);
 
-/// Far longer than a round trip, far shorter than a lease.
+/// A time far longer than a round trip, far shorter than a lease.
 const SOON: Duration = Duration::from_secs(1);
 
 fn serve() -> (MemoryStorage, Arc<Server>) {
@@ -29,7 +30,7 @@ fn touch(fid: Fid) -> CmlOp {
     CmlOp::SetAttr { fid, set: SetAttr { uid: Some(7), ..SetAttr::default() } }
 }
 
-/// Two clients, and a file that the second has been shown.
+/// Attaches two clients, and makes a file that the second has been shown.
 async fn alice_and_bob(server: &Arc<Server>) -> (Client, Client, Fid) {
     let mut alice = Client::attached(server, ALICE).await;
     let root = alice.root();
@@ -106,7 +107,7 @@ async fn who_renews_but_acknowledges_nothing_delays_a_change_no_longer_than_the_
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     assert_eq!(renewals[..4], [true, true, true, false]);
-    // Renewed for the last time 10 s after the break, for 62 s.
+    // The lease was renewed for the last time 10 s after the break, for 62 s.
     assert!(begun.elapsed() <= Duration::from_secs(10 + 62 + 5), "{:?}", begun.elapsed());
     change.abort();
     let mut carol = Client::attached(&server, mafs_proto::ClientId([3; 16])).await;
@@ -166,7 +167,7 @@ async fn after_a_restart_nobody_waits_for_who_has_detached_or_was_long_gone() {
     bob.call(DetachRequest).await.unwrap();
     let carol = Client::attached(&server, mafs_proto::ClientId([3; 16])).await;
     carol.cut.cut();
-    // Longer than her lease and the next look for such.
+    // This is longer than her lease and the next look for such.
     for _ in 0..4 {
         tokio::time::sleep(LEASE / 3).await;
         alice.renew().await.unwrap();

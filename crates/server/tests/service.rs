@@ -1,4 +1,4 @@
-//! The server as a client sees it, over the memory carrier in virtual time.
+//! Tests of the server as a client sees it, over the memory carrier in virtual time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -576,7 +576,7 @@ async fn more_fids_are_granted_when_asked_for() {
     alice.apply(create(root, "f", more.take().unwrap())).await.unwrap();
 }
 
-/// Content files on the disk, spools included.
+/// Counts the content files on the disk, spools included.
 fn contents(storage: &MemoryStorage) -> usize {
     let disk = storage.memory_disk();
     let count = |dir: &str| disk.list(dir).map_or(0, |names| names.len());

@@ -98,7 +98,7 @@ fn check_extents(file: &dyn DiskFile, model: &[u8]) {
     assert_eq!((file.seek_data(size).unwrap(), file.seek_hole(size).unwrap()), (None, None));
 }
 
-/// An empty file on each kind of disk. The directory goes with the guard.
+/// Makes an empty file on each kind of disk. The directory goes with the guard.
 fn files() -> (tempfile::TempDir, [Arc<dyn DiskFile>; 2]) {
     let dir = tempfile::tempdir().unwrap();
     let real = DirDisk::new(dir.path().to_owned()).unwrap();

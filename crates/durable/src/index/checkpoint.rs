@@ -22,7 +22,7 @@ const RECORD_BYTES: usize = 256 * 1024;
 /// Bytes after which a checkpoint is synced in between, so that no commit waits behind all of it in the disk's queue.
 const SYNC_EVERY_BYTES: u64 = 8 << 20;
 
-/// Why a checkpoint cannot be loaded.
+/// Reason why a checkpoint cannot be loaded.
 pub(super) enum Unusable {
     /// Its bytes are wrong.
     Damaged(String),
@@ -36,7 +36,7 @@ impl<E: Into<LoggedIndexError>> From<E> for Unusable {
     }
 }
 
-/// Positions of the checkpoints in `dir` (made if absent), oldest first. Unfinished ones are deleted.
+/// Lists the positions of the checkpoints in `dir` (made if absent), oldest first. Unfinished ones are deleted.
 pub(super) fn list(disk: &dyn Disk, dir: &DiskPath) -> io::Result<Vec<Lsn>> {
     disk.create_dir_all(&[dir])?;
     let mut positions = Vec::new();
@@ -55,7 +55,7 @@ pub(super) fn write(disk: &dyn Disk, dir: &DiskPath, position: Lsn, kv: &dyn Kv)
     let temporary = format!("{}.tmp", path(dir, position));
     let result = write_file(disk, &temporary, position, kv);
     if result.is_err() {
-        // It may not even be there; what matters is told by `result`, and the next open deletes what is left.
+        // The file may not even be there: `result` tells what matters, and the next open deletes what is left.
         let _ = disk.remove(&temporary);
         return result;
     }
@@ -157,7 +157,7 @@ impl Writer {
         self.write_payload()
     }
 
-    /// Writes the empty record that tells a whole checkpoint.
+    /// Writes the empty record that marks a whole checkpoint.
     fn end(mut self) -> io::Result<()> {
         self.payload.clear();
         self.write_payload()?;

@@ -51,7 +51,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Batch, &'static str> {
     if rest.is_empty() { Ok(Batch { changes }) } else { Err("bytes follow a batch") }
 }
 
-/// A number in base 128, lowest digit first, the high bit set in all bytes but the last.
+/// Appends a number in base 128, lowest digit first, the high bit set in all bytes but the last.
 fn put_number(mut number: usize, out: &mut Vec<u8>) {
     loop {
         let digit = u8::try_from(number & 0x7f).unwrap_or(0);
@@ -66,7 +66,7 @@ fn put_number(mut number: usize, out: &mut Vec<u8>) {
 
 fn take_number(rest: &mut &[u8]) -> Result<usize, &'static str> {
     let mut number = 0;
-    // Four digits: nothing in a record of 1 MB needs more.
+    // Four digits are enough: nothing in a record of 1 MB needs more.
     for shift in [0, 7, 14, 21] {
         let digit = usize::from(take(rest, 1)?[0]);
         number |= (digit & 0x7f) << shift;

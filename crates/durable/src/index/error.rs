@@ -1,8 +1,8 @@
-//! Why a logged index cannot go on.
+//! Reasons why a logged index cannot go on.
 
 use crate::{KvError, LogError, Lsn};
 
-/// Why a [`LoggedIndex`](crate::LoggedIndex) cannot go on.
+/// Reason why a [`LoggedIndex`](crate::LoggedIndex) cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggedIndexError {
     /// The journal is damaged before its tail. Nothing was changed.
@@ -12,7 +12,7 @@ pub enum LoggedIndexError {
         segment: String,
         /// Position in it.
         offset: u64,
-        /// What is wrong there.
+        /// The kind of damage.
         why: String,
     },
     /// A journal record is whole but no batch: another program wrote it.
@@ -20,7 +20,7 @@ pub enum LoggedIndexError {
     Malformed {
         /// Its number.
         lsn: Lsn,
-        /// What is wrong with it.
+        /// The fault of the record.
         why: String,
     },
     /// The index has to be rebuilt and there is nothing to do it from.

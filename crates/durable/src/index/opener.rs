@@ -1,4 +1,4 @@
-//! How a logged index opens the index it is about to trust, or a fresh one in its place.
+//! Openers: they open the index that a logged index is about to trust, or a fresh one in its place.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::checked_kv::CheckedKv;
 use crate::{Kv, KvError, SledKv};
 
-/// Which index an opener shall give.
+/// The index that an opener shall give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KvOpen {
     /// The one that is there; an empty one if there is none.
@@ -17,12 +17,12 @@ pub enum KvOpen {
     Fresh,
 }
 
-/// How a [`LoggedIndex`](crate::LoggedIndex) opens its index. Called only while that opens, and never while an index it
-/// gave before is still in use.
+/// A function by which a [`LoggedIndex`](crate::LoggedIndex) opens its index. Called only while the logged index
+/// opens, and never while an index that it gave before is still in use.
 pub type OpenKv = Box<dyn Fn(KvOpen) -> Result<Arc<dyn Kv>, KvError> + Send + Sync>;
 
-/// Opens an index in sled at `path`. One that is set aside becomes `PATH.damaged-N`, for people to look at; the one set
-/// aside before it is deleted.
+/// Opens an index in sled at `path`. An index that is set aside becomes `PATH.damaged-N`, for people to look at; the
+/// one set aside before it is deleted.
 #[must_use]
 pub fn sled_opener(path: PathBuf) -> OpenKv {
     Box::new(move |how| {

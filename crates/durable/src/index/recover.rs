@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::{APPLIED, KvOpen, LoggedIndexConfig, LoggedIndexError, OpenKv, checkpoint, codec};
 use crate::{AppendLog, Batch, Disk, DiskPath, Kv, KvError, LogConfig, Lsn};
 
-/// A journal record's worth of changes is applied at once with others up to this many records or bytes.
+/// Replayed journal records are applied together, up to this many records or bytes at once.
 const REPLAY_RECORDS: u64 = 1000;
 const REPLAY_BYTES: usize = 1 << 20;
 
-/// How many batches of a rebuild pass between two lines of progress.
+/// Batches of a rebuild that pass between two lines of progress.
 const PROGRESS_EVERY: u64 = 100_000;
 
-/// What an opened index stands on.
+/// Parts of an opened index.
 pub(super) struct Opened {
     pub(super) kv: Arc<dyn Kv>,
     pub(super) journal: AppendLog,
@@ -36,7 +36,7 @@ pub(super) fn open(
     if let Some(newest) = checkpoints.last().filter(|newest| **newest > found.next) {
         return Err(LoggedIndexError::Shortened { next: found.next, checkpoint: *newest });
     }
-    // One that the journal no longer continues was about to be deleted.
+    // A checkpoint that the journal no longer continues was about to be deleted.
     for stale in checkpoints.extract_if(.., |position| *position < found.first) {
         checkpoint::remove(&**disk, &checkpoint_dir, stale)?;
     }
@@ -61,7 +61,7 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// Brings the index that is there up to the journal's end. [`KvError::Damaged`] if it cannot be.
+    /// Brings the index that is there up to the journal's end. Answers [`KvError::Damaged`] if it cannot be.
     fn catch_up(&self, open_kv: &OpenKv) -> Result<Arc<dyn Kv>, LoggedIndexError> {
         let kv = open_kv(KvOpen::Existing)?;
         let (first, next) = (self.journal.first_lsn(), self.journal.next_lsn());
@@ -155,7 +155,7 @@ impl Recovery<'_> {
     }
 }
 
-/// How far the index goes: the number of the first record that is not in it.
+/// Returns how far the index goes: the number of the first record that is not in it.
 fn applied(kv: &dyn Kv) -> Result<Option<Lsn>, KvError> {
     let Some(value) = kv.get(APPLIED)? else { return Ok(None) };
     match <[u8; 8]>::try_from(value.as_slice()) {
@@ -164,7 +164,7 @@ fn applied(kv: &dyn Kv) -> Result<Option<Lsn>, KvError> {
     }
 }
 
-/// Tells now and then how far something long is.
+/// Reports now and then how far a long piece of work is.
 struct Progress<'a> {
     dir: &'a DiskPath,
     what: &'static str,

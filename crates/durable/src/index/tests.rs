@@ -1,4 +1,4 @@
-//! The logged index on the memory twins, and where it makes sense on a real disk with sled.
+//! Tests of the logged index on the memory twins, and where it makes sense on a real disk with sled.
 
 mod crashes;
 mod real;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::{KvError, MemoryDisk, MemoryKv};
 
-/// Small limits, so that every test crosses segments and deletes some.
+/// Returns small limits, so that every test crosses segments and deletes some.
 fn config() -> LoggedIndexConfig {
     LoggedIndexConfig { segment_bytes: 2000, checkpoint_bytes: 5000, horizon_records: 10, horizon_bytes: 4000 }
 }
@@ -33,7 +33,7 @@ impl Machine {
         LoggedIndex::open(Arc::new(self.disk.clone()), "v", self.kv.opener(), config())
     }
 
-    /// The machine after a power cut at the present.
+    /// Returns the machine after a power cut at the present.
     fn crashed(&self, seed: u64) -> Self {
         Self::of(self.disk.crash(), self.kv.crash(seed))
     }
@@ -43,12 +43,12 @@ impl Machine {
     }
 }
 
-/// What an index holds, as far as it is its user's.
+/// Returns the pairs of an index, without the reserved keys.
 fn contents(kv: &dyn Kv) -> BTreeMap<Vec<u8>, Vec<u8>> {
     kv.scan(b"", None, usize::MAX).unwrap().into_iter().filter(|(key, _)| key[0] != RESERVED).collect()
 }
 
-/// The batch that becomes record `number`: three keys that belong together, one of them removed now and then.
+/// Returns the batch that becomes record `number`: three keys that belong together, one of them removed now and then.
 fn batch(number: u64) -> Batch {
     let mut batch = Batch::default();
     let key = |part: &str| format!("{part}{}", number * 7 % 13).into_bytes();
@@ -61,14 +61,14 @@ fn batch(number: u64) -> Batch {
     batch
 }
 
-/// What an index holds once the records below `next` are in it.
+/// Returns the pairs of an index once the records below `next` are in it.
 fn expected(next: Lsn) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let kv = MemoryKv::new();
     (1..next.0).for_each(|number| kv.apply(&batch(number)).unwrap());
     contents(&kv)
 }
 
-/// How many batches join `number` in its group.
+/// Returns how many batches join `number` in its group.
 fn group(number: u64) -> u64 {
     match number % 5 {
         0 => 3,

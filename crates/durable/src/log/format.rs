@@ -5,7 +5,7 @@
 
 use super::Lsn;
 
-/// What a file of records is.
+/// Kind of a file of records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileKind {
     /// A part of a log.
@@ -31,7 +31,7 @@ const FORMAT_VERSION: u32 = 1;
 pub(crate) struct FileHeader {
     pub(crate) kind: FileKind,
     pub(crate) salt: u32,
-    /// Of a segment the number of its first record; of a checkpoint the journal position it is good from.
+    /// For a segment, the number of its first record; for a checkpoint, the journal position it is good from.
     pub(crate) first: Lsn,
 }
 
@@ -49,7 +49,7 @@ impl FileHeader {
         bytes
     }
 
-    /// Parses; says what is wrong.
+    /// Parses a header; tells what is wrong with other bytes.
     pub(crate) fn decode(kind: FileKind, bytes: &[u8]) -> Result<Self, String> {
         let Some(bytes) = bytes.get(..Self::BYTES) else { return Err("its header is cut short".to_owned()) };
         if bytes[..8] != kind.magic() {
@@ -69,18 +69,18 @@ impl FileHeader {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecordHeader {
     pub(crate) number: Lsn,
-    /// How many records before this one were not yet durable when it was written. Those below
+    /// Number of records before this one that were not yet durable when it was written. Records below
     /// [`Self::durable_below`] were.
     pub(crate) unsynced: u32,
     pub(crate) body: Body,
 }
 
-/// What follows the head of a record.
+/// Part of a record behind its head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Body {
     /// A payload.
     Payload { bytes: u32, checksum: u32 },
-    /// Nothing: this marks the end of what is durable, and the next record is written over it.
+    /// Nothing: the head marks the end of what is durable, and the next record is written over it.
     Seal,
 }
 
@@ -90,7 +90,7 @@ impl RecordHeader {
     /// The length that tells a seal.
     const SEAL: u32 = u32::MAX;
 
-    /// All records below this number were durable when this one was written.
+    /// Returns the number below which all records were durable when this one was written.
     pub(crate) fn durable_below(&self) -> Lsn {
         Lsn(self.number.0 - u64::from(self.unsynced))
     }
@@ -133,14 +133,14 @@ pub(crate) fn encode_record(salt: u32, number: Lsn, unsynced: u32, payload: &[u8
     out.extend_from_slice(payload);
 }
 
-/// CRC-32 of `bytes`, starting from a salt.
+/// Returns the CRC-32 of `bytes`, starting from a salt.
 pub(crate) fn checksum(salt: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(salt);
     hasher.update(bytes);
     hasher.finalize()
 }
 
-/// A salt that nobody can foretell: the keys of the standard library's hash maps are random.
+/// Makes a salt that nobody can foretell: the keys of the standard library's hash maps are random.
 pub(crate) fn new_salt() -> u32 {
     use std::hash::{BuildHasher, Hasher};
     let random = std::hash::RandomState::new().build_hasher().finish().to_le_bytes();

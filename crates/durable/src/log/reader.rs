@@ -9,7 +9,8 @@ use super::scan::{Scan, Step};
 use super::{LogError, Lsn, Segment};
 use crate::Disk;
 
-/// The records of a log from one number up to those that were there when it was made. After an error it ends.
+/// The records of a log from one number up to the last one at the time when the reader was made. After an error it
+/// ends.
 pub struct LogReader {
     disk: Arc<dyn Disk>,
     dir: String,
@@ -68,7 +69,7 @@ impl LogReader {
             return Err(LogError::Gone { first });
         }
         let file = match disk.open(&segment_path(dir, first)) {
-            // Deleted since this reader was made.
+            // The segment was deleted since this reader was made.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let first = segments.next().map_or(next, |segment| segment.first);
                 return Err(LogError::Gone { first });

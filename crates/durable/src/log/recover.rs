@@ -13,10 +13,10 @@ use super::{AppendLog, LogConfig, LogError, LogRecovery, Lsn, Segment, TornTail}
 use crate::disk::join;
 use crate::{Disk, DiskFile, DiskPath};
 
-/// What the name of a segment ends with before it is one.
+/// End of the name of a file that becomes a segment.
 const UNNAMED_SUFFIX: &str = ".new";
 
-/// What is known after a look at all segments.
+/// Facts known after a look at all segments.
 #[derive(Default)]
 struct Survey {
     segments: Vec<Segment>,
@@ -25,8 +25,8 @@ struct Survey {
     /// The number after the newest record.
     next: Option<Lsn>,
     torn: Option<TornTail>,
-    /// A last segment whose header was never finished, or that has no records: whether its name is durable is not
-    /// known.
+    /// A last segment whose header was never finished, or that has no records: nobody knows whether its name is
+    /// durable.
     stillborn: Option<Lsn>,
 }
 
@@ -34,7 +34,7 @@ struct Last {
     file: Arc<dyn DiskFile>,
     bytes: u64,
     salt: u32,
-    /// From where on its records are not shown to be durable.
+    /// Place from where on its records are not shown to be durable.
     unproven: u64,
 }
 
@@ -74,8 +74,8 @@ pub(super) fn open(
     Ok((log, LogRecovery { first, next, torn: survey.torn }))
 }
 
-/// Makes and syncs an empty segment. It gets its name when it is durable: so a name that a failed sync has left
-/// behind is made anew.
+/// Makes and syncs an empty segment. The segment gets its name when it is durable: so a name that a failed sync has
+/// left behind is made anew.
 pub(super) fn begin(disk: &dyn Disk, dir: &DiskPath, first: Lsn) -> io::Result<(Arc<dyn DiskFile>, u32, Segment)> {
     begin_segment(disk, dir, first).map(|(last, segment)| (last.file, last.salt, segment))
 }

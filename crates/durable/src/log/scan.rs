@@ -15,11 +15,11 @@ pub(crate) struct Scan {
     /// The number that the next record must have.
     next: Lsn,
     offset: u64,
-    /// The records that nothing has shown to be durable yet, and where they begin.
+    /// Records that nothing has shown to be durable yet, and the places where they begin.
     unproven: VecDeque<(Lsn, u64)>,
 }
 
-/// What a scan comes to.
+/// Outcome of one step of a scan.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Step<'a> {
     /// A good record.
@@ -51,17 +51,17 @@ impl Scan {
         }))
     }
 
-    /// The number of the record after the last good one.
+    /// Returns the number of the record after the last good one.
     pub(crate) fn next(&self) -> Lsn {
         self.next
     }
 
-    /// Where the last good record ends.
+    /// Returns the place where the last good record ends.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// From where on nothing shows that what has been passed was durable.
+    /// Returns the place from where on nothing shows that the passed records were durable.
     pub(crate) fn unproven(&self) -> u64 {
         self.unproven.front().map_or(self.offset, |(_, offset)| *offset)
     }
@@ -101,7 +101,7 @@ impl Scan {
         }
     }
 
-    /// The end, if from `offset` on there is only room.
+    /// Returns the end, if from `offset` on there is only room.
     fn end_or(&mut self, bad: &'static str, mut offset: u64) -> io::Result<Step<'static>> {
         while offset < self.window.len {
             let bytes = self.window.rest(offset, 1)?.unwrap_or_default();
@@ -113,8 +113,8 @@ impl Scan {
         Ok(Step::End)
     }
 
-    /// Looks beyond bad bytes for proof that the record missing here was durable: a head whose record was written after
-    /// that.
+    /// Looks beyond bad bytes for proof that the record missing here was durable: a head whose record was written
+    /// after that.
     pub(crate) fn proof_of_damage(&mut self) -> io::Result<bool> {
         let mut offset = self.offset;
         while let Some(bytes) = self.window.rest(offset, RecordHeader::BYTES)? {
@@ -146,15 +146,15 @@ struct Window {
 }
 
 impl Window {
-    /// How much is read at once, in bytes.
+    /// Bytes read at once.
     const READ_BYTES: usize = 256 * 1024;
 
-    /// `count` bytes at `offset`; `None` if the file ends before.
+    /// Returns `count` bytes at `offset`; `None` if the file ends before.
     fn get(&mut self, offset: u64, count: usize) -> io::Result<Option<&[u8]>> {
         Ok(self.rest(offset, count)?.map(|bytes| &bytes[..count]))
     }
 
-    /// At least `count` bytes at `offset`; `None` if the file ends before.
+    /// Returns at least `count` bytes at `offset`; `None` if the file ends before.
     fn rest(&mut self, offset: u64, count: usize) -> io::Result<Option<&[u8]>> {
         let left = self.len.saturating_sub(offset);
         if left < count as u64 {

@@ -1,4 +1,4 @@
-//! The append log on the memory twin: crashes, torn writes, damage.
+//! Tests of the append log on the memory twin: crashes, torn writes, damage.
 
 mod damage;
 mod room;
@@ -7,7 +7,7 @@ mod torn;
 use super::*;
 use crate::MemoryDisk;
 
-/// Small, so that every test crosses segments.
+/// A small size, so that every test crosses segments.
 const SEGMENT_BYTES: u64 = 400;
 
 fn open(disk: &MemoryDisk) -> Result<(AppendLog, LogRecovery), LogError> {
@@ -26,7 +26,7 @@ fn append(log: &mut AppendLog, from: u64, to: u64) {
     }
 }
 
-/// The numbers in the log; their payloads must be right.
+/// Returns the numbers in the log; their payloads must be right.
 fn numbers(log: &AppendLog) -> Vec<u64> {
     let records = log.read(log.first_lsn()).map(|record| {
         let (lsn, bytes) = record.unwrap();
@@ -40,7 +40,7 @@ fn upto(last: u64) -> Vec<u64> {
     (1..=last).collect()
 }
 
-/// All files of the log, by name.
+/// Returns all files of the log, by name.
 fn files(disk: &MemoryDisk) -> Vec<(String, Vec<u8>)> {
     let read = |name: String| {
         let file = disk.open(&format!("log/{name}")).unwrap();
@@ -51,7 +51,7 @@ fn files(disk: &MemoryDisk) -> Vec<(String, Vec<u8>)> {
     disk.list("log").unwrap().into_iter().map(read).collect()
 }
 
-/// A disk with these files, all durable.
+/// Makes a disk with these files, all durable.
 fn with_files(files: &[(String, Vec<u8>)]) -> MemoryDisk {
     let disk = MemoryDisk::new();
     disk.create_dir_all(&["log"]).unwrap();

@@ -1,4 +1,4 @@
-//! What a crash leaves of a memory disk.
+//! Crashes of a memory disk, and the images that they leave.
 //!
 //! Everything that is left is durable afterwards: the next owner finds a disk at rest.
 
@@ -9,7 +9,7 @@ use mafs_proto::Random;
 use super::tree::{Change, DirNode, FileNode, Ino, Names, Node, Tree};
 
 impl Tree {
-    /// What a power cut leaves: what was synced and, if there is a seed, some of the rest.
+    /// Returns the tree that a power cut leaves: what was synced and, if there is a seed, some of the rest.
     pub(super) fn durable(&self, mut seed: Option<&mut Random>) -> Self {
         let live: BTreeSet<Ino> = self.dirs().flat_map(|(_, dir)| dir.names.values().copied()).collect();
         let mut names: Vec<(Ino, Names)> = Vec::new();
@@ -34,7 +34,7 @@ impl Tree {
         image
     }
 
-    /// What the end of the process leaves: everything but its open handles.
+    /// Returns the tree that the end of the process leaves: everything but its open handles.
     pub(super) fn without_handles(&self) -> Self {
         let mut image = self.clone();
         for node in image.nodes.values_mut() {
@@ -53,7 +53,7 @@ impl Tree {
     }
 }
 
-/// The durable names, with a random choice of the changes since.
+/// Returns the durable names, with a random choice of the changes since.
 fn survivors(dir: &DirNode, seed: Option<&mut Random>) -> Names {
     let mut names = dir.durable.clone();
     let Some(seed) = seed else { return names };
@@ -80,7 +80,7 @@ fn restore_unplaced(dir: &DirNode, names: &mut Names, live: &BTreeSet<Ino>, plac
     }
 }
 
-/// The durable bytes, with a random choice of the changes since, the writes among them whole or in part.
+/// Returns the durable bytes, with a random choice of the changes since, the writes among them whole or in part.
 fn surviving_bytes(file: &FileNode, seed: Option<&mut Random>) -> Vec<u8> {
     let mut bytes = file.durable.clone();
     let Some(seed) = seed else { return bytes };

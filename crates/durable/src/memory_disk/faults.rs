@@ -1,13 +1,13 @@
-//! What fails of a memory disk: which writes and syncs, and what a failed sync means.
+//! Faults of a memory disk: which writes and syncs fail, and what a failed sync means.
 //!
-//! After a failed sync Linux counts the pages as written and keeps them: what was written can be read, is not durable,
-//! and no later sync makes it so.
+//! After a failed sync Linux counts the pages as written and keeps them: their bytes can be read, are not durable,
+//! and no later sync makes them so.
 
 use std::io;
 
 use super::MemoryDisk;
 
-/// Counts what is done, and knows what of it is to fail.
+/// Counts writes and syncs, and knows which of them are to fail.
 #[derive(Default)]
 pub(super) struct Faults {
     syncs: u64,
@@ -19,14 +19,14 @@ pub(super) struct Faults {
     dead: bool,
 }
 
-/// What becomes of a sync.
+/// Outcome of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Done,
     /// Nothing is made durable, and nobody is told.
     Deceives,
     Fails {
-        /// What was to be made durable counts as written from now on.
+        /// Whether the bytes that were to be made durable count as written from now on.
         loses: bool,
     },
 }
@@ -56,7 +56,7 @@ impl Faults {
         if self.fail_write == Some(number) { Err(failed()) } else { self.alive() }
     }
 
-    /// Whether names can be changed.
+    /// Fails if names can no longer be changed.
     pub(super) fn alive(&self) -> io::Result<()> {
         if self.dead { Err(failed()) } else { Ok(()) }
     }
@@ -67,13 +67,13 @@ pub(super) fn failed() -> io::Error {
 }
 
 impl MemoryDisk {
-    /// How often a file, a directory or all was synced.
+    /// Returns how often a file, a directory or all was synced.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.world().faults.syncs
     }
 
-    /// How often something was written into a file, or its size or room changed.
+    /// Returns how often something was written into a file, or its size or room changed.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.world().faults.writes
@@ -84,8 +84,8 @@ impl MemoryDisk {
         self.world().faults.fail_from = Some(count);
     }
 
-    /// Lets sync number `count` (the first is number 0) fail, and no other. What it was to make durable can be read as
-    /// before, and counts as written: no later sync makes it durable, unless it is written again.
+    /// Lets sync number `count` (the first is number 0) fail, and no other. The bytes that it was to make durable can
+    /// be read as before, and count as written: no later sync makes them durable, unless they are written again.
     pub fn fail_sync(&self, count: u64) {
         self.world().faults.fail_sync = Some(count);
     }
@@ -96,12 +96,13 @@ impl MemoryDisk {
     }
 
     /// Lets the disk die in sync number `count` (the first is number 0), which says that all is well: as an ext4 that
-    /// shuts down while it makes blocks durable that were reserved. All that changes anything fails afterwards.
+    /// shuts down while it makes blocks durable that were reserved. Every call that changes anything fails
+    /// afterwards.
     pub fn die_at_sync(&self, count: u64) {
         self.world().faults.die_at = Some(count);
     }
 
-    /// Whether the write or sync that was to fail, or to be the last, has been reached.
+    /// Tells whether the write or sync that was to fail, or to be the last, has been reached.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         let Faults { syncs, writes, fail_sync, fail_write, dead, .. } = self.world().faults;

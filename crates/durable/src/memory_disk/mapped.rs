@@ -1,4 +1,4 @@
-//! What the kernel does to a file of a memory disk besides whole calls: writes whose bytes come after their times, and
+//! Acts of the kernel on a file of a memory disk besides whole calls: writes whose bytes come after their times, and
 //! stores through mappings.
 
 use std::io;
@@ -8,10 +8,10 @@ use super::{MemoryDisk, MemoryFile};
 use crate::DiskPath;
 
 impl MemoryDisk {
-    /// Like [`crate::Disk::create`], for who does to files what the kernel does.
+    /// Makes a file like [`crate::Disk::create`], for callers that do to files what the kernel does.
     ///
     /// # Errors
-    /// As that.
+    /// Those of [`crate::Disk::create`].
     pub fn create_file(&self, path: &DiskPath) -> io::Result<MemoryFile> {
         let ino = {
             let mut world = self.world();
@@ -21,10 +21,10 @@ impl MemoryDisk {
         Ok(MemoryFile { disk: self.clone(), ino })
     }
 
-    /// Like [`crate::Disk::open`], for who does to files what the kernel does.
+    /// Opens a file like [`crate::Disk::open`], for callers that do to files what the kernel does.
     ///
     /// # Errors
-    /// As that.
+    /// Those of [`crate::Disk::open`].
     pub fn open_file(&self, path: &DiskPath) -> io::Result<MemoryFile> {
         let mut world = self.world();
         world.opens += 1;
@@ -34,7 +34,7 @@ impl MemoryDisk {
 }
 
 impl MemoryFile {
-    /// Names the file on its disk, whoever has opened it, and by whatever path.
+    /// Returns a name of the file on its disk, however often it is opened, and by whatever path.
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.ino.0
@@ -48,7 +48,7 @@ impl MemoryFile {
         self.disk.world().tree.touch(self.ino)
     }
 
-    /// Writes bytes of a write that has begun, which moves no time.
+    /// Writes bytes of a write that has begun; moves no time.
     ///
     /// # Errors
     /// If the disk is full.
@@ -76,7 +76,7 @@ impl MemoryFile {
         Ok(())
     }
 
-    /// Makes pages writable through a mapping. Moves the times if one of them was not: such a fault is what the kernel
+    /// Makes pages writable through a mapping. Moves the times if one of them was not: by such a fault the kernel
     /// hears of a store.
     ///
     /// # Errors

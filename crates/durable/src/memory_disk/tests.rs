@@ -1,11 +1,11 @@
-//! What survives: the same rules for the twin and, as far as one can look, for a real directory.
+//! Tests of crashes: the same rules for the twin and, as far as one can look, for a real directory.
 
 use std::time::Duration;
 
 use super::*;
 use crate::DirDisk;
 
-/// From one change to the next.
+/// Time from one change to the next.
 const TICK: Duration = Duration::from_millis(1);
 
 fn read(disk: &dyn Disk, path: &str) -> Option<Vec<u8>> {
@@ -21,7 +21,7 @@ fn write(disk: &dyn Disk, path: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
     file
 }
 
-/// A file `a` and its name, both durable.
+/// Makes a disk with a file `a` and its name, both durable.
 fn with_durable_file() -> MemoryDisk {
     let disk = MemoryDisk::new();
     write(&disk, "a", b"one").sync_data().unwrap();

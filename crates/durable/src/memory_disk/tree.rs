@@ -14,7 +14,7 @@ use crate::{DiskPath, FileStat, RangeSet};
 /// The unit of holes.
 const BLOCK_BYTES: usize = 4096;
 
-/// Names a node.
+/// Number of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Ino(pub(super) u64);
 
@@ -26,9 +26,9 @@ pub(super) type Names = BTreeMap<String, Ino>;
 pub(super) struct Tree {
     pub(super) nodes: BTreeMap<Ino, Node>,
     next: u64,
-    /// How many nodes the last sweep left.
+    /// Number of nodes that the last sweep left.
     swept: usize,
-    /// Of all files, so far.
+    /// Number of changes of all files so far.
     changes: u64,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Node {
 pub(super) struct DirNode {
     pub(super) names: Names,
     pub(super) durable: Names,
-    /// What a failed sync has lost: what these names mean is not written by the next.
+    /// Names whose change a failed sync has lost, with their meaning then: the next sync does not write that meaning.
     lost: BTreeMap<String, Option<Ino>>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct DirNode {
 pub(super) struct FileNode {
     bytes: Vec<u8>,
     pub(super) durable: Vec<u8>,
-    /// What made `bytes` of `durable`, in order, but for what a failed sync has lost.
+    /// Changes that made `bytes` of `durable`, in order, without those that a failed sync has lost.
     pub(super) changes: Vec<Change>,
     pub(super) room: RangeSet,
     pub(super) times: Times,
@@ -61,7 +61,7 @@ pub(super) struct FileNode {
     pub(super) handles: usize,
 }
 
-/// When a file changed, and whether anybody would see a difference if it did so again at the same time.
+/// Times of the last change, and whether anybody would see a difference if the file changed again at the same time.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
     modified: SystemTime,
@@ -78,7 +78,7 @@ pub(super) enum Change {
 impl Tree {
     pub(super) const ROOT: Ino = Ino(0);
 
-    /// How many more nodes than the last sweep left are worth the next.
+    /// Nodes more than the last sweep left that are worth the next sweep.
     const SWEEP_SLACK: usize = 64;
 
     pub(super) fn create(&mut self, path: &DiskPath) -> io::Result<Ino> {
@@ -175,14 +175,14 @@ impl Tree {
         Ok(())
     }
 
-    /// A sync of a directory fails.
+    /// Lets a sync of a directory fail.
     pub(super) fn lose_names(&mut self, path: &DiskPath) -> io::Result<()> {
         let ino = self.walk(path)?;
         self.dir(ino)?.lose();
         Ok(())
     }
 
-    /// A sync of everything fails.
+    /// Lets a sync of everything fail.
     pub(super) fn lose_all(&mut self) {
         for node in self.nodes.values_mut() {
             match node {
@@ -224,8 +224,8 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// Bytes that the files take that are still reachable. One whose removal is not durable yet is not: before ext4
-    /// refuses a write it makes that durable.
+    /// Returns the bytes that the reachable files take. A file whose removal is not durable yet does not count:
+    /// before ext4 refuses a write it makes the removal durable.
     pub(super) fn bytes_used(&self) -> u64 {
         let reached = self.reached(false);
         let sizes = reached.iter().filter_map(|ino| self.nodes.get(ino)).map(|node| match node {
@@ -294,7 +294,7 @@ impl Tree {
         self.swept = self.nodes.len();
     }
 
-    /// What has a name or is open; or had a name when that was made `durable`.
+    /// Finds the nodes that have a name or are open; with `durable` also those that have a durable name.
     fn reached(&self, durable: bool) -> BTreeSet<Ino> {
         let mut reached = BTreeSet::new();
         let mut todo = vec![Self::ROOT];
@@ -319,7 +319,7 @@ impl Tree {
         }
     }
 
-    /// The node at a path.
+    /// Finds the node at a path.
     fn walk(&mut self, path: &DiskPath) -> io::Result<Ino> {
         let mut at = Self::ROOT;
         for part in components(path)? {
@@ -328,7 +328,7 @@ impl Tree {
         Ok(at)
     }
 
-    /// The directory that holds the last component of a path, and that component.
+    /// Finds the directory that holds the last component of a path. Returns that component, too.
     fn place<'a>(&mut self, path: &'a DiskPath) -> io::Result<(Ino, &'a str)> {
         match components(path)?.last() {
             Some(name) => Ok((self.walk(parent(path))?, *name)),
@@ -351,7 +351,7 @@ impl Node {
 }
 
 impl DirNode {
-    /// A directory whose names are durable.
+    /// Makes a directory whose names are durable.
     pub(super) fn new(names: Names) -> Self {
         Self { durable: names.clone(), names, lost: BTreeMap::new() }
     }
@@ -371,7 +371,7 @@ impl DirNode {
         }
     }
 
-    /// As Linux does: what could not be written counts as written.
+    /// Loses what a failed sync could not write. As on Linux, it counts as written.
     fn lose(&mut self) {
         let lost: Vec<_> = self.changed().into_iter().map(|name| (self.names.get(&name).copied(), name)).collect();
         self.lost.extend(lost.into_iter().map(|(means, name)| (name, means)));
@@ -384,7 +384,7 @@ impl DirNode {
 }
 
 impl FileNode {
-    /// A file whose bytes are durable.
+    /// Makes a file whose bytes are durable.
     pub(super) fn new(bytes: Vec<u8>) -> Self {
         let mut room = RangeSet::default();
         room.insert(0..bytes.len() as u64);
@@ -393,7 +393,7 @@ impl FileNode {
         Self { durable: bytes.clone(), bytes, changes, room, times, mappings, writable, handles: 0 }
     }
 
-    /// What stat(2) tells. The next change will have a later time.
+    /// Returns what stat(2) tells. The next change will have a later time.
     pub(super) fn stat(&mut self) -> FileStat {
         self.times.looked = true;
         let Times { modified, changed, .. } = self.times;
@@ -408,7 +408,7 @@ impl FileNode {
         self.bytes.len() as u64
     }
 
-    /// The first byte at or behind `offset` in a block that is all zeros, or in one that is not.
+    /// Finds the first byte at or behind `offset` in a block that is all zeros, or in one that is not.
     pub(super) fn seek(&self, offset: u64, hole: bool) -> Option<u64> {
         let offset = usize::try_from(offset).ok().filter(|offset| *offset < self.bytes.len())?;
         let first = offset / BLOCK_BYTES;
@@ -429,7 +429,7 @@ impl FileNode {
         }
     }
 
-    /// As Linux does: what could not be written counts as written, and can still be read.
+    /// Loses what a failed sync could not write. As on Linux, it counts as written, and can still be read.
     pub(super) fn lose(&mut self) {
         self.changes.clear();
     }

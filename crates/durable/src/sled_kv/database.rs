@@ -17,21 +17,21 @@ use rustix::thread::set_current_timer_slack;
 
 use crate::KvError;
 
-/// What sled may keep of its pages in memory, as they are on disk; in memory they take some 2.5 times that. Small: the
-/// kernel's page cache stands behind it, and a daemon has 150 MB in all. With twice that a server takes 58 MB for
-/// 100,000 names in place of 35, and is no quicker.
+/// Bytes of its pages that sled may keep in memory, counted as they are on disk; in memory they take some 2.5 times
+/// that. The number is small: the kernel's page cache stands behind it, and a daemon has 150 MB in all. With twice
+/// that a server takes 58 MB for 100,000 names in place of 35, and is no quicker.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// How often, and how far apart, opening is tried while somebody else has the index: a database that this process just
-/// dropped is let go by sled's threads a little later.
+/// Number of tries to open, and the pause between them, while somebody else has the index: a database that this
+/// process just dropped is let go by sled's threads a little later.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// How late the kernel may end a wait of the threads in sled's pool. There are seven. Each wakes every second to see
-/// whether it should end, and never does; work wakes them at once.
+/// Delay that the kernel may add to a wait of the threads in sled's pool. There are seven. Each wakes every second to
+/// see whether it should end, and never does; work wakes them at once.
 const POOL_TIMER_SLACK: Duration = Duration::from_secs(60);
 
-/// What a database must find to be written to: some of its segments of 512 KB.
+/// Room that a database must find to be written to: some of its segments of 512 KB.
 const ROOM_BYTES: usize = 4 << 20;
 
 pub(super) struct Database {
@@ -67,14 +67,14 @@ impl Database {
         guarded(|| call(&self.db))
     }
 
-    /// Makes everything that it has taken durable.
+    /// Makes everything durable that the database has taken.
     pub(super) fn sync(&self) -> Result<(), KvError> {
         self.call(|db| db.flush())?;
         Ok(self.file.sync_data()?)
     }
 }
 
-/// Whether the file system of `path` has room, as far as it says.
+/// Checks whether the file system of `path` has room, as far as it says.
 ///
 /// # Errors
 /// `StorageFull` if it has not.
@@ -84,10 +84,10 @@ pub(super) fn check_room(path: &Path) -> io::Result<()> {
     if enough { Ok(()) } else { Err(rustix::io::Errno::NOSPC.into()) }
 }
 
-/// Whether something can be written beside `path`, by writing it.
+/// Tries whether something can be written beside `path`, by writing it.
 ///
 /// # Errors
-/// Why not.
+/// Those of the write.
 pub(super) fn try_room(path: &Path) -> io::Result<()> {
     let probe = path.with_extension("probe");
     let written = fs::write(&probe, vec![0; ROOM_BYTES]);
@@ -118,7 +118,7 @@ fn start_pool(db: sled::Db) -> sled::Result<sled::Db> {
 /// Calls `call` while the kernel may end waits of this thread, and of those that it starts, so much later.
 fn with_timer_slack<T>(slack: Duration, call: impl FnOnce() -> T) -> T {
     let nanos = u64::try_from(slack.as_nanos()).unwrap_or(u64::MAX);
-    // Where it is refused, threads are as punctual as usual.
+    // Where the kernel refuses this, threads are as punctual as usual.
     set_current_timer_slack(NonZeroU64::new(nanos)).ok();
     let answer = call();
     set_current_timer_slack(None).ok();
@@ -138,7 +138,7 @@ fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, KvError> {
     IN_SLED.set(outer);
     match answer {
         Ok(Ok(value)) => Ok(value),
-        // Of an error that it has kept, sled gives the kind and a text for programmers.
+        // For an error that it has kept, sled gives the kind and a text for programmers.
         Ok(Err(sled::Error::Io(error))) if error.raw_os_error().is_none() && error.kind() != io::ErrorKind::Other => {
             Err(KvError::Io(error.kind().into()))
         }
@@ -151,8 +151,8 @@ fn guarded<T>(call: impl FnOnce() -> sled::Result<T>) -> Result<T, KvError> {
     }
 }
 
-/// A panic in sled becomes an error, which says all that its users can act on; lines about threads and backtraces
-/// beside it look like a crash. sled's own threads have names of theirs.
+/// Keeps panics in sled out of the error output. Such a panic becomes an error, which says all that its users can act
+/// on; lines about threads and backtraces beside it look like a crash. sled's own threads have names of theirs.
 fn quiet_panics_in_sled() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -180,7 +180,7 @@ mod tests {
     fn a_thread_that_starts_with_a_slack_keeps_it() {
         let slack = || current_timer_slack().unwrap();
         let before = slack();
-        // The kernel tells it as an int.
+        // The kernel tells the slack as an int.
         let started = with_timer_slack(Duration::from_secs(2), || thread::spawn(slack));
         assert_eq!(started.join().unwrap(), 2_000_000_000);
         assert_eq!(slack(), before, "this thread is as punctual as it was");

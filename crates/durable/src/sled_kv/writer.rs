@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use crate::KvError;
 
-/// How long after the first change without a sync the thread makes one.
+/// Time from the first change without a sync until the thread makes one.
 const SYNC_AFTER: Duration = Duration::from_millis(500);
 
-/// How long after a sync that failed the thread makes the next, if nobody asks for one before.
+/// Time from a sync that failed until the thread makes the next, if nobody asks for one before.
 const SYNC_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// What the thread does with the database.
+/// Operations of the thread on the database.
 pub(super) trait Work: Send + 'static {
     /// Moves the closed groups into it.
     fn move_closed(&self) -> Result<(), KvError>;
@@ -48,7 +48,7 @@ impl Writer {
     /// Tells that there is something to move, and does not wait.
     pub(super) fn tell(&self) {
         if let Some(orders) = &self.orders {
-            // An error means that the thread has panicked, which the next who waits for it learns.
+            // An error means that the thread has panicked, which the next caller that waits for it learns.
             let _ = orders.send(Order::Move(None));
         }
     }
@@ -75,7 +75,8 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // Every call of sled is guarded; if the thread panicked all the same, those who waited have been told.
+            // Every call of sled is guarded; if the thread panicked all the same, the callers that waited have been
+            // told.
             let _ = thread.join();
         }
     }
@@ -93,7 +94,7 @@ fn run(work: &impl Work, orders: &Receiver<Order>) {
                 sync_at = sync_at.or_else(|| Some(Instant::now() + SYNC_AFTER));
                 let moved = work.move_closed();
                 match done {
-                    // Whoever asked may have died.
+                    // The caller that asked may have died.
                     Some(done) => drop(done.send(moved)),
                     None => report(moved),
                 }

@@ -12,15 +12,15 @@ use tokio::task::JoinSet;
 use crate::listen::bind_udp;
 use crate::{DirStorage, ListenAddress, Server, ServerConfig, ServerError};
 
-/// Worker threads: blocking work brings its own, so these only move frames and decide.
+/// Number of worker threads: blocking work brings its own, so these only move frames and decide.
 const WORKERS: usize = 2;
 
-/// Where to listen.
+/// Places where the server listens.
 pub(super) struct Places<'a> {
     pub(super) addresses: &'a [ListenAddress],
-    /// Also where other machines can connect.
+    /// Whether it also listens where other machines can connect.
     pub(super) insecure: bool,
-    /// Whether on UDP besides TCP.
+    /// Whether it listens on UDP besides TCP.
     pub(super) udp: Udp,
 }
 

@@ -11,7 +11,7 @@ use super::{DAMAGE_FOUND, print};
 use crate::ServerError;
 use crate::verify::{DamagedFile, VerifyProgress, VolumeCheck, verify};
 
-/// How often a terminal is told how far it is.
+/// Time between two lines that tell a terminal how far it is.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Reads all contents of the volumes and says what is damaged.
@@ -61,7 +61,7 @@ fn as_text(volumes: &[VolumeCheck]) -> String {
     lines.join("\n")
 }
 
-/// In one line, whatever its name is.
+/// Describes a damaged file in one line, whatever its name is.
 fn described(DamagedFile { path, fid, content, why }: &DamagedFile) -> String {
     let name =
         path.as_ref().map_or_else(|| format!("{fid}, which has no name"), |path| path.escape_debug().to_string());

@@ -1,5 +1,6 @@
-//! Aliases: what a client knows by a fid that means nothing else any more, because what it made was already there, or
-//! what it changed was gone. Its records name that fid until it has learned better.
+//! Aliases: a client knows an object by a fid that means nothing else any more, because the object that it made was
+//! already there, or the one that it changed was gone. The client's records name that fid until it has learned
+//! better.
 
 use mafs_proto::{Base, ClientId, CmlOp, CmlRecord, Fid};
 
@@ -28,7 +29,7 @@ pub(super) fn add(
     Ok(true)
 }
 
-/// What a client means by a fid.
+/// Returns the fid of the object that a client means by a fid.
 pub(super) fn resolve(
     transaction: &Transaction<'_>,
     client: ClientId,
@@ -47,7 +48,7 @@ fn alias(transaction: &Transaction<'_>, client: ClientId, fid: Fid) -> Result<Op
     found.map(Some).ok_or_else(|| Refusal::damaged("an alias"))
 }
 
-/// A record with what its client means by the fids in it; `None`: it is the same.
+/// Returns a record with what its client means by the fids in it; `None`: the record is the same.
 pub(super) fn redirected(
     transaction: &Transaction<'_>,
     client: ClientId,
@@ -70,7 +71,7 @@ pub(super) fn redirected(
     Ok((op != record.op).then(|| CmlRecord { op, ..record.clone() }))
 }
 
-/// The objects that are there before a record. What it makes is not among them.
+/// Lists the objects that are there before a record. The object that the record makes is not among them.
 fn fids_of(op: &mut CmlOp) -> Vec<&mut Fid> {
     match op {
         CmlOp::Create { parent, .. } | CmlOp::MakeDir { parent, .. } | CmlOp::SymLink { parent, .. } => vec![parent],

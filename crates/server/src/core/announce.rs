@@ -1,4 +1,5 @@
-//! Announce: what of an announcement can be entered, by what the volume holds; and what an earlier start has entered.
+//! Announce: decides which records of an announcement can be entered, by what the volume holds; and loads those that
+//! an earlier start has entered.
 //!
 //! An announcement that comes too late is no error: records overtake their announcements, and answers are lost.
 
@@ -9,22 +10,22 @@ use mafs_proto::{Base, ClientId, CmlOp, CmlRecord, Fid, FsError, StoreId};
 use super::pending::{Announced, Pending, touched};
 use super::{Refusal, Transaction, replies, tables};
 
-/// Announced records looked at at a time.
+/// Announced records that are looked at at a time.
 const SCAN_MAX: usize = 256;
 
 /// The records of an announcement.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    /// Not applied yet, and in conflict with nothing that the volume holds.
+    /// Records that are not applied yet, and in conflict with nothing that the volume holds.
     pub(crate) records: Vec<CmlRecord>,
-    /// In conflict.
+    /// Records in conflict.
     pub(crate) refused: Vec<StoreId>,
-    /// Those among them that give a name to what is not there, unless that is still to be announced.
+    /// Records in conflict that give a name to what is not there, unless that is still to be announced.
     pub(crate) contested: Vec<StoreId>,
 }
 
-/// Looks at an announcement of `client`, and takes note of the replies that it confirms. `is_made` tells
-/// of what the client has announced before that it makes.
+/// Looks at an announcement of `client`, and takes note of the replies that it confirms. `is_made` tells whether the
+/// client has announced before that it makes an object.
 ///
 /// # Errors
 /// `Malformed` if a record cannot be one of this client's, `CrossVolume` if it is about another volume.
@@ -63,7 +64,7 @@ pub(crate) fn check(
     Ok(checked)
 }
 
-/// The records that an earlier start has kept, as committed.
+/// Loads the records that an earlier start has kept, as committed.
 pub(crate) fn load(index: &dyn Kv) -> Result<Pending, Refusal> {
     let mut pending = Pending::default();
     let mut after: Option<Vec<u8>> = None;
@@ -105,9 +106,9 @@ fn check_volume(transaction: &Transaction<'_>, record: &CmlRecord) -> Result<(),
     }
 }
 
-/// What a record finds in the volume.
+/// State of the volume that a record finds.
 enum Found {
-    /// What its client knew.
+    /// The state that its client knew.
     Expected,
     /// Another version of the file that it stores.
     OlderOrNewer,
@@ -116,8 +117,8 @@ enum Found {
 }
 
 /// Looks whether a Store was made from the version that the file has, and whether what is given a name exists or is
-/// announced to be made: or others would be shown an empty file under that name. Of what another record makes, that
-/// record's fate decides.
+/// announced to be made: or others would be shown an empty file under that name. If another record makes the object,
+/// that record's fate decides.
 fn look(
     transaction: &Transaction<'_>,
     record: &CmlRecord,

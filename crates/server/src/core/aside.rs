@@ -1,9 +1,9 @@
-//! Aside: what others have stored in a file does not go with its last name, if the client that takes the name had not
-//! heard of it (invariant 9).
+//! Aside: a content that others have stored in a file does not go with its last name, if the client that takes the
+//! name had not heard of the content (invariant 9).
 //!
-//! Who could ask nobody is refused, and what it had there is kept beside. Who was connected has its way, for others may
-//! have been shown it already: it was announced. What was stored gets another name instead, and is listed as a conflict
-//! of the client that stored it.
+//! A client that could ask nobody is refused, and what it had there is kept beside. A client that was connected has
+//! its way, for others may have been shown it already: it was announced. The stored content gets another name
+//! instead, and is listed as a conflict of the client that stored it.
 
 use mafs_proto::{CmlOp, Conflict, ConflictKind, Fid, FsError, Kind, Name, PlacedName, Removed};
 
@@ -11,7 +11,7 @@ use super::edit::Edit;
 use super::rename::place;
 use super::{Node, Refusal, conflict_name, conflicts, keep, way};
 
-/// Checks what is about to lose a name.
+/// Checks an object that is about to lose a name.
 ///
 /// # Errors
 /// `BaseChanged` if the client that takes it could not ask whether that holds something new, and it does.
@@ -23,7 +23,7 @@ pub(super) fn check(edit: &Edit<'_, '_>, fid: Fid, node: &Node, removes: Option<
     Err(Refusal::new(FsError::BaseChanged, format!("the file {fid} has been changed, it is at version {version}")))
 }
 
-/// Takes a name from what it meant; it has left its directory.
+/// Takes a name from the object that it meant; the name has left its directory.
 pub(super) fn unlink(edit: &mut Edit<'_, '_>, wanted: (Fid, &Name), fid: Fid, node: &Node) -> Result<(), Refusal> {
     match edit.record().removes.filter(|_| is_news(edit, node, edit.record().removes)) {
         Some(removed) => set_aside(edit, wanted, fid, (node, removed)),
@@ -31,7 +31,7 @@ pub(super) fn unlink(edit: &mut Edit<'_, '_>, wanted: (Fid, &Name), fid: Fid, no
     }
 }
 
-/// Whether a content would go that others have stored since the client of the record knew what was there.
+/// Tells whether a content would go that others have stored since the client of the record knew what was there.
 fn is_news(edit: &Edit<'_, '_>, node: &Node, removes: Option<Removed>) -> bool {
     let is_own = node.data_by.is_some_and(|by| by.client == edit.record().id.client);
     let goes = node.status.kind == Kind::File && node.status.nlink == 1;

@@ -1,9 +1,9 @@
-//! Changes: what each of the last changes of a volume touched, for clients that come back (consistency.md,
+//! Changes: they note what each of the last changes of a volume touched, for clients that come back (consistency.md,
 //! "Revalidation").
 //!
-//! Every change notes its objects in its own transaction, so what is removed is found too. A change is known by its
-//! number and by a tag, which is a hash of what it was and of the tag before it: a client that has seen another history
-//! of the volume (its end was lost, or an older copy restored) is not taken for one that has seen this.
+//! Every change notes its objects in its own transaction, so removed objects are found too. A change is known by its
+//! number and by a tag, which is a hash of what it was and of the tag before it: a client that has seen another
+//! history of the volume (its end was lost, or an older copy restored) is not taken for one that has seen this.
 
 use mafs_durable::Kv;
 use mafs_proto::call::{ChangedObject, Mark};
@@ -11,16 +11,16 @@ use mafs_proto::{ChangeNumber, Fid, FsError};
 
 use super::{Refusal, Transaction, tables};
 
-/// The changes that are kept. An index is read whole when it is opened: these add a third of a second to that, and some
-/// 6 MB. A checkout of 10,000 files is about 30,000 changes.
+/// Number of changes that are kept. An index is read whole when it is opened: these add a third of a second to that,
+/// and some 6 MB. A checkout of 10,000 files is about 30,000 changes.
 pub(crate) const KEPT: u64 = 1 << 17;
 
-/// Changes looked at at a time.
+/// Changes that are looked at at a time.
 const SCAN_MAX: usize = 1024;
 
 const TAG_BYTES: usize = 8;
 
-/// What has changed since a mark.
+/// Changes since a mark.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     /// The objects, each once.
@@ -51,15 +51,15 @@ pub(crate) fn note(
     Ok(())
 }
 
-/// The mark of a change, if that is kept.
+/// Returns the mark of a change, if that is kept.
 pub(crate) fn mark(transaction: &Transaction<'_>, change: ChangeNumber) -> Result<Option<Mark>, Refusal> {
     let Some(value) = transaction.get(&tables::change(change))? else { return Ok(None) };
     let (tag, _) = parse(&value)?;
     Ok((change.0 > 0).then_some(Mark { change, tag }))
 }
 
-/// What has been committed since a mark: at least `objects_max` objects if there are so many, and few more. `None`: the
-/// mark is not of this history, or too old.
+/// Finds the changes committed since a mark: at least `objects_max` objects if there are so many, and few more.
+/// `None`: the mark is not of this history, or too old.
 pub(crate) fn since(
     index: &dyn Kv,
     transaction: &Transaction<'_>,
@@ -76,7 +76,7 @@ pub(crate) fn since(
         for (key, value) in page {
             let change = through.change.next();
             if key != tables::change(change) {
-                // A version of the server that kept none has been here, or the oldest ones went meanwhile.
+                // A version of the server that kept no changes has been here, or the oldest ones went meanwhile.
                 return Ok(None);
             }
             let (tag, touched) = parse(&value)?;

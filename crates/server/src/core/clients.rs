@@ -1,4 +1,5 @@
-//! Clients: who may make records, in which life, with which fids; and the first transaction of a volume.
+//! Clients: decides which of them may make records, in which life, with which fids; and makes the first transaction
+//! of a volume.
 
 use mafs_durable::{Batch, Kv};
 use mafs_proto::{
@@ -8,16 +9,16 @@ use mafs_proto::{
 use super::records::{ClientState, VolumeState};
 use super::{Node, Overlay, Refusal, fids, replies, tables};
 
-/// How many lives of a client a volume may have lost, at one for each mount; beyond, a claim makes no sense.
+/// Lives of a client that a volume may have lost, at one for each mount; beyond, a claim makes no sense.
 const LOST_LIVES_MAX: u64 = 1 << 20;
 
 /// Lives that a client may begin without an attach: mounts while the server is out of reach.
 const SPARE_LIVES: u64 = 64;
 
-/// Clients looked at at a time.
+/// Clients that are looked at at a time.
 const SCAN_MAX: usize = 1024;
 
-/// What an attach gives a client, durable once its batch is.
+/// Grants of an attach to a client, durable once its batch is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Granted {
     pub(crate) incarnation: Incarnation,
@@ -82,7 +83,7 @@ pub(crate) fn end_sessions(overlay: &Overlay<'_>, clients: &[ClientId]) -> Resul
     Ok(transaction.finish())
 }
 
-/// The clients that may hold promises, as committed.
+/// Lists the clients that may hold promises, as committed.
 pub(crate) fn with_sessions(index: &dyn Kv) -> Result<Vec<ClientId>, Refusal> {
     let mut found = Vec::new();
     let mut after: Option<Vec<u8>> = None;
@@ -98,7 +99,7 @@ pub(crate) fn with_sessions(index: &dyn Kv) -> Result<Vec<ClientId>, Refusal> {
     }
 }
 
-/// The first transaction of a volume: its root directory, owned by `owner` (uid, gid).
+/// Makes the first transaction of a volume: its root directory, owned by `owner` (uid, gid).
 pub(crate) fn found(overlay: &Overlay<'_>, owner: (u32, u32), time: Timestamp) -> Batch {
     let mut transaction = overlay.begin();
     let root = Fid::root(transaction.volume());

@@ -1,31 +1,31 @@
-//! The names of what is kept: `NAME (conflict CLIENT YYYY-MM-DD hh.mm).EXT`, in UTC.
+//! Names of kept objects: `NAME (conflict CLIENT YYYY-MM-DD hh.mm).EXT`, in UTC.
 
 use mafs_proto::{Name, Timestamp};
 
 /// The longest part of a name that counts as its extension, with the dot.
 const EXTENSION_BYTES_MAX: usize = 32;
 
-/// What is shown of the name of a client.
+/// Bytes of the name of a client that are shown.
 const CLIENT_BYTES_MAX: usize = 64;
 
-/// The `nth` name to be tried, from 1 on, for what wanted to be `name`.
+/// Makes the `nth` name to be tried, from 1 on, for an object that wanted to be `name`.
 pub(super) fn beside(name: &Name, client: &str, time: Timestamp, nth: u32) -> Option<Name> {
     let again = if nth > 1 { format!(" ({nth})") } else { String::new() };
     let mark = format!(" (conflict {} {}){again}", printable(client), minute(time));
     marked(name, &mark)
 }
 
-/// The `nth` name to be tried, from 1 on, where only the number tells it from others.
+/// Makes the `nth` name to be tried, from 1 on, where only the number tells it from others.
 pub(super) fn numbered(name: &Name, nth: u32) -> Option<Name> {
     if nth > 1 { marked(name, &format!(" ({nth})")) } else { Some(name.clone()) }
 }
 
-/// The name of a directory for what a client has lost the place of.
+/// Makes the name of a directory for objects whose place a client has lost.
 pub(super) fn directory_of(client: &str) -> Option<Name> {
     Name::new(printable(client)).or_else(|_| Name::new(&b"client"[..])).ok()
 }
 
-/// The name of a directory for what goes to the trash together.
+/// Makes the name of a directory for objects that go to the trash together.
 pub(super) fn minute_of(time: Timestamp) -> Option<Name> {
     Name::new(minute(time)).ok()
 }
@@ -43,7 +43,7 @@ fn split(name: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The first bytes, whole characters only.
+/// Returns the first bytes, whole characters only.
 fn cut(bytes: &[u8], bytes_max: usize) -> &[u8] {
     let is_inside = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000);
     let end = (0..=bytes_max.min(bytes.len())).rev().find(|at| !is_inside(at)).unwrap_or(0);
@@ -55,8 +55,8 @@ fn printable(client: &str) -> String {
     String::from_utf8_lossy(cut(shown.as_bytes(), CLIENT_BYTES_MAX)).into_owned()
 }
 
-/// As people write it, without a colon: some systems cannot have that in names. The calendar is that of "chrono-
-/// compatible low-level date algorithms" (H. Hinnant, `civil_from_days`).
+/// Writes a time as people do, without a colon: some systems cannot have that in names. The calendar is that of
+/// "chrono-compatible low-level date algorithms" (H. Hinnant, `civil_from_days`).
 fn minute(time: Timestamp) -> String {
     let (days, second) = (time.seconds().div_euclid(86_400), time.seconds().rem_euclid(86_400));
     let shifted = days.saturating_add(719_468);

@@ -1,4 +1,5 @@
-//! The table of what is kept of records in conflict: by the name it is kept under, for as long as it has that name.
+//! Conflicts: the table of what is kept of records in conflict: by the name it is kept under, for as long as it has
+//! that name.
 
 use bytes::Bytes;
 use mafs_proto::call::{ConflictsReply, ConflictsRequest};
@@ -7,7 +8,7 @@ use mafs_proto::{Conflict, Fid, Name, PlacedName, Wire};
 use super::edit::Edit;
 use super::{Overlay, Refusal, Transaction, tables};
 
-/// Notes that something is kept. `is_new`: it was made by the record, and may turn out to be what others have made.
+/// Notes that an object is kept. `is_new`: the record made it, and it may turn out to be what others have made.
 pub(super) fn note(transaction: &mut Transaction<'_>, conflict: &Conflict, is_new: bool) {
     let PlacedName { directory, name } = &conflict.place;
     transaction.put(tables::conflict(*directory, name), conflict.encode());
@@ -16,7 +17,7 @@ pub(super) fn note(transaction: &mut Transaction<'_>, conflict: &Conflict, is_ne
     }
 }
 
-/// A name is given up: whatever was kept under it is in conflict no more. Returns what that was.
+/// Gives a name up: the object that was kept under it is in conflict no more. Returns that object.
 pub(super) fn resolve(transaction: &mut Transaction<'_>, directory: Fid, name: &Name) -> Result<Option<Fid>, Refusal> {
     let key = tables::conflict(directory, name);
     let Some(bytes) = transaction.get(&key)? else { return Ok(None) };
@@ -26,7 +27,7 @@ pub(super) fn resolve(transaction: &mut Transaction<'_>, directory: Fid, name: &
     Ok(Some(kept))
 }
 
-/// What is known of an object that was made beside the name it was to have.
+/// Returns the conflict of an object that was made beside the name it was to have.
 pub(super) fn made_beside(edit: &mut Edit<'_, '_>, fid: Fid) -> Result<Option<Conflict>, Refusal> {
     let transaction = edit.transaction();
     let Some(bytes) = transaction.get(&tables::made_beside(fid))? else { return Ok(None) };
@@ -34,7 +35,7 @@ pub(super) fn made_beside(edit: &mut Edit<'_, '_>, fid: Fid) -> Result<Option<Co
     transaction.get(&tables::conflict(place.directory, &place.name))?.map(decode).transpose()
 }
 
-/// The committed conflicts behind a place.
+/// Lists the committed conflicts behind a place.
 pub(crate) fn page(overlay: &Overlay<'_>, request: &ConflictsRequest) -> Result<ConflictsReply, Refusal> {
     let transaction = overlay.begin();
     let after = request.after.as_ref().map(|place| tables::conflict(place.directory, &place.name));

@@ -1,7 +1,7 @@
-//! Directory operations: what each record of a modify log means, with the semantics of POSIX directories.
+//! Directory operations: the meaning of each record of a modify log, with the semantics of POSIX directories.
 //!
-//! A record says what it expects (a name is free, a name means this object, a file has this version). What is not so
-//! is refused: nothing another client did is ever undone silently (invariant 9).
+//! A record says what it expects (a name is free, a name means this object, a file has this version). A record that
+//! expects something else is refused: nothing another client did is ever undone silently (invariant 9).
 
 use mafs_proto::{
     Base, ClientId, CmlOp, CmlRecord, ContentHash, DataVersion, Fid, FsError, Kind, Mode, Name, Removed, SetAttr,
@@ -12,7 +12,7 @@ use super::edit::{Edit, Effect};
 use super::rename::{Rename, rename};
 use super::{Content, NewContent, Node, Place, Refusal, Transaction, aside, fids, replies, xattrs};
 
-/// Whether an operation may make the volume larger; a full disk still takes the others.
+/// Tells whether an operation may make the volume larger; a full disk still takes the others.
 pub(crate) fn grows(op: &CmlOp) -> bool {
     match op {
         CmlOp::Create { .. }
@@ -133,9 +133,9 @@ pub(super) struct Removal<'r> {
     pub(super) parent: Fid,
     pub(super) name: &'r Name,
     pub(super) fid: Fid,
-    /// Whether it is of a directory.
+    /// Whether a directory is removed.
     pub(super) is_directory: bool,
-    /// What it must hold.
+    /// Content that the object must hold.
     removes: Option<Removed>,
 }
 
@@ -149,7 +149,7 @@ impl<'r> Removal<'r> {
         Some(Self { parent, name, fid, is_directory, removes: record.removes })
     }
 
-    /// Returns what loses its name.
+    /// Checks the removal. Returns the object that loses its name.
     pub(super) fn check(&self, edit: &Edit<'_, '_>) -> Result<Node, Refusal> {
         let Self { parent, name, fid, is_directory, removes } = self;
         let node = edit.named(*parent, name, *fid)?;
@@ -186,7 +186,7 @@ fn store(edit: &mut Edit<'_, '_>, fid: Fid, base: Base, content: NewContent, mti
     edit.store(fid, content, mtime)
 }
 
-/// Whether a file has this content.
+/// Tells whether a file has this content.
 pub(super) fn holds(node: &Node, content: &NewContent) -> bool {
     let hash = node.content.map(|present| present.hash);
     node.status.kind == Kind::File && node.status.size == content.size && hash == Some(content.hash)

@@ -25,7 +25,7 @@ pub(crate) struct NewContent {
 }
 
 impl NewContent {
-    /// Its file, if it has one.
+    /// Returns its content file, if it has one.
     pub(crate) fn file(&self) -> Option<ContentId> {
         match self.body {
             ContentBody::Bytes(_) => None,
@@ -34,7 +34,7 @@ impl NewContent {
     }
 }
 
-/// Compares the hash of what has arrived with that of what its client has sent.
+/// Compares the hash of the content that has arrived with the hash of the content that its client has sent.
 ///
 /// # Errors
 /// `Damaged` if they are not the same.
@@ -42,16 +42,16 @@ pub(crate) fn check_arrived(arrived: ContentHash, sent: ContentHash) -> Result<(
     if arrived == sent { Ok(()) } else { Err(FsError::Damaged.into()) }
 }
 
-/// Where its bytes are.
+/// Place of a content's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ContentBody {
-    /// Here: they go into the index.
+    /// The bytes are here: they go into the index.
     Bytes(Bytes),
-    /// In a durable content file.
+    /// The bytes are in a durable content file.
     File(ContentSerial),
 }
 
-/// What an operation did.
+/// Effect of an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Effect {
     /// The directories whose entries changed.
@@ -60,7 +60,7 @@ pub(crate) struct Effect {
     pub(crate) objects: Vec<Object>,
     /// Content files that nothing names any more once this is committed.
     pub(crate) freed: Vec<ContentId>,
-    /// The name that what was to lose its last one has got instead.
+    /// New name of an object that was to lose its last one.
     pub(crate) aside: Option<PlacedName>,
 }
 
@@ -91,7 +91,7 @@ impl<'t, 'o> Edit<'t, 'o> {
         self.transaction
     }
 
-    /// An object as it is by now; [`FsError::Stale`] if it is gone.
+    /// Returns an object as it is by now; [`FsError::Stale`] if it is gone.
     pub(crate) fn look(&self, fid: Fid) -> Result<Node, Refusal> {
         match self.touched.get(&fid) {
             Some(touched) => Ok(touched.now.clone()),
@@ -99,7 +99,7 @@ impl<'t, 'o> Edit<'t, 'o> {
         }
     }
 
-    /// What `name` means in `directory`, which must be one.
+    /// Returns the object that `name` means in `directory`, which must be one.
     pub(crate) fn entry(&self, directory: Fid, name: &Name) -> Result<Option<Fid>, Refusal> {
         if !self.look(directory)?.is_directory() {
             return Err(Refusal::new(FsError::NotDirectory, format!("the object {directory} is not a directory")));
@@ -107,7 +107,7 @@ impl<'t, 'o> Edit<'t, 'o> {
         self.transaction.entry(directory, name)
     }
 
-    /// The object that `name` must mean.
+    /// Returns the object that `name` must mean.
     pub(crate) fn named(&self, directory: Fid, name: &Name, fid: Fid) -> Result<Node, Refusal> {
         match self.entry(directory, name)? {
             None => Err(Refusal::new(FsError::NotFound, format!("there is no {name}"))),
@@ -126,7 +126,7 @@ impl<'t, 'o> Edit<'t, 'o> {
         }
     }
 
-    /// An object whose status changes, its ctime with it.
+    /// Returns an object whose status changes, its ctime with it.
     pub(crate) fn change(&mut self, fid: Fid) -> Result<&mut Node, Refusal> {
         let touched = match self.touched.entry(fid) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -174,14 +174,14 @@ impl<'t, 'o> Edit<'t, 'o> {
         add_link(&mut self.change(fid)?.status.nlink)
     }
 
-    /// Counts one name less; with the last one the object goes, and a directory has one only.
+    /// Counts one name less. With the last one the object goes; a directory has one only.
     pub(crate) fn unlink(&mut self, fid: Fid) -> Result<(), Refusal> {
         let node = self.change(fid)?;
         node.status.nlink = if node.is_directory() { 0 } else { node.status.nlink.saturating_sub(1) };
         Ok(())
     }
 
-    /// Takes note that what was to lose its last name has got this one instead.
+    /// Takes note that an object that was to lose its last name has got this one instead.
     pub(crate) fn note_aside(&mut self, place: PlacedName) {
         self.aside = Some(place);
     }
@@ -215,7 +215,7 @@ impl<'t, 'o> Edit<'t, 'o> {
     /// Gives an object its next extended attributes.
     pub(crate) fn put_xattrs(&mut self, fid: Fid, xattrs: &Xattrs) -> Result<(), Refusal> {
         let status = &mut self.change(fid)?.status;
-        // The version that `finish` will give it.
+        // This is the version that `finish` will give the object.
         let version = status.status_version.next();
         status.xattrs = (!xattrs.is_empty()).then_some(version);
         if !xattrs.is_empty() {
@@ -238,7 +238,7 @@ impl<'t, 'o> Edit<'t, 'o> {
                 free_xattrs(self.transaction, fid, before, &now);
             } else {
                 state.objects += 1;
-                // Or its next attributes would have the same version.
+                // Otherwise its next attributes would have the same version.
                 now.status.status_version = now.status.xattrs.unwrap_or(now.status.status_version);
             }
             effect.objects.push(now.object(fid));
@@ -255,8 +255,8 @@ impl<'t, 'o> Edit<'t, 'o> {
         Ok(effect)
     }
 
-    /// A directory whose entries change. Records of one client that touch different names may come in another order
-    /// than they were made in: the times of the newest stay, as that client shows them.
+    /// Returns a directory whose entries change. Records of one client that touch different names may come in another
+    /// order than they were made in: the times of the newest stay, as that client shows them.
     fn change_entries(&mut self, directory: Fid) -> Result<&mut Node, Refusal> {
         let (id, time) = (self.record.id, self.record.time);
         let ctime = self.look(directory)?.status.ctime;

@@ -1,4 +1,4 @@
-//! Exclusive: whose client decides by itself what names mean in a directory (consistency.md, "Promises and leases").
+//! Exclusive: which client decides by itself what names mean in a directory (consistency.md, "Promises and leases").
 //!
 //! A client that nobody shares a directory with gives names there without asking. So whatever another client asks of
 //! such a directory waits until the first one has been *recalled*: it decides no more, has announced what it has
@@ -13,10 +13,10 @@ use mafs_proto::{ClientId, CmlOp, Fid, Instant, RenameMode, VnodeId};
 
 use super::promises::changed_names;
 
-/// How long nobody decides alone in a directory that has been recalled: each recall makes somebody wait.
+/// Time for which nobody decides alone in a directory that has been recalled: each recall makes somebody wait.
 const SHARED_FOR: Duration = Duration::from_secs(10);
 
-/// Who decides names where.
+/// Clients that decide names, and the directories where they do.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive {
     /// Clients that decide names by themselves where they may.
@@ -25,16 +25,16 @@ pub(crate) struct Exclusive {
     /// Clients whose logs hold what they decided before their present sessions, nobody knows where; and the directories
     /// that they have settled since.
     anywhere: BTreeMap<ClientId, HashSet<VnodeId>>,
-    /// Directories whose names are being changed, by whom: these changes are decided and not committed yet.
+    /// Directories whose names are being changed, with the clients: these changes are decided and not committed yet.
     changing: HashMap<VnodeId, Vec<ClientId>>,
     /// Directories that clients have been asked to settle.
     recalled: HashSet<(VnodeId, ClientId)>,
-    /// When directories were settled last.
+    /// Times when directories were settled last.
     settled: HashMap<VnodeId, Instant>,
 }
 
 impl Exclusive {
-    /// A client attaches. If it `was_gone` meanwhile others could decide where it did.
+    /// Notes an attach of a client. If it `was_gone` meanwhile others could decide where it did.
     pub(crate) fn attach(&mut self, client: ClientId, decides: bool, was_gone: bool) {
         if was_gone {
             self.end(client);
@@ -46,7 +46,7 @@ impl Exclusive {
         }
     }
 
-    /// A client has no session any more: what it decides from now on are conflicts.
+    /// Notes that a client has no session any more: what it decides from now on are conflicts.
     pub(crate) fn end(&mut self, client: ClientId) {
         self.directories.retain(|_, decider| *decider != client);
         self.anywhere.remove(&client);
@@ -54,12 +54,12 @@ impl Exclusive {
         self.recalled.retain(|(_, recalled)| *recalled != client);
     }
 
-    /// Forgets what has been long ago.
+    /// Forgets directories that were settled long ago.
     pub(crate) fn expire(&mut self, now: Instant) {
         self.settled.retain(|_, at| now < *at + SHARED_FOR);
     }
 
-    /// A client says whether its log holds what it decided before its session.
+    /// Notes whether a client's log holds what it decided before its session.
     pub(crate) fn note_undecided(&mut self, client: ClientId, undecided: bool) {
         if undecided {
             self.anywhere.entry(client).or_default();
@@ -68,19 +68,19 @@ impl Exclusive {
         }
     }
 
-    /// Whether nobody decides anything alone.
+    /// Tells whether nobody decides anything alone.
     pub(crate) fn is_empty(&self) -> bool {
         self.directories.is_empty() && self.anywhere.is_empty()
     }
 
-    /// The directories in which other clients decide; `None`: that is not known.
+    /// Returns the directories in which other clients decide; `None`: they are not known.
     pub(crate) fn directories_of_others(&self, client: ClientId) -> Option<impl Iterator<Item = VnodeId>> {
         let is_known = self.anywhere.keys().all(|other| *other == client);
         let others = self.directories.iter().filter(move |(_, decider)| **decider != client);
         is_known.then(|| others.map(|(directory, _)| *directory))
     }
 
-    /// The live clients but `client` that may have decided names in a directory.
+    /// Returns the live clients but `client` that may have decided names in a directory.
     pub(crate) fn deciders(
         &self,
         directory: VnodeId,
@@ -96,15 +96,15 @@ impl Exclusive {
         deciders
     }
 
-    /// A client is about to make a directory, which nobody else can know.
+    /// Notes that a client is about to make a directory, which nobody else can know.
     pub(crate) fn note_made(&mut self, directory: VnodeId, client: ClientId) {
         if self.deciding.contains(&client) {
             self.directories.insert(directory, client);
         }
     }
 
-    /// Lets a client decide in a directory of which nobody else has been promised anything, unless others change it or
-    /// have asked for it of late. Says whether it may.
+    /// Lets a client decide in a directory of which nobody else has been promised anything, unless others change it
+    /// or have asked for it of late. Returns whether it may.
     pub(crate) fn grant(&mut self, directory: VnodeId, client: ClientId, now: Instant) -> bool {
         let others = |changing: &Vec<ClientId>| changing.iter().any(|other| *other != client);
         let is_shared = self.recalled.iter().any(|(recalled, _)| *recalled == directory)
@@ -117,14 +117,14 @@ impl Exclusive {
         decides
     }
 
-    /// A client is told to settle a directory. From now on until it has it is not let decide there: by the number of
-    /// the change that this is, it knows which answers are older.
+    /// Notes that a client is told to settle a directory. Until the client has settled it, it is not let decide
+    /// there: by the number of the change that this is, it knows which answers are older.
     pub(crate) fn recall(&mut self, directory: VnodeId, client: ClientId) {
         self.recalled.insert((directory, client));
     }
 
-    /// A client has announced all that it has decided in a directory, and decides nothing there any more. Said twice it
-    /// counts once: the client may decide there again by then.
+    /// Notes that a client has announced all that it has decided in a directory, and decides nothing there any more.
+    /// Said twice it counts once: the client may decide there again by then.
     pub(crate) fn settle(&mut self, directory: VnodeId, client: ClientId, now: Instant) {
         if !self.recalled.remove(&(directory, client)) {
             return;
@@ -138,14 +138,14 @@ impl Exclusive {
         self.settled.insert(directory, now);
     }
 
-    /// A change of names in these directories is decided, and is about to be committed.
+    /// Notes that a change of names in these directories is decided, and is about to be committed.
     pub(crate) fn begin_change(&mut self, directories: &[Fid], client: ClientId) {
         for directory in directories {
             self.changing.entry(directory.vnode).or_default().push(client);
         }
     }
 
-    /// It is committed, or will not be.
+    /// Notes that such a change is committed, or will not be.
     pub(crate) fn end_change(&mut self, directories: &[Fid], client: ClientId) {
         for directory in directories {
             let Some(changing) = self.changing.get_mut(&directory.vnode) else { continue };
@@ -159,7 +159,7 @@ impl Exclusive {
     }
 }
 
-/// The directories whose names an operation relies on.
+/// Lists the directories whose names an operation relies on.
 pub(crate) fn directories_of(op: &CmlOp) -> Vec<Fid> {
     let mut directories: Vec<_> = changed_names(op).into_iter().map(|(parent, _)| parent).collect();
     directories.extend(emptied(op));
@@ -168,7 +168,7 @@ pub(crate) fn directories_of(op: &CmlOp) -> Vec<Fid> {
     directories
 }
 
-/// The directory, if it is one, that an operation removes, which must be empty.
+/// Returns the directory, if there is one, that an operation removes, which must be empty.
 pub(crate) fn emptied(op: &CmlOp) -> Option<Fid> {
     match op {
         CmlOp::RemoveDir { fid, .. } => Some(*fid),

@@ -1,13 +1,13 @@
 //! Fids: blocks of vnode numbers, each granted to one client, each number used once.
 //!
-//! A block belongs to a client for ever, whichever of its lives it was granted in. Which numbers of it have been used
-//! is kept as a bit each, so that no fid ever names a second object, removed ones included.
+//! A block belongs to a client for ever, whichever of its lives it was granted in. A bit for each number tells
+//! whether it has been used, so that no fid ever names a second object, removed ones included.
 
 use mafs_proto::{ClientId, Fid, FidRange, FsError, Uniquifier, VnodeId};
 
 use super::{Refusal, Transaction, tables};
 
-/// Fids of one block.
+/// Number of fids in a block.
 pub(crate) const BLOCK_FIDS: u64 = 4096;
 
 /// Blocks of one grant: a client that makes 500 files a second asks once a minute, and one that cannot reach the server
@@ -31,7 +31,7 @@ pub(crate) fn grant(transaction: &mut Transaction<'_>, client: ClientId) -> Resu
     Ok(range)
 }
 
-/// A fid for what the server makes itself: from blocks of its own, of which no client is granted any.
+/// Takes a fid for an object that the server makes itself: from blocks of its own, of which no client is granted any.
 pub(super) fn own(transaction: &mut Transaction<'_>) -> Result<Fid, Refusal> {
     let mut state = transaction.state()?;
     if state.own_vnodes[0] >= state.own_vnodes[1] {
@@ -46,7 +46,7 @@ pub(super) fn own(transaction: &mut Transaction<'_>) -> Result<Fid, Refusal> {
     Ok(Fid { volume: transaction.volume(), vnode, unique: Uniquifier(1) })
 }
 
-/// Whether this number was granted to `client`: then nobody else has made what has it.
+/// Tells whether this number was granted to `client`: then nobody else has made the object that has it.
 pub(super) fn is_of(transaction: &Transaction<'_>, client: ClientId, vnode: VnodeId) -> Result<bool, Refusal> {
     let owner = transaction.get(&tables::grant(vnode.0 / BLOCK_FIDS))?;
     Ok(owner.as_deref() == Some(&client.0[..]))

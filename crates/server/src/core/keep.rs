@@ -1,10 +1,10 @@
-//! Keep: what becomes of a record that is in conflict with what others have done (consistency.md, "Conflicts").
+//! Keep: the fate of a record that is in conflict with what others have done (consistency.md, "Conflicts").
 //!
-//! What others have done keeps the name. What the record says is done beside it, in the transaction that would have
-//! been its own, so it happens once however often the record comes (invariants 2 and 9): a content goes into another
-//! file, an object that was made or moved gets another name, and where the directory is gone too, one below
-//! `/.mafs-conflicts/CLIENT`. If what the record says is so already there is no conflict. What has nothing to be kept
-//! is refused: a removal of what others have changed, a change of what they have removed.
+//! The work of others keeps the name. The record is done beside it, in the transaction that would have been its own,
+//! so it happens once however often the record comes (invariants 2 and 9): a content goes into another file, an
+//! object that was made or moved gets another name, and where the directory is gone too, one below
+//! `/.mafs-conflicts/CLIENT`. If what the record says is so already there is no conflict. A record with nothing to be
+//! kept is refused: a removal of what others have changed, a change of what they have removed.
 
 use mafs_proto::{
     Base, ClientId, CmlOp, CmlRecord, Conflict, ConflictKind, DataVersion, Fid, FsError, Kind, Mode, Name, Origin,
@@ -18,33 +18,33 @@ use super::rename::{Rename, check_not_below, place};
 use super::way::{self, Stage};
 use super::{NewContent, Node, Refusal, Transaction, aliases, conflict_name, conflicts, fids, xattrs};
 
-/// Where things are kept whose directory is gone.
+/// Directory for objects whose own directory is gone.
 const LOST: &[u8] = b".mafs-conflicts";
 
-/// Says on the copy what it is, for tools that look at files.
+/// Attribute that says on the copy what it is, for tools that look at files.
 const XATTR: &[u8] = b"user.mafs.conflict";
 
-/// Whose record it is, and where it was made.
+/// The client of a record, and the place where the record was made.
 pub(super) struct Keeper<'k> {
     pub(super) client: ClientId,
     pub(super) state: &'k mut ClientState,
     pub(super) origin: &'k Origin,
 }
 
-/// How something is kept.
+/// Description of something that is kept.
 struct Kept {
     kind: ConflictKind,
     mine: Fid,
-    /// What it is.
+    /// Kind of the kept object.
     is: Kind,
     /// The name it was to have.
     wanted: PlacedName,
     base: Option<DataVersion>,
-    /// Whether the record made it.
+    /// Whether the record made the kept object.
     is_new: bool,
 }
 
-/// Keeps what a record says that was refused; `content` is the payload of a Store.
+/// Keeps the work of a record that was refused; `content` is the payload of a Store.
 ///
 /// # Errors
 /// The `refusal` if nothing is to be kept; the transaction must be dropped then.
@@ -180,7 +180,7 @@ impl Keeper<'_> {
         self.place(edit, Kept { kind, mine: rename.fid, is, wanted, base: None, is_new: false })
     }
 
-    /// Gives what is kept a name that is free, and notes that it is.
+    /// Gives a kept object a name that is free, and notes that it is kept.
     fn place(&self, edit: &mut Edit<'_, '_>, kept: Kept) -> Result<Outcome, Refusal> {
         let Kept { kind, mine, is, wanted, base, is_new } = kept;
         let (client, time) = (self.state.name.as_str(), edit.record().time);
@@ -213,13 +213,13 @@ impl Keeper<'_> {
         Ok(Outcome::Elsewhere(placed))
     }
 
-    /// The directory, if it is there.
+    /// Returns the directory, if it is there.
     fn directory(&self, edit: &mut Edit<'_, '_>, directory: Fid) -> Result<Option<Fid>, Refusal> {
         let directory = aliases::resolve(edit.transaction(), self.client, self.state, directory)?;
         Ok(edit.look(directory).is_ok_and(|node| node.is_directory()).then_some(directory))
     }
 
-    /// The same path below a directory for what is lost, made as far as it is not there.
+    /// Makes the path of the lost directory below a directory for what is lost, as far as it is not there.
     fn lost_directory(
         &self,
         edit: &mut Edit<'_, '_>,
@@ -235,8 +235,8 @@ impl Keeper<'_> {
     }
 }
 
-/// What a Store of `content` comes to if that is just what others have given the name its file was to have: then there
-/// was no conflict after all.
+/// Merges a Store whose `content` is just what others have given the name its file was to have: then there was no
+/// conflict after all.
 pub(super) fn merge(
     transaction: &mut Transaction<'_>,
     (client, state): (ClientId, &mut ClientState),
@@ -259,7 +259,7 @@ pub(super) fn merge(
     Ok(Some((effect, Outcome::Elsewhere(vec![place]))))
 }
 
-/// Whether two clients have made the same: directories are one, and what comes into them is merged.
+/// Tells whether two clients have made the same: directories are one, and what comes into them is merged.
 fn is_the_same(there: &Node, made: &Node) -> bool {
     match (there.status.kind, made.status.kind) {
         (Kind::Directory, Kind::Directory) => true,
@@ -269,17 +269,17 @@ fn is_the_same(there: &Node, made: &Node) -> bool {
     }
 }
 
-/// Says on what is kept why it is.
+/// Marks a kept object with the reason.
 pub(super) fn mark(edit: &mut Edit<'_, '_>, fid: Fid, kind: ConflictKind) -> Result<(), Refusal> {
     let (Ok(name), Some(value)) = (XattrName::new(XATTR), XattrValue::new(kind.to_string())) else { return Ok(()) };
     match xattrs::set(edit, fid, &name, &value, XattrMode::Either) {
-        // There is no room for it, and it is only said a second time.
+        // There is no room for the mark, which only repeats what is known.
         Err(refusal) if refusal.error == FsError::NoSpace => Ok(()),
         other => other,
     }
 }
 
-/// What was kept is in conflict no more.
+/// Removes the mark of an object that is in conflict no more.
 pub(super) fn unmark(edit: &mut Edit<'_, '_>, fid: Fid) -> Result<(), Refusal> {
     let Ok(name) = XattrName::new(XATTR) else { return Ok(()) };
     match xattrs::remove(edit, fid, &name) {

@@ -1,20 +1,20 @@
-//! Locks: who holds which bytes of which file, and who waits for them (consistency.md, "Locks").
+//! Locks: which bytes of which file are held, and which requests wait for them (consistency.md, "Locks").
 //!
-//! Locks are granted in the order in which they were asked for, as far as they exclude each other; who holds something
-//! that another waits for is not held up by that one. They belong to the session of their client: when its lease has
-//! ended they do not count, and one that cannot be continued begins without any but those that the client still relies
-//! on and nobody else has been granted since.
+//! Locks are granted in the order in which they were asked for, as far as they exclude each other; a client that
+//! holds something that another waits for is not held up by that one. They belong to the session of their client.
+//! When its lease has ended they do not count. A session that cannot be continued begins without any but those that
+//! the client still relies on and nobody else has been granted since.
 //!
 //! Nothing is in an index: after a start clients say what they hold, and until they have, nothing is granted.
 //!
-//! A client may keep a lock that none of its programs holds any more. When another asks for what that excludes the
-//! client is *recalled*: it gives up what it keeps, and says of what is held that it is.
+//! A client may keep a lock that none of its programs holds any more. When another asks for something that the kept
+//! lock excludes, the client is *recalled*: it gives up what it keeps, and says of what is held that it is.
 //!
-//! A client whose exclusive lock has ended with its session is *fenced* from the file, if it wants that: what it wrote
-//! under the lock may come at any time, and is not to be stored once another has had the lock.
+//! A client whose exclusive lock has ended with its session is *fenced* from the file, if it wants that: a content
+//! that it wrote under the lock may come at any time, and is not to be stored once another has had the lock.
 //!
-//! Must not know who waits on which connection: whoever wants a lock asks until it has it. One that does not ask again
-//! within [`PLACE_KEPT`] has lost its place.
+//! Must not know which connection waits: a client that wants a lock asks until it has it. A request that is not asked
+//! again within [`PLACE_KEPT`] has lost its place.
 
 mod file;
 
@@ -26,11 +26,11 @@ use mafs_proto::{ClientId, CmlOp, CmlRecord, Fid, FsError, Instant, Lock, LockKi
 
 use file::{FileLocks, Locker, Waiter};
 
-/// How long a place in the queue is kept for who does not ask: a few round trips.
+/// Time for which a place in the queue is kept for a client that does not ask: a few round trips.
 pub(crate) const PLACE_KEPT: Duration = Duration::from_secs(5);
 
-/// How long who does not wait for a lock waits for the answer of a client that may only keep it: as long as it takes
-/// until a path is known to be dead (cli.md).
+/// Time for which a request that does not wait for a lock waits for the answer of a client that may only keep it: as
+/// long as it takes until a path is known to be dead (cli.md).
 pub(crate) const RECALL_WAIT: Duration = Duration::from_secs(5);
 
 /// Ranges that one client may hold: as many as it can name when it attaches.
@@ -60,22 +60,22 @@ pub(crate) struct Wanted {
     pub(crate) lock: Lock,
     /// Whether it is put in the queue.
     pub(crate) wait: bool,
-    /// Its client's number for it.
+    /// Number of the request at its client.
     pub(crate) number: u64,
     /// Whether its client gives up what it has of the range.
     pub(crate) given_up: bool,
 }
 
-/// What a request has led to.
+/// Result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
     /// The lock is held.
     Granted,
-    /// It is in the queue.
+    /// The request is in the queue.
     Waits,
 }
 
-/// Who counts, and when it is.
+/// The clients that count, and the present time.
 #[derive(Clone, Copy)]
 pub(crate) struct Present<'a> {
     pub(crate) now: Instant,
@@ -83,23 +83,23 @@ pub(crate) struct Present<'a> {
     pub(crate) is_live: &'a dyn Fn(ClientId) -> bool,
 }
 
-/// What an attach says of the session before.
+/// Statements of an attach about the session before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Before {
-    /// It goes on.
+    /// Whether that session goes on.
     pub(crate) resumed: bool,
-    /// The client had one when the server was started.
+    /// Whether the client had a session when the server was started.
     pub(crate) listed: bool,
 }
 
-/// What is known of a client that has been asked to give up what it keeps of a file.
+/// State of a client that has been asked to give up what it keeps of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Recall {
-    /// When it was asked first.
+    /// Time when it was asked first.
     since: Instant,
-    /// When it was asked last: the first time its own lock may have been on the way to it still.
+    /// Time when it was asked last: the first time its own lock may have been on the way to it still.
     asked: Instant,
-    /// It has answered that a program of it holds a lock.
+    /// Whether it has answered that a program of it holds a lock.
     is_held: bool,
 }
 
@@ -113,9 +113,9 @@ struct Grants {
 /// A lock that was lost.
 #[derive(Clone, Copy)]
 struct Lost {
-    /// How many had been granted then.
+    /// Number of locks that had been granted then.
     grants: u64,
-    /// Whether another client has stored since: what was written before has an older base.
+    /// Whether another client has stored since: then a content written before has an older base.
     is_older: bool,
 }
 
@@ -123,27 +123,27 @@ struct Lost {
 pub(crate) struct Locks {
     epoch: ServerEpoch,
     files: BTreeMap<Fid, FileLocks>,
-    /// How many ranges each client holds.
+    /// Number of ranges that each client holds.
     held: BTreeMap<ClientId, usize>,
-    /// Where each request waits.
+    /// File on which each request waits.
     waiting: BTreeMap<(ClientId, u64), Fid>,
-    /// Requests that are not to be granted any more though they may be asked for once more: the call was on its way.
+    /// Requests that are not to be granted though they may be asked for once more: the call was on its way.
     cancelled: BTreeSet<(ClientId, u64)>,
-    /// Of clients that have something locked which others want.
+    /// Recalls of clients that have something locked which others want.
     recalls: BTreeMap<(Fid, ClientId), Recall>,
-    /// Those of which nobody has been told.
+    /// Recalls of which nobody has been told.
     untold: Vec<(ClientId, Fid)>,
-    /// How many locks have been granted.
+    /// Number of locks that have been granted.
     grants: u64,
     last: BTreeMap<Fid, Grants>,
-    /// Of these grants and those before it is not known to whom they were.
+    /// Number of the last grant for which, as for all before it, nobody knows whose it was.
     forgotten: u64,
     /// Exclusive locks of files that clients have lost.
     lost: BTreeMap<(Fid, ClientId), Lost>,
 }
 
 impl Locks {
-    /// Of a volume that nobody has locked anything of in this life of the server.
+    /// Makes the locks of a volume in which nobody has locked anything in this life of the server.
     pub(crate) fn new(epoch: ServerEpoch) -> Self {
         Self {
             epoch,
@@ -160,17 +160,17 @@ impl Locks {
         }
     }
 
-    /// How many locks have been granted.
+    /// Returns how many locks have been granted.
     pub(crate) fn grants(&self) -> u64 {
         self.grants
     }
 
-    /// Whether a client holds a lock, or one that excludes more.
+    /// Tells whether a client holds a lock, or one that excludes more.
     pub(crate) fn holds(&self, client: ClientId, lock: &Lock) -> bool {
         self.files.get(&lock.fid).is_some_and(|file| file.holds(&Locker { client, owner: lock.owner }, lock))
     }
 
-    /// A client asks for a lock, or asks again.
+    /// Asks for a lock at the wish of a client, or asks again.
     ///
     /// # Errors
     /// `LockedByOwn` if only its client has it, which gives it up, `Locked` if others have it and the request does not
@@ -192,7 +192,7 @@ impl Locks {
         } else if wait {
             let waiter = Waiter { locker, lock, number, asked: present.now };
             match self.enqueue(waiter) {
-                // Perhaps nobody holds what it would wait for.
+                // Perhaps nobody holds the lock that it would wait for.
                 Err(FsError::Deadlock) if may_be_kept => Err(FsError::Pulling),
                 queued => queued.map(|()| Asked::Waits),
             }
@@ -208,7 +208,7 @@ impl Locks {
         answer
     }
 
-    /// An owner gives up what it has of a range. Returns whether it had any.
+    /// Gives up what an owner has of a range. Returns whether it had any.
     pub(crate) fn unlock(&mut self, client: ClientId, request: &UnlockRequest) -> bool {
         let locker = Locker { client, owner: LockOwner { id: request.owner, process: 0, file: 0 } };
         let had = self.change(request.fid, |file| file.unlock(&locker, request.range, &request.except));
@@ -216,10 +216,10 @@ impl Locks {
         had
     }
 
-    /// What keeps a client from having a lock.
+    /// Returns the lock that keeps a client from having another.
     ///
     /// # Errors
-    /// `Pulling` if that may only be kept.
+    /// `Pulling` if that lock may only be kept.
     pub(crate) fn test(
         &mut self,
         client: ClientId,
@@ -238,7 +238,8 @@ impl Locks {
         }))
     }
 
-    /// Has other clients asked that may keep what excludes a lock. Returns whether one of them has not answered.
+    /// Has other clients asked that may keep a lock which excludes this one. Returns whether one of them has not
+    /// answered.
     fn recall(&mut self, locker: &Locker, lock: &Lock, now: Instant) -> bool {
         let Some(file) = self.files.get(&lock.fid) else { return false };
         let mut may_be_kept = false;
@@ -255,12 +256,12 @@ impl Locks {
         may_be_kept
     }
 
-    /// The clients that are to be asked to give up what they keep of a file, since this was called last.
+    /// Returns the clients that are to be asked to give up what they keep of a file, since this was called last.
     pub(crate) fn take_recalls(&mut self) -> Vec<(ClientId, Fid)> {
         std::mem::take(&mut self.untold)
     }
 
-    /// A client has answered that its programs hold locks of these files.
+    /// Notes that a client has answered that its programs hold locks of these files.
     pub(crate) fn note_held(&mut self, client: ClientId, fids: &[Fid]) {
         for fid in fids {
             if let Some(recall) = self.recalls.get_mut(&(*fid, client)) {
@@ -269,7 +270,7 @@ impl Locks {
         }
     }
 
-    /// Nobody waits for a request any more: it is not granted from now on.
+    /// Cancels a request that nobody waits for any more: it is not granted from now on.
     pub(crate) fn cancel(&mut self, client: ClientId, number: u64) {
         self.cancelled.insert((client, number));
         if self.cancelled.len() > CANCELLED_MAX {
@@ -280,7 +281,7 @@ impl Locks {
         }
     }
 
-    /// The session of a client has ended.
+    /// Forgets a client whose session has ended.
     pub(crate) fn end(&mut self, client: ClientId) {
         let fids: Vec<Fid> = self.files.iter().filter(|(_, file)| file.knows(client)).map(|(fid, _)| *fid).collect();
         for fid in fids {
@@ -292,8 +293,8 @@ impl Locks {
         self.cancelled.retain(|(cancelled, _)| *cancelled != client);
     }
 
-    /// A client attaches and says what it relies on: first what its programs hold, then what they have given up and it
-    /// has not said yet. Returns which of these do not hold, by their places.
+    /// Notes what a client relies on when it attaches: first what its programs hold, then what they have given up and
+    /// it has not said yet. Returns which of these do not hold, by their places.
     pub(crate) fn attach(
         &mut self,
         client: ClientId,
@@ -304,7 +305,7 @@ impl Locks {
         if !before.resumed {
             self.end(client);
         }
-        // What others were granted up to here decides, not what this client regains.
+        // Grants of others up to here decide, not what this client regains.
         let may_hold: Vec<bool> =
             held.locks.iter().map(|lock| self.may_still_hold(client, before, held, lock)).collect();
         let (mut lost, mut kept) = (Vec::new(), Vec::new());
@@ -318,7 +319,7 @@ impl Locks {
             if !may_hold || !is_free || self.grant(locker, lock).is_err() {
                 self.change(lock.fid, |file| file.unlock(&locker, lock.range, &[]));
                 if lock.kind == LockKind::Exclusive {
-                    // In this life of the server; of the one before it is not known.
+                    // The count is of this life of the server; of the one before it is not known.
                     let grants = if held.epoch == Some(self.epoch) { held.grants } else { 0 };
                     self.lose(lock.fid, client, grants);
                 }
@@ -334,20 +335,21 @@ impl Locks {
         lost
     }
 
-    /// Whether nobody else can have been granted what excludes a lock since its client knew last that it holds.
+    /// Tells whether nobody else can have been granted what excludes a lock since its client knew last that it holds.
     fn may_still_hold(&self, client: ClientId, before: Before, held: &HeldLocks, lock: &HeldLock) -> bool {
         match held.epoch {
             Some(epoch) if epoch == self.epoch => {
                 let Lock { fid, kind, .. } = lock.lock;
                 (lock.granted && before.resumed) || !self.was_granted(client, fid, kind, held.grants)
             }
-            // Of the life before only this is known: sessions that had not ended have kept others from their locks.
+            // Only this is known of the life before: sessions that had not ended have kept others from their locks.
             Some(epoch) if epoch.0 + 1 == self.epoch.0 => lock.granted && before.listed,
             Some(_) | None => false,
         }
     }
 
-    /// Whether another client than this has been granted a lock of a file, after so many, that excludes one of `kind`.
+    /// Tells whether another client than this has been granted a lock of a file, after so many, that excludes one of
+    /// `kind`.
     fn was_granted(&self, client: ClientId, fid: Fid, kind: LockKind, after: u64) -> bool {
         let last = self.last.get(&fid).copied().unwrap_or_default();
         let by_another =
@@ -359,7 +361,7 @@ impl Locks {
     fn grant(&mut self, locker: Locker, lock: &Lock) -> Result<(), FsError> {
         let total: usize = self.held.values().sum();
         let own = self.held.get(&locker.client).copied().unwrap_or(0);
-        // In the middle of another range it makes two more of that.
+        // A lock in the middle of another range makes two more of that.
         if own + 2 > CLIENT_LOCKS_MAX || total + 2 > VOLUME_LOCKS_MAX {
             return Err(FsError::TooManyLocks);
         }
@@ -402,7 +404,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether one of these waits, by way of others or not, for something of `locker`'s.
+    /// Tells whether one of these waits, by way of others or not, for something of `locker`'s.
     fn leads_to(&self, from: &[Locker], locker: &Locker) -> bool {
         let mut waiters: BTreeMap<(ClientId, u64), Vec<(&FileLocks, usize)>> = BTreeMap::new();
         for file in self.files.values() {
@@ -435,8 +437,8 @@ impl Locks {
         Some(fid)
     }
 
-    /// Whether a record stores into a file of which its client has lost an exclusive lock, and another has been granted
-    /// one since; and its base does not tell, or what is written relies on that lock still (`lock_lost`).
+    /// Tells whether a record stores into a file of which its client has lost an exclusive lock, and another has been
+    /// granted one since; and its base does not tell, or what is written relies on that lock still (`lock_lost`).
     pub(crate) fn is_fenced(&self, record: &CmlRecord, lock_lost: bool) -> bool {
         let CmlOp::Store { fid, .. } = record.op else { return false };
         let client = record.id.client;
@@ -444,7 +446,7 @@ impl Locks {
         lost.is_some_and(|lost| self.was_granted(client, fid, LockKind::Exclusive, lost.grants))
     }
 
-    /// A client has stored a content.
+    /// Notes that a client has stored a content.
     pub(crate) fn stored(&mut self, client: ClientId, fid: Fid) {
         let of_file = self.lost.range_mut((fid, ClientId([0; 16]))..=(fid, ClientId([u8::MAX; 16])));
         of_file.filter(|((_, lost_by), _)| *lost_by != client).for_each(|(_, lost)| lost.is_older = true);

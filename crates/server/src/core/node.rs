@@ -1,4 +1,4 @@
-//! Node: an object as the index holds it: what clients see of it, and where its content lies.
+//! Node: an object as the index holds it: its status as clients see it, and the place of its content.
 
 use bytes::Bytes;
 use mafs_proto::{ContentHash, Fid, Kind, Object, Status, StoreId, SymlinkTarget, Wire};
@@ -10,13 +10,13 @@ use super::Refusal;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Node {
     pub(crate) status: Status,
-    /// Of symlinks only.
+    /// Target of a symlink.
     pub(crate) target: Option<SymlinkTarget>,
-    /// Of directories only, and not of the root.
+    /// Parent of a directory that is not the root.
     pub(crate) parent: Option<Fid>,
-    /// Of files only.
+    /// Content of a file.
     pub(crate) content: Option<Content>,
-    /// The record that made the present data version; of a directory, the one whose times it has.
+    /// The record that made the present data version; for a directory, the record whose times it has.
     pub(crate) data_by: Option<StoreId>,
 }
 
@@ -29,16 +29,16 @@ pub(crate) struct Content {
     pub(crate) came_for: Option<Fid>,
 }
 
-/// Where a content lies.
+/// Place of a content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// In the index, under the file's fid and data version; an empty one nowhere.
+    /// The content is in the index, under the file's fid and data version; an empty one nowhere.
     Index,
-    /// In a content file of its own.
+    /// The content is in a file of its own.
     File(ContentSerial),
 }
 
-/// Tells the content files of one object apart: made in which start of the server, as which one.
+/// Number that tells the content files of one object apart: made in which start of the server, as which one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ContentSerial {
     /// Never 0.
@@ -46,7 +46,8 @@ pub(crate) struct ContentSerial {
     pub(crate) number: u64,
 }
 
-/// Names a content file. It holds the object's fid, so that a file that nothing refers to is found without a search.
+/// Name of a content file. The name holds the object's fid, so that a file that nothing refers to is found without a
+/// search.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct ContentId {
     pub(crate) fid: Fid,
@@ -54,7 +55,7 @@ pub(crate) struct ContentId {
 }
 
 impl Node {
-    /// The object as clients see it.
+    /// Returns the object as clients see it.
     pub(crate) fn object(&self, fid: Fid) -> Object {
         Object { fid, status: self.status, target: self.target.clone() }
     }
@@ -63,7 +64,7 @@ impl Node {
         self.status.kind == Kind::Directory
     }
 
-    /// Bytes this object counts for in the volume's used bytes.
+    /// Returns the bytes that this object counts for in the volume's used bytes.
     pub(crate) fn used_bytes(&self) -> u64 {
         match self.status.kind {
             Kind::File => self.status.size,
@@ -71,7 +72,7 @@ impl Node {
         }
     }
 
-    /// The content file, if the content lies in one.
+    /// Returns the content file, if the content lies in one.
     pub(crate) fn content_file(&self, fid: Fid) -> Option<ContentId> {
         let Content { place, came_for, .. } = self.content?;
         match place {

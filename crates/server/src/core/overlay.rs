@@ -22,7 +22,7 @@ pub(crate) struct Overlay<'a> {
 }
 
 impl<'a> Overlay<'a> {
-    /// The committed state of `volume`.
+    /// Begins with the committed state of `volume`.
     pub(crate) fn new(volume: VolumeId, index: &'a dyn Kv) -> Self {
         Self { volume, index, changes: Changes::new() }
     }
@@ -52,12 +52,12 @@ pub(crate) struct Transaction<'o> {
 }
 
 impl Transaction<'_> {
-    /// The same once more, for what may come to nothing.
+    /// Copies the transaction, for work that may come to nothing.
     pub(crate) fn fork(&self) -> Self {
         Self { below: self.below, changes: self.changes.clone() }
     }
 
-    /// The changes, for the journal.
+    /// Returns the changes, for the journal.
     pub(crate) fn finish(self) -> Batch {
         Batch { changes: self.changes.into_iter().collect() }
     }
@@ -81,7 +81,7 @@ impl Transaction<'_> {
         self.changes.insert(key, None);
     }
 
-    /// An object; [`FsError::Stale`] if it is gone.
+    /// Returns an object; [`FsError::Stale`] if it is gone.
     pub(crate) fn node(&self, fid: Fid) -> Result<Node, Refusal> {
         self.check_volume(fid)?;
         let bytes = self
@@ -90,7 +90,7 @@ impl Transaction<'_> {
         Node::decode(fid, bytes)
     }
 
-    /// What a name means; the directory is not looked at.
+    /// Returns the object that a name means; the directory is not looked at.
     pub(crate) fn entry(&self, directory: Fid, name: &Name) -> Result<Option<Fid>, Refusal> {
         self.check_volume(directory)?;
         let Some(bytes) = self.get(&tables::entry(directory, name))? else { return Ok(None) };
@@ -98,14 +98,14 @@ impl Transaction<'_> {
         Ok(Some(fid.ok_or_else(|| Refusal::damaged(&format!("the entry {name} of {directory}")))?))
     }
 
-    /// The extended attributes an object got with `version` of its status; `None` if it has others by now.
+    /// Returns the extended attributes an object got with `version` of its status; `None` if it has others by now.
     pub(crate) fn xattrs(&self, fid: Fid, version: StatusVersion) -> Result<Option<Xattrs>, Refusal> {
         let Some(bytes) = self.get(&tables::xattrs(fid, version))? else { return Ok(None) };
         let xattrs = Xattrs::decode(bytes.into());
         Ok(Some(xattrs.map_err(|error| Refusal::damaged(&format!("the attributes of {fid}: {error}")))?))
     }
 
-    /// The volume's counters.
+    /// Returns the volume's counters.
     pub(crate) fn state(&self) -> Result<VolumeState, Refusal> {
         let bytes = self.get(tables::VOLUME)?.ok_or_else(|| Refusal::damaged("the volume has no counters"))?;
         VolumeState::decode(&bytes)
@@ -115,7 +115,7 @@ impl Transaction<'_> {
         self.put(tables::VOLUME.to_vec(), state.encode());
     }
 
-    /// What is known of a client; `None` if it never attached.
+    /// Returns the state of a client; `None` if it never attached.
     pub(crate) fn client(&self, client: ClientId) -> Result<Option<ClientState>, Refusal> {
         self.get(&tables::client(client))?.map(ClientState::decode).transpose()
     }
@@ -124,7 +124,8 @@ impl Transaction<'_> {
         self.put(tables::client(client), state.encode());
     }
 
-    /// Up to `limit` of the first *committed* keys with `prefix` that no transaction decided since has removed.
+    /// Returns up to `limit` of the first *committed* keys with `prefix` that no transaction decided since has
+    /// removed.
     pub(crate) fn committed_keys(&self, prefix: &[u8], limit: usize) -> Result<Vec<Vec<u8>>, Refusal> {
         let mut keys = Vec::new();
         for (key, _) in self.below.index.scan(prefix, None, limit)? {
@@ -135,7 +136,7 @@ impl Transaction<'_> {
         Ok(keys)
     }
 
-    /// Up to `limit` *committed* keys with `prefix` behind a key.
+    /// Returns up to `limit` *committed* keys with `prefix` behind a key.
     pub(crate) fn committed_keys_after(
         &self,
         prefix: &[u8],
@@ -145,13 +146,13 @@ impl Transaction<'_> {
         Ok(self.below.index.scan(prefix, after, limit)?.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// Up to `limit` *committed* values with `prefix` behind a key, as long as no transaction decided since has removed
-    /// them.
+    /// Returns up to `limit` *committed* values with `prefix` behind a key, as long as no transaction decided since
+    /// has removed them.
     pub(crate) fn committed(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Vec<u8>>, Refusal> {
         Ok(self.below.index.scan(prefix, after, limit)?.into_iter().map(|(_, value)| value).collect())
     }
 
-    /// The first *committed* name of an object in a directory, among so many.
+    /// Returns the first *committed* name of an object in a directory, among so many.
     pub(crate) fn committed_name(
         &self,
         directory: Fid,

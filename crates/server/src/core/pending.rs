@@ -1,9 +1,10 @@
-//! Pending: what clients have announced and not delivered yet (consistency.md, "SIRP").
+//! Pending: records that clients have announced and not delivered yet (consistency.md, "SIRP").
 //!
-//! An announced record *counts* for everybody but its own client, as long as that client has a session: who opens what
-//! it touches waits for it, and nobody is promised anything about that. Entries are in the order of their announcement;
-//! a record that is announced again keeps its place, so that who waits for it need not be moved. Those of one client
-//! are in the order of its log: one that was on its way, and is refused for a while, may be announced after the next.
+//! An announced record *counts* for everybody but its own client, as long as that client has a session: a client that
+//! opens what it touches waits for it, and nobody is promised anything about that. Entries are in the order of their
+//! announcement; a record that is announced again keeps its place, so that waits for it need not be moved. Entries of
+//! one client are in the order of its log: a record that was on its way, and is refused for a while, may be announced
+//! after the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -17,7 +18,7 @@ use mafs_proto::{
 use super::Refusal;
 use super::promises::{Touched, changed_names};
 
-/// Announced records of one client; about 2 MB. A client announces a quarter of it at a time.
+/// Limit of announced records of one client; about 2 MB. A client announces a quarter of it at a time.
 pub(crate) const PENDING_MAX: usize = 4096;
 
 /// An entry's place: by the change that its announcement was, then by its place in its log.
@@ -28,7 +29,7 @@ type Place = (ChangeNumber, StoreId);
 pub(crate) struct Pending {
     records: BTreeMap<StoreId, Announced>,
     counts: BTreeMap<ClientId, usize>,
-    /// By what they are about. By vnode, as promises are.
+    /// The places of records by what they are about; by vnode, as promises are.
     objects: BTreeMap<VnodeId, BTreeSet<Place>>,
     names: BTreeMap<(VnodeId, Name), BTreeSet<Place>>,
     directories: BTreeMap<VnodeId, BTreeSet<Place>>,
@@ -37,7 +38,7 @@ pub(crate) struct Pending {
 /// An announced record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Announced {
-    /// As [`slim`] leaves it.
+    /// The record as [`slim`] leaves it.
     pub(crate) record: CmlRecord,
     /// The change that its first announcement was.
     pub(crate) since: ChangeNumber,
@@ -45,10 +46,10 @@ pub(crate) struct Announced {
     pub(crate) changed: ChangeNumber,
 }
 
-/// What an announcement was.
+/// Kind of an announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entered {
-    /// The first of its record, or one that changes what was announced.
+    /// The first of its record, or an announcement that changes what was announced.
     Changed,
     /// One that repeats the last: its answer was lost.
     Repeated,
@@ -56,29 +57,29 @@ pub(crate) enum Entered {
     Full,
 }
 
-/// What somebody asks about.
+/// Subject of a question about announced records.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum About {
-    /// An object; of a directory that includes its names.
+    /// An object; for a directory that includes its names.
     Object(VnodeId),
-    /// What a name means in a directory.
+    /// The meaning of a name in a directory.
     Name(VnodeId, Name),
-    /// What all names of a directory mean.
+    /// The meanings of all names of a directory.
     Names(VnodeId),
     /// The extended attributes of an object.
     Xattrs(VnodeId),
 }
 
-/// Who asks, and whose announcements count.
+/// The client that asks, and the clients whose announcements count.
 #[derive(Clone, Copy)]
 pub(crate) struct Viewer<'v> {
-    /// Its own records do not count: it sees them anyway.
+    /// The client that asks. Its own records do not count: it sees them anyway.
     pub(crate) client: ClientId,
     /// Whether a client has a session.
     pub(crate) is_live: &'v dyn Fn(ClientId) -> bool,
 }
 
-/// What an announced record will do to the status of its object.
+/// Change that an announced record will make to the status of its object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Laid {
     Store { size: u64, mtime: Timestamp, ctime: Timestamp },
@@ -106,7 +107,7 @@ impl Pending {
         Entered::Changed
     }
 
-    /// Enters what an earlier start has kept.
+    /// Enters a record that an earlier start has kept.
     pub(crate) fn insert(&mut self, announced: Announced) {
         let (op, place) = (&announced.record.op, (announced.since, announced.record.id));
         for vnode in objects_of(op) {
@@ -120,7 +121,7 @@ impl Pending {
         self.records.insert(place.1, announced);
     }
 
-    /// Forgets a record; says whether it was there.
+    /// Forgets a record. Returns whether it was there.
     pub(crate) fn remove(&mut self, id: &StoreId) -> bool {
         let Some(Announced { record, since, .. }) = self.records.remove(id) else { return false };
         let place = (since, *id);
@@ -148,8 +149,8 @@ impl Pending {
         self.records.get(id)
     }
 
-    /// Whether a record was announced before another, or only it was. What comes before an announced record of a name
-    /// in its client's log counts as announced with it: or another that waits for that one would wait for itself.
+    /// Tells whether a record was announced before another, or only it was. Records before an announced record of a
+    /// name in its client's log count as announced with it: or another that waits for that one would wait for itself.
     pub(crate) fn is_before(&self, id: &StoreId, other: &CmlRecord) -> bool {
         let place = |id: &StoreId| self.get(id).map(|announced| (announced.since, announced.record.id));
         let names = changed_names(&other.op).into_iter();
@@ -159,32 +160,32 @@ impl Pending {
         place(id).is_some_and(|first| second.is_none_or(|second| first < second))
     }
 
-    /// All of a client, in the order of its log.
+    /// Returns all records of a client, in the order of its log.
     pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Announced> {
         self.records.range(ids_of(client)).map(|(_, announced)| announced)
     }
 
-    /// What the records of other clients touch.
+    /// Returns the objects that the records of other clients touch.
     pub(crate) fn touched_by_others(&self, client: ClientId) -> impl Iterator<Item = VnodeId> {
         let others = self.records.values().filter(move |announced| announced.record.id.client != client);
         others.flat_map(|announced| touched(&announced.record.op)).map(|touched| touched.fid.vnode)
     }
 
-    /// Those of the client of `below` that come before that record in its log.
+    /// Returns the records of the client of `below` that come before that record in its log.
     pub(crate) fn below(&self, below: StoreId) -> Vec<StoreId> {
         let ids = self.of_client(below.client).map(|announced| announced.record.id);
         ids.take_while(|id| *id < below).collect()
     }
 
-    /// The records that count and touch what `viewer` asks about, in the order of their announcement, and those of one
-    /// client in that of its log.
+    /// Lists the records that count and touch what `viewer` asks about, in the order of their announcement, and those
+    /// of one client in that of its log.
     pub(crate) fn touching(&self, about: &About, viewer: Viewer<'_>) -> Vec<StoreId> {
         let touching = self.places(about).into_iter().map(|(_, id)| id).filter(|id| viewer.counts(id.client));
         in_log_order(touching.collect())
     }
 
-    /// The object that a name will mean by the last of the records that count and touch it; `None` if there is none, or
-    /// that does not say.
+    /// Returns the object that a name will mean by the last of the records that count and touch it; `None` if there
+    /// is none, or that does not say.
     pub(crate) fn meaning(&self, directory: VnodeId, name: &Name, viewer: Viewer<'_>) -> Option<Fid> {
         let about = About::Name(directory, name.clone());
         let last = self.touching(&about, viewer).pop()?;
@@ -197,8 +198,8 @@ impl Pending {
         }
     }
 
-    /// Whether a record of another client touches an object and does not count, because its client is gone. A content
-    /// made from another version than `present` is not missed: it has been overtaken.
+    /// Tells whether a record of another client touches an object and does not count, because its client is gone. A
+    /// content made from another version than `present` is not missed: it has been overtaken.
     pub(crate) fn leaves_out(&self, vnode: VnodeId, present: DataVersion, viewer: Viewer<'_>) -> bool {
         let is_missed = |id: &StoreId| match self.get(id).map(|announced| &announced.record.op) {
             Some(CmlOp::Store { base: Base::Version(base), .. }) => *base == present,
@@ -209,8 +210,8 @@ impl Pending {
         others.into_iter().any(|(_, id)| !viewer.counts(id.client) && is_missed(&id))
     }
 
-    /// What the records that count will do to the status of an object; `None` if none touches it. That of a directory
-    /// whose names are touched stays as it is.
+    /// Returns the changes that the records that count will make to the status of an object; `None` if none touches
+    /// it. The status of a directory whose names are touched stays as it is.
     pub(crate) fn laid_over(&self, vnode: VnodeId, viewer: Viewer<'_>) -> Option<Vec<Laid>> {
         let touching = self.touching(&About::Object(vnode), viewer);
         let laid = |id: &StoreId| {
@@ -220,9 +221,9 @@ impl Pending {
         (!touching.is_empty()).then(|| touching.iter().filter_map(laid).collect())
     }
 
-    /// Whether a Store of `viewer`'s on this base is in conflict with what others have announced: another content, or
-    /// that all names of the file go, which would take this content along. Those in `ended` do not count any more. How
-    /// many names it has is asked only if some go.
+    /// Tells whether a Store of `viewer`'s on this base is in conflict with what others have announced: another
+    /// content, or that all names of the file go, which would take this content along. Records in `ended` do not
+    /// count any more. The number of the file's names is asked only if some go.
     pub(crate) fn is_in_conflict(
         &self,
         fid: Fid,
@@ -248,7 +249,7 @@ impl Pending {
         lost_names > 0 && i64::from(names_of(fid)) <= lost_names
     }
 
-    /// Whether a client has announced that it makes an object.
+    /// Tells whether a client has announced that it makes an object.
     pub(crate) fn makes(&self, client: ClientId, fid: Fid) -> bool {
         let about = self.places(&About::Object(fid.vnode)).into_iter().filter(|(_, id)| id.client == client);
         about.filter_map(|(_, id)| self.get(&id)).any(|announced| announced.record.op.made() == Some(fid))
@@ -258,7 +259,7 @@ impl Pending {
         self.counts.get(&client).copied().unwrap_or_default()
     }
 
-    /// Whatever touches it, in the order of announcement.
+    /// Returns the places of all records that touch it, in the order of announcement.
     fn places(&self, about: &About) -> BTreeSet<Place> {
         let (found, names) = match about {
             About::Object(vnode) => (self.objects.get(vnode), self.directories.get(vnode)),
@@ -275,7 +276,7 @@ impl Pending {
 }
 
 impl Announced {
-    /// As the index keeps it: docs/formats.md, "Keys of the index".
+    /// Encodes the record as the index keeps it: docs/formats.md, "Keys of the index".
     pub(crate) fn encode(&self) -> Vec<u8> {
         [&self.since.0.to_be_bytes()[..], &self.record.encode()].concat()
     }
@@ -308,7 +309,7 @@ impl Laid {
         }
     }
 
-    /// Does to a status what the record will do; versions stay.
+    /// Changes a status as the record will; versions stay.
     pub(crate) fn lay_over(self, status: &mut Status) {
         match self {
             Self::Store { size, mtime, ctime } => {
@@ -322,21 +323,21 @@ impl Laid {
     }
 }
 
-/// Each client keeps its places, and has its records there in the order of its log.
+/// Sorts ids: each client keeps its places, and has its records there in the order of its log.
 fn in_log_order(ids: Vec<StoreId>) -> Vec<StoreId> {
     let mut left: BTreeMap<ClientId, BTreeSet<StoreId>> = BTreeMap::new();
     ids.iter().for_each(|id| _ = left.entry(id.client).or_default().insert(*id));
     ids.iter().filter_map(|id| left.get_mut(&id.client)?.pop_first()).collect()
 }
 
-/// All ids that a client's records may have.
+/// Returns all ids that a client's records may have.
 pub(crate) fn ids_of(client: ClientId) -> RangeInclusive<StoreId> {
     let first = StoreId { client, incarnation: Incarnation(0), seq: 0 };
     let last = StoreId { client, incarnation: Incarnation(u64::MAX), seq: u64::MAX };
     first..=last
 }
 
-/// What an announced record will touch, for the breaks of promises.
+/// Lists what an announced record will touch, for the breaks of promises.
 pub(crate) fn touched(op: &CmlOp) -> Vec<Touched> {
     let mut touched: BTreeMap<Fid, Vec<Name>> = BTreeMap::new();
     touched.entry(op.fid()).or_default();
@@ -349,7 +350,7 @@ pub(crate) fn touched(op: &CmlOp) -> Vec<Touched> {
     touched.into_iter().map(|(fid, names)| Touched { fid, names, gone: false }).collect()
 }
 
-/// A record without what nobody asks of an announced one, so that it takes 1 KB at most.
+/// Returns a record without what nobody asks of an announced one, so that it takes 1 KB at most.
 pub(crate) fn slim(record: &CmlRecord) -> CmlRecord {
     let mut slim = CmlRecord { depends_on: Vec::new(), ..record.clone() };
     match &mut slim.op {
@@ -380,7 +381,7 @@ fn objects_of(op: &CmlOp) -> impl Iterator<Item = VnodeId> {
     [Some(op.fid()), replaced(op)].into_iter().flatten().map(|fid| fid.vnode)
 }
 
-/// Whether an operation takes a name from a file for good.
+/// Tells whether an operation takes a name from a file for good.
 fn takes_a_name_of(file: Fid, op: &CmlOp) -> bool {
     match op {
         CmlOp::Remove { fid, .. } => *fid == file,
@@ -397,7 +398,7 @@ fn takes_a_name_of(file: Fid, op: &CmlOp) -> bool {
     }
 }
 
-/// What loses the name that the operation gives to another object.
+/// Returns the object that loses the name which the operation gives to another object.
 fn replaced(op: &CmlOp) -> Option<Fid> {
     if let CmlOp::Rename { replaced, .. } = op { *replaced } else { None }
 }

@@ -1,4 +1,4 @@
-//! Promises: who is told of a change before it is acknowledged (consistency.md, "Promises and leases").
+//! Promises: which clients are told of a change before it is acknowledged (consistency.md, "Promises and leases").
 //!
 //! A session is promised that it hears of every change of an object it has been shown, until its lease ends. One lease
 //! covers all its promises. A change moves the promises on what it touched from *held* to *owed a break*, and is
@@ -13,15 +13,15 @@ use std::time::Duration;
 use mafs_proto::call::{ApplyReply, BreakRequest, Broken, BrokenObject, DirectoryChange};
 use mafs_proto::{ChangeNumber, ClientId, CmlOp, Fid, Generation, Instant, Name, Object, VnodeId};
 
-/// How long things hold.
+/// Durations of leases and of waits for breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timing {
-    /// A lease, as the client counts it: from the sending of what renewed it.
+    /// Length of a lease, as the client counts it: from the sending of what renewed it.
     pub(crate) lease: Duration,
-    /// What the server adds: clocks differ in rate, and requests take time.
+    /// Time that the server adds: clocks differ in rate, and requests take time.
     pub(crate) bias: Duration,
-    /// A break that is not acknowledged for so long ends the renewals: who can send but not receive blocks nobody for
-    /// ever.
+    /// Time after which a break that is not acknowledged ends the renewals: a client that can send but not receive
+    /// blocks nobody for ever.
     pub(crate) break_timeout: Duration,
 }
 
@@ -36,21 +36,21 @@ struct SessionId(u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct BatchNumber(u64);
 
-/// What a mutation touched.
+/// An object that a mutation touched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Touched {
     pub(crate) fid: Fid,
-    /// Of a directory: names that changed their meaning.
+    /// Names of a directory that changed their meaning.
     pub(crate) names: Vec<Name>,
     /// Whether it exists no more.
     pub(crate) gone: bool,
 }
 
-/// What must have happened before a mutation is acknowledged.
+/// Breaks that the acknowledgement of a mutation waits for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Owed(Vec<(SessionId, BatchNumber)>);
 
-/// What a mutation touched, by its reply.
+/// Lists what a mutation touched, by its reply.
 pub(crate) fn touched(op: &CmlOp, reply: &ApplyReply) -> Vec<Touched> {
     let mut names = changed_names(op);
     names.extend(reply.outcome.placed().iter().map(|place| (place.directory, &place.name)));
@@ -67,7 +67,7 @@ pub(crate) fn touched(op: &CmlOp, reply: &ApplyReply) -> Vec<Touched> {
     touched
 }
 
-/// The names that an operation gives another meaning, with their directories.
+/// Lists the names that an operation gives another meaning, with their directories.
 pub(crate) fn changed_names(op: &CmlOp) -> Vec<(Fid, &Name)> {
     match op {
         CmlOp::Create { parent, name, .. }
@@ -95,7 +95,8 @@ pub(crate) struct Promises {
     change: ChangeNumber,
     sessions: BTreeMap<SessionId, Session>,
     current: HashMap<ClientId, SessionId>,
-    /// Who holds a promise on an object. By vnode: a break too many, should a vnode ever live twice, does no harm.
+    /// Sessions that hold a promise on each object. By vnode: a break too many, should one ever live twice, does no
+    /// harm.
     holders: HashMap<VnodeId, Holders>,
     next: u32,
 }
@@ -109,22 +110,22 @@ enum Holders {
 
 struct Session {
     client: ClientId,
-    /// The attach that may use it; `None`: a ghost.
+    /// The attach that may use the session; `None`: a ghost.
     attach: Option<Generation>,
-    /// When its promises end.
+    /// Time when its promises end.
     until: Instant,
-    /// What it holds is not known: it is from before the server's start.
+    /// Whether its promises are not known, because it is from before the server's start.
     holds_everything: bool,
-    /// It hears of every change from now on, of whatever object: it has not said yet which it relies on.
+    /// Whether it hears of every change from now on, of whatever object: it has not said yet which it relies on.
     hears_all: bool,
     /// The batch that breaks each object, until it is acknowledged.
     breaking: HashMap<VnodeId, BatchNumber>,
     /// The batch that breaks everything, until it is acknowledged.
     breaking_all: Option<BatchNumber>,
     gathering: Gathering,
-    /// Since when the batch that is next to be acknowledged has been owed.
+    /// The batch that is next to be acknowledged, and since when it has been owed.
     in_flight: Option<(BatchNumber, BreakRequest, Instant)>,
-    /// Whether a connection is sending it.
+    /// Whether a connection is sending that batch.
     sending: bool,
     /// Directories that the client has been told to settle.
     recalled: BTreeSet<VnodeId>,
@@ -146,8 +147,8 @@ struct Gathering {
 }
 
 impl Promises {
-    /// Of a volume whose last change is `change`. `listed` had sessions when the server went down, at the latest `now`:
-    /// whatever they hold, they hold until their leases must have ended.
+    /// Makes the promises of a volume whose last change is `change`. Clients in `listed` had sessions when the server
+    /// went down, at the latest `now`: whatever they hold, they hold until their leases must have ended.
     pub(crate) fn new(
         timing: Timing,
         change: ChangeNumber,
@@ -162,8 +163,8 @@ impl Promises {
         promises
     }
 
-    /// A client attaches. Returns whether the session of its attach `continued` goes on, promises and all; otherwise it
-    /// has a new one without any.
+    /// Attaches a client. Returns whether the session of its attach `continued` goes on, promises and all; otherwise
+    /// it has a new one without any.
     pub(crate) fn attach(
         &mut self,
         client: ClientId,
@@ -191,12 +192,12 @@ impl Promises {
         false
     }
 
-    /// Whether an attach is the client's last one and its lease has not ended.
+    /// Tells whether an attach is the client's last one and its lease has not ended.
     pub(crate) fn is_current(&self, client: ClientId, generation: Generation, now: Instant) -> bool {
         self.current(client).is_some_and(|session| session.attach == Some(generation) && session.until > now)
     }
 
-    /// The client has sent a renewal, and with it that it holds nothing from before its last attach. Returns whether
+    /// Takes a renewal of the client, which says that it holds nothing from before its last attach. Returns whether
     /// the lease is renewed; `None` if the attach is not current.
     pub(crate) fn renew(&mut self, client: ClientId, generation: Generation, now: Instant) -> Option<bool> {
         if !self.is_current(client, generation, now) {
@@ -212,7 +213,7 @@ impl Promises {
         Some(renewed)
     }
 
-    /// The client gives its promises back. Returns whether it has no session now.
+    /// Gives back the promises of a client. Returns whether it has no session now.
     pub(crate) fn detach(&mut self, client: ClientId, generation: Generation) -> bool {
         if self.current(client).is_some_and(|session| session.attach == Some(generation)) {
             self.end_where(|session| session.client == client);
@@ -236,13 +237,13 @@ impl Promises {
         self.sessions.values().any(|session| session.client == client)
     }
 
-    /// Whether a client has a session whose lease has not ended.
+    /// Tells whether a client has a session whose lease has not ended.
     pub(crate) fn is_live(&self, client: ClientId, now: Instant) -> bool {
         let is_live = |session: &Session| session.client == client && session.until > now;
         self.current(client).is_some_and(is_live) || self.sessions.values().any(is_live)
     }
 
-    /// A client is about to be shown these objects. Returns the change that it will see at least.
+    /// Promises a client that is about to be shown these objects. Returns the change that it will see at least.
     pub(crate) fn grant(&mut self, client: ClientId, vnodes: impl IntoIterator<Item = VnodeId>) -> ChangeNumber {
         if let Some(id) = self.current.get(&client) {
             for vnode in vnodes {
@@ -252,15 +253,16 @@ impl Promises {
         self.change
     }
 
-    /// A client is about to be shown what has changed since it heard from the volume last: it hears of every change
-    /// from now on, until it has said what it holds.
+    /// Has a client hear of every change from now on, until it has said what it holds: it is about to be shown what
+    /// has changed since it heard from the volume last.
     pub(crate) fn hear_all(&mut self, client: ClientId) {
         if let Some(session) = self.current_mut(client) {
             session.hears_all = true;
         }
     }
 
-    /// A client that hears of every change relies on these objects; the `last` of them, so it need not any more.
+    /// Notes that a client that hears of every change relies on these objects; with the `last` of them it need not
+    /// any more.
     pub(crate) fn hold(&mut self, client: ClientId, vnodes: impl IntoIterator<Item = VnodeId>, last: bool) {
         self.grant(client, vnodes);
         if let Some(session) = self.current_mut(client).filter(|_| last) {
@@ -268,13 +270,14 @@ impl Promises {
         }
     }
 
-    /// The last change, if a client has heard of everything up to it that it was promised to.
+    /// Returns the last change, if a client has heard of everything up to it that it was promised to.
     pub(crate) fn caught_up(&self, client: ClientId) -> Option<ChangeNumber> {
         let session = self.current(client)?;
         (session.in_flight.is_none() && session.gathering.is_empty()).then_some(self.change)
     }
 
-    /// A mutation of `client` has become `change`, and is durable. Returns what its acknowledgement waits for.
+    /// Breaks promises after a mutation of `client` has become `change`, and is durable. Returns what its
+    /// acknowledgement waits for.
     pub(crate) fn changed(
         &mut self,
         client: ClientId,
@@ -291,8 +294,8 @@ impl Promises {
         self.owed(client, touched, now)
     }
 
-    /// `client` has announced changes of these objects, as `change`, and that is durable: as [`Self::changed`], but its
-    /// own promises stay as they are, for it is shown nothing.
+    /// Breaks promises after `client` has announced changes of these objects, as `change`, and that is durable. As
+    /// [`Self::changed`], but its own promises stay as they are, for it is shown nothing.
     pub(crate) fn announced(
         &mut self,
         client: ClientId,
@@ -304,12 +307,12 @@ impl Promises {
         self.owed(client, touched, now)
     }
 
-    /// Whether a client is to be told to settle a directory: it can be, and the session it has does not know.
+    /// Tells whether a client is to be told to settle a directory: it can be, and the session it has does not know.
     pub(crate) fn needs_recall(&self, client: ClientId, directory: VnodeId) -> bool {
         self.current(client).is_some_and(|session| !session.recalled.contains(&directory))
     }
 
-    /// As `change`, and that is durable, a client is told to settle a directory. Returns whether it can be.
+    /// Notes that a client is told, as `change`, which is durable, to settle a directory. Returns whether it can be.
     pub(crate) fn recall(&mut self, client: ClientId, directory: Fid, change: ChangeNumber) -> bool {
         self.change = self.change.max(change);
         let Some(id) = self.current.get(&client).copied() else { return false };
@@ -328,7 +331,7 @@ impl Promises {
         true
     }
 
-    /// A client is to be told that others want what it has locked of a file.
+    /// Notes that a client is to be told that others want what it has locked of a file.
     pub(crate) fn want_locks(&mut self, client: ClientId, fid: Fid) {
         let session = self.current_mut(client);
         if let Some(session) = session.filter(|session| !session.gathering.wanted.contains(&fid)) {
@@ -336,14 +339,14 @@ impl Promises {
         }
     }
 
-    /// A client has settled a directory.
+    /// Notes that a client has settled a directory.
     pub(crate) fn settled(&mut self, client: ClientId, directory: VnodeId) {
         if let Some(session) = self.current_mut(client) {
             session.recalled.remove(&directory);
         }
     }
 
-    /// Whether a client has heard that it is to settle a directory.
+    /// Tells whether a client has heard that it is to settle a directory.
     pub(crate) fn has_heard_of_recall(&self, client: ClientId, directory: VnodeId) -> bool {
         let is_owed = |session: &Session| {
             session.breaking_all.is_some() || session.breaking.contains_key(&directory) || session.attach.is_none()
@@ -351,7 +354,7 @@ impl Promises {
         self.current(client).is_some_and(|session| session.recalled.contains(&directory) && !is_owed(session))
     }
 
-    /// Whether nobody but a client has been promised anything about an object.
+    /// Tells whether nobody but a client has been promised anything about an object.
     pub(crate) fn holds_alone(&self, client: ClientId, vnode: VnodeId) -> bool {
         if self.sessions.values().any(|session| session.hears_all && session.client != client) {
             return false;
@@ -360,19 +363,20 @@ impl Promises {
         self.holders.get(&vnode).is_none_or(|holders| holders.ids().iter().all(is_own))
     }
 
-    /// Whether it is not known what another client holds, because that is from before the server's start.
+    /// Tells whether another client's promises are not known, because they are from before the server's start.
     pub(crate) fn is_anything_held(&self, client: ClientId, now: Instant) -> bool {
         let counts = |session: &Session| session.holds_everything && session.client != client && session.until > now;
         self.sessions.values().any(counts)
     }
 
-    /// Whether a client had a session when the server was started, and has not said since that it relies on it no more.
+    /// Tells whether a client had a session when the server was started, and has not said since that it relies on it
+    /// no more.
     pub(crate) fn is_listed(&self, client: ClientId, now: Instant) -> bool {
         let counts = |session: &Session| session.holds_everything && session.client == client && session.until > now;
         self.sessions.values().any(counts)
     }
 
-    /// What an answer to `client` about these objects waits for: breaks that are owed from before.
+    /// Returns the breaks that an answer to `client` about these objects waits for: those that are owed from before.
     pub(crate) fn owed(&self, client: ClientId, touched: &[Touched], now: Instant) -> Owed {
         let others = self.sessions.iter().filter(|(_, session)| session.client != client && session.until > now);
         let owed = others.filter_map(|(id, session)| {
@@ -391,7 +395,7 @@ impl Promises {
         owed.0.iter().filter_map(|(id, _)| Some(self.sessions.get(id)?.until)).min()
     }
 
-    /// The breaks that the connection of an attach is to send now, if any.
+    /// Returns the breaks that the connection of an attach is to send now, if any.
     pub(crate) fn next_batch(
         &mut self,
         client: ClientId,
@@ -416,7 +420,7 @@ impl Promises {
         Some((*number, request.clone()))
     }
 
-    /// A client has acknowledged a batch.
+    /// Notes that a client has acknowledged a batch.
     pub(crate) fn acknowledge(&mut self, client: ClientId, generation: Generation, number: BatchNumber) {
         let Some(session) = self.current_mut(client).filter(|session| session.attach == Some(generation)) else {
             return;
@@ -478,7 +482,7 @@ impl Promises {
         }
     }
 
-    /// A session that is owed a break of everything holds nothing any more.
+    /// Ends the promises of sessions that are owed a break of everything: they hold nothing any more.
     fn end_overflowed(&mut self) {
         let newly = |session: &Session| session.gathering.all && session.breaking_all != Some(session.gathering.number);
         if self.sessions.values().any(newly) {
@@ -516,7 +520,7 @@ impl Holders {
         match self {
             Self::One(one) if *one == id => {}
             Self::One(one) => *self = Self::Many(Box::new(vec![*one, id])),
-            // In the order of their beginning; the newest asks most often.
+            // The ids are in the order of their beginning; the newest asks most often.
             Self::Many(ids) => {
                 if let Err(place) = ids.binary_search(&id) {
                     ids.insert(place, id);
@@ -552,7 +556,7 @@ impl Session {
         }
     }
 
-    /// Whether a break has gone unacknowledged for too long.
+    /// Tells whether a break has gone unacknowledged for too long.
     fn is_silent(&self, break_timeout: Duration, now: Instant) -> bool {
         self.in_flight.as_ref().is_some_and(|(_, _, since)| now >= *since + break_timeout)
     }

@@ -4,8 +4,8 @@ use mafs_proto::FsError;
 
 use super::Refusal;
 
-/// Checks a change of the volume's used bytes. What makes them fewer is allowed even beyond the quota, which may have
-/// been lowered since: a full volume can always be emptied.
+/// Checks a change of the volume's used bytes. A change that makes them fewer is allowed even beyond the quota, which
+/// may have been lowered since: a full volume can always be emptied.
 ///
 /// # Errors
 /// [`FsError::Quota`].

@@ -1,4 +1,4 @@
-//! Records: what the index holds beside objects and names: the volume's counters and its clients.
+//! Records: the parts of the index beside objects and names: the volume's counters and its clients.
 
 use bytes::Bytes;
 use mafs_proto::{ChangeNumber, Incarnation, StoreId, Wire};
@@ -17,7 +17,7 @@ pub(crate) struct VolumeState {
     pub(crate) used_bytes: u64,
     /// Objects, the root included.
     pub(crate) objects: u64,
-    /// Vnode numbers for what the server makes itself: the next one, and the first behind them.
+    /// Vnode numbers for objects that the server makes itself: the next one, and the first behind them.
     pub(crate) own_vnodes: [u64; 2],
 }
 
@@ -34,18 +34,18 @@ pub(crate) struct ClientState {
     pub(crate) name: String,
     /// Whether it may hold promises.
     pub(crate) has_session: bool,
-    /// Fids by which it means other objects.
+    /// Number of fids by which it means other objects.
     pub(crate) aliases: u64,
-    /// What was decided of its removals without a connection.
+    /// The decision on its removals without a connection.
     pub(crate) judged: Option<Judged>,
 }
 
-/// What becomes of what a client has removed while it could not ask.
+/// Decision on the removals of a client that could not ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Judged {
-    /// Said of the removals up to this record.
+    /// Last record of the removals that it is about.
     pub(crate) up_to: StoreId,
-    /// They go to the trash, under this time, in seconds; `None`: they are done.
+    /// Time under which the removed objects go to the trash, in seconds; `None`: the removals are done.
     pub(crate) trash: Option<i64>,
 }
 

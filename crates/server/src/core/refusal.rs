@@ -1,4 +1,4 @@
-//! Refusal: why the server does not do what a call asks, as it travels to the caller.
+//! Refusal: the reason why the server does not do what a call asks, as it travels to the caller.
 //!
 //! The one error of core, volume and service: each of them ends in an answer on the wire, never in a panic.
 
@@ -20,7 +20,7 @@ impl Refusal {
         Self { error, detail: detail.into(), progress: 0 }
     }
 
-    /// The index holds what this server never writes.
+    /// Makes the refusal of an index that holds what this server never writes.
     pub(crate) fn damaged(what: &str) -> Self {
         Self::new(FsError::VolumeDamaged, format!("the volume's index is damaged: {what}"))
     }

@@ -1,10 +1,11 @@
-//! Refused: records that left no reply and are decided all the same, as far as what depends on them goes.
+//! Refused: records that left no reply and are decided all the same, as far as records that depend on them go.
 //!
-//! Refused for good means decided: what depends on the record need not wait for it. Postponed means the opposite: the
-//! record comes again, and nothing that depends on it may be applied before it (consistency.md, "Refusals"). To forget
-//! either does no harm: what depends on a forgotten record waits for it, and not for ever. So one that was refused
-//! because the server was busy is not noted at all: it comes again at once. After a loss of what was under way a whole
-//! chain of records would be refused otherwise, one link after the other, for as long as the client takes to pause.
+//! Refused for good means decided: a record that depends on the refused one need not wait for it. Postponed means the
+//! opposite: the record comes again, and nothing that depends on it may be applied before it (consistency.md,
+//! "Refusals"). To forget either does no harm: a record that depends on a forgotten one waits for it, and not for
+//! ever. So one that was refused because the server was busy is not noted at all: it comes again at once. After a
+//! loss of what was under way a whole chain of records would be refused otherwise, one link after the other, for as
+//! long as the client takes to pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,12 +28,12 @@ pub(crate) struct Refused {
 #[derive(Clone, Copy, Debug)]
 struct Postponed {
     why: FsError,
-    /// What it gives a name that had one before.
+    /// The object, if it had a name before, that the record gives another.
     named: Option<Fid>,
 }
 
 impl Refused {
-    /// A record was refused. Returns whether for good.
+    /// Notes that a record was refused. Returns whether for good.
     pub(crate) fn refuse(&mut self, request: &ApplyRequest, error: FsError) -> bool {
         let id = request.record.id;
         self.forget(&id);
@@ -55,15 +56,15 @@ impl Refused {
         !is_postponed
     }
 
-    /// A record was applied, though it had been refused before.
+    /// Notes that a record was applied, though it had been refused before.
     pub(crate) fn forget(&mut self, id: &StoreId) {
         self.for_good.remove(id);
         self.postponed.remove(id);
     }
 
-    /// Whether what `request` asks for need not wait for the record `id`. A removal does not wait for one that there
-    /// was no room for: it may be what makes the room. But for one that gives what is removed another name it does,
-    /// or nothing would be left to be named.
+    /// Tells whether what `request` asks for need not wait for the record `id`. A removal does not wait for one that
+    /// there was no room for: the removal may make the room. But if that one gives the removed object another name
+    /// the removal waits, or nothing would be left to be named.
     ///
     /// # Errors
     /// The reason why the record `id` was postponed.
@@ -80,7 +81,8 @@ impl Refused {
         }
     }
 
-    /// Why a record is postponed that could not be done ahead of one that is: what it needs may be there after that.
+    /// Returns why a record is postponed that could not be done ahead of a postponed one: what it needs may be there
+    /// after that.
     pub(crate) fn awaits_postponed(&self, request: &ApplyRequest) -> Option<Refusal> {
         request.record.depends_on.iter().find_map(|id| self.postponed_with(id))
     }

@@ -9,11 +9,11 @@ use super::{Node, Refusal, aside};
 pub(crate) struct Rename<'r> {
     pub(crate) from: (Fid, &'r Name),
     pub(crate) to: (Fid, &'r Name),
-    /// What moves.
+    /// The object that moves.
     pub(crate) fid: Fid,
-    /// What the target name must mean.
+    /// The object that the target name must mean.
     pub(crate) replaced: Option<Fid>,
-    /// What that must hold.
+    /// Content that the replaced object must hold.
     pub(crate) removes: Option<Removed>,
     pub(crate) mode: RenameMode,
 }
@@ -76,7 +76,7 @@ fn exchange(edit: &mut Edit<'_, '_>, rename: &Rename<'_>, moved: &Node, target: 
     place(edit, target, rename.from.0)
 }
 
-/// An object has a new name in `parent`: its ctime changes, and a directory's `..`.
+/// Gives an object a new name in `parent`: its ctime changes, and a directory's `..`.
 pub(super) fn place(edit: &mut Edit<'_, '_>, fid: Fid, parent: Fid) -> Result<(), Refusal> {
     let node = edit.change(fid)?;
     if node.is_directory() {

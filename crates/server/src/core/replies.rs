@@ -26,12 +26,12 @@ pub(crate) const REPLIES_MAX: u64 = 65_536;
 const FORGET_FROM: u64 = 64;
 const FORGET_AT_ONCE: usize = 128;
 
-/// How a record was decided.
+/// Decision on a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
-    /// It has been applied before; this was the reply.
+    /// The record has been applied before; this was the reply.
     Known(Bytes),
-    /// It is applied once this batch is committed.
+    /// The record is applied once this batch is committed.
     Apply(Applied),
 }
 
@@ -41,24 +41,24 @@ pub(crate) struct Applied {
     pub(crate) batch: Batch,
     /// The encoded [`ApplyReply`].
     pub(crate) reply: Bytes,
-    /// The change it becomes.
+    /// The change that the record becomes.
     pub(crate) change: ChangeNumber,
-    /// Whose promises it breaks.
+    /// The objects whose promises the record breaks.
     pub(crate) touched: Vec<Touched>,
     /// Content files to remove after the commit.
     pub(crate) freed: Vec<ContentId>,
-    /// Whether it is the first of many removals that go to the trash.
+    /// Whether the record is the first of many removals that go to the trash.
     pub(crate) trashes: bool,
-    /// Whether it has done what it says.
+    /// Whether the record has done what it says.
     pub(crate) as_said: bool,
 }
 
-/// What a volume takes now. A record that has been applied gets its reply whatever this says.
+/// Limits of a volume at present. A record that has been applied gets its reply whatever they say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Limits {
-    /// What a new record is answered if the volume takes none.
+    /// Answer to a new record if the volume takes none.
     pub(crate) closed: Option<Refusal>,
-    /// Why it is in conflict with what others have announced, or locked.
+    /// Reason why the record is in conflict with what others have announced, or locked.
     pub(crate) contested: Option<Refusal>,
     /// The most bytes of all files; no record takes them beyond it, and one that makes them fewer is always applied.
     pub(crate) quota_bytes: Option<u64>,
@@ -86,7 +86,7 @@ pub(crate) fn decide(
     let used_before = transaction.state()?.used_bytes;
     let mut state = check_new(&transaction, client, &record.id)?;
     confirm(&mut transaction, client, &mut state, request.confirmed_below)?;
-    // The client may have waited for nothing but this one, which then is a confirmation of all before it.
+    // The client may have waited for nothing but this record, which then is a confirmation of all before it.
     if state.replies >= REPLIES_MAX && request.confirmed_below != Some(record.id) {
         return Err(Refusal::new(FsError::Busy, format!("the client has not confirmed any of {REPLIES_MAX} replies")));
     }
@@ -112,7 +112,7 @@ pub(crate) fn decide(
     Ok(Decision::Apply(Applied { batch: transaction.finish(), reply, change, touched, freed, trashes, as_said }))
 }
 
-/// Does what a record says, or what becomes of it if others stand against that.
+/// Does what a record says, or decides its fate if others stand against that.
 fn perform(
     transaction: &mut Transaction<'_>,
     (client, state): (ClientId, &mut ClientState),
@@ -139,7 +139,7 @@ fn perform(
         };
         trashed.map_or_else(|| directory::perform(&mut tried, client, record, content.clone()).map(done), Ok)
     };
-    // What goes to a copy is in nobody's way.
+    // A record that goes to a copy is in nobody's way.
     let contested = contested.filter(|_| redirected.is_none());
     let refusal = match contested.map_or_else(performed, Err) {
         Ok(performed) => {
@@ -168,8 +168,8 @@ fn said(record: &CmlRecord, redirected: bool, aside: Option<PlacedName>) -> Outc
     }
 }
 
-/// The version of a file that a record of its client's has left, if its reply is still kept and says so: others may
-/// have made the same.
+/// Returns the version of a file that a record of its client's has left, if its reply is still kept and says so:
+/// others may have made the same.
 pub(super) fn left(transaction: &Transaction<'_>, id: &StoreId, fid: Fid) -> Result<Option<DataVersion>, Refusal> {
     let Some(kept) = transaction.get(&tables::reply(id))? else { return Ok(None) };
     let (_, reply) = kept.split_at_checked(32).ok_or_else(|| Refusal::damaged("a kept reply"))?;
@@ -178,11 +178,12 @@ pub(super) fn left(transaction: &Transaction<'_>, id: &StoreId, fid: Fid) -> Res
     Ok(object.filter(|_| reply.outcome == Outcome::WasSo).map(|object| object.status.data_version))
 }
 
-/// A record that must be decided before that of `request`, and has not been: neither applied nor refused for good.
+/// Returns a record that must be decided before that of `request`, and has not been: neither applied nor refused for
+/// good.
 ///
 /// # Errors
-/// `Malformed` if a record depends on what cannot come before it; why it was postponed, if it depends on a record that
-/// was.
+/// `Malformed` if a record depends on what cannot come before it; the reason of a postponement, if it depends on a
+/// record that was postponed.
 pub(crate) fn awaited(
     overlay: &Overlay<'_>,
     request: &ApplyRequest,
@@ -209,7 +210,7 @@ pub(crate) fn awaited(
     Ok(awaited)
 }
 
-/// The kept reply to a record, if it has been applied before.
+/// Returns the kept reply to a record, if it has been applied before.
 ///
 /// # Errors
 /// [`FsError::StoreIdReused`] if another record has been, or its reply was confirmed.
@@ -231,7 +232,7 @@ pub(crate) fn known(
     Ok(Some(Bytes::copy_from_slice(reply)))
 }
 
-/// What the record of a kept reply touched.
+/// Lists what the record of a kept reply touched.
 ///
 /// # Errors
 /// `VolumeDamaged` if the reply is not one.

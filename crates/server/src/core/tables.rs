@@ -9,7 +9,7 @@ use mafs_proto::{
 
 use super::ContentId;
 
-/// One record: the volume's counters.
+/// Key of the one record with the volume's counters.
 pub(crate) const VOLUME: &[u8] = b"v";
 
 const NODE: u8 = b'n';
@@ -27,134 +27,134 @@ const ALIAS: u8 = b'l';
 const BORROWED: u8 = b'o';
 const CHANGE: u8 = b'm';
 
-/// A fid in a value.
+/// Length of a fid in a value.
 pub(crate) const FID_BYTES: usize = 12;
 
-/// An object.
+/// Returns the key of an object.
 pub(crate) fn node(fid: Fid) -> Vec<u8> {
     key(NODE, &[&fid_bytes(fid)])
 }
 
-/// All objects.
+/// Returns the prefix of all objects.
 pub(crate) fn nodes() -> Vec<u8> {
     vec![NODE]
 }
 
-/// The number of the object whose key this is.
+/// Returns the number of the object whose key this is.
 pub(crate) fn parse_node(key: &[u8]) -> Option<VnodeId> {
     let (vnode, _) = key.strip_prefix(&[NODE])?.split_first_chunk::<8>()?;
     Some(VnodeId(u64::from_be_bytes(*vnode)))
 }
 
-/// What `name` means in `directory`.
+/// Returns the key of the entry `name` in `directory`.
 pub(crate) fn entry(directory: Fid, name: &Name) -> Vec<u8> {
     key(ENTRY, &[&fid_bytes(directory), name.as_bytes()])
 }
 
-/// All names of `directory`.
+/// Returns the prefix of all names of `directory`.
 pub(crate) fn entries(directory: Fid) -> Vec<u8> {
     key(ENTRY, &[&fid_bytes(directory)])
 }
 
-/// All names of all directories.
+/// Returns the prefix of all names of all directories.
 pub(crate) fn all_entries() -> Vec<u8> {
     vec![ENTRY]
 }
 
-/// A content small enough to live in the index. The version is part of the key: a reader gets the bytes of the node
-/// it read or none, never those of another version (invariant 4).
+/// Returns the key of a content small enough to live in the index. The version is part of the key: a reader gets the
+/// bytes of the node it read or none, never those of another version (invariant 4).
 pub(crate) fn inline(fid: Fid, version: DataVersion) -> Vec<u8> {
     key(INLINE, &[&fid_bytes(fid), &version.0.to_be_bytes()])
 }
 
-/// The extended attributes of an object, as the change to `version` left them. The version is part of the key for the
-/// same reason.
+/// Returns the key of the extended attributes of an object, as the change to `version` left them. The version is part
+/// of the key for the same reason.
 pub(crate) fn xattrs(fid: Fid, version: StatusVersion) -> Vec<u8> {
     key(XATTRS, &[&fid_bytes(fid), &version.0.to_be_bytes()])
 }
 
-/// What is known of a client.
+/// Returns the key of a client's state.
 pub(crate) fn client(client: ClientId) -> Vec<u8> {
     key(CLIENT, &[&client.0])
 }
 
-/// All clients.
+/// Returns the prefix of all clients.
 pub(crate) fn clients() -> Vec<u8> {
     vec![CLIENT]
 }
 
-/// The client whose key this is.
+/// Returns the client whose key this is.
 pub(crate) fn parse_client(key: &[u8]) -> Option<ClientId> {
     Some(ClientId(key.strip_prefix(&[CLIENT])?.try_into().ok()?))
 }
 
-/// The reply to a record.
+/// Returns the key of the reply to a record.
 pub(crate) fn reply(id: &StoreId) -> Vec<u8> {
     key(REPLY, &[&id.client.0, &id.incarnation.0.to_be_bytes(), &id.seq.to_be_bytes()])
 }
 
-/// All replies to a client, oldest first.
+/// Returns the prefix of all replies to a client, oldest first.
 pub(crate) fn replies(client: ClientId) -> Vec<u8> {
     key(REPLY, &[&client.0])
 }
 
-/// An announced record.
+/// Returns the key of an announced record.
 pub(crate) fn announced(id: &StoreId) -> Vec<u8> {
     key(ANNOUNCED, &[&id.client.0, &id.incarnation.0.to_be_bytes(), &id.seq.to_be_bytes()])
 }
 
-/// All announced records.
+/// Returns the prefix of all announced records.
 pub(crate) fn all_announced() -> Vec<u8> {
     vec![ANNOUNCED]
 }
 
-/// What is kept under `name` in `directory` because it was in conflict.
+/// Returns the key of the conflict of an object that is kept under `name` in `directory`.
 pub(crate) fn conflict(directory: Fid, name: &Name) -> Vec<u8> {
     key(CONFLICT, &[&fid_bytes(directory), name.as_bytes()])
 }
 
-/// All that is kept.
+/// Returns the prefix of all conflicts.
 pub(crate) fn conflicts() -> Vec<u8> {
     vec![CONFLICT]
 }
 
-/// Of an object that was made beside the name it was to have: where it is kept.
+/// Returns the key of the place where an object is kept that was made beside the name it was to have.
 pub(crate) fn made_beside(fid: Fid) -> Vec<u8> {
     key(MADE_BESIDE, &[&fid_bytes(fid)])
 }
 
-/// What a client means by a fid.
+/// Returns the key of the object that a client means by a fid.
 pub(crate) fn alias(client: ClientId, fid: Fid) -> Vec<u8> {
     key(ALIAS, &[&client.0, &fid_bytes(fid)])
 }
 
-/// A content file that another object has than the one it is named after.
+/// Returns the key of a content file that another object has than the one it is named after.
 pub(crate) fn borrowed(id: ContentId) -> Vec<u8> {
     let ContentId { fid, serial } = id;
     key(BORROWED, &[&fid_bytes(fid), &serial.epoch.to_be_bytes(), &serial.number.to_be_bytes()])
 }
 
-/// What a change touched.
+/// Returns the key of what a change touched.
 pub(crate) fn change(change: ChangeNumber) -> Vec<u8> {
     key(CHANGE, &[&change.0.to_be_bytes()])
 }
 
-/// All changes that are kept, the oldest first.
+/// Returns the prefix of all changes that are kept, the oldest first.
 pub(crate) fn changes() -> Vec<u8> {
     vec![CHANGE]
 }
 
-/// Who owns a block of vnode numbers.
+/// Returns the key of the owner of a block of vnode numbers.
 pub(crate) fn grant(block: u64) -> Vec<u8> {
     key(GRANT, &[&block.to_be_bytes()])
 }
 
-/// Which of 64 neighbouring vnode numbers have been used.
+/// Returns the key that tells which of 64 neighbouring vnode numbers have been used.
 pub(crate) fn used(vnode: VnodeId) -> Vec<u8> {
     key(USED, &[&(vnode.0 / 64).to_be_bytes()])
 }
 
-/// The value of an entry: what the name means.
+/// Encodes the value of an entry: the object that the name means.
 pub(crate) fn fid_bytes(fid: Fid) -> [u8; FID_BYTES] {
     let mut bytes = [0; FID_BYTES];
     bytes[..8].copy_from_slice(&fid.vnode.0.to_be_bytes());

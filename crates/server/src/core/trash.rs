@@ -1,10 +1,11 @@
-//! Trash: where that goes which a client has removed while it could not ask, if it is most of what others have made
-//! (consistency.md, "Conflicts"). Somebody may have been in the wrong directory.
+//! Trash: the place of objects that a client has removed while it could not ask, if they are most of what others have
+//! made (consistency.md, "Conflicts"). Somebody may have been in the wrong directory.
 //!
-//! Each such removal says how many there are in its client's log, so the first that comes decides of all; what it comes
-//! to is kept with the client, for the rest may come after a crash of either side, and say less. What has been removed
-//! is under its path below `/.mafs-trash/CLIENT/MINUTE`, in the transaction that would have removed it. A directory is
-//! there as soon as something of it is, with the owner and the permissions it has, so nobody can read more than before.
+//! Each such removal says how many there are in its client's log, so the first that comes decides of all. The
+//! decision is kept with the client, for the rest may come after a crash of either side, and say less. A removed
+//! object is under its path below `/.mafs-trash/CLIENT/MINUTE`, in the transaction that would have removed it. A
+//! directory is there as soon as something of it is, with the owner and the permissions it has, so nobody can read
+//! more than before.
 //!
 //! The client is believed: one that says nothing of this has removed what it might have removed while connected.
 
@@ -21,22 +22,22 @@ use super::rename::place;
 use super::way::{self, Stage};
 use super::{Node, Refusal, Transaction, conflict_name, conflicts, fids, tables};
 
-/// Below the root.
+/// Name of the trash, below the root.
 const TRASH: &[u8] = b".mafs-trash";
 
-/// A directory whose name its client did not know.
+/// Name for a directory whose name its client did not know.
 const UNNAMED: &[u8] = b"unnamed";
 
-/// So few objects are nobody's all.
+/// Number of objects that are nobody's all, because they are so few.
 const OBJECTS_MAX: u64 = 1000;
 
-/// Keys looked at at a time.
+/// Keys that are looked at at a time.
 const SCAN_MAX: usize = 256;
 
-/// When the removals were begun that the record of `request` is one of, if they go to the trash.
+/// Returns when the removals were begun that the record of `request` is one of, if they go to the trash.
 ///
 /// # Errors
-/// `Malformed` if it is not one of those that it speaks of.
+/// `Malformed` if the record is not one of the removals that the request speaks of.
 pub(super) fn judge(
     transaction: &Transaction<'_>,
     (client, state): (ClientId, &mut ClientState),
@@ -61,15 +62,15 @@ pub(super) fn judge(
     Ok(judged.trash.and_then(|seconds| Timestamp::new(seconds, 0)))
 }
 
-/// Whether so many removals may be of more than 1,000 objects, and more than half of all, that others have made.
-/// Nobody knows here how many are of the client's own.
+/// Tells whether so many removals may be of more than 1,000 objects, and more than half of all, that others have
+/// made. Nobody knows here how many are of the client's own.
 fn is_most(transaction: &Transaction<'_>, client: ClientId, count: u64) -> Result<bool, Refusal> {
     let twice = count.saturating_mul(2);
     let others = count_others(transaction, client, twice)?;
     Ok(count.min(others) > OBJECTS_MAX && others < twice)
 }
 
-/// How many objects others than `client` have made, as committed; no more than `enough` are counted.
+/// Counts the objects that others than `client` have made, as committed; no more than `enough` are counted.
 fn count_others(transaction: &Transaction<'_>, client: ClientId, enough: u64) -> Result<u64, Refusal> {
     let (mut found, mut after) = (0, None::<Vec<u8>>);
     let mut foreign = None;
@@ -97,8 +98,8 @@ fn last_of(transaction: &Transaction<'_>, block: u64) -> Vec<u8> {
     tables::node(Fid { volume: transaction.volume(), vnode, unique: Uniquifier(u32::MAX) })
 }
 
-/// Moves what the record of `request` removes to the trash. `None`: it is removed for good, because it is the client's
-/// own, has other names, or was in the trash.
+/// Moves what the record of `request` removes to the trash. `None`: the object is removed for good, because it is the
+/// client's own, has other names, or was in the trash.
 ///
 /// # Errors
 /// The refusal, if it could not be removed either; the transaction must be dropped then.
@@ -125,7 +126,7 @@ pub(super) fn take(
     edit.leave(removal.parent, removal.name, node.status.kind)?;
     let name = match removal.is_directory {
         true => match way::usable(&edit, at, removal.name)? {
-            // What was in it is there already.
+            // The trash has the directory already, with what was in it.
             (_, Some(_)) => None,
             (name, None) => Some(name),
         },
@@ -142,7 +143,7 @@ pub(super) fn take(
     Ok(Some((edit.finish()?, Outcome::Trashed(placed))))
 }
 
-/// The directories from this one up to the root, which is not among them.
+/// Returns the directories from this one up to the root, which is not among them.
 fn ancestors(edit: &mut Edit<'_, '_>, directory: Fid) -> Result<Vec<(Fid, Node)>, Refusal> {
     // No path is longer than there are objects: the bound holds even in an index that is damaged.
     let steps_max = edit.transaction().state()?.objects;
@@ -166,7 +167,7 @@ fn trash_name() -> Result<Name, Refusal> {
     Name::new(TRASH).map_err(|_| Refusal::damaged("a name"))
 }
 
-/// What the directories above are like, with the names on the path as its client knew it, as far as it did. Others may
+/// Describes the directories above, with the names on the path as its client knew it, as far as it did. Others may
 /// have moved them, and nobody is to read by that what was closed to him.
 fn stages(path: &[Name], above: &[(Fid, Node)]) -> Result<Vec<Stage>, Refusal> {
     let unnamed = Name::new(UNNAMED).map_err(|_| Refusal::damaged("a name"))?;
@@ -181,7 +182,7 @@ fn stage(name: Name, Node { status, .. }: &Node) -> Stage {
     Stage { name, mode: status.mode, uid: status.uid, gid: status.gid }
 }
 
-/// Where all that goes which belongs together.
+/// The place of all removals that belong together.
 struct Trash<'s> {
     client: ClientId,
     state: &'s ClientState,
@@ -189,8 +190,8 @@ struct Trash<'s> {
 }
 
 impl Trash<'_> {
-    /// The directory that stands for the root. One that is made is listed with the conflicts, until it has another
-    /// name or none.
+    /// Returns the directory that stands for the root. One that is made is listed with the conflicts, until it has
+    /// another name or none.
     fn directory(&self, edit: &mut Edit<'_, '_>, placed: &mut Vec<PlacedName>) -> Result<Fid, Refusal> {
         let root = Fid::root(edit.transaction().volume());
         let like = edit.look(root)?;

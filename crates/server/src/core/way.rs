@@ -6,13 +6,13 @@ use super::directory::new_node;
 use super::edit::Edit;
 use super::{Refusal, conflict_name, fids};
 
-/// Names that are tried: each is taken only if there are so many of one name.
+/// Number of names that are tried: each is taken only if there are so many of one name.
 pub(super) const NAMES_MAX: u32 = 1000;
 
 /// Entries of one directory that are looked at, to find out what a directory in it is called.
 const LOOKED_AT_MAX: usize = 100_000;
 
-/// One of them.
+/// A directory on the way.
 pub(super) struct Stage {
     pub(super) name: Name,
     pub(super) mode: Mode,
@@ -20,8 +20,9 @@ pub(super) struct Stage {
     pub(super) gid: u32,
 }
 
-/// Goes from a directory through others, and makes those that are not there; these are added to `placed`. What is no
-/// directory is passed by, with a number behind the name. Returns where that ends, and the names that it took.
+/// Goes from a directory through others, and makes those that are not there; these are added to `placed`. An object
+/// that is no directory is passed by, with a number behind the name. Returns where that ends, and the names that it
+/// took.
 pub(super) fn make(
     edit: &mut Edit<'_, '_>,
     from: Fid,
@@ -48,8 +49,8 @@ pub(super) fn make(
     Ok((at, path))
 }
 
-/// The names that lead to a directory from the root, as committed. Empty if one is not found: it is new, or one of very
-/// many.
+/// Returns the names that lead to a directory from the root, as committed. Empty if one is not found: it is new, or
+/// one of very many.
 pub(super) fn names_to(edit: &mut Edit<'_, '_>, directory: Fid) -> Result<Vec<Name>, Refusal> {
     let (mut at, mut names) = (directory, Vec::new());
     while let Some(parent) = edit.look(at)?.parent {
@@ -62,7 +63,7 @@ pub(super) fn names_to(edit: &mut Edit<'_, '_>, directory: Fid) -> Result<Vec<Na
     Ok(names)
 }
 
-/// A name that is free, or means a directory.
+/// Finds a name that is free, or means a directory.
 pub(super) fn usable(edit: &Edit<'_, '_>, directory: Fid, name: &Name) -> Result<(Name, Option<Fid>), Refusal> {
     for name in numbered(name) {
         match edit.entry(directory, &name)? {
@@ -74,7 +75,7 @@ pub(super) fn usable(edit: &Edit<'_, '_>, directory: Fid, name: &Name) -> Result
     Err(none_left())
 }
 
-/// The first of these names that is free.
+/// Returns the first of these names that is free.
 pub(super) fn free(edit: &Edit<'_, '_>, directory: Fid, names: impl Iterator<Item = Name>) -> Result<Name, Refusal> {
     for name in names {
         if edit.entry(directory, &name)?.is_none() {
@@ -84,7 +85,7 @@ pub(super) fn free(edit: &Edit<'_, '_>, directory: Fid, names: impl Iterator<Ite
     Err(none_left())
 }
 
-/// A name, and then the same with numbers behind it.
+/// Returns a name, and then the name with numbers behind it.
 pub(super) fn numbered(name: &Name) -> impl Iterator<Item = Name> {
     (1..=NAMES_MAX).filter_map(|nth| conflict_name::numbered(name, nth))
 }

@@ -1,6 +1,6 @@
-//! Extended attributes: what a record does to those of one object.
+//! Extended attributes: records set and remove those of one object.
 //!
-//! They are one value of the index, under the object's fid and the status version that made them.
+//! All attributes of an object are one value of the index, under its fid and the status version that made them.
 
 use mafs_proto::{Fid, FsError, XattrMode, XattrName, XattrValue, Xattrs};
 

@@ -1,4 +1,4 @@
-//! Attach: who may have a volume, and in which protocol version.
+//! Attach: which client may have a volume, and in which protocol version.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) async fn attach(
     if let Some(before) = session.attach(Attachment { volume: Arc::clone(&volume), ticket }) {
         before.volume.detach(before.ticket).await;
     }
-    // Before anything is looked at: what changes from here on is broken.
+    // The mark comes before anything is looked at: promises of what changes from here on are broken.
     let mark = blocking(|| volume.caught_up(ticket))?;
     let Root { object: root, change, pending: root_pending } = blocking(|| volume.root(ticket))?;
     let (breaking, connection) = (Arc::clone(&volume), Arc::clone(session));
@@ -70,7 +70,7 @@ pub(super) async fn attach(
     })
 }
 
-/// The newest version that both speak.
+/// Returns the newest version that both speak.
 fn negotiate(ours: RangeInclusive<u32>, theirs: RangeInclusive<u32>) -> Result<u32, Refusal> {
     let newest = *ours.end().min(theirs.end());
     if newest >= *ours.start().max(theirs.start()) {

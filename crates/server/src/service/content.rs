@@ -21,21 +21,21 @@ use crate::volume::StoredContent;
 /// Bytes read from a content file at a time: the largest chunk of arpc, so that each piece is one frame.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Spooled at a time: handing over to another thread costs as much as copying some 100 KB.
+/// Bytes spooled at a time: handing over to another thread costs as much as copying some 100 KB.
 const SPOOL_BYTES: usize = 512 * 1024;
 
 /// Contents up to this size are checked before they are sent: some 3 ms at most. Larger ones would keep a reader
 /// waiting.
 const CHECK_FIRST_BYTES_MAX: u64 = 4 << 20;
 
-/// What came with a record.
+/// Outcome of the receipt of a record's content.
 pub(super) enum Received {
     /// The record has been applied before; this was the reply, and its payload is not wanted again.
     Known(Bytes),
     /// A record without content, with this one, or with one that is refused, and the record with it.
     Content(Result<Option<NewContent>, Refusal>),
-    /// The record is not decided: the call has ended, so nobody gets an answer and the record may come again, or the
-    /// record says that it does, or what came of its content is damaged.
+    /// The record is not decided. Either the call has ended, so nobody gets an answer and the record may come again;
+    /// or the record says that it does; or the content that came is damaged.
     Undecided(Refusal),
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
         Err(refusal) => return Received::Content(Err(refusal)),
     }
     if request.on_conflict == OnConflict::Ask && size > INLINE_BYTES_MAX {
-        // It comes again, so it is not to be sent twice.
+        // The record comes again, so its content is not to be sent twice.
         if let Err(refusal) = blocking(|| attached.volume.check_base(request)) {
             return Received::Content(Err(refusal));
         }
@@ -62,7 +62,7 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
     };
     match content {
         Ok(content) => Received::Content(Ok(Some(content))),
-        // What its client could not send, or must send anew.
+        // The client could not send this content, or must send it anew.
         Err(NotReceived::Refused(refusal)) if is_sent_anew(refusal.error, request.comes_again) => {
             Received::Undecided(refusal)
         }
@@ -74,7 +74,7 @@ pub(super) async fn receive(attached: &Attachment, request: &ApplyRequest, paylo
 fn is_sent_anew(error: FsError, comes_again: bool) -> bool {
     match error {
         FsError::Malformed | FsError::NotKept => comes_again,
-        // Of which its client knows nothing yet.
+        // The client knows nothing of this damage yet.
         error => error == FsError::Damaged,
     }
 }
@@ -111,7 +111,7 @@ async fn receive_inline(
         attached.volume.note_delivered(attached.ticket, piece.len() as u64);
         while let Some(part) = segments.next(&mut piece).map_err(|_| wrong_size(size))? {
             match part {
-                // No more than `size`, which is small: the reader has looked.
+                // There are no more than `size` bytes, which is small: the reader has looked.
                 ContentPart::Segment(Segment { zeros, .. }) => {
                     content.put_bytes(0, usize::try_from(zeros).unwrap_or(0));
                 }
@@ -134,7 +134,7 @@ async fn receive_spooled(
 ) -> Result<NewContent, NotReceived> {
     let first = payload.read_many(SPOOL_BYTES).await?;
     if first.is_empty() {
-        // Its sender only asks whether the record has been applied: what was kept for the next one stays.
+        // The sender only asks whether the record has been applied: what was kept for the next one stays.
         return Err(wrong_size(size).into());
     }
     let mut arrival = blocking(|| {
@@ -155,7 +155,7 @@ async fn receive_spooled(
     })
 }
 
-/// Spools what comes. Returns the hash of the content that was sent.
+/// Spools the content that comes. Returns the hash of the content that was sent.
 async fn receive_rest(
     attached: &Attachment,
     arrival: &mut Arrival,
@@ -187,9 +187,9 @@ fn wrong_size(size: u64) -> Refusal {
     Refusal::new(FsError::Malformed, format!("the content does not have the {size} bytes that its record says"))
 }
 
-/// Sends a part of a content file as payload. What the disk has changed since the store must not pass for the version:
-/// a small content is hashed before its first byte goes, a large one on the way, and then its last piece goes only if
-/// the hash is right.
+/// Sends a part of a content file as payload. Bytes that the disk has changed since the store must not pass for the
+/// version: a small content is hashed before its first byte goes, a large one on the way, and then its last piece
+/// goes only if the hash is right.
 pub(super) struct ContentReader {
     stored: StoredContent,
     segments: FileSegments,
@@ -199,7 +199,7 @@ pub(super) struct ContentReader {
 }
 
 impl ContentReader {
-    /// Prepares to send a content from `offset` on, when it is this one's turn among the readers of its session.
+    /// Prepares to send a content from `offset` on, when it is its turn among the readers of its session.
     pub(super) async fn start(readers: &Arc<Semaphore>, stored: StoredContent, offset: u64) -> (Self, Payload) {
         // An error means that the semaphore is closed, which nobody does.
         let permit = Arc::clone(readers).acquire_owned().await.ok();
@@ -209,7 +209,7 @@ impl ContentReader {
         (Self { stored, segments, check, writer, _permit: permit }, payload)
     }
 
-    /// Sends; ends early when nobody wants the rest.
+    /// Sends the content; ends early when nobody wants the rest.
     pub(super) async fn run(mut self) {
         if self.stored.size <= CHECK_FIRST_BYTES_MAX
             && let Err(error) = blocking(|| self.check_first())

@@ -1,4 +1,4 @@
-//! Locks: what clients ask for, and give up.
+//! Locks: the calls by which clients ask for them, and give them up.
 
 use mafs_arpc::IncomingCall;
 use mafs_proto::FsError;
@@ -12,7 +12,7 @@ use crate::core::Refusal;
 use crate::core::locks::Wanted;
 use crate::session::Attachment;
 
-/// A lock, and its file as it is under it: with what others have announced by then.
+/// Waits for a lock. Returns its file as it is under the lock: with what others have announced by then.
 pub(super) async fn lock(
     request: LockRequest,
     attached: &Attachment,
@@ -35,7 +35,7 @@ pub(super) fn unlock(request: UnlockRequest, attached: &Attachment) -> Result<Un
     attached.volume.unlock(attached.ticket, &request).map(|()| UnlockReply)
 }
 
-/// What is in the way of a lock.
+/// Returns the lock that is in the way of another.
 pub(super) fn conflict(request: TestLockRequest, attached: &Attachment) -> Result<TestLockReply, Refusal> {
     let conflict = attached.volume.lock_conflict(attached.ticket, &request.lock)?;
     Ok(TestLockReply { conflict })

@@ -48,11 +48,11 @@ impl SpaceReserve {
     }
 }
 
-/// Contents to be removed.
+/// Contents that are to be removed.
 #[derive(Default)]
 struct Unwanted {
     ids: Vec<ContentId>,
-    /// How many have been.
+    /// Number of contents that have been removed.
     removed: u64,
 }
 
@@ -61,18 +61,19 @@ pub(crate) struct ContentStore {
     disk: Arc<dyn Disk>,
     dir: String,
     volume: VolumeId,
-    /// Of the present start: files of earlier ones that nothing names are orphans.
+    /// Epoch of the present start: files of earlier ones that nothing names are orphans.
     epoch: u64,
     next: AtomicU64,
     reserve: SpaceReserve,
-    /// What nothing names any more and is still there. Locked while it is removed, so that who needs the room waits.
+    /// Contents that nothing names any more and that are still there. Locked while they are removed, so that a caller
+    /// that needs the room waits.
     unwanted: Mutex<Unwanted>,
-    /// Which shards exist for certain; also serialises "is there room" with "take the room".
+    /// Whether each shard exists for certain; also serialises "is there room" with "take the room".
     shards: Mutex<Box<[bool; SHARDS]>>,
 }
 
 impl ContentStore {
-    /// The content files of `volume`, below `dir`.
+    /// Makes the store for the content files of `volume`, below `dir`.
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: String, volume: VolumeId, epoch: u64, reserve: SpaceReserve) -> Self {
         let shards = Mutex::new(Box::new([false; SHARDS]));
         Self { disk, dir, volume, epoch, next: AtomicU64::new(1), reserve, unwanted: Mutex::default(), shards }
@@ -89,7 +90,7 @@ impl ContentStore {
     /// Checks that a content may take so much more room.
     ///
     /// # Errors
-    /// `NoSpace` if not, or what the disk says.
+    /// `NoSpace` if not, or errors of the disk.
     pub(super) fn check_room(&self, bytes: u64) -> Result<(), Refusal> {
         self.reserve.check(&*self.disk, true, bytes)
     }
@@ -97,7 +98,7 @@ impl ContentStore {
     /// Takes room for a part of a file.
     ///
     /// # Errors
-    /// `NoSpace` if there is not enough, or what the disk says.
+    /// `NoSpace` if there is not enough, or errors of the disk.
     pub(super) fn take_room(&self, file: &dyn DiskFile, offset: u64, bytes: u64) -> Result<(), Refusal> {
         let _taking_room = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_room(bytes)?;
@@ -120,7 +121,7 @@ impl ContentStore {
         self.unwanted().ids.extend(ids);
     }
 
-    /// Removes what has been discarded. Returns how much has been removed so far, ever.
+    /// Removes the contents that have been discarded. Returns how many have been removed so far, ever.
     pub(crate) fn remove_unwanted(&self) -> u64 {
         let mut unwanted = self.unwanted();
         let ids = std::mem::take(&mut unwanted.ids);
@@ -129,7 +130,7 @@ impl ContentStore {
         unwanted.removed
     }
 
-    /// How much has been removed so far.
+    /// Returns how many contents have been removed so far.
     pub(super) fn removed(&self) -> u64 {
         self.unwanted().removed
     }
@@ -181,7 +182,7 @@ impl ContentStore {
         Ok(serial)
     }
 
-    /// Where a content lies, below the data directory.
+    /// Returns the path of a content, below the data directory.
     pub(crate) fn path(&self, id: ContentId) -> String {
         let ContentId { fid, serial } = id;
         let dir = self.shard_dir(shard(id));
@@ -206,7 +207,7 @@ fn shard(id: ContentId) -> usize {
     usize::from(id.fid.vnode.0.to_le_bytes()[0])
 }
 
-/// What a failure of the disk means for the caller.
+/// Turns a failure of the disk into a refusal for the caller.
 pub(crate) fn refuse_io(what: &str, error: &io::Error) -> Refusal {
     let number = match error.kind() {
         io::ErrorKind::StorageFull => FsError::NoSpace,

@@ -17,7 +17,8 @@ use crate::ServerError;
 
 const LOCK_FILE: &str = "lock";
 
-/// What may lie in a directory that is to become a data directory: also what an interrupted `init` leaves.
+/// Names that may lie in a directory that is to become a data directory: also those that an interrupted `init`
+/// leaves.
 const HARMLESS: [&str; 4] = [LOCK_FILE, VOLUMES_DIR, "server.json.tmp", "lost+found"];
 
 /// A data directory, for one process at a time: the lock goes with this value.
@@ -32,8 +33,8 @@ impl DirStorage {
     /// Opens a data directory, or a directory that can become one: missing (it is made, for its owner only), or empty.
     ///
     /// # Errors
-    /// `InUse` if another process has it, `NotDataDirectory` if it holds something else, `NotDirectory` if it is none,
-    /// or what the disk says.
+    /// `InUse` if another process has it, `NotDataDirectory` if it holds something else, `NotDirectory` if it is
+    /// none, or errors of the disk.
     pub fn open(path: &Path) -> Result<Self, ServerError> {
         let failed = |source| ServerError::io(format!("open the data directory {}", path.display()), source);
         if path.exists() && !path.is_dir() {
@@ -52,7 +53,7 @@ impl DirStorage {
         Ok(Self { disk: Arc::new(disk), path: path.to_owned(), _lock: lock })
     }
 
-    /// Whether the directory has been made a data directory.
+    /// Tells whether the directory has been made a data directory.
     ///
     /// # Errors
     /// If its identity cannot be read.
@@ -60,7 +61,7 @@ impl DirStorage {
         Ok(Identity::load(&*self.disk)?.is_some())
     }
 
-    /// Where it is.
+    /// Returns the path of the data directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -87,8 +88,8 @@ impl Storage for DirStorage {
     }
 }
 
-/// Where a server of this user keeps its data: `/var/lib/mafs` for root, `$XDG_DATA_HOME/mafs/server` for others.
-/// `None` without a home directory.
+/// Returns where a server of this user keeps its data: `/var/lib/mafs` for root, `$XDG_DATA_HOME/mafs/server` for
+/// others. `None` without a home directory.
 #[must_use]
 pub fn default_data_dir() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {

@@ -1,6 +1,6 @@
-//! Identity: who this server is, in which life; the file `server.json`.
+//! Identity: the id of this server, and the number of its start; the file `server.json`.
 //!
-//! Its presence makes a directory a data directory: it is written last when one is made.
+//! The file makes a directory a data directory: it is written last when one is made.
 
 use mafs_durable::{Disk, write_file_atomically};
 use mafs_proto::{ServerEpoch, ServerId, VolumeId};
@@ -14,24 +14,24 @@ pub(super) const SERVER_FILE: &str = "server.json";
 /// The layout this build reads and writes.
 const FORMAT: u32 = 1;
 
-/// Who the server is.
+/// The identity of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     pub(crate) id: ServerId,
-    /// The present start, or the last one.
+    /// Number of the present start, or the last one.
     pub(crate) epoch: ServerEpoch,
-    /// Volume numbers are never used twice.
+    /// Number of the next volume; none is ever used twice.
     pub(crate) next_volume: VolumeId,
 }
 
 impl Identity {
-    /// A new server that has never started. Not saved yet.
+    /// Makes a new server that has never started. Not saved yet.
     pub(crate) fn new(storage: &dyn Storage) -> Result<Self, ServerError> {
         let id = storage.random().map_err(|source| ServerError::io("make the server's id", source))?;
         Ok(Self { id: ServerId(id), epoch: ServerEpoch(0), next_volume: VolumeId(1) })
     }
 
-    /// The identity in a data directory; `None` if it is not one yet.
+    /// Loads the identity in a data directory; `None` if it is not one yet.
     pub(crate) fn load(disk: &dyn Disk) -> Result<Option<Self>, ServerError> {
         let Some(bytes) = read_small(disk, SERVER_FILE)? else { return Ok(None) };
         let damaged = |why: String| ServerError::Damaged { path: SERVER_FILE.to_owned(), why };

@@ -1,6 +1,6 @@
 //! The server's key: the file `server.pem`, by which clients know the server over QUIC.
 //!
-//! The key is no part of the identity in `server.json`: whoever restores a data directory without it makes a server
+//! The key is no part of the identity in `server.json`: a data directory that is restored without it makes a server
 //! that clients are warned of.
 
 use mafs_arpc::carrier::quic::ServerKey;
@@ -12,10 +12,10 @@ use crate::ServerError;
 const KEY_FILE: &str = "server.pem";
 
 impl DirStorage {
-    /// The key of this server; made, if there is none.
+    /// Returns the key of this server; makes it, if there is none.
     ///
     /// # Errors
-    /// `Damaged` if the file is no key, or what the disk says.
+    /// `Damaged` if the file is no key, or errors of the disk.
     pub fn key(&self) -> Result<ServerKey, ServerError> {
         let damaged = |why: String| ServerError::Damaged { path: KEY_FILE.to_owned(), why };
         if let Some(bytes) = read_small(&*self.disk(), KEY_FILE)? {
@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         let storage = DirStorage::open(directory.path()).unwrap();
         assert_eq!(storage.key().unwrap().to_pem(), made);
-        // A data directory of an earlier release has none.
+        // A data directory of an earlier release has no key.
         std::fs::remove_file(&file).unwrap();
         assert_ne!(storage.key().unwrap().to_pem(), made);
         std::fs::write(&file, "no key").unwrap();

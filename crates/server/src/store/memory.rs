@@ -19,31 +19,33 @@ pub struct MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// An empty one. Identities made here follow from `seed`.
+    /// Makes an empty data directory. Identities made here follow from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { disk: MemoryDisk::new(), indexes: Arc::default(), seed: Arc::new(AtomicU64::new(seed)) }
     }
 
-    /// Its disk, to inject faults and count syncs.
+    /// Returns its disk, to inject faults and count syncs.
     #[must_use]
     pub fn memory_disk(&self) -> &MemoryDisk {
         &self.disk
     }
 
-    /// What a power cut leaves: exactly what was synced; of the indexes also some of what was not, chosen by `seed`.
+    /// Returns the data that a power cut leaves: exactly what was synced; of the indexes also some of what was not,
+    /// chosen by `seed`.
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         self.after(self.disk.crash(), |kv| kv.crash(seed))
     }
 
-    /// Like [`Self::crash`], but of what was not synced parts survive, torn.
+    /// Returns the data like [`Self::crash`], but parts of what was not synced survive, torn.
     #[must_use]
     pub fn crash_torn(&self, seed: u64) -> Self {
         self.after(self.disk.crash_torn(seed), |kv| kv.crash(seed))
     }
 
-    /// What kill -9 leaves: every file as it was; of the indexes what `seed` chooses, because an index buffers.
+    /// Returns the data that kill -9 leaves: every file as it was; of the indexes what `seed` chooses, because an
+    /// index buffers.
     #[must_use]
     pub fn kill(&self, seed: u64) -> Self {
         self.after(self.disk.kill(), |kv| kv.crash(seed))

@@ -1,7 +1,7 @@
-//! Spool: a content that is arriving, up to where it is.
+//! Spool: the bytes so far of a content that is arriving.
 //!
-//! Room is taken by segments as they begin. The hash runs along, so that the whole content is never read again; only a
-//! spool that an earlier start has left is, before it goes on.
+//! Room is taken by segments as they begin. The hash runs along, so that the whole content is never read again; only
+//! a spool that an earlier start has left is read again, before it goes on.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use super::{parse_hex, read_small};
 use crate::core::edit::{ContentBody, check_arrived};
 use crate::core::{NewContent, Refusal};
 
-/// What a mark's name ends with.
+/// End of a mark's name.
 pub(super) const MARK_SUFFIX: &str = ".json";
 
 /// A content that is arriving.
@@ -27,20 +27,20 @@ pub(super) struct Spool {
     path: String,
     file: Arc<dyn DiskFile>,
     progress: Progress,
-    /// Where the data end that room was taken for.
+    /// End of the data that room was taken for.
     reserved: u64,
     pub(super) written: u64,
 }
 
-/// What is known of the bytes there are.
+/// Hash of the bytes that are there.
 enum Progress {
-    /// They have been hashed as they came.
+    /// The bytes have been hashed as they came.
     Hashed(Box<ContentHasher>),
     /// An earlier start has marked this as their hash.
     Marked(ContentHash),
 }
 
-/// What is durable of a spool; the file beside it.
+/// Content of the mark, the file beside a spool: how much of the spool is durable.
 #[derive(Serialize, Deserialize)]
 struct Mark {
     bytes: u64,
@@ -48,7 +48,7 @@ struct Mark {
 }
 
 impl Spool {
-    /// An empty one.
+    /// Makes an empty spool.
     pub(super) fn create(contents: &ContentStore, path: String, fid: Fid, size: u64) -> Result<Self, Refusal> {
         contents.check_room(0)?;
         let failed = |error| refuse_io("make a content file", &error);
@@ -61,7 +61,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// One that an earlier start has left; `None` if it has no mark, or one that cannot be.
+    /// Loads a spool that an earlier start has left; `None` if it has no mark, or one that cannot be.
     pub(super) fn load(disk: &dyn Disk, path: String, fid: Fid) -> Option<Self> {
         let mark = read_small(disk, &mark_path(&path)).ok()??;
         let Mark { bytes, hash } = serde_json::from_slice(&mark).ok()?;
@@ -71,7 +71,7 @@ impl Spool {
         (bytes <= size).then_some(Self { fid, size, path, file, progress, reserved: bytes, written: bytes })
     }
 
-    /// The hash of what there is.
+    /// Returns the hash of the bytes that are there.
     pub(super) fn hash(&self) -> ContentHash {
         match &self.progress {
             Progress::Hashed(hasher) => ContentHasher::clone(hasher).finish(),
@@ -79,11 +79,11 @@ impl Spool {
         }
     }
 
-    /// Makes sure that the bytes are those that were marked, before more come, to `size` in all. Whoever sends them
-    /// begins a segment.
+    /// Makes sure that the bytes are those that were marked, before more come, to `size` in all. The sender begins a
+    /// segment.
     ///
     /// # Errors
-    /// What the disk says, also if it has changed them.
+    /// Errors of the disk, also if it has changed them.
     pub(super) fn go_on(&mut self, size: u64) -> io::Result<()> {
         if let Progress::Marked(hash) = self.progress {
             let hasher = begin_hash(&*self.file, self.written)?;
@@ -92,14 +92,15 @@ impl Spool {
             }
             self.progress = Progress::Hashed(Box::new(hasher));
         }
-        // What was written and not marked is of another content, perhaps: where this one has a hole there must be one.
+        // Bytes that were written and not marked are of another content, perhaps: where this one has a hole there
+        // must be one.
         self.file.set_len(self.written)?;
         self.file.set_len(size)?;
         (self.size, self.reserved) = (size, self.written);
         Ok(())
     }
 
-    /// Makes what there is durable, and notes how much that is.
+    /// Makes the bytes that are there durable, and notes how many they are.
     pub(super) fn mark(&self, disk: &dyn Disk) -> io::Result<()> {
         self.file.sync_data()?;
         let hash = self.hash().0.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -111,7 +112,7 @@ impl Spool {
     ///
     /// # Errors
     /// `Malformed` if they are more than was announced; `NoSpace` if there is no room for them, and then it may be
-    /// tried again; or what the disk says.
+    /// tried again; or errors of the disk.
     pub(super) fn take(&mut self, contents: &ContentStore, part: &ContentPart) -> Result<(), Refusal> {
         match part {
             ContentPart::Segment(segment) => self.begin_segment(contents, *segment),
@@ -138,7 +139,7 @@ impl Spool {
         }
         let give_back =
             |hole: Range<u64>| match self.file.fallocate(Fallocate::Punch, hole.start, hole.end - hole.start) {
-                // Then they keep the room that was reserved, and read as zeros all the same.
+                // The zeros then keep the room that was reserved, and read as zeros all the same.
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
                 other => other,
             };
@@ -159,7 +160,7 @@ impl Spool {
     /// Makes the whole content durable under its own name, if it is the one that was `sent`.
     ///
     /// # Errors
-    /// `Malformed` if bytes are missing, `Damaged` if others came than were sent, or what the disk says.
+    /// `Malformed` if bytes are missing, `Damaged` if others came than were sent, or errors of the disk.
     pub(super) fn finish(self, contents: &ContentStore, sent: ContentHash) -> Result<NewContent, Refusal> {
         let content = self.publish(contents, sent);
         self.remove(contents);
@@ -177,7 +178,7 @@ impl Spool {
         Ok(NewContent { fid: self.fid, size, hash, body: ContentBody::File(serial) })
     }
 
-    /// Removes what is on the disk. What [`Self::finish`] has made of it stays.
+    /// Removes the files of the spool. The content that [`Self::finish`] has made of it stays.
     pub(super) fn remove(&self, contents: &ContentStore) {
         for path in [&mark_path(&self.path), &self.path] {
             contents.remove_file(path);

@@ -1,10 +1,10 @@
 //! Spools: the contents of a volume that are arriving, by client and file: a client sends one content of a file at a
 //! time.
 //!
-//! When a connection breaks, what has arrived is kept, and the store goes on from there by another connection, or after
-//! a restart: over a slow link a large file would never arrive otherwise. A spool stays until a content of the file is
-//! whole, its room is needed, or [`LIFETIME`] has passed. It need not become the content that it was begun for: the
-//! client sees whether the one it has begins with the same bytes.
+//! When a connection breaks, what has arrived is kept, and the store goes on from there by another connection, or
+//! after a restart: over a slow link a large file would never arrive otherwise. A spool stays until a content of the
+//! file is whole, its room is needed, or [`LIFETIME`] has passed. The spool need not become the content that it was
+//! begun for: the client sees whether the one it has begins with the same bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,16 +19,17 @@ use super::parse_hex;
 use super::spool::{MARK_SUFFIX, Spool};
 use crate::core::{NewContent, Refusal};
 
-/// How long a spool is kept that nobody sends to: a ship may be out of reach for days.
+/// Time for which a spool is kept that nobody sends to: a ship may be out of reach for days.
 const LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Spools of a volume; beyond, the one goes first that nobody has sent to for longest.
+/// Limit of spools of a volume; beyond, the one goes first that nobody has sent to for longest.
 const SPOOLS_MAX: usize = 256;
 
-/// A crash of the machine costs what came in the last second; a content that arrives sooner is never marked.
+/// Time between two marks. A crash of the machine costs what came in the last second; a content that arrives sooner
+/// is never marked.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 
-/// Marks may take one part in so many of the time.
+/// Share of the time that marks may take: one part in so many.
 const MARK_SHARE: u32 = 20;
 
 /// The spools of one volume.
@@ -36,17 +37,17 @@ pub(crate) struct Spools {
     contents: Arc<ContentStore>,
     clock: Arc<dyn Clock>,
     dir: String,
-    /// Never held while a slot is waited for.
+    /// The slots. Their lock is never held while a slot is waited for.
     slots: Mutex<BTreeMap<SpoolId, Arc<Mutex<Slot>>>>,
 }
 
-/// Whose content, and of what.
+/// The client that sends a content, and the file.
 type SpoolId = (ClientId, Fid);
 
 /// The place of one spool.
 struct Slot {
     spool: Place,
-    /// Counts those who have sent: only the last one may.
+    /// Number of the last sender: only that one may send.
     turn: u64,
     /// Whether somebody is sending.
     receiving: bool,
@@ -70,7 +71,7 @@ pub(crate) struct Arrival {
 }
 
 impl Spools {
-    /// The spools in `dir`: those that earlier starts have marked; the others are removed.
+    /// Opens the spools in `dir` that earlier starts have marked; removes the others.
     pub(crate) fn open(contents: Arc<ContentStore>, dir: String, clock: Arc<dyn Clock>) -> io::Result<Self> {
         contents.disk().create_dir_all(&[&dir])?;
         let now = clock.now();
@@ -100,7 +101,7 @@ impl Spools {
         Ok(())
     }
 
-    /// What has been kept of a file's content. Whoever was sending it cannot any more.
+    /// Tells what has been kept of a file's content. A sender of it cannot go on any more.
     pub(crate) fn resume(&self, client: ClientId, fid: Fid) -> ResumeStoreReply {
         let slot = self.slots().get(&(client, fid)).cloned();
         let kept = slot.and_then(|slot| {
@@ -118,7 +119,7 @@ impl Spools {
     /// Begins to take a content of exactly `size` bytes, from `offset` on. From 0 it begins anew.
     ///
     /// # Errors
-    /// `NotKept` if there is nothing that goes on at `offset`, `NoSpace` if the disk is full, or what it says.
+    /// `NotKept` if there is nothing that goes on at `offset`, `NoSpace` if the disk is full, or errors of the disk.
     pub(crate) fn begin(
         self: &Arc<Self>,
         client: ClientId,
@@ -158,7 +159,7 @@ impl Spools {
         Ok(())
     }
 
-    /// A slot, a new one if there was none.
+    /// Returns a slot, a new one if there was none.
     fn slot(&self, id: SpoolId) -> Arc<Mutex<Slot>> {
         if self.slots().len() >= SPOOLS_MAX {
             self.drop_oldest();
@@ -168,14 +169,14 @@ impl Spools {
         Arc::clone(self.slots().entry(id).or_insert_with(empty))
     }
 
-    /// Removes what has been kept for too long.
+    /// Removes spools that have been kept for too long.
     pub(crate) fn expire(&self) {
         let now = self.clock.now();
         self.drop_those(|_, slot| now.since(slot.used) > LIFETIME);
     }
 
-    /// Does what takes room. If there is none, contents that nothing names are removed before it is done again: who
-    /// removes a file may use its room at once. Then, one by one, spools that nobody is sending to.
+    /// Does work that takes room. If there is none, contents that nothing names are removed before it is done again:
+    /// a client that removes a file may use its room at once. Then, one by one, spools go that nobody is sending to.
     pub(crate) fn with_room<T>(&self, mut work: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
         loop {
             let removed = self.contents.removed();
@@ -190,7 +191,7 @@ impl Spools {
         }
     }
 
-    /// Returns whether there was one.
+    /// Removes the spool that has rested for longest. Returns whether there was one.
     fn drop_oldest(&self) -> bool {
         let resting = self.listed().into_iter().filter_map(|(id, slot)| {
             let slot = slot.try_lock().ok()?;
@@ -204,7 +205,7 @@ impl Spools {
     fn drop_those(&self, unwanted: impl Fn(SpoolId, &Slot) -> bool) -> usize {
         let mut dropped = 0;
         for (id, slot) in self.listed() {
-            // Who holds the lock is using it.
+            // A caller that holds the lock is using the slot.
             if let Ok(mut slot) = slot.try_lock()
                 && !slot.receiving
                 && unwanted(id, &slot)
@@ -246,8 +247,8 @@ impl Arrival {
     /// Takes the next parts.
     ///
     /// # Errors
-    /// `Malformed` if they are more than was announced, `NoSpace` if there is no room for them, `Busy` if another call
-    /// sends the content by now, or what the disk says.
+    /// `Malformed` if they are more than was announced, `NoSpace` if there is no room for them, `Busy` if another
+    /// call sends the content by now, or errors of the disk.
     pub(crate) fn take(&self, part: &ContentPart) -> Result<(), Refusal> {
         self.with_spool(|spool| {
             let contents = &self.spools.contents;
@@ -265,7 +266,7 @@ impl Arrival {
         }
     }
 
-    /// The sender was interrupted: keeps what has arrived, if it is worth it.
+    /// Keeps what has arrived from an interrupted sender, if it is worth it.
     pub(crate) fn interrupt(self) {
         let worth = |spool: &mut Spool| Ok(spool.size >= ResumeStoreRequest::CONTENT_BYTES_MIN && spool.written > 0);
         match self.with_spool(worth) {
@@ -286,8 +287,8 @@ impl Arrival {
     /// Makes the whole content durable under its own name, if it is the one that was `sent`. Otherwise nothing is kept.
     ///
     /// # Errors
-    /// `Malformed` if bytes are missing, `Damaged` if others came than were sent, `Busy` as for [`Self::take`], or what
-    /// the disk says.
+    /// `Malformed` if bytes are missing, `Damaged` if others came than were sent, `Busy` as for [`Self::take`], or
+    /// errors of the disk.
     pub(crate) fn finish(self, sent: ContentHash) -> Result<NewContent, Refusal> {
         let mut slot = lock(&self.slot);
         let taken = if slot.turn == self.turn { std::mem::replace(&mut slot.spool, Place::Gone) } else { Place::Empty };
@@ -297,7 +298,7 @@ impl Arrival {
         finished
     }
 
-    /// A failure costs only what would have to be sent again.
+    /// Marks what has arrived. A failure costs only what would have to be sent again.
     fn mark(&self) {
         let marked = self.with_spool(|spool| Ok(spool.mark(self.spools.contents.disk())));
         if let Ok(Err(error)) = marked {

@@ -16,7 +16,7 @@ use crate::core::{Overlay, clients};
 
 pub(crate) const VOLUMES_DIR: &str = "volumes";
 
-/// What `volume.json` says.
+/// Content of `volume.json`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct VolumeFile {
     id: u32,
@@ -38,7 +38,7 @@ impl VolumeFile {
     }
 }
 
-/// The directory of a volume.
+/// Returns the directory of a volume.
 pub(crate) fn volume_dir(name: &VolumeName) -> String {
     format!("{VOLUMES_DIR}/{name}")
 }
@@ -54,7 +54,8 @@ pub(crate) fn open_index(
     LoggedIndex::open(disk, &volume_dir(name), open_kv, config).map_err(volume)
 }
 
-/// Makes a volume with an empty root directory. What is at its place is removed: the caller knows that it is no volume.
+/// Makes a volume with an empty root directory. Anything at its place is removed: the caller knows that it is no
+/// volume.
 pub(crate) fn create_volume(
     storage: &dyn Storage,
     name: &VolumeName,
@@ -84,10 +85,10 @@ pub(crate) fn save_volume(disk: &dyn Disk, name: &VolumeName, file: &VolumeFile)
     write_file_atomically(disk, &path, &json).map_err(failed)
 }
 
-/// A volume's name and what its `volume.json` says, if it says anything.
+/// A volume's name and the content of its `volume.json`, if that can be read.
 pub(crate) type ListedVolume = (VolumeName, Result<VolumeFile, ServerError>);
 
-/// The volumes by name. Removes what is left of removed ones.
+/// Lists the volumes by name. Removes the remains of removed ones.
 pub(crate) fn list_volumes(disk: &dyn Disk) -> Result<Vec<ListedVolume>, ServerError> {
     let mut volumes = Vec::new();
     let names = disk.list(VOLUMES_DIR).map_err(|source| ServerError::io(format!("list {VOLUMES_DIR}"), source))?;

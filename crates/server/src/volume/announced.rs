@@ -12,25 +12,25 @@ use super::sessions::{Sessions, Tables};
 use crate::core::pending::{About, Announced, Entered, Pending, Viewer, ids_of};
 use crate::core::promises::{Owed, Touched};
 
-/// What became of an announcement's records.
+/// Fate of an announcement's records.
 #[derive(Debug, Default)]
 pub(super) struct Announcement {
-    /// To be made durable.
+    /// Records to be made durable.
     pub(super) changed: Vec<Announced>,
-    /// In conflict with what others have announced, or too many.
+    /// Records in conflict with what others have announced, or too many.
     pub(super) refused: Vec<StoreId>,
 }
 
-/// That somebody waits for an announced record.
+/// The callers that wait for an announced record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// How many do.
+    /// Number of callers that wait.
     waiting: usize,
-    /// Since when somebody does.
+    /// Time since when somebody waits.
     since: Instant,
 }
 
-/// What a client was asked for: as it was announced, for those who have been waiting since then.
+/// Records that a client was asked for: each as it was announced, for those that have been waiting since then.
 pub(super) type Pulled = BTreeMap<StoreId, (ChangeNumber, Instant)>;
 
 /// The wish that announced records come. While it lasts their clients are asked for them.
@@ -40,7 +40,7 @@ pub(super) struct Want {
 }
 
 impl Want {
-    /// Which ones.
+    /// Returns the ids of the wanted records.
     pub(super) fn ids(&self) -> &[StoreId] {
         &self.ids
     }
@@ -71,13 +71,14 @@ impl Drop for Want {
 }
 
 impl Sessions {
-    /// Whether a client has announced that it makes an object.
+    /// Tells whether a client has announced that it makes an object.
     pub(super) fn is_made(&self, client: ClientId, fid: Fid) -> bool {
         self.tables().pending.makes(client, fid)
     }
 
-    /// Enters records of `client` that it announces as `change`; those in `ended` are in nobody's way any more. Whoever
-    /// is shown what they touch from now on is promised nothing; that others are told is up to [`Self::announced`].
+    /// Enters records of `client` that it announces as `change`; those in `ended` are in nobody's way any more. A
+    /// client that is shown what they touch from now on is promised nothing; telling the others is up to
+    /// [`Self::announced`].
     pub(super) fn announce(
         &self,
         client: ClientId,
@@ -94,7 +95,7 @@ impl Sessions {
                 CmlOp::Store { fid, base, .. } => pending.is_in_conflict(fid, base, ended, viewer, &names_of),
                 _ => false,
             };
-            // One that was announced before came first then; of two that count, the first that is applied wins.
+            // A record that was announced before came first then; of two that count, the first that is applied wins.
             let is_known = tables.pending.get(&record.id).is_some();
             if tables.locks.is_fenced(record, false) || !is_known && tables.view(client, now, is_in_conflict) {
                 announcement.refused.push(record.id);
@@ -117,7 +118,7 @@ impl Sessions {
         announcement
     }
 
-    /// Whether a Store of `client`'s that is not announced is in conflict with what others have announced.
+    /// Tells whether a Store of `client`'s that is not announced is in conflict with what others have announced.
     pub(super) fn is_in_conflict(
         &self,
         client: ClientId,
@@ -135,12 +136,12 @@ impl Sessions {
         self.tables().pending.get(id).is_some()
     }
 
-    /// The announced records of the client of `below` that come before that one.
+    /// Returns the announced records of the client of `below` that come before that one.
     pub(super) fn announced_below(&self, below: StoreId) -> Vec<StoreId> {
         self.tables().pending.below(below)
     }
 
-    /// Announced records have ended otherwise than by being applied.
+    /// Ends announced records otherwise than by applying them.
     pub(super) fn end(&self, ids: &[StoreId]) {
         let mut tables = self.tables();
         let ended: Vec<_> = ids.iter().filter(|id| tables.pending.remove(id)).collect();
@@ -153,8 +154,8 @@ impl Sessions {
         }
     }
 
-    /// A record has been applied, and is durable: breaks the promises of others, and ends its announcement if it was
-    /// announced, in one step. Returns what its acknowledgement waits for.
+    /// Notes that a record has been applied, and is durable: breaks the promises of others, and ends its announcement
+    /// if it was announced, in one step. Returns what its acknowledgement waits for.
     pub(super) fn applied(&self, id: StoreId, change: ChangeNumber, touched: &[Touched]) -> Owed {
         let now = self.clock.now();
         let mut tables = self.tables();
@@ -171,7 +172,7 @@ impl Sessions {
         self.tell(owed)
     }
 
-    /// Some bytes of a client's content have arrived.
+    /// Notes that some bytes of a client's content have arrived.
     pub(super) fn note_delivered(&self, client: ClientId, bytes: u64) {
         let mut tables = self.tables();
         if tables.pending.of_client(client).next().is_some() {
@@ -179,27 +180,27 @@ impl Sessions {
         }
     }
 
-    /// The records of others that count and touch something.
+    /// Returns the records of others that count and touch something.
     pub(super) fn touching(&self, ticket: Ticket, about: &About) -> Vec<StoreId> {
         let (tables, now) = (self.tables(), self.clock.now());
         tables.view(ticket.client, now, |pending, viewer| pending.touching(about, viewer))
     }
 
-    /// The object that others have announced a name to mean; see [`Pending::meaning`].
+    /// Returns the object that others have announced a name to mean; see [`Pending::meaning`].
     pub(super) fn meaning(&self, ticket: Ticket, directory: VnodeId, name: &Name) -> Option<Fid> {
         let (tables, now) = (self.tables(), self.clock.now());
         tables.view(ticket.client, now, |pending, viewer| pending.meaning(directory, name, viewer))
     }
 
-    /// Whether a record of another client touches an object and does not count, because that client is gone; `present`
-    /// is the version that the object has.
+    /// Tells whether a record of another client touches an object and does not count, because that client is gone;
+    /// `present` is the version that the object has.
     pub(super) fn leaves_out(&self, ticket: Ticket, vnode: VnodeId, present: DataVersion) -> bool {
         let (tables, now) = (self.tables(), self.clock.now());
         tables.view(ticket.client, now, |pending, viewer| pending.leaves_out(vnode, present, viewer))
     }
 
-    /// Forgets those of `ids` that have ended, or whose clients are gone. Returns how much has been delivered by the
-    /// clients of the others.
+    /// Forgets those of `ids` that have ended, or whose clients are gone. Returns how much the clients of the others
+    /// have delivered.
     pub(super) fn awaited(&self, ids: &mut Vec<StoreId>) -> u64 {
         let now = self.clock.now();
         let tables = self.tables();
@@ -209,8 +210,8 @@ impl Sessions {
         clients.iter().filter_map(|client| delivered.get(client)).sum()
     }
 
-    /// The next records to ask a client for, beside those in `pulled`, where they are added. One that is announced
-    /// again is asked for again, and one that somebody waits for again: what did not come may come now.
+    /// Returns the next records to ask a client for, beside those in `pulled`, where they are added. A record that is
+    /// announced again is asked for again, and one that somebody waits for again: if it did not come it may come now.
     pub(super) fn next_pull(&self, client: ClientId, pulled: &mut Pulled) -> Vec<(StoreId, Fid)> {
         let tables = self.tables();
         pulled.retain(|id, _| tables.pending.get(id).is_some());

@@ -16,7 +16,7 @@ use super::waiting::{Apply, Waiting};
 use super::{Begun, Continued, Shared, Ticket};
 use crate::core::Refusal;
 
-/// Jobs of one group: at 64 KB each, the most of one key, they stay far below the journal's reserve.
+/// Number of jobs in a group: at 64 KB each, the most of one key, they stay far below the journal's reserve.
 const GROUP_JOBS_MAX: usize = 256;
 
 /// Timers do not run through suspend, the clock does: it is read again at least this often.
@@ -24,7 +24,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
 
-/// What the committer is asked to do.
+/// A job of the committer.
 pub(super) enum Job {
     Attach {
         ticket: Ticket,
@@ -56,11 +56,11 @@ pub(super) enum Job {
     },
 }
 
-/// An announcement, and who waits for nobody to rely on what was before.
+/// An announcement, and the caller that waits until nobody relies on what was before.
 pub(super) struct Announce {
     pub(super) ticket: Ticket,
     pub(super) request: InvalidateRequest,
-    /// `None`: nobody does.
+    /// The caller; `None`: nobody waits.
     pub(super) answer: Option<Answer<InvalidateReply>>,
 }
 

@@ -1,10 +1,10 @@
-//! Exclusive: waits until nobody else decides names in a directory, and tells who does to settle it.
+//! Exclusive: waits until nobody else decides names in a directory, and tells those that do to settle it.
 //!
-//! A reader is shown a directory, and a change of its names is decided, when whoever decided names there has announced
-//! them. A change that makes a name or removes a directory then waits for what was announced to make the same name, or
-//! one below, so that of two clients that made it one has it and the other hears so. A change of a name that was shown
-//! as others have announced it waits for that. A change that is announced itself waits for those announced before it
-//! only, or two would wait for each other.
+//! A reader is shown a directory, and a change of its names is decided, when the client that decided names there has
+//! announced them. A change that makes a name or removes a directory then waits for announced records that make the
+//! same name, or one below, so that of two clients that made it one has it and the other hears so. A change of a name
+//! that was shown as others have announced it waits for that. A change that is announced itself waits for those
+//! announced before it only, or two would wait for each other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::core::Refusal;
 use crate::core::exclusive::{directories_of, emptied};
 use crate::core::pending::About;
 
-/// How long one call of a reader waits: as for announced records.
+/// Time for which one call of a reader waits: as for announced records.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a change waits for others that deliver nothing. Longer than any lease, so it is for those that wait for
-/// each other: one of them goes on, and what comes too late is refused.
+/// Time for which a change waits for others that deliver nothing. The time is longer than any lease, so it is for
+/// those that wait for each other: one of them goes on, and what comes too late is refused.
 const STANDSTILL_MAX: Duration = Duration::from_secs(90);
 
-/// What a change of names waits for.
+/// Obstacles that a change of names waits for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Obstacles {
-    /// Who may have decided names, and where.
+    /// Clients that may have decided names, and the directories where.
     deciders: Vec<(ClientId, Fid)>,
     /// Whether it is not known what others have decided before the server's start.
     unknown: bool,
@@ -76,7 +76,7 @@ impl Tables {
         self.exclusive.deciders(directory, client, |decider| self.promises.is_live(decider, now))
     }
 
-    /// Whether a directory may not be promised to a client, because another decides names in it.
+    /// Tells whether a directory may not be promised to a client, because another decides names in it.
     pub(super) fn is_decided_elsewhere(&self, client: ClientId, directory: VnodeId, now: Instant) -> bool {
         !self.exclusive.is_empty() && !self.deciders(client, directory, now).is_empty()
     }
@@ -112,19 +112,19 @@ impl Tables {
 }
 
 impl Sessions {
-    /// Whether a change of names may be decided now; if it is `forced`, whatever has been announced.
+    /// Tells whether a change of names may be decided now; if it is `forced`, whatever has been announced.
     pub(super) fn may_decide(&self, record: &CmlRecord, forced: bool) -> bool {
         let obstacles = self.tables().obstacles(record, self.clock.now());
         obstacles.deciders.is_empty() && !obstacles.unknown && (forced || obstacles.announced.is_empty())
     }
 
-    /// Whether a record waits until it may be decided.
+    /// Tells whether a record waits until it may be decided.
     pub(super) fn is_admitting(&self, id: &StoreId) -> bool {
         self.tables().admitting.contains_key(id)
     }
 
-    /// A change of names is decided. Until [`Self::end_change`] nobody else is let decide there; a directory that it
-    /// makes is its client's from the start.
+    /// Notes that a change of names is decided. Until [`Self::end_change`] nobody else is let decide there; a
+    /// directory that it makes is its client's from the start.
     pub(super) fn begin_change(&self, client: ClientId, op: &CmlOp) {
         let mut tables = self.tables();
         tables.exclusive.begin_change(&directories_of(op), client);
@@ -133,7 +133,7 @@ impl Sessions {
         }
     }
 
-    /// The change is committed. Returns the directories in which its client decides from now on.
+    /// Notes that the change is committed. Returns the directories in which its client decides from now on.
     pub(super) fn end_change(&self, client: ClientId, op: &CmlOp) -> Vec<Fid> {
         let (now, directories) = (self.clock.now(), directories_of(op));
         let mut tables = self.tables();
@@ -144,7 +144,7 @@ impl Sessions {
         directories.filter(|fid| tables.let_decide(client, fid.vnode, now)).collect()
     }
 
-    /// A client has been told, as `change`, to settle a directory.
+    /// Notes that a client has been told, as `change`, to settle a directory.
     pub(super) fn recall(&self, client: ClientId, directory: Fid, change: ChangeNumber) {
         let mut tables = self.tables();
         let told = tables.promises.recall(client, directory, change);
@@ -158,7 +158,7 @@ impl Sessions {
         }
     }
 
-    /// A client has announced what it has decided in directories.
+    /// Notes that a client has announced what it has decided in directories.
     pub(super) fn settle(&self, client: ClientId, directories: &[Fid]) {
         let now = self.clock.now();
         let mut tables = self.tables();
@@ -173,8 +173,8 @@ impl Sessions {
         }
     }
 
-    /// How much of what is waited for has been delivered. Of one that has not heard yet that it is waited for the lease
-    /// says how long, so that counts as progress.
+    /// Returns how much of what is waited for has been delivered. If a client has not heard yet that it is waited
+    /// for, the lease says how long that lasts, so the time counts as progress.
     fn progress(&self, deciders: &[(ClientId, Fid)], announced: &[StoreId]) -> u64 {
         let (tables, now) = (self.tables(), self.clock.now());
         let has_heard = |(client, fid): &(ClientId, Fid)| tables.promises.has_heard_of_recall(*client, fid.vnode);
@@ -276,7 +276,7 @@ impl Volume {
     }
 }
 
-/// A reply that says in which directories its client decides from now on.
+/// Adds to a reply in which directories its client decides from now on.
 pub(super) fn with_exclusive(reply: Bytes, exclusive: Vec<Fid>) -> Bytes {
     if exclusive.is_empty() {
         return reply;

@@ -1,13 +1,13 @@
-//! Failure: that the disk of a volume has failed, for all who must know.
+//! Failure: the news that the disk of a volume has failed, for all that must know.
 //!
-//! From then on nothing of the volume is answered: what is in memory may be ahead of the disk, and what can be read may
-//! not be on it.
+//! From then on nothing of the volume is answered: the state in memory may be ahead of the disk, and bytes that can
+//! be read may not be on it.
 
 use std::sync::Arc;
 
 use mafs_arpc::watch;
 
-/// Whether the disk has failed, and why.
+/// State of the disk: whether it has failed, and why.
 #[derive(Clone)]
 pub(crate) struct Failure {
     why: Arc<watch::Sender<Option<String>>>,
@@ -18,17 +18,17 @@ impl Failure {
         Self { why: Arc::new(watch::Sender::new(None)) }
     }
 
-    /// The disk has failed.
+    /// Notes that the disk has failed.
     pub(super) fn note(&self, why: &str) {
         self.why.send_replace(Some(why.to_owned()));
     }
 
-    /// Why it has, if it has.
+    /// Returns why it has failed, if it has.
     pub(crate) fn get(&self) -> Option<String> {
         self.why.borrow().clone()
     }
 
-    /// Returns why it has when it has.
+    /// Waits for the failure, and returns its reason.
     pub(crate) async fn wait(&self) -> String {
         let mut why = self.why.subscribe();
         loop {

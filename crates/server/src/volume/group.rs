@@ -1,8 +1,8 @@
 //! Group: mutations that are decided one on top of the other and made durable by one fdatasync.
 //!
-//! All answers wait for the commit, refusals too: what they rest on may be a transaction of the same group. Of a group
-//! whose commit fails nothing is answered, and the volume ends: what sessions and waiting records have noted meanwhile
-//! may not be on the disk.
+//! All answers wait for the commit, refusals too: they may rest on a transaction of the same group. If a group's
+//! commit fails nothing of it is answered, and the volume ends: what sessions and waiting records have noted
+//! meanwhile may not be on the disk.
 
 mod announcements;
 
@@ -26,7 +26,7 @@ use crate::core::promises::{Owed, Touched};
 use crate::core::replies::{self, Decision, Limits};
 use crate::core::{ContentId, Overlay, Refusal, directory, tables};
 
-/// What is done once a group is durable.
+/// An act that is done once a group is durable.
 type OnCommit<'s> = Box<dyn FnOnce() + 's>;
 
 /// The jobs that are committed together.
@@ -48,11 +48,11 @@ pub(super) struct Group<'s> {
     stop: Option<oneshot::Sender<()>>,
 }
 
-/// What is answered for want of room.
+/// Refusals for want of room.
 struct Full {
-    /// To what makes the volume larger.
+    /// Refusal of what makes the volume larger.
     growth: Option<Refusal>,
-    /// To everything else.
+    /// Refusal of everything else.
     other: Option<Refusal>,
 }
 
@@ -64,7 +64,7 @@ impl Full {
         full
     }
 
-    /// Nobody who looks after the server sees what its clients are told.
+    /// Logs a change of the want of room: an administrator does not see what clients are told.
     fn tell_changed(&self, shared: &Shared) {
         let volume = &shared.name;
         match (&self.growth, shared.is_full.swap(self.growth.is_some(), Ordering::Relaxed)) {
@@ -147,7 +147,7 @@ impl<'s> Group<'s> {
             return None;
         }
         let any_removed = !self.unwanted.is_empty();
-        // Before the answers: who hears that a file is gone may need its room.
+        // This comes before the answers: a client that hears that a file is gone may need its room.
         self.shared.contents.discard(self.unwanted);
         for answer in self.answers {
             answer();
@@ -172,7 +172,7 @@ impl<'s> Group<'s> {
         self.full.refusal(false).map_or(Ok(()), Err)?;
         let (batch, granted) = clients::attach(&self.overlay, ticket.client, client_name, confirmed_below)?;
         self.add(batch);
-        // Or others would be shown them again from here on, and wait for them.
+        // Otherwise others would be shown them again from here on, and wait for them.
         let fenced = self.shared.sessions.fenced(ticket.client);
         self.end(fenced.clone());
         self.shared.sessions.end(&fenced);
@@ -186,14 +186,14 @@ impl<'s> Group<'s> {
         Ok(Begun { granted, resumed, lost_locks })
     }
 
-    /// The client has the replies to these records, or has given them up.
+    /// Ends the announcements of records whose replies the client has, or that it has given up.
     fn end_confirmed(&mut self, below: Option<StoreId>) {
         if let Some(below) = below {
             self.end(self.shared.sessions.announced_below(below));
         }
     }
 
-    /// A client that could not be noted is waited for at the next start.
+    /// Notes ended sessions. A client that could not be noted is waited for at the next start.
     fn end_sessions(&mut self, mut clients: Vec<ClientId>) {
         clients.retain(|client| !self.shared.sessions.has_session(*client));
         // A journal that cannot be written takes no more until the server is started again.
@@ -217,7 +217,7 @@ impl<'s> Group<'s> {
     /// Decides a record, or lets it wait: until a given time, or for as long as records may.
     fn take(&mut self, apply: Apply, until: Option<Instant>) {
         if let Err(refusal) = self.shared.sessions.check(apply.ticket) {
-            // Not for good: the client sends it again when it has attached again.
+            // The record is not refused for good: the client sends it again when it has attached again.
             self.drop_content(&apply);
             return self.answer(apply.answer, Err(refusal));
         }
@@ -233,8 +233,8 @@ impl<'s> Group<'s> {
         }
     }
 
-    /// Whether nobody else may have decided what a record is about: then it waits outside, not to hold up others. One
-    /// whose content was not taken is refused in any case.
+    /// Tells whether nobody else may have decided what a record is about: otherwise it waits outside, not to hold up
+    /// others. A record whose content was not taken is refused in any case.
     fn may_decide(&self, apply: &Apply) -> bool {
         let record = &apply.request.record;
         apply.content.is_err() || self.shared.sessions.may_decide(record, apply.forced)
@@ -305,8 +305,9 @@ impl<'s> Group<'s> {
         }
     }
 
-    /// Who announced first comes first: a Store that is not announced does not pass one of another client that is, nor
-    /// what takes its file away. Nor does what was written under a lock that others have had since.
+    /// Returns why a Store is in conflict. The first announcement comes first: a Store that is not announced does not
+    /// pass one of another client that is, nor a record that takes its file away. Nor does a content pass that was
+    /// written under a lock that others have had since.
     fn conflict(&self, apply: &Apply) -> Option<Refusal> {
         let record = &apply.request.record;
         let CmlOp::Store { fid, base, .. } = record.op else { return None };
@@ -322,8 +323,8 @@ impl<'s> Group<'s> {
         })
     }
 
-    /// How many names a file has. One that is still to be made will have one. So has one that cannot be read: at worst
-    /// a content is kept beside that need not be.
+    /// Returns how many names a file has. A file that is still to be made will have one. So has one that cannot be
+    /// read: at worst a content is kept beside that need not be.
     fn names_of(&self, file: Fid) -> u32 {
         self.overlay.begin().node(file).map_or(1, |node| node.status.nlink)
     }
@@ -345,7 +346,7 @@ impl<'s> Group<'s> {
         self.unwanted.extend(content_file(apply));
     }
 
-    /// Answers when nobody relies on what was before.
+    /// Answers an applied record when nobody relies on what was before.
     fn answer_applied(&mut self, apply: Apply, reply: Bytes, change: ChangeNumber, touched: Vec<Touched>) {
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move || {
@@ -356,7 +357,7 @@ impl<'s> Group<'s> {
         }));
     }
 
-    /// The breaks of the first time may still be on their way.
+    /// Answers a record that comes again. The breaks of the first time may still be on their way.
     fn answer_known(&mut self, apply: Apply, reply: Bytes, touched: Vec<Touched>) {
         let sessions = Arc::clone(&self.shared.sessions);
         self.answers.push(Box::new(move || {
@@ -394,7 +395,7 @@ fn answer_settled<T: Send + 'static>(
     }
 }
 
-/// The content file that a store brought, if it brought one.
+/// Returns the content file that a store brought, if it brought one.
 fn content_file(apply: &Apply) -> Option<ContentId> {
     apply.content.as_ref().ok()?.as_ref()?.file()
 }

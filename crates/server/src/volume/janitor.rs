@@ -1,4 +1,4 @@
-//! Janitor: what must be done for a volume some time, and nobody waits for.
+//! Janitor: does what must be done for a volume some time, and nobody waits for.
 //!
 //! One task per volume: collects at start what a crash left, then removes contents that have been replaced and writes
 //! checkpoints.
@@ -13,14 +13,14 @@ use tokio::sync::mpsc;
 use super::Shared;
 use crate::core::{ContentId, tables};
 
-/// After a checkpoint has failed the next one waits this long; the journal grows meanwhile, nothing else suffers.
+/// Pause before the next checkpoint after one has failed; the journal grows meanwhile, nothing else suffers.
 const CHECKPOINT_RETRY: Duration = Duration::from_secs(60);
 
-/// One thing to do.
+/// A chore of the janitor.
 pub(super) enum Chore {
     /// Remove the contents that nothing names any more.
     Remove,
-    /// The journal has grown long.
+    /// Write a checkpoint: the journal has grown long.
     Checkpoint,
 }
 
@@ -59,7 +59,7 @@ async fn collect_orphans(shared: &Shared) {
     }
 }
 
-/// Whether an object has this content; also if that cannot be found out.
+/// Tells whether an object has this content; also if that cannot be found out.
 fn is_named(shared: &Shared, id: ContentId) -> bool {
     match shared.read(|transaction| transaction.node(id.fid)) {
         Ok(node) if node.content_file(id.fid) == Some(id) => true,

@@ -10,11 +10,11 @@ use super::{Ticket, Volume};
 use crate::core::Refusal;
 use crate::core::locks::{Asked, Present, Wanted};
 
-/// How long one call waits; then the client asks again. As for announced records.
+/// Time for which one call waits; then the client asks again. As for announced records.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl Sessions {
-    /// How many locks have been granted.
+    /// Returns how many locks have been granted.
     pub(super) fn lock_grants(&self) -> u64 {
         self.tables().locks.grants()
     }
@@ -28,7 +28,7 @@ impl Sessions {
         let now = self.clock.now();
         let mut tables = self.tables();
         let Tables { promises, locks, .. } = &mut *tables;
-        // Under the same lock: a call of an earlier attach changes nothing any more.
+        // The check is under the same lock: a call of an earlier attach changes nothing any more.
         if !promises.is_current(ticket.client, ticket.generation, now) {
             return Err(FsError::NotAttached);
         }
@@ -53,24 +53,24 @@ impl Sessions {
         }
     }
 
-    /// Whether a record stores what may have been written under a lock that others have had since.
+    /// Tells whether a record stores a content that may have been written under a lock that others have had since.
     pub(super) fn is_fenced(&self, request: &ApplyRequest) -> bool {
         self.tables().locks.is_fenced(&request.record, request.lock_lost)
     }
 
-    /// A client has stored a content.
+    /// Notes that a client has stored a content.
     pub(super) fn note_stored(&self, client: ClientId, fid: Fid) {
         self.tables().locks.stored(client, fid);
     }
 
-    /// The contents that a client has announced and is fenced from.
+    /// Returns the contents that a client has announced and is fenced from.
     pub(super) fn fenced(&self, client: ClientId) -> Vec<StoreId> {
         let tables = self.tables();
         let announced = tables.pending.of_client(client).map(|announced| &announced.record);
         announced.filter(|record| tables.locks.is_fenced(record, false)).map(|record| record.id).collect()
     }
 
-    /// A client has said of which files its programs hold locks that others want.
+    /// Notes that a client has said of which files its programs hold locks that others want.
     pub(super) fn note_held(&self, ticket: Ticket, fids: &[Fid]) {
         if !fids.is_empty() && self.check(ticket).is_ok() {
             self.tables().locks.note_held(ticket.client, fids);
@@ -80,7 +80,7 @@ impl Sessions {
 }
 
 impl Volume {
-    /// How many locks have been granted in this life of the server.
+    /// Returns how many locks have been granted in this life of the server.
     pub(crate) fn lock_grants(&self) -> u64 {
         self.shared.sessions.lock_grants()
     }
@@ -100,7 +100,7 @@ impl Volume {
             let error = match sessions.ask_for_lock(ticket, wanted) {
                 Ok(Asked::Granted) => {
                     tracing::debug!(client = %ticket.client, lock = ?wanted.lock, "locked");
-                    // Who waits in another range behind this request may have to wait no longer.
+                    // A request that waits in another range behind this one may have to wait no longer.
                     sessions.unlocked.send_replace(());
                     return Ok(());
                 }
@@ -129,7 +129,7 @@ impl Volume {
         Ok(())
     }
 
-    /// What keeps a client from a lock.
+    /// Returns the lock that keeps a client from another.
     ///
     /// # Errors
     /// `NotAttached`; `Pulling` as long as it is not known what was locked before the server's start, or whether others

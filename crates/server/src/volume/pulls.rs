@@ -1,4 +1,4 @@
-//! Pulls: who opens what others have announced waits for it, and its clients are asked to send it now.
+//! Pulls: a client that opens what others have announced waits for it, and they are asked to send it now.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use super::{Ticket, Volume};
 use crate::core::Refusal;
 use crate::core::pending::About;
 
-/// How long one call waits for announced records. A client that asks again keeps its call's place free meanwhile, shows
-/// that it still waits, and sees whether there is progress; often enough for the 30 s without any that it puts up with.
+/// Time for which one call waits for announced records. A client that asks again keeps its call's place free
+/// meanwhile, shows that it still waits, and sees whether there is progress; often enough for the 30 s without any
+/// that it puts up with.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Pulls that may be under way to one client: each is answered at once.
@@ -25,7 +26,7 @@ const PULLS_MAX: usize = 16;
 
 impl Volume {
     /// Waits until the records of others that touch something now have been applied, or will not be, or their clients
-    /// are gone. Asks for them meanwhile.
+    /// are gone. Asks for these records meanwhile.
     ///
     /// # Errors
     /// `Pulling` if it takes long, with what has been delivered so far. `NotAttached` if the session has ended.
@@ -55,7 +56,8 @@ impl Volume {
         }
     }
 
-    /// Whether an object as a client is shown it lacks something that another has announced, because that one is gone.
+    /// Tells whether an object as a client is shown it lacks something that another has announced, because that one
+    /// is gone.
     pub(crate) fn is_stale(&self, ticket: Ticket, shown: &Object) -> bool {
         self.shared.sessions.leaves_out(ticket, shown.fid.vnode, shown.status.data_version)
     }
@@ -88,7 +90,7 @@ impl Volume {
         }
     }
 
-    /// What a client does not have in its log will not come.
+    /// Ends the announcements of records that a client does not have in its log: they will not come.
     async fn end_missing(&self, ticket: Ticket, ids: Vec<StoreId>) {
         if !ids.is_empty() {
             tracing::debug!(client = %ticket.client, records = ids.len(), "announced records are missing");
@@ -98,7 +100,7 @@ impl Volume {
     }
 }
 
-/// Those of `ids` that are not in the client's log.
+/// Asks a client for records. Returns those of `ids` that are not in its log.
 async fn pull(peer: Peer, ids: Vec<StoreId>) -> Vec<StoreId> {
     let asked: BTreeSet<_> = ids.iter().copied().collect();
     let body = PullRequest { ids }.encode();

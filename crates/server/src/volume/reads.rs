@@ -1,4 +1,4 @@
-//! Reads: what a volume holds, as committed. They never wait for a commit.
+//! Reads: the content of a volume, as committed. They never wait for a commit.
 //!
 //! A commit may happen between two looks at the index. An answer that needs several is taken again if the directory
 //! it is about has changed meanwhile, so it always belongs to the version it names.
@@ -18,7 +18,7 @@ use super::{Shared, Ticket, Volume};
 use crate::core::{Node, Overlay, Refusal, Transaction, tables};
 use crate::store::refuse_io;
 
-/// How often an answer is taken again because the directory or file changed meanwhile.
+/// Number of times that an answer is taken again because the directory or file changed meanwhile.
 const ATTEMPTS_MAX: usize = 16;
 
 /// Entries of a page stop after this many bytes of symlink targets.
@@ -35,24 +35,24 @@ pub(crate) struct Root {
 
 /// A content, ready to be read.
 pub(crate) enum Reading {
-    /// All of it.
+    /// All bytes of it.
     Bytes(Bytes),
-    /// In a file.
+    /// A content file.
     File(StoredContent),
 }
 
 /// A content file; it can be read to its end even if the content is replaced meanwhile.
 pub(crate) struct StoredContent {
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Below the data directory.
+    /// Path below the data directory.
     pub(crate) path: String,
     pub(crate) size: u64,
-    /// What it was when it was stored.
+    /// Hash of the content when it was stored.
     pub(crate) hash: ContentHash,
 }
 
 impl Volume {
-    /// The root directory.
+    /// Returns the root directory.
     pub(crate) fn root(&self, ticket: Ticket) -> Result<Root, Refusal> {
         let fid = Fid::root(self.shared.file.id());
         let granted = self.promise(ticket, [fid]);
@@ -60,8 +60,8 @@ impl Volume {
         Ok(Root { object, change: granted.change, pending: granted.has_pending(fid) })
     }
 
-    /// Those of the objects that exist, in their order; and as they will be those that others have announced changes
-    /// of.
+    /// Returns those of the objects that exist, in their order. If others have announced changes of some, these come
+    /// also as they will be.
     pub(crate) fn objects(&self, ticket: Ticket, request: &GetStatusRequest) -> Result<GetStatusReply, Refusal> {
         let (reply, applied) = self.with_applied(ticket, &request.unanswered, || {
             let granted = self.promise(ticket, request.fids.iter().copied());
@@ -74,7 +74,7 @@ impl Volume {
         Ok(GetStatusReply { applied, ..reply })
     }
 
-    /// What a name means.
+    /// Looks a name up.
     pub(crate) fn lookup(&self, ticket: Ticket, request: &LookupRequest) -> Result<LookupReply, Refusal> {
         let LookupRequest { parent, name, unanswered } = request;
         let (reply, applied) = self.with_applied(ticket, unanswered, || self.look_up(ticket, *parent, name))?;
@@ -103,7 +103,7 @@ impl Volume {
         })
     }
 
-    /// What `name` will mean in `parent`, if others have announced that, and the server has the object.
+    /// Returns what `name` will mean in `parent`, if others have announced that, and the server has the object.
     pub(crate) fn lookup_announced(
         &self,
         ticket: Ticket,
@@ -129,7 +129,7 @@ impl Volume {
         })
     }
 
-    /// Entries of a directory.
+    /// Returns entries of a directory.
     pub(crate) fn read_dir(&self, ticket: Ticket, request: &ReadDirRequest) -> Result<ReadDirPage, Refusal> {
         let (page, applied) = self.with_applied(ticket, &request.unanswered, || self.page(ticket, request))?;
         Ok(ReadDirPage { applied, ..page })
@@ -151,7 +151,7 @@ impl Volume {
         })
     }
 
-    /// An object and its extended attributes.
+    /// Returns an object and its extended attributes.
     pub(crate) fn xattrs(&self, ticket: Ticket, request: &GetXattrsRequest) -> Result<GetXattrsReply, Refusal> {
         let (reply, applied) =
             self.with_applied(ticket, &request.unanswered, || self.xattrs_now(ticket, request.fid))?;
@@ -177,7 +177,7 @@ impl Volume {
         })
     }
 
-    /// A file, the hash of its content, and the content.
+    /// Returns a file, the hash of its content, and the content.
     ///
     /// # Errors
     /// `VersionGone` if another version is wanted than the present one.
@@ -207,7 +207,8 @@ impl Volume {
         Err(busy(fid))
     }
 
-    /// What `look` finds, with those of the client's records that are in it, because they have been applied.
+    /// Runs `look`. Returns what it finds, with those of the client's records that are in it, because they have been
+    /// applied.
     fn with_applied<T>(
         &self,
         ticket: Ticket,
@@ -234,7 +235,7 @@ impl Volume {
         })
     }
 
-    /// To be called before the objects are looked at.
+    /// Promises objects to a client. To be called before the objects are looked at.
     fn promise(&self, ticket: Ticket, fids: impl IntoIterator<Item = Fid>) -> Granted {
         self.shared.sessions.grant(ticket, fids.into_iter().map(|fid| fid.vnode))
     }
@@ -266,7 +267,8 @@ impl Volume {
         Ok(Some(page))
     }
 
-    /// The names of a page. A directory that is pending is listed among what is, and takes the place of an entry.
+    /// Returns the names of a page. A directory that is pending is listed among what is, and takes the place of an
+    /// entry.
     fn names(&self, request: &ReadDirRequest, directory: &Granted) -> Result<Named, Refusal> {
         let prefix = tables::entries(request.fid);
         let after = request.after.as_ref().map(|name| tables::entry(request.fid, name));
@@ -322,7 +324,7 @@ impl Shared {
         })
     }
 
-    /// The content of a file; `None` if it has been replaced meanwhile.
+    /// Opens the content of a file; `None` if it has been replaced meanwhile.
     fn reading(&self, fid: Fid, node: &Node, hash: ContentHash) -> Result<Option<Reading>, Refusal> {
         let size = node.status.size;
         match node.content_file(fid) {
@@ -360,7 +362,7 @@ fn existing_of(transaction: &Transaction<'_>, fids: &[Fid]) -> Result<Vec<Object
     Ok(objects)
 }
 
-/// The object, if it exists.
+/// Returns the object, if it exists.
 fn existing(transaction: &Transaction<'_>, fid: Fid) -> Result<Option<Object>, Refusal> {
     match transaction.node(fid) {
         Ok(node) => Ok(Some(node.object(fid))),

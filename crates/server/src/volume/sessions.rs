@@ -25,7 +25,7 @@ use crate::core::promises::{BatchNumber, Owed, Promises, Timing, Touched};
 /// Timers do not run through suspend, the clock does: it is read again at least this often.
 pub(super) const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// More objects of which nothing is promised are too many to be listed.
+/// Number of unpromised objects that are listed; more are too many.
 const UNPROMISED_MAX: usize = 2048;
 
 /// The sessions of one volume.
@@ -44,7 +44,7 @@ pub(super) struct Sessions {
     pub(super) unlocked: watch::Sender<()>,
 }
 
-/// What the sessions share.
+/// State that the sessions share.
 pub(super) struct Tables {
     pub(super) promises: Promises,
     pub(super) pending: Pending,
@@ -54,35 +54,37 @@ pub(super) struct Tables {
     pub(super) admitting: BTreeMap<StoreId, usize>,
     /// The announced records that somebody waits for.
     pub(super) wanted: BTreeMap<StoreId, Wanted>,
-    /// Of clients with announced records: how much of such they have delivered, in bytes and records. Only rises.
+    /// Progress of clients with announced records: how much of them they have delivered, in bytes and records. Only
+    /// rises.
     pub(super) delivered: BTreeMap<ClientId, u64>,
-    /// How many records clients have announced. Only rises.
+    /// Number of records that each client has announced. Only rises.
     pub(super) entered: BTreeMap<ClientId, u64>,
 }
 
-/// What an attach has begun.
+/// Outcome of an attach for the sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Attached {
     /// Whether the session of the attach before goes on.
     pub(super) resumed: bool,
-    /// What others may have been promised meanwhile though the client has announced changes of it: the client was gone.
+    /// Objects that others may have been promised meanwhile though the client has announced changes of them: it was
+    /// gone.
     pub(super) returns: Vec<Touched>,
-    /// Which of the locks that the client relies on it does not have any more.
+    /// Locks that the client relies on and does not have any more, by their places.
     pub(super) lost_locks: Vec<u32>,
 }
 
-/// What comes with an answer about objects.
+/// Promise that comes with an answer about objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Granted {
     /// The last change that is certainly in what is seen from now on.
     pub(super) change: ChangeNumber,
-    /// The objects that nothing is promised about, and what the announced records will do to each. Of a directory in
-    /// which another client decides names that is not known.
+    /// The objects that nothing is promised about, and the changes that the announced records will make to each. For
+    /// a directory in which another client decides names these are not known.
     pub(super) pending: BTreeMap<VnodeId, Vec<Laid>>,
 }
 
 impl Granted {
-    /// An object as it will be, if others have announced changes of it.
+    /// Returns an object as it will be, if others have announced changes of it.
     pub(super) fn as_it_will_be(&self, object: &Object) -> Option<Object> {
         let laid = self.pending.get(&object.fid.vnode)?;
         let mut object = object.clone();
@@ -90,14 +92,14 @@ impl Granted {
         Some(object)
     }
 
-    /// Whether others have announced changes of an object.
+    /// Tells whether others have announced changes of an object.
     pub(super) fn has_pending(&self, fid: Fid) -> bool {
         self.pending.contains_key(&fid.vnode)
     }
 }
 
 impl Tables {
-    /// Calls `look` with the announcements, and with whose count for `client`.
+    /// Calls `look` with the announcements, and with the clients whose announcements count for `client`.
     pub(super) fn view<T>(&self, client: ClientId, now: Instant, look: impl FnOnce(&Pending, Viewer<'_>) -> T) -> T {
         let is_live = |client| self.promises.is_live(client, now);
         look(&self.pending, Viewer { client, is_live: &is_live })
@@ -172,7 +174,7 @@ impl Sessions {
         renewed.ok_or_else(|| FsError::NotAttached.into())
     }
 
-    /// Ends a session; says whether its client has none now.
+    /// Ends a session. Returns whether its client has none now.
     pub(super) fn detach(&self, ticket: Ticket) -> bool {
         let mut tables = self.tables();
         let none = tables.promises.detach(ticket.client, ticket.generation);
@@ -187,7 +189,7 @@ impl Sessions {
         none
     }
 
-    /// Ends the sessions whose leases have ended; says which clients have none now.
+    /// Ends the sessions whose leases have ended. Returns which clients have none now.
     pub(super) fn expire(&self) -> Vec<ClientId> {
         let mut tables = self.tables();
         let now = self.clock.now();
@@ -206,8 +208,8 @@ impl Sessions {
         self.tables().promises.has_session(client)
     }
 
-    /// Promises a client to tell it of changes of objects that it is about to be shown, but for those that others have
-    /// announced changes of. To be called before they are looked at.
+    /// Promises a client to tell it of changes of objects that it is about to be shown, but for those that others
+    /// have announced changes of. To be called before the objects are looked at.
     pub(super) fn grant(&self, ticket: Ticket, vnodes: impl IntoIterator<Item = VnodeId>) -> Granted {
         let now = self.clock.now();
         let mut tables = self.tables();
@@ -252,13 +254,13 @@ impl Sessions {
         Ok(())
     }
 
-    /// The last change, if a client has heard of everything.
+    /// Returns the last change, if a client has heard of everything.
     pub(super) fn caught_up(&self, ticket: Ticket) -> Option<ChangeNumber> {
         self.tables().promises.caught_up(ticket.client)
     }
 
-    /// The objects of which a client is promised nothing, because of what other clients have announced or decide.
-    /// `None`: they are not known, or too many.
+    /// Returns the objects of which a client is promised nothing, because of what other clients have announced or
+    /// decide. `None`: they are not known, or too many.
     pub(super) fn unpromised(&self, ticket: Ticket) -> Option<BTreeSet<VnodeId>> {
         let tables = self.tables();
         let decided = tables.exclusive.directories_of_others(ticket.client)?;
@@ -267,13 +269,13 @@ impl Sessions {
         (unpromised.len() <= UNPROMISED_MAX).then_some(unpromised)
     }
 
-    /// An announcement is durable: breaks the promises of others. Returns what its acknowledgement waits for.
+    /// Breaks the promises of others after an announcement is durable. Returns what its acknowledgement waits for.
     pub(super) fn announced(&self, client: ClientId, change: ChangeNumber, touched: &[Touched]) -> Owed {
         let owed = self.tables().promises.announced(client, change, touched, self.clock.now());
         self.tell(owed)
     }
 
-    /// Wakes those who send breaks.
+    /// Wakes the tasks that send breaks.
     pub(super) fn tell(&self, owed: Owed) -> Owed {
         if !owed.is_empty() {
             self.owed.send_replace(());
@@ -281,12 +283,12 @@ impl Sessions {
         owed
     }
 
-    /// What an answer about objects that were changed before waits for.
+    /// Returns the breaks that an answer about objects that were changed before waits for.
     pub(super) fn owed(&self, client: ClientId, touched: &[Touched]) -> Owed {
         self.tables().promises.owed(client, touched, self.clock.now())
     }
 
-    /// Waits until breaks have been acknowledged, or the leases of those who do not have ended.
+    /// Waits until breaks have been acknowledged, or the leases have ended of the clients that do not acknowledge.
     pub(super) async fn settled(&self, mut owed: Owed) {
         let mut settled = self.settled.subscribe();
         loop {
@@ -335,7 +337,7 @@ impl Sessions {
     }
 }
 
-/// Waits for the acknowledgement, without limit: the lease bounds it.
+/// Sends a break and waits for the acknowledgement, without limit: the lease bounds it.
 async fn send(peer: &Peer, request: &BreakRequest) -> Result<BreakReply, String> {
     let body = request.encode();
     let class = Classes::default().class(Purpose::Break);

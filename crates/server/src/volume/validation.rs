@@ -1,7 +1,7 @@
-//! Validation: what has changed since a client heard from the volume last.
+//! Validation: finds the changes since a client heard from the volume last.
 //!
-//! The client is promised to hear of every change before the changes are looked at, so none is missed. Of what others
-//! have announced, and of directories in which they decide names, nothing is promised: that counts as changed.
+//! The client is promised to hear of every change before the changes are looked at, so none is missed. Nothing is
+//! promised of what others have announced, and of directories in which they decide names: these count as changed.
 
 use mafs_proto::VnodeId;
 use mafs_proto::call::{Changed, ChangedObject, Mark};
@@ -9,11 +9,11 @@ use mafs_proto::call::{Changed, ChangedObject, Mark};
 use super::{Ticket, Volume};
 use crate::core::{Refusal, changes};
 
-/// Objects in one answer, but for a change more and for those of which nothing is promised.
+/// Number of objects in one answer, but for a change more and for those of which nothing is promised.
 const OBJECTS: usize = 4096;
 
 impl Volume {
-    /// What has changed since a mark. From here on the client hears of every change.
+    /// Finds the changes since a mark. From here on the client hears of every change.
     ///
     /// # Errors
     /// `NotAttached` if the attach is not the client's last one, or its lease has ended.
@@ -26,12 +26,12 @@ impl Volume {
         Ok(found)
     }
 
-    /// A client says which objects it relies on.
+    /// Notes which objects a client relies on.
     pub(crate) fn hold(&self, ticket: Ticket, vnodes: &[VnodeId], last: bool) -> Result<(), Refusal> {
         self.shared.sessions.hold(ticket, vnodes, last)
     }
 
-    /// The mark of the last change, if a client has heard of everything up to it.
+    /// Returns the mark of the last change, if a client has heard of everything up to it.
     pub(crate) fn caught_up(&self, ticket: Ticket) -> Result<Option<Mark>, Refusal> {
         match self.shared.sessions.caught_up(ticket) {
             Some(change) => self.shared.read(|transaction| changes::mark(transaction, change)),
@@ -44,7 +44,7 @@ impl Volume {
         let found = self.shared.read(|transaction| changes::since(index, transaction, from, OBJECTS))?;
         let Some(changes::Found { mut objects, through, more }) = found else { return Ok(None) };
         if !more {
-            // Behind the look at the changes: what is applied in between is broken.
+            // This comes behind the look at the changes: promises of what is applied in between are broken.
             let Some(unpromised) = self.shared.sessions.unpromised(ticket) else { return Ok(None) };
             objects.extend(unpromised.into_iter().map(|vnode| ChangedObject { vnode, version: None }));
         }

@@ -1,7 +1,7 @@
 //! Waiting: records that arrived before those they depend on.
 //!
-//! Calls of different classes overtake each other, so a Store may be here before the record that makes its file. It
-//! waits until what it depends on has been decided, applied or refused, and not for ever.
+//! Calls of different classes overtake each other, so a Store may be here before the record that makes its file. A
+//! record waits until the one it depends on has been decided, applied or refused, and not for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,20 +15,21 @@ use super::committer::Answer;
 use crate::core::refused::Refused;
 use crate::core::{NewContent, Refusal};
 
-/// Records of one client that may wait: a client has so many on their way.
+/// Number of records of one client that may wait: a client has so many on their way.
 const PARKED_MAX: usize = 256;
 
-/// Records that may wait altogether; with contents of up to 16 KB in memory, 64 MB.
+/// Number of records that may wait altogether; with contents of up to 16 KB in memory, 64 MB.
 const PARKED_ALL_MAX: usize = 4096;
 
-/// How long a record waits. What it depends on was made before it, so it is on its way, or lost with its connection.
+/// Time for which a record waits. The record it depends on was made before it, so that one is on its way, or lost
+/// with its connection.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// A record to be applied, and who waits for it.
+/// A record to be applied, and the caller that waits for it.
 pub(super) struct Apply {
     pub(super) ticket: Ticket,
     pub(super) request: Box<ApplyRequest>,
-    /// What a Store brought, or why it was not taken.
+    /// Content that a Store brought, or the reason why it was not taken.
     pub(super) content: Result<Option<NewContent>, Refusal>,
     /// Whether it has waited long enough for what others have announced.
     pub(super) forced: bool,
@@ -38,7 +39,7 @@ pub(super) struct Apply {
 /// A record that waits.
 pub(super) struct Parked {
     pub(super) apply: Apply,
-    /// For this one, which it depends on.
+    /// The record that it waits for, and depends on.
     awaited: StoreId,
     pub(super) until: Instant,
 }
@@ -73,7 +74,7 @@ impl Waiting {
         self.parked.push_back(Parked { apply, awaited, until });
     }
 
-    /// Whether a record waits.
+    /// Tells whether a record waits.
     pub(super) fn contains(&self, id: &StoreId) -> bool {
         self.parked.iter().any(|parked| parked.apply.request.record.id == *id)
     }
@@ -93,7 +94,7 @@ impl Waiting {
         self.take_where(|Parked { apply, .. }| apply.ticket.client == current.client && apply.ticket != current)
     }
 
-    /// How long nothing happens by itself; `None`: for ever.
+    /// Returns how long nothing happens by itself; `None`: for ever.
     pub(super) fn timeout(&self, now: Instant) -> Option<Duration> {
         self.parked.iter().map(|parked| parked.until.since(now)).min()
     }

@@ -1,4 +1,4 @@
-//! What tests of announced records share: a file, its writer, and who reads it.
+//! Parts that tests of announced records share: a file, its writer, and its reader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::{ALICE, BOB, Client, Refused, open, store, whole};
 
 pub(crate) const CAROL: ClientId = ClientId([3; 16]);
 
-/// A lease and the bias, as the server counts them.
+/// Length of a lease and the bias, as the server counts them.
 pub(crate) const LEASE: Duration = Duration::from_secs(62);
 
-/// Far longer than a round trip, far shorter than a wait for a pull.
+/// A time far longer than a round trip, far shorter than a wait for a pull.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
 
-/// As long as one call waits.
+/// Time for which one call waits.
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) const NEW: &[u8] = b"the new content";
@@ -29,14 +29,14 @@ pub(crate) fn serve() -> (MemoryStorage, Arc<Server>) {
     (storage, server)
 }
 
-/// A file with a content, its writer and its reader, who has not been shown it.
+/// Makes a file with a content, its writer and its reader, who has not been shown it.
 pub(crate) async fn alice_and_bob(server: &Arc<Server>) -> (Client, Client, Fid) {
     let alice = alice(server).await;
     let file = alice.lookup(alice.root(), "f").await.unwrap().unwrap().fid;
     (alice, ready(server, BOB).await, file)
 }
 
-/// With a file that has a content.
+/// Attaches a client and makes a file that has a content.
 pub(crate) async fn alice(server: &Arc<Server>) -> Client {
     let mut alice = Client::attached(server, ALICE).await;
     let root = alice.root();
@@ -51,7 +51,7 @@ pub(crate) async fn ready(server: &Arc<Server>, id: ClientId) -> Client {
     client
 }
 
-/// A store of [`NEW`] on the version that [`alice_and_bob`] leaves.
+/// Makes a store of [`NEW`] on the version that [`alice_and_bob`] leaves.
 pub(crate) fn new_content(client: &mut Client, file: Fid) -> CmlRecord {
     client.next_record(store(file, Base::Version(DataVersion(2)), NEW.len() as u64))
 }
@@ -64,7 +64,7 @@ pub(crate) async fn deliver(client: &Client, record: CmlRecord) -> Result<ApplyR
     client.apply_queued(record, whole(NEW)).await
 }
 
-/// The writer delivers what it is asked for.
+/// Delivers, as the writer, the record that it is asked for.
 pub(crate) async fn deliver_pulled(client: &mut Client, record: &CmlRecord) {
     assert_eq!(client.next_pull(&[]).await, [record.id]);
     deliver(client, record.clone()).await.unwrap();

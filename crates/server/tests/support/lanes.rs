@@ -1,5 +1,5 @@
 //! Lanes: directories that are worked on in order, each by one client, by records that are made beforehand. So every
-//! run sends the same bytes, and of each lane it is known what there is after each record.
+//! run sends the same bytes, and the state of each lane after each record is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +17,10 @@ use super::{ALICE, Client, Refused, create, make_dir, name, noise, open, record,
 /// A record and the content that goes with it.
 pub(crate) type Step = (CmlRecord, Option<Bytes>);
 
-/// All that a client can see below a lane, by path: objects, contents, extended attributes.
+/// State that a client can see below a lane, by path: objects, contents, extended attributes.
 pub(crate) type Seen = BTreeMap<String, (Object, Option<Bytes>, Xattrs)>;
 
-/// What an undisturbed run does: of each lane the state before and after each record, and its reply.
+/// Results of an undisturbed run: the records of each lane, and the state before and after each record.
 pub(crate) struct Expected {
     pub(crate) lanes: Vec<Vec<Step>>,
     pub(crate) states: Vec<Vec<Seen>>,
@@ -32,13 +32,13 @@ pub(crate) fn on_runtime<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// What lanes of so many records come to, all of one client.
+/// Runs lanes of so many records, all of one client, undisturbed.
 pub(crate) fn undisturbed(lengths: &[usize]) -> Expected {
     let lanes: Vec<_> = lengths.iter().map(|length| (ALICE, *length)).collect();
     undisturbed_by(&lanes)
 }
 
-/// The same of several clients.
+/// Runs lanes of several clients undisturbed.
 pub(crate) fn undisturbed_by(lanes_of: &[(ClientId, usize)]) -> Expected {
     on_runtime(async {
         let storage = MemoryStorage::new(1);
@@ -98,7 +98,7 @@ pub(crate) async fn see(client: &Client, lane: usize) -> Seen {
     seen
 }
 
-/// All of `futures`, at the same time.
+/// Waits for all of `futures` at the same time.
 pub(crate) async fn futures_join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
@@ -117,7 +117,7 @@ pub(crate) async fn futures_join<F: Future>(futures: impl Iterator<Item = F>) ->
     outputs.into_iter().flatten().collect()
 }
 
-/// Makes the records of a lane: a small tree that changes in every way.
+/// Maker of the records of a lane: a small tree that changes in every way.
 struct Lane {
     client: ClientId,
     number: u64,
@@ -171,7 +171,7 @@ impl Lane {
         (record(id, op), content)
     }
 
-    /// The id that the next record will have.
+    /// Returns the id that the next record will have.
     fn next_id(&self) -> StoreId {
         StoreId { client: self.client, incarnation: self.incarnation, seq: self.seq + 1 }
     }
@@ -255,7 +255,7 @@ impl Lane {
         (op, Some(noise(next.seq, size)))
     }
 
-    /// A number below `count`, the same in every run.
+    /// Picks a number below `count`, the same in every run.
     fn pick(&mut self, count: usize) -> usize {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from((self.random >> 33) % count as u64).unwrap()

@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants, over the memory carrier.
+//! Support for tests: a client that says exactly what a test wants, over the memory carrier.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -45,7 +45,7 @@ impl Clock for TestClock {
     }
 }
 
-/// A server without a reserve, so that a memory disk may be small.
+/// Opens a server without a reserve, so that a memory disk may be small.
 pub(crate) fn open(storage: &(impl Storage + Clone)) -> Arc<Server> {
     let config = ServerConfig::default().with_space_reserve_bytes(0);
     Server::open(Arc::new(storage.clone()), TestClock::start(), config).unwrap()
@@ -131,14 +131,14 @@ impl Client {
         Ok(self.call(RenewLeaseRequest { undecided: false }).await?.renewed)
     }
 
-    /// The next break that the server sends, and what acknowledges it.
+    /// Waits for the next break that the server sends. Returns the call that acknowledges it, too.
     pub(crate) async fn next_break(&mut self) -> (BreakRequest, IncomingCall) {
         let mut call = self.incoming.as_mut().unwrap().next().await.expect("a call of the server");
         assert_eq!(call.method, BreakRequest::METHOD.number());
         (BreakRequest::decode(std::mem::take(&mut call.body)).unwrap(), call)
     }
 
-    /// The next pull that the server sends, answered with these as missing.
+    /// Waits for the next pull that the server sends, and answers it with these as missing.
     pub(crate) async fn next_pull(&mut self, missing: &[StoreId]) -> Vec<StoreId> {
         let mut call = self.incoming.as_mut().unwrap().next().await.expect("a call of the server");
         assert_eq!(call.method, PullRequest::METHOD.number());
@@ -302,22 +302,22 @@ pub(crate) fn acknowledge(call: IncomingCall) {
     call.reply(0, BreakReply::default().encode(), Payload::None);
 }
 
-/// A content as payload.
+/// Makes the payload of a content.
 pub(crate) fn whole(content: &[u8]) -> Payload {
     Payload::Bytes(Segment::upload(content))
 }
 
-/// What the payload of a content ends with.
+/// Makes the end of the payload of a content.
 pub(crate) fn trailer(content: &[u8]) -> Bytes {
     Bytes::copy_from_slice(&ContentHash::of(content).0)
 }
 
-/// The rest of a content as payload, from `offset` on.
+/// Makes the payload of the rest of a content, from `offset` on.
 pub(crate) fn rest(content: &[u8], offset: usize) -> Payload {
     Payload::Bytes([Segment::of(&content[offset..]), trailer(content)].concat().into())
 }
 
-/// What the payload of a content without holes begins with.
+/// Makes the beginning of the payload of a content without holes.
 pub(crate) fn header(data: usize) -> Bytes {
     Bytes::copy_from_slice(&Segment { zeros: 0, data: u64::try_from(data).unwrap() }.encode())
 }
@@ -343,7 +343,7 @@ pub(crate) fn store(fid: Fid, base: Base, size: u64) -> CmlOp {
     CmlOp::Store { fid, base, size, mtime: Timestamp::default() }
 }
 
-/// Bytes that differ from those of another seed everywhere.
+/// Makes bytes that differ from those of another seed everywhere.
 pub(crate) fn noise(seed: u64, size: usize) -> Bytes {
     let mut bytes = vec![0; size];
     let mut hasher = blake3::Hasher::new();

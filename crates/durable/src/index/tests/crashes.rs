@@ -1,12 +1,13 @@
-//! Power cuts at every sync of a long workload (done-when 6 of part 1): it opens, nothing acknowledged is missing,
-//! nothing is half there.
+//! Power cuts at every sync of a long workload (done-when 6 of part 1): the index opens, nothing acknowledged is
+//! missing, nothing is half there.
 
 use super::*;
 
 /// Batches of the workload.
 const BATCHES: u64 = 200;
 
-/// Commits, checkpoints and closings until the power is cut; up to which record commits were acknowledged before that.
+/// Runs commits, checkpoints and closings until the power is cut. Returns up to which record commits were
+/// acknowledged before.
 fn workload(machine: &Machine) -> Lsn {
     let mut index = machine.open().unwrap();
     let mut acknowledged = Lsn(1);
@@ -56,7 +57,7 @@ fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
         check(&machine.crashed(cut), acknowledged);
         check(&machine.crashed_torn(cut), acknowledged);
         check(&machine.crashed_torn(cut + syncs), acknowledged);
-        // The same with the index lost: checkpoints and journal alone lead to it.
+        // The index is lost as well: checkpoints and journal alone lead to it.
         check(&Machine::of(machine.disk.crash(), MemoryKv::new()), acknowledged);
         check(&Machine::of(machine.disk.crash_torn(cut), MemoryKv::new()), acknowledged);
     }

@@ -1,11 +1,11 @@
-//! On a real disk with sled.
+//! The logged index on a real disk with sled.
 
 use std::path::Path;
 
 use super::*;
 use crate::DirDisk;
 
-/// How many places are tried: each takes some milliseconds.
+/// Number of places that are tried: each takes some milliseconds.
 const FLIPS: usize = 60;
 
 fn open(root: &Path) -> Result<LoggedIndex, LoggedIndexError> {
@@ -14,7 +14,7 @@ fn open(root: &Path) -> Result<LoggedIndex, LoggedIndexError> {
     LoggedIndex::open(Arc::new(disk), "v", opener, config())
 }
 
-/// Two checkpoints, a cut journal, commits behind both.
+/// Makes an index with two checkpoints, a cut journal, and commits behind both.
 fn aged(root: &Path) -> Lsn {
     let index = open(root).unwrap();
     for round in 0..3 {
@@ -61,7 +61,7 @@ fn damaged_sled_files_are_set_aside_and_the_index_rebuilt() {
     }
 }
 
-/// Large enough for sled to have several pages in several segments.
+/// Makes an index large enough for sled to have several pages in several segments.
 fn large(root: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let index = open(root).unwrap();
     for number in 0..400_u32 {

@@ -1,8 +1,9 @@
-//! Damage: to the index, to checkpoints, to the journal.
+//! Tests of damage: to the index, to checkpoints, to the journal.
 
 use super::*;
 
-/// A machine with two checkpoints, a cut journal and commits behind both; the number after the last.
+/// Makes a machine with two checkpoints, a cut journal and commits behind both. Returns the number after the last,
+/// too.
 fn aged() -> (Machine, Lsn) {
     let machine = Machine::new();
     let index = machine.open().unwrap();
@@ -129,7 +130,8 @@ fn a_journal_that_lost_its_end_is_refused() {
     assert!(matches!(machine.open(), Err(LoggedIndexError::Shortened { checkpoint: told, .. }) if told == checkpoint));
 }
 
-/// The checkpoint is written while four threads commit; what is rebuilt from it and the journal is what the index held.
+/// The checkpoint is written while four threads commit. The index rebuilt from it and the journal is what the index
+/// held.
 #[test]
 fn a_fuzzy_checkpoint_converges() {
     let machine = Machine::new();
@@ -168,7 +170,7 @@ fn a_fuzzy_checkpoint_converges() {
                 index.checkpoint().unwrap()
             })
             .collect();
-        // So that there is something to replay, whoever was faster.
+        // So there is something to replay, whichever thread was faster.
         while index.next_lsn() <= positions[9] {
             std::thread::yield_now();
         }

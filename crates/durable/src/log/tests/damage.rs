@@ -1,10 +1,10 @@
-//! Wrong bytes: reported with their place, never taken for records, never repaired behind anybody's back.
+//! Tests of wrong bytes: reported with their place, never taken for records, never repaired behind anybody's back.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A log of some segments, closed cleanly.
+/// Makes a log of some segments, closed cleanly.
 fn sealed() -> Vec<(String, Vec<u8>)> {
     let disk = MemoryDisk::new();
     let (mut log, _) = open(&disk).unwrap();

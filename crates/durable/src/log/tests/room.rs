@@ -1,4 +1,5 @@
-//! Room ahead of the records: taken before it is needed, never mistaken for damage, done without when there is none.
+//! Tests of room ahead of the records: taken before it is needed, never mistaken for damage, done without when there
+//! is none.
 
 use super::*;
 

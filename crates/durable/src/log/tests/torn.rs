@@ -1,4 +1,4 @@
-//! Power cuts: what was synced is there, what was not is there or cut off, and the log goes on.
+//! Tests of power cuts: what was synced is there, what was not is there or cut off, and the log goes on.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..25)
 }
 
-/// Runs `acts` until the power is cut; how many records were durable then by the log's word, and how many written.
+/// Runs `acts` until the power is cut. Returns how many records were durable then by the log's word, and how many
+/// written.
 fn run(disk: &MemoryDisk, acts: &[Act]) -> (u64, u64) {
     let (mut log, _) = open(disk).unwrap();
     let (mut durable, mut written) = (0, 0);
@@ -99,7 +100,7 @@ fn a_power_cut_at_every_sync_of_a_truncation_leaves_a_log() {
     }
 }
 
-/// Three records of one group, the first of which did not reach the disk.
+/// Makes a log with three records of one group, the first of which did not reach the disk.
 fn group_without_its_first(synced: bool) -> MemoryDisk {
     let disk = MemoryDisk::new();
     let (mut log, _) = open(&disk).unwrap();
@@ -137,7 +138,7 @@ fn a_copy_of_the_log_inside_a_torn_record_proves_nothing() {
     let (mut log, _) = AppendLog::open(Arc::new(disk.clone()), "log", config).unwrap();
     append(&mut log, 1, 9);
     log.sync().unwrap();
-    // Of this log, whose numbers are all below; and of another log, which has another salt.
+    // Records of this log, whose numbers are all below; and of another log, which has another salt.
     let mut copy = files(&disk).remove(0).1;
     let other = MemoryDisk::new();
     let (mut other_log, _) = AppendLog::open(Arc::new(other.clone()), "log", config).unwrap();
@@ -170,8 +171,8 @@ fn a_segment_that_was_never_finished_is_begun_again() {
     }
 }
 
-/// Until the sync or write that fails, if it matters: how many records are durable by the log's word, and how many
-/// there may be.
+/// Runs until the sync or write that fails, if it matters. Returns how many records are durable by the log's word,
+/// and how many there may be.
 fn run_until_failure(disk: &MemoryDisk) -> (u64, u64) {
     let Ok((mut log, _)) = open(disk) else { return (0, 0) };
     let (mut durable, mut written) = (0, 0);
@@ -190,7 +191,7 @@ fn run_until_failure(disk: &MemoryDisk) -> (u64, u64) {
     (durable, written)
 }
 
-/// Opened again, what is there stays: what could be read counts as acknowledged from then on.
+/// Records found at an open stay: what could be read counts as acknowledged from then on.
 #[test]
 fn what_is_found_after_a_failure_at_any_point_is_durable_and_nothing_is_lost() {
     for number in 0..60 {

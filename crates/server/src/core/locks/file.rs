@@ -1,4 +1,4 @@
-//! The locks of one file, and who waits for some.
+//! The locks of one file, and the requests that wait for some.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use mafs_proto::{ClientId, HeldRange, Holder, Instant, Lock, LockKind, LockOwner
 
 use super::{PLACE_KEPT, Present};
 
-/// Who locks.
+/// The owner of a lock, or of a request for one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Locker {
     pub(super) client: ClientId,
@@ -14,7 +14,7 @@ pub(super) struct Locker {
 }
 
 impl Locker {
-    /// What tells lockers apart.
+    /// Returns the id that tells lockers apart.
     pub(super) fn id(&self) -> (ClientId, u64) {
         (self.client, self.owner.id)
     }
@@ -36,14 +36,14 @@ pub(super) struct Waiter {
     pub(super) locker: Locker,
     pub(super) lock: Lock,
     pub(super) number: u64,
-    /// When it was asked for last.
+    /// Time when it was asked for last.
     pub(super) asked: Instant,
 }
 
 #[derive(Default)]
 pub(super) struct FileLocks {
     table: LockTable<Locker>,
-    /// In the order in which they came.
+    /// The requests, in the order in which they came.
     waiters: Vec<Waiter>,
 }
 
@@ -52,18 +52,18 @@ impl FileLocks {
         self.table.is_empty() && self.waiters.is_empty()
     }
 
-    /// Whether a client holds something, or waits.
+    /// Tells whether a client holds something, or waits.
     pub(super) fn knows(&self, client: ClientId) -> bool {
         self.lockers().any(|locker| locker.client == client)
             || self.waiters.iter().any(|waiter| waiter.locker.client == client)
     }
 
-    /// Who holds each range.
+    /// Returns the holder of each range.
     pub(super) fn lockers(&self) -> impl Iterator<Item = Locker> {
         self.table.iter().map(|held| held.holder)
     }
 
-    /// The clients that hold something exclusively.
+    /// Returns the clients that hold something exclusively.
     pub(super) fn writers(&self) -> BTreeSet<ClientId> {
         let held = self.table.iter().filter(|held| held.kind == LockKind::Exclusive);
         held.map(|held| held.holder.client).collect()
@@ -73,7 +73,7 @@ impl FileLocks {
         &self.waiters
     }
 
-    /// The place of a request in the queue; of one that is not there, behind all others.
+    /// Returns the place of a request in the queue; for one that is not there, behind all others.
     pub(super) fn place(&self, client: ClientId, number: u64) -> usize {
         let place = self.waiters.iter().position(|waiter| (waiter.locker.client, waiter.number) == (client, number));
         place.unwrap_or(self.waiters.len())
@@ -83,20 +83,20 @@ impl FileLocks {
         self.table.holds(locker, lock.range, lock.kind)
     }
 
-    /// The first lock that keeps somebody from another.
+    /// Returns the first lock that keeps somebody from another.
     pub(super) fn conflict(&self, locker: &Locker, lock: &Lock) -> Option<&HeldRange<Locker>> {
         self.table.conflicts(locker, lock.range, lock.kind).next()
     }
 
-    /// The other clients that may keep, as nobody's, what excludes a lock.
+    /// Returns the other clients that may keep, as nobody's, a lock that excludes this one.
     pub(super) fn keepers_against(&self, locker: &Locker, lock: &Lock) -> impl Iterator<Item = ClientId> {
         let conflicts = self.table.conflicts(locker, lock.range, lock.kind);
         let keepers = conflicts.filter(|held| held.is_whole()).map(|held| held.holder.client);
         keepers.filter(|keeper| *keeper != locker.client)
     }
 
-    /// For whom a request at a place in the queue waits: for who holds what it excludes, and for those before it that
-    /// do not wait for itself.
+    /// Lists the lockers for which a request at a place in the queue waits: the holders of what it excludes, and the
+    /// requests before it that do not wait for itself.
     pub(super) fn blockers(&self, locker: &Locker, lock: &Lock, place: usize) -> Vec<Locker> {
         let holders = self.table.conflicts(locker, lock.range, lock.kind).map(|held| held.holder);
         let earlier = self.waiters.iter().take(place).filter(|earlier| {
@@ -115,13 +115,13 @@ impl FileLocks {
         self.table.lock(locker, lock.range, lock.kind);
     }
 
-    /// Takes a range from a locker, but for what it has locked through some open files.
+    /// Takes a range from a locker, but for the ranges that it has locked through some open files.
     pub(super) fn unlock(&mut self, locker: &Locker, range: LockRange, except: &[u64]) -> bool {
         self.table.unlock_where(locker, range, |held| !except.contains(&held.owner.file))
     }
 
-    /// Of its own programs a client says itself who holds what: one has given up what another has taken since. Those
-    /// that are `kept` have not.
+    /// Takes a lock's range from others of its client. A client says itself which of its programs holds what: one has
+    /// given up what another has taken since. Lockers that are `kept` have not.
     pub(super) fn give_way(&mut self, locker: &Locker, lock: &Lock, kept: &[Locker]) {
         let own = |held: &&HeldRange<Locker>| {
             held.holder.client == locker.client && !kept.iter().any(|kept| kept.is_same(&held.holder))
@@ -135,7 +135,7 @@ impl FileLocks {
         self.waiters.push(waiter);
     }
 
-    /// A request that is in the queue is asked for again. Returns whether it is.
+    /// Notes that a request in the queue is asked for again. Returns whether it is there.
     pub(super) fn ask_again(&mut self, waiter: &Waiter) -> bool {
         let place = self.place(waiter.locker.client, waiter.number);
         let Some(present) = self.waiters.get_mut(place) else { return false };
@@ -147,13 +147,13 @@ impl FileLocks {
         self.waiters.retain(|waiter| (waiter.locker.client, waiter.number) != (client, number));
     }
 
-    /// The session of a client has ended.
+    /// Forgets a client whose session has ended.
     pub(super) fn end(&mut self, client: ClientId) {
         self.table.retain(|held| held.holder.client != client);
         self.waiters.retain(|waiter| waiter.locker.client != client);
     }
 
-    /// Forgets what does not count any more. Returns those that waited.
+    /// Forgets locks and requests that do not count any more. Returns the requests.
     pub(super) fn forget_gone(&mut self, present: Present<'_>) -> Vec<Waiter> {
         self.table.retain(|held| (present.is_live)(held.holder.client));
         let counts =

@@ -1,4 +1,5 @@
-//! Announce: what of an announcement is entered, by what the volume holds, and what a start finds of it.
+//! Tests of announcements: which of their records are entered, by what the volume holds, and what a start finds of
+//! them.
 
 use mafs_durable::{Batch, Kv};
 use mafs_proto::call::InvalidateRequest;
@@ -65,7 +66,7 @@ fn a_store_is_entered_if_it_was_made_from_the_present_version() {
     }
 }
 
-/// Or the name that such a file is given is announced without its content, and shown to be empty.
+/// Otherwise the name that such a file is given would be announced without its content, and shown to be empty.
 #[test]
 fn a_store_is_entered_if_what_makes_its_file_is() {
     let mut world = World::new();
@@ -86,7 +87,7 @@ fn a_store_is_entered_if_what_makes_its_file_is() {
     assert_eq!((after.records, after.refused), (Vec::new(), vec![stored.id]));
 }
 
-/// What is not known to be made has no content yet.
+/// An object that is not known to be made has no content yet.
 #[test]
 fn a_name_is_entered_if_what_it_is_given_to_exists_or_is_made() {
     let mut world = World::new();
@@ -115,7 +116,7 @@ fn a_start_finds_what_was_announced_and_notices_damage() {
     let mut world = World::new();
     let file = world.create(ROOT, "f");
     let (mut pending, mut batch) = (Pending::default(), Batch::default());
-    // More than a start looks at at a time.
+    // These are more than a start looks at at a time.
     let records: Vec<_> = (0..300).map(|_| world.next_record(store(file, on(1), b"new"))).collect();
     for (change, record) in (1..).zip(&records) {
         assert_eq!(pending.announce(record, ChangeNumber(change)), Entered::Changed);

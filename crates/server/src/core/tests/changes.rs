@@ -1,4 +1,4 @@
-//! What has changed since a mark: all of it, and of this history only.
+//! Tests of the changes since a mark: all of them, and of this history only.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ impl World {
         changes::since(&self.kv, &self.overlay().begin(), mark, objects_max).unwrap()
     }
 
-    /// All parts of the answer.
+    /// Returns all parts of the answer.
     fn all_since(&self, mut mark: Mark, objects_max: usize) -> Option<BTreeSet<VnodeId>> {
         let mut all = BTreeSet::new();
         loop {
@@ -97,7 +97,7 @@ fn a_mark_of_another_history_is_not_known() {
     assert_eq!(worlds[0].since(one, 10).map(|found| found.objects), Some(Vec::new()));
 }
 
-/// A store of a version that kept no changes has none for those.
+/// A store of a version that kept no changes knows nothing of those.
 #[test]
 fn what_is_not_kept_is_not_known() {
     let mut world = World::new();

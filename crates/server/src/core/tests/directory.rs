@@ -1,4 +1,4 @@
-//! Directory operations against the reference model, and the rules that the model does not show.
+//! Tests of directory operations against the reference model, and of the rules that the model does not show.
 
 use std::collections::BTreeMap;
 
@@ -142,12 +142,12 @@ fn run(step: &Step, world: &mut World, model: &mut Model, snapshot: &Snapshot) -
     }
 }
 
-/// Few names, so that they clash.
+/// Returns one of few names, so that they clash.
 fn label(index: usize) -> mafs_proto::Name {
     name(["a", "b", "c", "d", "e"][index % 5])
 }
 
-/// All that an index holds of objects.
+/// Everything that an index holds of objects.
 #[derive(Clone, PartialEq, Debug)]
 struct Snapshot {
     nodes: BTreeMap<Fid, Node>,
@@ -165,7 +165,7 @@ impl Snapshot {
     }
 }
 
-/// The reply tells exactly what changed, and every change steps its versions by one.
+/// Checks that the reply tells exactly what changed, and that every change steps its versions by one.
 fn check_reply(before: &Snapshot, after: &Snapshot, reply: &ApplyReply) {
     assert_eq!(reply.change, before.state.change.next());
     assert_eq!(reply.change, after.state.change);
@@ -197,7 +197,7 @@ fn check_reply(before: &Snapshot, after: &Snapshot, reply: &ApplyReply) {
     assert!(told.iter().all(|(_, before, after)| *after == before.next()));
 }
 
-/// The index holds the model's tree and nothing else.
+/// Checks that the index holds the model's tree and nothing else.
 fn check_tree(world: &World, model: &Model, snapshot: &Snapshot) {
     assert!(snapshot.nodes.keys().eq(model.objects.keys()), "{:?} {model:?}", snapshot.nodes.keys());
     let (mut bytes_total, mut entries_total, mut inline_total) = (0, 0, 0);
@@ -262,7 +262,7 @@ fn what_is_created_has_the_caller_as_owner_and_the_records_time() {
     assert_eq!((root.mtime, root.ctime, root.atime, root.size), (time(101), time(101), time(1), 1));
 }
 
-/// A rename waits for what the file holds, and names that were made in the directory meanwhile come first.
+/// The rename waits for the content of the file, and names that were made in the directory meanwhile come first.
 #[test]
 fn a_record_that_a_newer_one_of_its_client_has_overtaken_leaves_the_times_of_the_directory() {
     let mut world = World::new();
@@ -277,7 +277,7 @@ fn a_record_that_a_newer_one_of_its_client_has_overtaken_leaves_the_times_of_the
     let reply = world.apply_record(overtaken, None).unwrap();
     assert_eq!(times(&reply), (time(102), time(102), DataVersion(3)));
 
-    // Another client's clock may be behind, but who looks for changes must see that there was one.
+    // Another client's clock may be behind, but a program that looks for changes must see that there was one.
     world.client = ClientId([8; 16]);
     let clients::Granted { incarnation, fids, .. } = attach(&world.kv, world.client);
     (world.incarnation, world.fids, world.seq) = (incarnation, fids, 0);

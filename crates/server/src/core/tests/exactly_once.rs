@@ -1,4 +1,4 @@
-//! Exactly once: kept replies, digests, confirmations, dependencies.
+//! Tests of exactly once: kept replies, digests, confirmations, dependencies.
 
 use mafs_durable::Kv;
 use mafs_proto::call::ApplyRequest;

@@ -1,4 +1,4 @@
-//! Who decides names where.
+//! Tests of exclusive directories: which client decides names where.
 
 use std::time::Duration;
 

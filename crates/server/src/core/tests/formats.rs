@@ -52,7 +52,7 @@ fn a_node_survives_encoding() {
     assert_eq!(Node::decode(fid, node.encode(fid)).unwrap(), node);
     assert!(Node::decode(ROOT, node.encode(fid)).is_err(), "a node under another key is damage");
     for cut in 0..node.encode(fid).len() {
-        // Any outcome but a panic: what is cut is damage, or a field less.
+        // Any outcome but a panic is right: cut bytes are damage, or a field less.
         let _ = Node::decode(fid, node.encode(fid)[..cut].to_vec());
     }
 }
@@ -88,7 +88,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of the example marked `hex NAME`.
+/// Returns the bytes of the example marked `hex NAME`.
 fn documented(example: &str) -> Bytes {
     let document = include_str!("../../../../../docs/formats.md");
     let block = document.split(&format!("```hex {example}\n")).nth(1);

@@ -1,4 +1,4 @@
-//! What becomes of records in conflict: nothing of them is lost, and nothing of what they are in conflict with.
+//! Tests of records in conflict: nothing of them is lost, and nothing of what they are in conflict with.
 
 use mafs_durable::Kv;
 use mafs_proto::call::{ApplyReply, ApplyRequest, ConflictsRequest};
@@ -11,7 +11,7 @@ use super::{CLIENT, ROOT, World, attach, create, make_dir, name, store};
 use crate::core::{Overlay, clients, conflicts, tables};
 
 const OTHER: ClientId = ClientId([9; 16]);
-/// What a client knew of a file that it has removed without a connection, and with one.
+/// State of a file as a client knew it that has removed it, without a connection and with one.
 const ALONE: Removed = Removed { version: DataVersion(1), alone: true };
 const CONNECTED: Removed = Removed { alone: false, ..ALONE };
 
@@ -42,7 +42,7 @@ impl Apart {
         acted
     }
 
-    /// Applies what was done apart, at `directory`/`text`.
+    /// Applies a record that was made apart, at `directory`/`text`.
     fn late(&mut self, record: CmlRecord, at: (Fid, &str), bytes: Option<&[u8]>) -> Result<ApplyReply, FsError> {
         let path = vec![name("work"), name("deep")];
         let mode = Mode::from_bits(0o640);
@@ -92,7 +92,7 @@ impl Apart {
         transaction.get(&tables::inline(fid, node.status.data_version)).unwrap().unwrap_or_default()
     }
 
-    /// Objects and bytes are counted as they are.
+    /// Checks that objects and bytes are counted as they are.
     fn check_counters(&self) {
         let transaction = self.overlay();
         let state = transaction.begin().state().unwrap();
@@ -128,7 +128,7 @@ fn invariant_9_a_content_from_an_old_version_is_kept_beside_the_present_one() {
     assert_eq!((mine.mode.bits(), mine.uid, mine.gid, mine.size), (0o640, 7, 8, 4));
     apart.check_counters();
 
-    // What was written on top of it belongs to it.
+    // A content that was written on top of the copy belongs to it.
     let again = Base::Record(reply_id(&apart));
     let reply = apart.store_late(file, again, (ROOT, "f.txt"), b"mine, continued");
     assert_eq!(reply.outcome, Outcome::Elsewhere(Vec::new()));
@@ -164,7 +164,7 @@ fn a_content_of_what_was_removed_is_kept() {
     let conflict = apart.the_conflict();
     assert_eq!((conflict.kind, conflict.theirs_now), (ConflictKind::Removed, None));
     assert_eq!(conflict.place, placed(ROOT, KEPT));
-    // What else was done to the file is done to that.
+    // Another change of the file is done to the copy.
     let set = SetAttr { mode: Some(Mode::from_bits(0o600)), ..SetAttr::default() };
     apart.do_late(CmlOp::SetAttr { fid: file, set }, (ROOT, "f.txt")).unwrap();
     assert_eq!(apart.the_conflict().mine_now.unwrap().status.mode, Mode::from_bits(0o600));
@@ -227,7 +227,7 @@ fn what_was_made_in_a_directory_that_was_removed_is_kept_under_its_path() {
     let Outcome::Elsewhere(placed) = &reply.outcome else { panic!("{reply:?}") };
     let names: Vec<_> = placed.iter().map(|place| place.name.to_string()).collect();
     assert_eq!(names, [".mafs-conflicts", "laptop", "work", "deep", "sub"]);
-    // What goes into that needs nothing special.
+    // A record in that directory needs nothing special.
     let reply = apart.do_late(create(sub, "f", file), (sub, "f")).unwrap();
     assert_eq!(reply.outcome, Outcome::AsSaid);
     let second = apart.world.next_fid();
@@ -266,7 +266,7 @@ fn a_file_saved_by_renaming_is_kept_beside_what_others_have_saved() {
     assert_eq!((apart.meaning(ROOT, "f.tmp"), apart.meaning(ROOT, KEPT)), (None, Some(temp)));
     assert_eq!(apart.the_conflict().kind, ConflictKind::Update);
     assert_eq!(apart.text(file), b"theirs");
-    // Whoever gives it another name has resolved the conflict.
+    // A user who gives it another name has resolved the conflict.
     apart.world.apply(rename((ROOT, KEPT), (ROOT, "f.txt"), temp, Some(file))).unwrap();
     assert_eq!((apart.conflicts(), apart.meaning(ROOT, "f.txt")), (vec![], Some(temp)));
     assert_eq!(apart.overlay().begin().node(temp).unwrap().status.xattrs, None);

@@ -1,4 +1,4 @@
-//! Locks: who has which, and who is next.
+//! Tests of locks: who has which, and who is next.
 
 use std::collections::BTreeSet;
 
@@ -27,12 +27,12 @@ fn lock(vnode: u64, owner: u64, (first, last): (u64, u64), kind: LockKind) -> Lo
     Lock { fid: fid(vnode), owner, range: LockRange::new(first, last).unwrap(), kind }
 }
 
-/// All of file 1, by a process that has the number of its client.
+/// Makes a lock of all of file 1, by a process that has the number of its client.
 fn whole(number: u8, kind: LockKind) -> Lock {
     lock(1, u64::from(number), (0, u64::MAX), kind)
 }
 
-/// The locks, the time, and whose sessions have ended.
+/// The locks, the time, and the clients whose sessions have ended.
 struct Bench {
     locks: Locks,
     now: Instant,
@@ -45,7 +45,7 @@ impl Bench {
         Self { locks: Locks::new(EPOCH), now: Instant(0), gone: BTreeSet::new(), number: 0 }
     }
 
-    /// Programs of all clients hold what they have locked.
+    /// Asks for a lock while programs of all clients hold what they have locked.
     fn ask_for(&mut self, by: u8, wanted: Wanted) -> Result<Asked, FsError> {
         let asked = self.ask_keepers(by, wanted);
         for (keeper, fid) in self.locks.take_recalls() {
@@ -407,11 +407,12 @@ enum Step {
     End,
 }
 
-/// What each byte is locked as, by client.
+/// Kind of lock of each byte, by client.
 type Model = [[Option<LockKind>; BYTES]; CLIENTS as usize];
 
 proptest! {
-    /// Every grant is one that an array of bytes allows, and what it allows is granted unless somebody waits.
+    /// Checks that every grant is one that an array of bytes allows, and that what it allows is granted unless
+    /// somebody waits.
     #[test]
     fn proptest_nobody_has_what_excludes_anothers(
         steps in proptest::collection::vec(

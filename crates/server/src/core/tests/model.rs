@@ -31,7 +31,7 @@ impl Model {
         }
     }
 
-    /// Counted from the names, not kept.
+    /// Counts the names, which is not kept.
     pub(super) fn nlink(&self, fid: Fid) -> u32 {
         let directories = self.objects.values().filter_map(|thing| match thing {
             Thing::Directory(entries) => Some(entries),
@@ -177,7 +177,7 @@ impl Model {
         }
     }
 
-    /// Whether `fid` is `above` or reachable from it.
+    /// Tells whether `fid` is `above` or reachable from it.
     fn is_below(&self, fid: Fid, above: Fid) -> bool {
         fid == above
             || match &self.objects[&above] {

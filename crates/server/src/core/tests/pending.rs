@@ -1,4 +1,4 @@
-//! Pending: an announced record holds others back, and only them, for as long as it may.
+//! Tests of announced records: each holds others back, and only them, for as long as it may.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ fn rename(client: ClientId, seq: u64) -> CmlRecord {
     record(client, seq, op)
 }
 
-/// With these records, announced one after the other.
+/// Makes a table with these records, announced one after the other.
 fn pending(records: &[CmlRecord]) -> Pending {
     let mut pending = Pending::default();
     for (change, record) in (1..).zip(records) {
@@ -267,13 +267,13 @@ fn an_entry_is_small_and_survives_encoding() {
         assert!(bytes.len() < 1024, "{}", bytes.len());
         assert_eq!(Announced::decode(&bytes).unwrap(), announced);
         for cut in 0..bytes.len() {
-            // Any outcome but a panic.
+            // Any outcome but a panic is right.
             let _ = Announced::decode(&bytes[..cut]);
         }
     }
 }
 
-/// Some record of Alice's or Bob's about two objects and two names.
+/// Makes some record of Alice's or Carol's about two objects and two names.
 fn any_record() -> impl Strategy<Value = CmlRecord> {
     let client = prop_oneof![Just(ALICE), Just(CAROL)];
     let fid = prop_oneof![Just(FILE), Just(OLD)];
@@ -315,7 +315,7 @@ proptest! {
                 for about in abouts {
                     let viewer = Viewer { client: CAROL, is_live: EVERYBODY };
                     let expected = all.iter().filter(|record| record.id.client == ALICE && touches(record, &about));
-                    // In the order of her log, as they are all of one client.
+                    // The records are in the order of her log, as they are all of one client.
                     let expected: BTreeSet<_> = expected.map(|record| record.id).collect();
                     let expected: Vec<_> = expected.into_iter().collect();
                     prop_assert_eq!(pending.touching(&about, viewer), expected, "{:?}", about);

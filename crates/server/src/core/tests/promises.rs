@@ -1,4 +1,4 @@
-//! Promises: nobody is left with what has changed, and nobody waits longer than a lease.
+//! Tests of promises: nobody is left with what has changed, and nobody waits longer than a lease.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn touched(vnode: VnodeId) -> Touched {
     Touched { fid: fid(vnode), names: Vec::new(), gone: false }
 }
 
-/// All attached at the start, each by the generation of its first byte.
+/// Attaches all at the start, each by the generation of its first byte.
 fn promises(clients: &[ClientId]) -> Promises {
     let mut promises = Promises::new(TIMING, ChangeNumber(0), [], at(0));
     for client in clients {

@@ -1,4 +1,4 @@
-//! Quota: what makes the files larger is refused beyond it, everything else is not.
+//! Tests of the quota: a change that makes the files larger is refused beyond it, everything else is not.
 
 use mafs_proto::call::ApplyRequest;
 use mafs_proto::{Base, CmlOp, DataVersion, Fid, FsError};
@@ -33,7 +33,7 @@ fn bytes_beyond_the_quota_are_refused_and_a_volume_beyond_it_can_be_emptied() {
     assert_eq!(store_within(&mut world, one, 1, 10), Ok(()));
     assert_eq!(store_within(&mut world, two, 1, 1), Err(FsError::Quota));
     assert_eq!(store_within(&mut world, two, 1, 0), Ok(()));
-    // As if the quota had been lowered.
+    // This is as if the quota had been lowered.
     let large = vec![7; 30];
     world.store(one, Base::Version(DataVersion(2)), &large).unwrap();
     assert_eq!(store_within(&mut world, one, 3, 31), Err(FsError::Quota));

@@ -1,4 +1,5 @@
-//! Refused: what is postponed holds back what depends on it, but for removals; what is refused for good does not.
+//! Tests of refusals: a postponed record holds back what depends on it, but for removals; one refused for good does
+//! not.
 
 use mafs_proto::call::ApplyRequest;
 use mafs_proto::{CmlOp, CmlRecord, FsError, StoreId};
@@ -6,7 +7,7 @@ use mafs_proto::{CmlOp, CmlRecord, FsError, StoreId};
 use super::{ROOT, World, create, name};
 use crate::core::refused::Refused;
 
-/// A record in a log, sent while it may come again, and one that depends on it.
+/// Makes a record in a log, sent while it may come again, and one that depends on it.
 fn queued(world: &mut World) -> (ApplyRequest, ApplyRequest) {
     let fid = world.next_fid();
     let first = world.next_record(create(ROOT, "f", fid));
@@ -35,7 +36,7 @@ fn what_depends_on_a_postponed_record_is_refused_for_the_same_reason() {
     }
 }
 
-/// A whole chain would be refused, though the first link of it comes again at once.
+/// Otherwise a whole chain would be refused, though the first link of it comes again at once.
 #[test]
 fn what_depends_on_what_a_busy_server_refused_waits_for_it() {
     let (first, second) = queued(&mut World::new());

@@ -1,4 +1,4 @@
-//! What a client has removed without a connection: most of what others have made goes to the trash, all else goes.
+//! Tests of removals without a connection: most of what others have made goes to the trash, all else goes.
 
 use mafs_durable::Kv;
 use mafs_proto::call::{ApplyReply, ApplyRequest, ConflictsRequest};
@@ -11,19 +11,19 @@ use super::{CLIENT, ROOT, World, attach, clients, name};
 use crate::core::{conflicts, tables};
 
 const OTHER: ClientId = ClientId([9; 16]);
-/// What a client knew of a file that it has removed without a connection.
+/// State of a file as a client knew it that has removed it without a connection.
 const ALONE: Removed = Removed { version: DataVersion(1), alone: true };
 
 /// A volume in which one client has made files, and another removes some without a connection.
 struct Gone {
     world: World,
-    /// How many removals the other says there are, and up to which.
+    /// Number of removals that the other says there are, and the last of them.
     count: u64,
     up_to: u64,
 }
 
 impl Gone {
-    /// What the first client makes is returned.
+    /// Makes the volume. Returns what the first client makes, too.
     fn new<T>(make: impl FnOnce(&mut World) -> T) -> (Self, T) {
         let mut world = World::new();
         let made = make(&mut world);
@@ -52,7 +52,7 @@ impl Gone {
         }
     }
 
-    /// What a path means.
+    /// Finds the object that a path means.
     fn find(&self, path: &str) -> Option<Fid> {
         let overlay = self.world.overlay();
         let transaction = overlay.begin();
@@ -67,7 +67,7 @@ impl Gone {
         conflicts::page(&self.world.overlay(), &ConflictsRequest::default()).unwrap().conflicts
     }
 
-    /// Objects and their links are counted as they are.
+    /// Checks that objects and their links are counted as they are.
     fn check(&self) {
         let overlay = self.world.overlay();
         let transaction = overlay.begin();
@@ -116,7 +116,7 @@ fn invariant_9_most_of_what_others_have_made_goes_to_the_trash() {
     let bytes = gone.world.overlay().begin().state().unwrap().used_bytes;
     gone.count = 1501;
     gone.remove_files(a, &in_a[..600], &["a"]);
-    // Of the first in `b` others have made another version than this client knew.
+    // Others have made another version of the first file in `b` than this client knew.
     assert_eq!(gone.remove(remove(b, "f0", in_b[0]), &["a", "b"]), Err(FsError::BaseChanged));
     let mut request = gone.request(remove(b, "f0", in_b[0]), &["a", "b"]);
     request.record.removes = Some(Removed { version: DataVersion(2), ..ALONE });
@@ -184,13 +184,13 @@ fn what_follows_is_as_the_first_was_however_few_are_left() {
     let (mut gone, all) = Gone::new(|world| files(world, ROOT, 2000));
     (gone.count, gone.up_to) = (1500, 1500);
     gone.remove_files(ROOT, &all[..800], &[]);
-    // The client was killed, and knows of those that the server lacks.
+    // The client was killed, and knows of those removals that the server lacks.
     gone.count = 700;
     for (number, file) in all.iter().enumerate().take(1500).skip(800) {
         gone.remove(remove(ROOT, &format!("f{number}"), *file), &[]).unwrap();
     }
     assert!(all[..1500].iter().all(|file| gone.is_there(*file)));
-    // What it removes later, or while it is connected, is another matter.
+    // Removals that come later, or while it is connected, are another matter.
     (gone.count, gone.up_to) = (1, 1501);
     gone.remove(remove(ROOT, "f1500", all[1500]), &[]).unwrap();
     gone.world.apply(remove(ROOT, "f1501", all[1501])).unwrap();
@@ -224,7 +224,7 @@ fn the_trash_is_emptied_like_any_directory_and_restored_from() {
     };
     gone.world.apply(back(7)).unwrap();
     assert_eq!(gone.find("back"), Some(all[7]));
-    // While connected, and without a connection.
+    // One is removed while connected, one without a connection.
     gone.world.apply(remove(trash, "f0", all[0])).unwrap();
     gone.remove(remove(trash, "f1", all[1]), &[".mafs-trash", "laptop", "1970-01-01 00.01"]).unwrap();
     assert!(!gone.is_there(all[0]) && !gone.is_there(all[1]));

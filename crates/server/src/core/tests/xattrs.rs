@@ -1,4 +1,4 @@
-//! Extended attributes: what records do to them, and what becomes of them with their object.
+//! Tests of extended attributes: what records do to them, and what becomes of them with their object.
 
 use mafs_durable::Kv;
 use mafs_proto::{Base, CmlOp, DataVersion, Fid, FsError, StatusVersion, XattrMode, XattrName, XattrValue, Xattrs};
@@ -24,7 +24,7 @@ impl World {
         self.overlay().begin().node(fid).unwrap()
     }
 
-    /// All attributes of an object, as its status names them.
+    /// Returns all attributes of an object, as its status names them.
     fn xattrs(&self, fid: Fid) -> Xattrs {
         match self.node(fid).status.xattrs {
             None => Xattrs::default(),
@@ -36,7 +36,7 @@ impl World {
         self.xattrs(fid).get(&xattr_name(attribute)).map(|value| value.as_bytes().to_vec())
     }
 
-    /// Sets of attributes in the index.
+    /// Counts the sets of attributes in the index.
     fn kept_xattrs(&self) -> usize {
         self.kv.scan(b"x", None, usize::MAX).unwrap().len()
     }

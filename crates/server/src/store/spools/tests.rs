@@ -1,4 +1,4 @@
-//! What is kept of interrupted contents, and what is not, on a disk that forgets.
+//! Tests of interrupted contents: what is kept of them, and what is not, on a disk that forgets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,7 +42,7 @@ impl World {
         Self { disk, clock, spools: Arc::new(spools) }
     }
 
-    /// The machine loses power and starts again.
+    /// Cuts the power of the machine and starts it again.
     fn crash(&self, seed: u64) -> Self {
         Self::start(self.disk.crash_torn(seed))
     }
@@ -82,7 +82,7 @@ fn send(arrival: &mut Arrival, from: u64, to: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The bytes of a finished content.
+/// Returns the bytes of a finished content.
 fn stored(world: &World, new: &NewContent) -> Vec<u8> {
     let ContentBody::File(serial) = new.body else { panic!("{new:?}") };
     let file = world.spools.contents.read(crate::core::ContentId { fid: fid(1), serial }).unwrap();
@@ -115,7 +115,7 @@ fn an_interrupted_content_goes_on_where_it_was_and_is_whole() {
     assert_eq!(world.kept(1), 350_001);
     let mut arrival = world.begin(1, 350_001).unwrap();
     send(&mut arrival, 350_001, 600_000).unwrap();
-    // As when the call's task is dropped.
+    // This is as when the call's task is dropped.
     drop(arrival);
     assert_eq!(world.kept(1), 600_000);
     let mut arrival = world.begin(1, 600_000).unwrap();
@@ -145,7 +145,7 @@ fn what_was_marked_survives_a_loss_of_power_and_is_never_more_than_there_is() {
     }
 }
 
-/// Bytes that nothing makes durable.
+/// Sends bytes that nothing makes durable.
 fn send_more_of_a_segment(arrival: &mut Arrival) {
     arrival.take(&ContentPart::Data(Bytes::copy_from_slice(&content()[500_000..700_000]))).unwrap();
 }
@@ -284,7 +284,7 @@ fn there_are_only_so_many_and_the_oldest_makes_room() {
     });
     assert_eq!(done.unwrap(), 3);
     assert_eq!([2, 3, 4].map(|vnode| world.kept(vnode)), [0, 0, 130_000]);
-    // Whoever is being sent to stays.
+    // A spool that somebody is sending to stays.
     let only = World::start(MemoryDisk::new());
     let _sending = only.begin(1, 0).unwrap();
     assert_eq!(only.spools.with_room(|| Err::<(), _>(FsError::NoSpace.into())).unwrap_err().error, FsError::NoSpace);

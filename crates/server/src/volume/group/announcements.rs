@@ -16,10 +16,10 @@ use crate::volume::committer::Announce;
 /// An announcement that has been decided.
 struct Decided {
     reply: InvalidateReply,
-    /// The change that it was; `None`: it says nothing new.
+    /// The change that it was; `None`: the announcement says nothing new.
     change: Option<ChangeNumber>,
     touched: Vec<Touched>,
-    /// What was announced before, or is applied by now, as well.
+    /// Objects of its records, also of those that were announced before, or are applied by now.
     known: Vec<Touched>,
     /// Directories that the client has settled with it.
     settled: Vec<Fid>,
@@ -44,7 +44,8 @@ impl Group<'_> {
             if let Some(change) = change {
                 sessions.announced(ticket.client, change, &touched);
             }
-            // The breaks of an earlier time, or of a record that was quicker than this, may still be on their way.
+            // The breaks of an earlier announcement, or of a record that was quicker than this, may still be on their
+            // way.
             let owed = if known.is_empty() { Owed::default() } else { sessions.owed(ticket.client, &known) };
             if let Some(answer) = answer {
                 answer_settled(sessions, owed, answer, Ok(reply));
@@ -52,15 +53,15 @@ impl Group<'_> {
         }));
     }
 
-    /// The client does not have these records and never will.
+    /// Ends the announcements of records that the client does not have and never will.
     pub(super) fn end_announced(&mut self, ticket: Ticket, ids: Vec<StoreId>) {
         if self.shared.sessions.check(ticket).is_ok() {
             self.end(ids.into_iter().filter(|id| id.client == ticket.client).collect());
         }
     }
 
-    /// Ends announcements otherwise than by applying the records. Those that have not been announced, or have ended,
-    /// may be among them.
+    /// Ends announcements otherwise than by applying the records. Records that have not been announced, or have
+    /// ended, may be among them.
     pub(super) fn end(&mut self, mut ids: Vec<StoreId>) {
         ids.retain(|id| self.shared.sessions.is_announced(id) && !self.ended.contains(id));
         if ids.is_empty() {
@@ -78,7 +79,8 @@ impl Group<'_> {
         self.answers.push(Box::new(move || sessions.end(&ids)));
     }
 
-    /// A client is back whose announcements did not count meanwhile: others may have been promised what they touch.
+    /// Breaks promises for a client that is back and whose announcements did not count meanwhile: others may have
+    /// been promised what they touch.
     pub(super) fn announce_again(&mut self, ticket: Ticket, touched: Vec<Touched>) -> Result<(), Refusal> {
         if touched.is_empty() {
             return Ok(());
@@ -91,7 +93,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Others want to know what a client has decided in a directory.
+    /// Recalls a directory: others want to know what a client has decided in it.
     pub(super) fn recall(&mut self, client: ClientId, directory: Fid) -> Result<(), Refusal> {
         let change = self.next_change()?;
         let sessions = Arc::clone(&self.shared.sessions);
@@ -99,7 +101,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// A change of its own: what was promised before it holds no more.
+    /// Makes a change of its own: a promise from before it holds no more.
     fn next_change(&mut self) -> Result<ChangeNumber, Refusal> {
         let mut transaction = self.overlay.begin();
         let mut volume = transaction.state()?;
